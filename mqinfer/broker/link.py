@@ -1,0 +1,118 @@
+"""The contract of a link to a broker: what `PahoLink` and `MemoryLink` both do, and nothing more.
+
+Narrow on purpose, so that another engine is one new file. `tests/broker/test_link_contract.py` runs over every link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from mqinfer.protocol.types import Buffer
+
+__all__ = ["Ack", "ConnectionHandler", "Link", "Message", "MessageHandler", "ReasonCode", "ignore_ack"]
+
+
+class ReasonCode(IntEnum):
+    """The MQTT 5 reason codes of a PUBACK that mqinfer acts on."""
+
+    SUCCESS = 0x00
+    NO_MATCHING_SUBSCRIBERS = 0x10
+    UNSPECIFIED = 0x80
+    NOT_AUTHORIZED = 0x87
+    QUOTA_EXCEEDED = 0x97
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """One MQTT publication with the MQTT 5 properties that mqinfer uses.
+
+    Attributes:
+        topic: Without wildcards.
+        payload: At most the broker's Maximum Packet Size.
+        qos: 0 or 1; QoS 2 is never used.
+        retain: Whether the broker keeps it for later subscribers.
+        content_type: Media type of the payload.
+        response_topic: Where the reply goes.
+        correlation_data: What the reply repeats.
+        expiry_s: Message Expiry Interval in seconds.
+        user_properties: Pairs in order; a name may come twice.
+    """
+
+    topic: str
+    payload: Buffer
+    qos: int = 1
+    retain: bool = False
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    expiry_s: int | None = None
+    user_properties: tuple[tuple[str, str], ...] = ()
+
+
+MessageHandler = Callable[[Message], None]
+ConnectionHandler = Callable[[bool], None]
+Ack = Callable[[int], None]
+
+
+def ignore_ack(reason_code: int) -> None:
+    """Take no notice of a PUBACK: for messages that are repeated anyway, such as states."""
+
+
+class Link(Protocol):
+    """A connection to a broker that heals itself. All methods may be called from any thread, but not `close` from a handler.
+
+    Handlers run on the link's own thread: they only hand over. A handler that raises is logged and costs one message.
+    """
+
+    @property
+    def connected(self) -> bool:
+        """Whether a publication would be sent now."""
+
+    @property
+    def max_packet_size(self) -> int | None:
+        """The broker's Maximum Packet Size in bytes, from CONNACK; None while unknown or where there is none."""
+
+    def open(self, timeout: float = 10.0) -> None:
+        """Connect, and wait until the broker has accepted.
+
+        Args:
+            timeout: In seconds.
+
+        Raises:
+            BrokerUnreachable: Nobody answered in time.
+            NotAuthorized: The broker refused the credentials.
+        """
+
+    def publish(self, message: Message, on_ack: Ack = ignore_ack) -> None:
+        """Send a message; returns before it has left.
+
+        Args:
+            message: What to send.
+            on_ack: Gets the PUBACK's reason code, on the link's thread; never called for QoS 0 or when the
+                connection is lost first (`on_connection` tells of that).
+
+        Raises:
+            NotConnected: The link is down; the message is not kept.
+            MessageTooLarge: The message is above `max_packet_size`; it is not sent.
+        """
+
+    def subscribe(self, topic_filter: str, handler: MessageHandler, *, share: str | None = None) -> None:
+        """Receive the messages of a filter, again after each reconnect; waits for the broker's word while connected.
+
+        Args:
+            topic_filter: With `+` and `#` if need be. Filters of one link must not overlap.
+            handler: Gets each message, on the link's thread.
+            share: Name of the group whose members compete for the messages (`$share/{share}/{filter}`).
+
+        Raises:
+            NotAuthorized: The broker refused the subscription.
+        """
+
+    def unsubscribe(self, topic_filter: str, *, share: str | None = None) -> None:
+        """Stop receiving; messages that the broker has already sent may still come until this returns."""
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Wait until what was published is acknowledged, at most `timeout` seconds, then disconnect without the will."""

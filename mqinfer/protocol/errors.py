@@ -1,0 +1,243 @@
+"""Every error that mqinfer raises or sends, in one tree.
+
+::
+
+    MqinferError                   internal
+    ├── InvalidRequest             invalid_request     the sender's fault, sending it again won't help
+    │   ├── BadEnvelope            bad_envelope        magic, header length, MessagePack or JSON
+    │   ├── BadTensor              bad_tensor          name, datatype, shape or size
+    │   ├── BadEncoding            bad_encoding        a codec can't make the array that was declared
+    │   ├── BadTopic               bad_topic           a name or topic outside the rules
+    │   └── LimitExceeded          limit_exceeded      larger than a stated limit
+    ├── ModelNotFound              model_not_found
+    ├── ModelFailed                model_failed        the model raised while it ran
+    ├── ModelNotLoadable           model_not_loadable  missing, truncated, or of an unknown format
+    ├── Unanswered                 unanswered          no result, through nobody's fault in the request
+    │   ├── Expired                expired             the deadline passed
+    │   ├── Rejected               rejected            a worker was busy or draining
+    │   ├── Cancelled              cancelled
+    │   ├── Superseded             superseded          a newer frame took its place
+    │   └── NoWorker               no_worker           nobody serves the model
+    ├── LinkError                  link_error
+    │   ├── BrokerUnreachable      broker_unreachable
+    │   ├── NotConnected           not_connected
+    │   ├── NotAuthorized          not_authorized
+    │   └── MessageTooLarge        message_too_large   above the broker's Maximum Packet Size
+    ├── SourceError                source_error        a bag, video, folder or camera
+    │   └── BadImage               bad_image           one frame can't be turned into pixels
+    ├── ConfigError                config_error        an option, a model.toml, an URL
+    └── MissingExtra               missing_extra       an optional dependency is not installed
+
+The second column is the class's stable wire code (`error.code` in a reply). A message says what was
+wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BadEncoding",
+    "BadEnvelope",
+    "BadImage",
+    "BadTensor",
+    "BadTopic",
+    "BrokerUnreachable",
+    "Cancelled",
+    "ConfigError",
+    "Expired",
+    "InvalidRequest",
+    "LimitExceeded",
+    "LinkError",
+    "MessageTooLarge",
+    "MissingExtra",
+    "ModelFailed",
+    "ModelNotFound",
+    "ModelNotLoadable",
+    "MqinferError",
+    "NoWorker",
+    "NotAuthorized",
+    "NotConnected",
+    "Rejected",
+    "SourceError",
+    "Superseded",
+    "Unanswered",
+    "error_from_code",
+]
+
+
+class MqinferError(Exception):
+    """Root of the tree; on its own: a defect of mqinfer or of the machine."""
+
+    code: ClassVar[str] = "internal"
+
+
+class InvalidRequest(MqinferError):
+    """The request can't be served as it stands; sending it again won't help."""
+
+    code = "invalid_request"
+
+
+class BadEnvelope(InvalidRequest):
+    """The payload is no message of this protocol: magic, header length, MessagePack or JSON."""
+
+    code = "bad_envelope"
+
+
+class BadTensor(InvalidRequest):
+    """A tensor's name, datatype, shape or size is not what it should be."""
+
+    code = "bad_tensor"
+
+
+class BadEncoding(InvalidRequest):
+    """A codec is unknown, or its bytes don't make the array that was declared."""
+
+    code = "bad_encoding"
+
+
+class BadTopic(InvalidRequest):
+    """A name or a topic that breaks the naming rules."""
+
+    code = "bad_topic"
+
+
+class LimitExceeded(InvalidRequest):
+    """Something is larger than a stated limit; checked before memory is taken for it."""
+
+    code = "limit_exceeded"
+
+
+class ModelNotFound(MqinferError):
+    """No such model or version here."""
+
+    code = "model_not_found"
+
+
+class ModelFailed(MqinferError):
+    """The model raised while it ran."""
+
+    code = "model_failed"
+
+
+class ModelNotLoadable(MqinferError):
+    """A model file is missing, truncated, of an unknown format, or needs what is not installed."""
+
+    code = "model_not_loadable"
+
+
+class Unanswered(MqinferError):
+    """There is no result, and the request itself is not to blame."""
+
+    code = "unanswered"
+
+
+class Expired(Unanswered):
+    """The request's deadline passed before there was a result."""
+
+    code = "expired"
+
+
+class Rejected(Unanswered):
+    """A worker had no room for the request, or was shutting down."""
+
+    code = "rejected"
+
+
+class Cancelled(Unanswered):
+    """The caller took the request back."""
+
+    code = "cancelled"
+
+
+class Superseded(Unanswered):
+    """A newer frame of the same stream took this one's place."""
+
+    code = "superseded"
+
+
+class NoWorker(Unanswered):
+    """Nobody subscribes to the model's topic."""
+
+    code = "no_worker"
+
+
+class LinkError(MqinferError):
+    """The way to the broker."""
+
+    code = "link_error"
+
+
+class BrokerUnreachable(LinkError):
+    """No broker answers at the address."""
+
+    code = "broker_unreachable"
+
+
+class NotConnected(LinkError):
+    """The link is down at this moment; nothing was sent."""
+
+    code = "not_connected"
+
+
+class NotAuthorized(LinkError):
+    """The broker refused the name, password, certificate or topic."""
+
+    code = "not_authorized"
+
+
+class MessageTooLarge(LinkError):
+    """The message is above the broker's Maximum Packet Size; nothing was sent."""
+
+    code = "message_too_large"
+
+
+class SourceError(MqinferError):
+    """A bag, video, folder or camera can't be read."""
+
+    code = "source_error"
+
+
+class BadImage(SourceError):
+    """One frame can't be turned into pixels; the next one may."""
+
+    code = "bad_image"
+
+
+class ConfigError(MqinferError):
+    """An option, a `model.toml` or an URL is wrong."""
+
+    code = "config_error"
+
+
+class MissingExtra(MqinferError):
+    """An optional dependency is not installed; the message names the command that installs it."""
+
+    code = "missing_extra"
+
+    @classmethod
+    def of(cls, package: str, extra: str) -> MissingExtra:
+        """Say which package is missing and which extra brings it.
+
+        Args:
+            package: Name of the distribution that can't be imported.
+            extra: Name of mqinfer's extra that lists it.
+        """
+        return cls(f"{package} is not installed; run: pip install 'mqinfer[{extra}]'")
+
+
+def _tree(root: type[MqinferError]) -> dict[str, type[MqinferError]]:
+    codes = {root.code: root}
+    for child in root.__subclasses__():
+        codes |= _tree(child)
+    return codes
+
+
+def error_from_code(code: str, message: str) -> MqinferError:
+    """Make the exception that a reply's `error` stands for.
+
+    Args:
+        code: Wire code; an unknown one (of a newer peer) gives the root class.
+        message: What the peer said.
+    """
+    return _tree(MqinferError).get(code, MqinferError)(message)

@@ -1,0 +1,33 @@
+"""Bounds that are checked before memory is taken for anything a message claims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DEFAULT_LIMITS", "Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest of everything that a decoder accepts.
+
+    Attributes:
+        payload_bytes: A whole message.
+        header_bytes: The MessagePack header.
+        tensors: Inputs or outputs of one message.
+        dimensions: Axes of one tensor.
+        tensor_bytes: One tensor after decoding.
+        image_pixels: Width times height of a JPEG or PNG.
+        string_bytes: One string within the header.
+    """
+
+    payload_bytes: int = 64 << 20
+    header_bytes: int = 64 << 10
+    tensors: int = 64
+    dimensions: int = 16
+    tensor_bytes: int = 256 << 20
+    image_pixels: int = 64 << 20
+    string_bytes: int = 4096
+
+
+DEFAULT_LIMITS = Limits()

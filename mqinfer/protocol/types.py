@@ -1,0 +1,230 @@
+"""The nouns that travel: frozen dataclasses that check themselves, with no behaviour beyond that.
+
+Field names follow the Open Inference Protocol v2 where it has a word for the thing
+(https://github.com/kserve/open-inference-protocol). Times are whole nanoseconds unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.errors import BadTensor
+
+__all__ = [
+    "NO_CAPTURE",
+    "Buffer",
+    "Capture",
+    "EncodedTensor",
+    "ErrorInfo",
+    "InferRequest",
+    "InferResponse",
+    "Outcome",
+    "RequestedOutput",
+    "Scalar",
+    "TensorSpec",
+    "Timings",
+    "WorkerLoad",
+]
+
+Buffer = bytes | bytearray | memoryview
+Scalar = bool | int | float | str
+
+
+class Outcome(StrEnum):
+    """How a request ended. Every request ends in exactly one of these."""
+
+    OK = "ok"
+    ERROR = "error"
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, datatype and shape of a model's input or output.
+
+    Attributes:
+        name: As the model file calls it.
+        datatype: Open Inference Protocol datatype.
+        shape: One entry an axis, -1 where any size will do. The batch axis is included.
+    """
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedTensor:
+    """A tensor as it travels: what the array is, and the bytes that a codec makes it from.
+
+    Attributes:
+        name: Name of the model's input or output.
+        datatype: Of the decoded array.
+        shape: Of the decoded array; every entry is 0 or more.
+        encoding: Name of the codec (`raw`, `lz4`, `shuffle-lz4`, `jpeg`, `png`).
+        data: The encoded bytes; on the receiving side a view on the payload.
+        parameters: Further per-tensor parameters. `image_encoding` (a ROS name such as `rgb8`) marks an image:
+            the worker then applies the model's image contract to it.
+    """
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    encoding: str
+    data: Buffer
+    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if any(size < 0 for size in self.shape):
+            raise BadTensor(f"tensor {self.name!r}: shape {list(self.shape)} has a negative entry")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedOutput:
+    """One output that the sender wants, and how it wants it encoded (None: the worker's choice)."""
+
+    name: str
+    encoding: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Where and when a frame was taken; a result repeats it unchanged.
+
+    Attributes:
+        source: Stream, camera or ROS topic.
+        sequence: Number of the frame within its stream, from 0.
+        capture_time_ns: Capture stamp (a ROS header's stamp) since the epoch, or None.
+        frame_id: Coordinate frame of the sensor, as in a ROS header.
+    """
+
+    source: str = ""
+    sequence: int | None = None
+    capture_time_ns: int | None = None
+    frame_id: str = ""
+
+
+NO_CAPTURE = Capture()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InferRequest:
+    """One request for inference.
+
+    Attributes:
+        id: Names the request; every retry repeats it. mqinfer's own clients use 32 hex digits (16 bytes).
+        model_name: The model.
+        model_version: A version, or None for the one that the model's policy prefers.
+        inputs: Tensors in the order in which their bytes follow.
+        outputs: The outputs wanted; empty for all.
+        timeout_us: Microseconds that were left when this was sent, or None for no deadline.
+        priority: 1 is the highest, 0 the model's default (Triton's convention).
+        attempt: 1 for the first sending.
+        response_topic: Where the reply goes.
+        capture: Where the frame came from.
+        parameters: Any further request parameters.
+    """
+
+    id: str
+    model_name: str
+    inputs: tuple[EncodedTensor, ...]
+    model_version: str | None = None
+    outputs: tuple[RequestedOutput, ...] = ()
+    timeout_us: int | None = None
+    priority: int = 0
+    attempt: int = 1
+    response_topic: str | None = None
+    capture: Capture = NO_CAPTURE
+    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where a request's time went, in nanoseconds; the worker fills in its part, the client the rest.
+
+    The split is that of the latency formula T_n + T_cq + T_sq + T_sc of Distributed NoScope: `transmission`,
+    `client_queue`, `server_queue`, and the five stages of computation.
+    """
+
+    client_queue: int = 0
+    transmission: int = 0
+    server_queue: int = 0
+    decode: int = 0
+    preprocess: int = 0
+    inference: int = 0
+    postprocess: int = 0
+    encode: int = 0
+
+    @property
+    def server(self) -> int:
+        """From the worker's receipt of the request to the hand-over of the reply, in nanoseconds."""
+        return self.total - self.client_queue - self.transmission
+
+    @property
+    def total(self) -> int:
+        """All stages together, in nanoseconds."""
+        return sum(getattr(self, part.name) for part in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoad:
+    """What a worker says of itself in every reply.
+
+    Attributes:
+        depth: Requests in hand, running ones included, when the reply was sent.
+        service_time_us: Smoothed time of one request in the worker, in microseconds.
+    """
+
+    depth: int = 0
+    service_time_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """Why there is no result: a wire code of `mqinfer.protocol.errors` and a sentence."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InferResponse:
+    """The reply to one request, as it travels.
+
+    Attributes:
+        id: The request's.
+        model_name: The model that answered.
+        model_version: The version that answered.
+        outcome: How the request ended.
+        outputs: Tensors, empty unless the outcome is `ok`.
+        error: Set unless the outcome is `ok`.
+        model_hash: Content hash of the model's files.
+        worker: Name of the worker.
+        stage: Which part of a cascade answered (`worker`, or `edge` for a local model).
+        timings: Where the time went, the worker's part.
+        load: The worker's queue when it answered.
+        attempt: The attempt that was answered.
+        capture: The request's, unchanged.
+        parameters: Any further response parameters.
+    """
+
+    id: str
+    model_name: str
+    model_version: str = ""
+    outcome: Outcome = Outcome.OK
+    outputs: tuple[EncodedTensor, ...] = ()
+    error: ErrorInfo | None = None
+    model_hash: str = ""
+    worker: str = ""
+    stage: str = "worker"
+    timings: Timings = field(default_factory=Timings)
+    load: WorkerLoad = field(default_factory=WorkerLoad)
+    attempt: int = 1
+    capture: Capture = NO_CAPTURE
+    parameters: Mapping[str, Scalar] = field(default_factory=dict)
