@@ -1,4 +1,4 @@
-"""Inference over MQTT: edge agents publish frames, cloud workers answer them, each request ends in exactly one outcome."""
+"""Inference over MQTT: edges publish frames, workers answer them, each request ends in exactly one outcome."""
 
 from mqinfer._version import __version__
 

@@ -1,4 +1,6 @@
 """The errors that mqinfer raises, under the name that users import; the tree is drawn in `mqinfer.protocol.errors`."""
 
+from mqinfer.protocol import errors as _errors
 from mqinfer.protocol.errors import *  # noqa: F403  the whole tree, as its own `__all__` lists it
-from mqinfer.protocol.errors import __all__ as __all__
+
+__all__ = _errors.__all__

@@ -62,7 +62,7 @@ def ignore_ack(reason_code: int) -> None:
 
 
 class Link(Protocol):
-    """A connection to a broker that heals itself. All methods may be called from any thread, but not `close` from a handler.
+    """A connection to a broker that heals itself. Any thread may call any method, but no handler may call `close`.
 
     Handlers run on the link's own thread: they only hand over. A handler that raises is logged and costs one message.
     """
@@ -115,4 +115,4 @@ class Link(Protocol):
         """Stop receiving; messages that the broker has already sent may still come until this returns."""
 
     def close(self, timeout: float = 5.0) -> None:
-        """Wait until what was published is acknowledged, at most `timeout` seconds, then disconnect without the will."""
+        """Wait until all that was published is acknowledged, at most `timeout` seconds, then disconnect cleanly."""

@@ -1,1 +1,1 @@
-
+"""The `mqinfer` command, one file a subcommand."""

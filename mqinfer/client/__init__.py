@@ -1,1 +1,1 @@
-
+"""Clients: the pending table, blocking and asyncio callers, and subscription to results."""

@@ -1,1 +1,1 @@
-
+"""The worker: admission, batching, running and answering, one process a model instance under a supervisor."""

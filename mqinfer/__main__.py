@@ -1,0 +1,6 @@
+"""`python -m mqinfer` is the `mqinfer` command."""
+
+from mqinfer.cli import main
+
+if __name__ == "__main__":
+    main()
