@@ -1,0 +1,106 @@
+"""From an image as it was recorded to pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqinfer.bags.colour import array_to_rgb
+from mqinfer.bags.compressed import decode_compressed
+from mqinfer.bags.demosaic import Demosaic
+from mqinfer.bags.frame import CompressedImage, RawImage
+from mqinfer.bags.pixel_format import Kind, PixelFormat, parse_encoding
+from mqinfer.protocol.errors import BadImage
+from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
+
+__all__ = ["to_array", "to_rgb"]
+
+
+def to_rgb(
+    image: RawImage | CompressedImage,
+    *,
+    demosaic: Demosaic = Demosaic.BILINEAR,
+    bit_depth: int | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> NDArray[np.uint8]:
+    """Make 8-bit RGB from an image in any encoding.
+
+    16-bit light (`mono16`, `rgb16`, Bayer) is scaled linearly from its true bit depth. Values that are not light
+    (`16UC1` depth, signed and floating-point samples) are stretched from the image's own minimum to its own maximum;
+    what is not finite becomes black and does not count for the extremes. An alpha channel is dropped.
+
+    Args:
+        image: As recorded.
+        demosaic: How Bayer mosaics become colours.
+        bit_depth: Bits in use of a 16-bit sample, such as 10, 12 or 14; None for all 16.
+        limits: Bounds that are checked before memory is taken.
+
+    Returns:
+        `[H, W, 3]`, contiguous.
+
+    Raises:
+        BadImage: Unknown encoding, too few bytes, or sizes that contradict each other.
+    """
+    array, pixels = _native(image, limits)
+    return array_to_rgb(array, pixels, demosaic, bit_depth)
+
+
+def to_array(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIMITS) -> NDArray[Any]:
+    """Give an image's samples as they are: no demosaicing, no scaling, in native byte order.
+
+    Args:
+        image: As recorded.
+        limits: Bounds that are checked before memory is taken.
+
+    Returns:
+        `[H, W]` or `[H, W, C]` of the encoding's sample type and channel order (a compressed colour image is RGB or
+        RGBA); for `nv21` and `nv24` the planes below each other, `[H * 3 / 2, W]` and `[H * 3, W]`. A view on the
+        message's bytes where they can stay as they are.
+
+    Raises:
+        BadImage: Unknown encoding, too few bytes, or sizes that contradict each other.
+    """
+    return _native(image, limits)[0]
+
+
+def _native(image: RawImage | CompressedImage, limits: Limits) -> tuple[NDArray[Any], PixelFormat]:
+    if isinstance(image, CompressedImage):
+        return decode_compressed(image, limits)
+    pixels = parse_encoding(image.encoding)
+    _check(image, pixels, limits)
+    return _view(image, pixels), pixels
+
+
+def _view(image: RawImage, pixels: PixelFormat) -> NDArray[Any]:
+    rows, width, size = pixels.rows(image.height), image.width, pixels.sample_bytes
+    dtype = np.dtype(pixels.sample).newbyteorder(">" if image.is_bigendian else "<")
+    array: NDArray[Any]
+    if pixels.channels == 1:
+        array = np.ndarray((rows, width), dtype, image.data, strides=(image.step, size))
+    else:
+        shape, strides = (rows, width, pixels.channels), (image.step, pixels.channels * size, size)
+        array = np.ndarray(shape, dtype, image.data, strides=strides)
+    return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+
+
+def _check(image: RawImage, pixels: PixelFormat, limits: Limits) -> None:
+    what = f"{image.encoding} image of {image.width}x{image.height} with step {image.step}"
+    if image.width <= 0 or image.height <= 0:
+        raise BadImage(f"{what}: width and height must be positive")
+    if image.width * image.height > limits.image_pixels:
+        raise BadImage(f"{what}: {image.width * image.height} pixels are more than the limit of {limits.image_pixels}")
+    if (row := image.width * pixels.channels * pixels.sample_bytes) > image.step:
+        raise BadImage(f"{what}: a row takes {row} bytes, more than the step")
+    _check_subsampling(image, pixels, what)
+    held, needed = memoryview(image.data).nbytes, pixels.rows(image.height) * image.step
+    if held < needed:
+        raise BadImage(f"{what}: {held} bytes of data where {needed} are needed")
+
+
+def _check_subsampling(image: RawImage, pixels: PixelFormat, what: str) -> None:
+    if pixels.kind in (Kind.UYVY, Kind.YUYV, Kind.NV21) and image.width % 2:
+        raise BadImage(f"{what}: two pixels share their colour, so the width must be even")
+    if pixels.kind is Kind.NV21 and image.height % 2:
+        raise BadImage(f"{what}: two rows share their colour, so the height must be even")

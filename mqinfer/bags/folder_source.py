@@ -1,0 +1,95 @@
+"""A folder of pictures, or a single one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from mqinfer.bags.decode import to_array
+from mqinfer.bags.frame import CompressedImage, Frame, StreamInfo
+from mqinfer.bags.span import WHOLE, Span
+from mqinfer.protocol.errors import BadImage, SourceError
+
+__all__ = ["FRAMES_PER_SECOND", "PICTURE_SUFFIXES", "FolderSource"]
+
+PICTURE_SUFFIXES = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png"}
+
+FRAMES_PER_SECOND = 10
+"""Pace of pictures, which carry no times of their own."""
+
+
+class FolderSource:
+    """JPEG and PNG files in natural order (`2.png` before `10.png`), their bytes untouched.
+
+    The log time counts from 0 at ten pictures a second; the capture stamp is the file's time of modification.
+
+    Args:
+        path: The folder, or one picture.
+        span: The part that is wanted.
+
+    Raises:
+        SourceError: There is no picture.
+    """
+
+    def __init__(self, path: Path, *, span: Span = WHOLE) -> None:
+        self._path = path
+        pictures = _pictures(path)
+        if not pictures:
+            raise SourceError(
+                f"{path}: neither a bag (no metadata.yaml, .mcap or .db3) nor a folder of JPEG or PNG files"
+            )
+        begin, end = span.bounds(0)
+        self._pictures = [
+            (log_time_ns, picture)
+            for index, picture in enumerate(pictures)
+            if (log_time_ns := index * 1_000_000_000 // FRAMES_PER_SECOND) >= begin
+            and (end is None or log_time_ns < end)
+        ]
+
+    def streams(self) -> tuple[StreamInfo, ...]:
+        """List the folder as one stream; the size is that of its first picture."""
+        height, width = _size(self._pictures[0][1]) if self._pictures else (0, 0)
+        encoding = _format(self._pictures[0][1]) if self._pictures else ""
+        count = len(self._pictures)
+        return (StreamInfo(str(self._path), "picture", encoding, width, height, count, float(FRAMES_PER_SECOND)),)
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield the pictures in natural order.
+
+        Raises:
+            SourceError: A file can no longer be read.
+        """
+        for sequence, (log_time_ns, picture) in enumerate(self._pictures):
+            try:
+                data, modified = picture.read_bytes(), picture.stat().st_mtime_ns
+            except OSError as failed:
+                raise SourceError(f"{picture}: {failed.strerror}") from failed
+            image = CompressedImage(_format(picture), data)
+            yield Frame(str(self._path), sequence, modified, log_time_ns, "", image)
+
+    def close(self) -> None:
+        """Nothing stays open between pictures."""
+
+
+def _pictures(path: Path) -> list[Path]:
+    found = path.iterdir() if path.is_dir() else iter([path])
+    return sorted((each for each in found if each.suffix.lower() in PICTURE_SUFFIXES), key=_natural)
+
+
+def _natural(path: Path) -> tuple[list[tuple[int, str]], str]:
+    """Sort runs of digits by value and the rest by letters; the name itself settles ties such as 01 and 1."""
+    parts = re.split(r"([0-9]+)", path.name)
+    return [(int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)], path.name
+
+
+def _format(picture: Path) -> str:
+    return PICTURE_SUFFIXES[picture.suffix.lower()]
+
+
+def _size(picture: Path) -> tuple[int, int]:
+    try:
+        height, width = to_array(CompressedImage(_format(picture), picture.read_bytes())).shape[:2]
+    except (BadImage, OSError):
+        return 0, 0
+    return height, width

@@ -1,0 +1,24 @@
+"""OpenCV, imported when a frame is first touched and not before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mqinfer.protocol.errors import MissingExtra
+
+__all__ = ["opencv"]
+
+
+def opencv() -> Any:
+    """Give the `cv2` module.
+
+    It is `Any` on purpose: the stubs of OpenCV 4 and 5 disagree about nearly every overload.
+
+    Raises:
+        MissingExtra: opencv-python-headless is not installed.
+    """
+    try:
+        import cv2
+    except ImportError as missing:
+        raise MissingExtra.of("opencv-python-headless", "edge") from missing
+    return cv2

@@ -1,0 +1,55 @@
+"""Find out what a source is from how it is named, and open it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from mqinfer.bags.camera_source import CameraSource
+from mqinfer.bags.folder_source import PICTURE_SUFFIXES, FolderSource
+from mqinfer.bags.frame import FrameSource
+from mqinfer.bags.rosbag_source import RosbagSource, is_bag
+from mqinfer.bags.span import Span
+from mqinfer.bags.video_source import VideoSource
+from mqinfer.protocol.errors import SourceError
+
+__all__ = ["open_source"]
+
+_LIVE = re.compile(r"(camera:[0-9]+|(rtsps?|https?|rtmp|udp|tcp)://.+)")
+
+
+def open_source(
+    spec: str, *, topics: Sequence[str] = (), start: float = 0.0, duration: float | None = None
+) -> FrameSource:
+    """Open a bag, a video, a folder of pictures, a picture, or a camera.
+
+    Args:
+        spec: A path, `camera:0`, or a URL of a network camera.
+        topics: Image topics of a bag; none for all of them.
+        start: Seconds after the first frame at which to begin.
+        duration: Seconds to read, or None for all.
+
+    Raises:
+        SourceError: It isn't there, isn't readable, or holds no such images; the message says what it does hold.
+        ConfigError: A negative start, or a duration that is not positive.
+        MissingExtra: rosbags or OpenCV is not installed.
+    """
+    span = Span(start, duration)
+    if _LIVE.fullmatch(spec):
+        _refuse_topics(spec, topics)
+        return CameraSource(spec, span=span)
+    path = Path(spec)
+    if not path.exists():
+        raise SourceError(f"{spec}: no such file or folder (a camera is written camera:0, a network camera as its URL)")
+    if is_bag(path):
+        return RosbagSource(path, topics=topics, span=span)
+    _refuse_topics(spec, topics)
+    if path.is_dir() or path.suffix.lower() in PICTURE_SUFFIXES:
+        return FolderSource(path, span=span)
+    return VideoSource(path, span=span)
+
+
+def _refuse_topics(spec: str, topics: Sequence[str]) -> None:
+    if topics:
+        raise SourceError(f"{spec}: only bags have topics, leave out {', '.join(topics)}")
