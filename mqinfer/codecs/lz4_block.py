@@ -1,0 +1,100 @@
+"""`lz4` and `shuffle-lz4`: the raw form in one LZ4 block, without a stored size.
+
+The block format is https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md. The size of the raw form
+follows from datatype and shape (of a BYTES tensor: from the parameter `raw_size`), never from the block: fourteen bytes
+can claim 2 GiB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import lz4.block
+import numpy as np
+
+from mqinfer.codecs.codec import Encoded
+from mqinfer.codecs.raw import from_raw, raw_bytes
+from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, nbytes
+from mqinfer.protocol.errors import BadEncoding, LimitExceeded
+from mqinfer.protocol.limits import Limits
+from mqinfer.protocol.types import Buffer, EncodedTensor
+
+__all__ = ["RAW_SIZE", "Lz4Codec"]
+
+RAW_SIZE = "raw_size"
+"""Per-tensor parameter: bytes of the raw form of a BYTES tensor."""
+
+_MAX_RATIO = 255
+"""No byte of a block makes more than this many bytes: a run's length grows by 255 a byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lz4Codec:
+    """Both codecs: with `shuffle`, bytes of equal significance are grouped first (floats then compress far better).
+
+    Level 1 to 12 is LZ4's high-compression mode; without one it is the fast mode. Receivers need not know.
+    """
+
+    shuffle: bool = False
+
+    @property
+    def levels(self) -> range:
+        """LZ4 HC's levels."""
+        return range(1, 13)
+
+    def encode(self, name: str, array: Array, level: int | None) -> Encoded:
+        """Write an array."""
+        data = raw_bytes(name, array)
+        size = memoryview(data).nbytes
+        if self.shuffle and array.dtype.kind != "O":
+            data = _transpose(data, (-1, array.itemsize))
+        parameters = {RAW_SIZE: size} if array.dtype.kind == "O" else {}
+        return Encoded(_compress(data, level) if size else b"", parameters)
+
+    def decode(self, tensor: EncodedTensor, limits: Limits) -> Array:
+        """Read an array; memory is taken for exactly the declared size."""
+        raw: Buffer = _decompress(tensor, _raw_size(tensor, limits))
+        if self.shuffle and tensor.datatype is not Datatype.BYTES:
+            raw = _transpose(raw, (dtype_of(tensor.datatype).itemsize, -1))
+        return from_raw(tensor.name, tensor.datatype, tensor.shape, raw)
+
+
+def _compress(data: Buffer, level: int | None) -> bytes:
+    mode = "default" if level is None else "high_compression"
+    packed: bytes = lz4.block.compress(data, mode=mode, compression=level or 9, store_size=False)
+    return packed
+
+
+def _raw_size(tensor: EncodedTensor, limits: Limits) -> int:
+    if tensor.datatype is not Datatype.BYTES:
+        return nbytes(tensor.datatype, tensor.shape)
+    size = tensor.parameters.get(RAW_SIZE)
+    if type(size) is not int or size < 0:
+        raise BadEncoding(f"tensor {tensor.name!r}: LZ4 of a BYTES tensor needs the parameter {RAW_SIZE!r}, in bytes")
+    if size > limits.tensor_bytes:
+        raise LimitExceeded(f"tensor {tensor.name!r}: {RAW_SIZE} is {size}; at most {limits.tensor_bytes} are accepted")
+    return size
+
+
+def _decompress(tensor: EncodedTensor, size: int) -> bytes:
+    packed = memoryview(tensor.data).nbytes
+    if size > packed * _MAX_RATIO or (packed and not size):
+        raise BadEncoding(
+            f"tensor {tensor.name!r}: {packed} bytes of LZ4 can't make the {size} bytes that are declared"
+        )
+    if not size:
+        return b""
+    try:
+        raw: bytes = lz4.block.decompress(tensor.data, uncompressed_size=size)
+    except lz4.block.LZ4BlockError as error:
+        raise BadEncoding(
+            f"tensor {tensor.name!r}: LZ4 block of {packed} bytes is corrupt, or makes more than the {size} declared"
+        ) from error
+    if len(raw) != size:
+        raise BadEncoding(f"tensor {tensor.name!r}: LZ4 block makes {len(raw)} bytes, but {size} are declared")
+    return raw
+
+
+def _transpose(data: Buffer, rows: tuple[int, int]) -> Buffer:
+    table = np.frombuffer(data, np.uint8)
+    return np.ascontiguousarray(table.reshape(rows).T).reshape(-1).data if table.size else b""

@@ -1,0 +1,171 @@
+"""What a JPEG or PNG says of itself, read from its first bytes and segments, before anything is decoded.
+
+JPEG: ITU-T T.81, annex B. PNG: https://www.w3.org/TR/png-3/. Every loop is bounded by a number of segments.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from struct import Struct
+
+from mqinfer.protocol.errors import BadEncoding
+from mqinfer.protocol.types import Buffer
+
+__all__ = ["ImageInfo", "check_complete", "probe_image"]
+
+_SOI, _EOI, _SOS = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
+_PNG = b"\x89PNG\r\n\x1a\n"
+_FRAMES = {0xC0: False, 0xC1: False, 0xC2: True}
+"""Start-of-frame markers that are read: baseline and extended sequential (not progressive), and progressive."""
+_OTHER_FRAMES = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_BARE = frozenset((0x01, *range(0xD0, 0xD9)))
+"""Markers without a segment behind them."""
+_MAX_SEGMENTS = 1024
+_MAX_CHUNKS = 1 << 16
+_MAX_SCANS = 32
+_PIXELS_PER_JPEG_BYTE = 512
+"""The first scan spends at least one bit on each 8x8 block, whatever its Huffman codes."""
+_MAX_DEFLATE_RATIO = 1032
+"""A byte of deflate makes at most this many (https://zlib.net/zlib_tech.html)."""
+_SEGMENT = Struct(">BBH")
+_FRAME = Struct(">BHHB")
+_IHDR = Struct(">II4sIIBBBBB")
+_CHUNK = Struct(">I4s")
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """Of an encoded picture.
+
+    Attributes:
+        format: `jpeg` or `png`.
+        height: Rows, at least 1.
+        width: Columns, at least 1.
+        channels: 1 grey, 2 grey with alpha, 3 colour (a palette too), 4 colour with alpha or CMYK.
+        progressive: Whether it is a progressive JPEG or an interlaced PNG.
+        bits: Of one sample after decoding, 8 or 16 (12 in JPEGs that are refused later).
+    """
+
+    format: str
+    height: int
+    width: int
+    channels: int
+    progressive: bool
+    bits: int = 8
+
+
+def probe_image(data: Buffer) -> ImageInfo:
+    """Read format and size from the header; costs microseconds, whatever the picture's size.
+
+    Raises:
+        BadEncoding: It is no JPEG or PNG, or its header is broken.
+    """
+    view = memoryview(data)
+    try:
+        if view[:2] == _SOI:
+            return _jpeg_frame(view)[0]
+        if view[:8] == _PNG:
+            return _png_header(view)
+    except struct.error as error:
+        raise BadEncoding(f"image of {len(view)} bytes ends within its header") from error
+    raise BadEncoding(f"image of {len(view)} bytes begins with {bytes(view[:4])!r}: neither JPEG nor PNG")
+
+
+def check_complete(data: Buffer, info: ImageInfo) -> None:
+    """Refuse what decoders accept in silence, or choke on: truncated pictures, bombs, and JPEGs with many scans.
+
+    Args:
+        data: The picture.
+        info: Of the same.
+
+    Raises:
+        BadEncoding: The picture is not whole, or claims more than its bytes can hold.
+    """
+    try:
+        if info.format == "jpeg":
+            _check_jpeg(memoryview(data), info)
+        else:
+            _check_png(memoryview(data), info)
+    except struct.error as error:
+        raise BadEncoding(f"{info.format} of {len(data)} bytes is truncated") from error
+
+
+def _jpeg_frame(view: memoryview) -> tuple[ImageInfo, int]:
+    """Walk to the frame header; returns what it says, and where the walk stands behind it."""
+    position = 2
+    for _ in range(_MAX_SEGMENTS):
+        prefix, marker, length = _SEGMENT.unpack_from(view, position)
+        if prefix != 0xFF:
+            raise BadEncoding(f"JPEG: no marker at byte {position}")
+        if marker == 0xFF or marker in _BARE:
+            position += 1 if marker == 0xFF else 2
+            continue
+        if marker in _FRAMES:
+            return _jpeg_info(view, position + 4, progressive=_FRAMES[marker]), position + 2 + length
+        if marker in _OTHER_FRAMES:
+            raise BadEncoding(
+                f"JPEG: coding process 0x{marker:02X} (lossless, hierarchical or arithmetic) is not supported"
+            )
+        if marker in (_SOS[1], _EOI[1]) or length < 2:
+            break
+        position += 2 + length
+    raise BadEncoding("JPEG: no frame header before the pixels")
+
+
+def _jpeg_info(view: memoryview, position: int, *, progressive: bool) -> ImageInfo:
+    bits, height, width, channels = _FRAME.unpack_from(view, position)
+    if not height or not width or not channels:
+        raise BadEncoding(f"JPEG: {width}x{height} with {channels} components; none may be 0")
+    return ImageInfo("jpeg", height, width, channels, progressive, bits)
+
+
+def _check_jpeg(view: memoryview, info: ImageInfo) -> None:
+    if info.height * info.width > len(view) * _PIXELS_PER_JPEG_BYTE:
+        raise BadEncoding(
+            f"JPEG of {len(view)} bytes can't hold {info.width}x{info.height} pixels: truncated, or a bomb"
+        )
+    entropy = bytes(view[_jpeg_frame(view)[1] :])
+    first = entropy.find(_SOS)
+    if first < 0 or entropy.find(_EOI, first) < 0:
+        raise BadEncoding(f"JPEG of {len(view)} bytes has no end-of-image marker: truncated")
+    scans = entropy.count(_SOS)
+    if scans > _MAX_SCANS:
+        raise BadEncoding(f"JPEG has {scans} scans; at most {_MAX_SCANS} are accepted: save it as baseline JPEG")
+
+
+def _png_header(view: memoryview) -> ImageInfo:
+    _, _, kind, width, height, bits, colour, _, _, interlace = _IHDR.unpack_from(view, 4)
+    if kind != b"IHDR" or not 0 < width < 1 << 31 or not 0 < height < 1 << 31:
+        raise BadEncoding(f"PNG: first chunk {kind!r}, {width}x{height}; IHDR with a size above 0 must come first")
+    if colour not in _PNG_CHANNELS or bits not in (1, 2, 4, 8, 16):
+        raise BadEncoding(f"PNG: colour type {colour} with {bits} bits a sample does not exist")
+    return ImageInfo("png", height, width, _PNG_CHANNELS[colour], bool(interlace), 16 if bits == 16 else 8)
+
+
+def _check_png(view: memoryview, info: ImageInfo) -> None:
+    position, pixels = len(_PNG), 0
+    for _ in range(_MAX_CHUNKS):
+        length, kind = _CHUNK.unpack_from(view, position)
+        end = position + 8 + length
+        (stored,) = _UINT32.unpack_from(view, end)
+        if zlib.crc32(view[position + 4 : end]) != stored:
+            raise BadEncoding(f"PNG: checksum of chunk {kind!r} at byte {position} is wrong")
+        if kind == b"IEND":
+            return _check_png_size(pixels, info)
+        if kind == b"acTL":
+            raise BadEncoding("PNG: animations are not supported; send one picture")
+        pixels += length if kind == b"IDAT" else 0
+        position = end + 4
+    raise BadEncoding(f"PNG has more than {_MAX_CHUNKS} chunks")
+
+
+def _check_png_size(compressed: int, info: ImageInfo) -> None:
+    least = info.height * (1 + (info.width + 7) // 8)
+    if least > compressed * _MAX_DEFLATE_RATIO:
+        raise BadEncoding(f"PNG with {compressed} bytes of pixels can't hold {info.width}x{info.height}: a bomb")
+
+
+_UINT32 = Struct(">I")

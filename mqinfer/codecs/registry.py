@@ -1,0 +1,114 @@
+"""Codecs by name: arrays to encoded tensors and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+
+from mqinfer.codecs.codec import Codec
+from mqinfer.codecs.image import ImageCodec
+from mqinfer.codecs.lz4_block import Lz4Codec
+from mqinfer.codecs.raw import RawCodec
+from mqinfer.protocol.datatypes import Array, Datatype, datatype_of, dtype_of
+from mqinfer.protocol.errors import BadEncoding
+from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
+from mqinfer.protocol.shapes import array_bytes
+from mqinfer.protocol.types import EncodedTensor, Scalar
+
+__all__ = ["Encoding", "available_encodings", "decode_tensor", "encode_tensor", "parse_encoding"]
+
+_CODECS: Mapping[str, Codec] = {
+    "raw": RawCodec(),
+    "lz4": Lz4Codec(),
+    "shuffle-lz4": Lz4Codec(shuffle=True),
+    "jpeg": ImageCodec("jpeg"),
+    "png": ImageCodec("png"),
+}
+_NEED_OPENCV = frozenset(("jpeg", "png"))
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """A codec's name, and the level asked for (None: its default)."""
+
+    name: str
+    level: int | None = None
+
+
+def available_encodings() -> tuple[str, ...]:
+    """Name the codecs that work here: `jpeg` and `png` need OpenCV."""
+    opencv = find_spec("cv2") is not None
+    return tuple(name for name in _CODECS if opencv or name not in _NEED_OPENCV)
+
+
+@lru_cache(maxsize=64)
+def parse_encoding(text: str) -> Encoding:
+    """Read an encoding such as `raw`, `jpeg:90` or `lz4:9`.
+
+    Raises:
+        BadEncoding: There is no such codec, or it has no such level.
+    """
+    name, colon, level = text.partition(":")
+    codec = _CODECS.get(name)
+    if codec is None:
+        raise BadEncoding(f"unknown encoding {text[:60]!r}; known are {', '.join(_CODECS)}")
+    if not colon:
+        return Encoding(name)
+    if not (level.isascii() and level.isdecimal() and int(level) in codec.levels):
+        levels = f"{codec.levels[0]} to {codec.levels[-1]}" if codec.levels else "none"
+        raise BadEncoding(f"encoding {text[:60]!r} has no such level; levels of {name}: {levels}")
+    return Encoding(name, int(level))
+
+
+def encode_tensor(
+    name: str, array: Array, encoding: str = "raw", parameters: Mapping[str, Scalar] | None = None
+) -> EncodedTensor:
+    """Write an array as it will travel.
+
+    Args:
+        name: Of the model's input or output.
+        array: Any shape and strides, either byte order; strings become BYTES.
+        encoding: A codec's name, with a level if need be, such as `jpeg:90`.
+        parameters: Further per-tensor parameters.
+
+    Returns:
+        The tensor. With `raw` and a contiguous array, `data` is a view: don't change the array until it has been sent.
+
+    Raises:
+        BadEncoding: The codec is unknown or can't write such an array.
+        BadTensor: The protocol has no datatype for the array.
+        MissingExtra: The codec needs OpenCV.
+    """
+    wanted = parse_encoding(encoding)
+    datatype = datatype_of(array.dtype)
+    encoded = _CODECS[wanted.name].encode(name, _little_endian(array, datatype), wanted.level)
+    further = {**(parameters or {}), **encoded.parameters}
+    return EncodedTensor(name, datatype, array.shape, wanted.name, encoded.data, further)
+
+
+def decode_tensor(tensor: EncodedTensor, limits: Limits = DEFAULT_LIMITS) -> Array:
+    """Read an array; every declared size is checked before memory is taken for it.
+
+    Returns:
+        The array, little-endian. With `raw` it is a read-only view on the payload; BYTES is an object array of `bytes`.
+
+    Raises:
+        BadEncoding: The codec is unknown, or its bytes don't make the declared array.
+        BadTensor: The shape or the raw bytes won't do.
+        LimitExceeded: Something is larger than `limits`.
+        MissingExtra: The codec needs OpenCV.
+    """
+    codec = _CODECS.get(tensor.encoding)
+    if codec is None:
+        known = ", ".join(_CODECS)
+        raise BadEncoding(f"tensor {tensor.name!r}: unknown encoding {tensor.encoding[:60]!r}; known are {known}")
+    array_bytes(tensor.name, tensor.datatype, tensor.shape, limits)
+    return codec.decode(tensor, limits)
+
+
+def _little_endian(array: Array, datatype: Datatype) -> Array:
+    if datatype is Datatype.BYTES and array.dtype.kind != "O":
+        return array.astype(object)
+    return array.astype(dtype_of(datatype), copy=False)

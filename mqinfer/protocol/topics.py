@@ -1,0 +1,207 @@
+"""Topics: built from checked names, and parsed back; a name with a wildcard, a slash or a NUL never gets through."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mqinfer.protocol.errors import BadTopic
+
+__all__ = ["DEFAULT_ROOT", "InferAddress", "ResultAddress", "Topics", "check_name", "may_reply"]
+
+DEFAULT_ROOT = "mqinfer/v1"
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_NAME_RULE = "1 to 64 lower-case letters, digits, '_', '.' or '-', beginning with a letter or digit"
+_REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_REQUEST_RULE = "1 to 64 letters, digits, '_', '.' or '-'"
+_VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
+_VERSION_RULE = "a decimal integer of at most 19 digits, such as 3"
+_ROOT = re.compile(r"[^/+#\x00-\x1f\x7f$][^/+#\x00-\x1f\x7f]*(/[^/+#\x00-\x1f\x7f]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class InferAddress:
+    """What a request topic says: whom it is for and who sends it.
+
+    Attributes:
+        model: The model asked.
+        version: The version asked, or None.
+        client: The sender.
+        worker: The worker whose lane it is, or None on a shared channel.
+    """
+
+    model: str
+    version: str | None
+    client: str
+    worker: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultAddress:
+    """What a result topic says."""
+
+    model: str
+    client: str
+    request: str
+
+
+def _check(pattern: re.Pattern[str], rule: str, kind: str, value: str) -> str:
+    if not pattern.fullmatch(value):
+        raise BadTopic(f"{kind} {value[:80]!r} can't stand in a topic; it must be {rule}")
+    return value
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return a model's, client's or worker's name if it follows the rule.
+
+    Args:
+        kind: What it names, for the message, such as `model`.
+        name: To be checked.
+
+    Raises:
+        BadTopic: It does not follow `[a-z0-9][a-z0-9_.-]{0,63}`.
+    """
+    return _check(_NAME, _NAME_RULE, kind, name)
+
+
+def _check_version(version: str) -> str:
+    return _check(_VERSION, _VERSION_RULE, "version", version)
+
+
+def _check_request(request: str) -> str:
+    return _check(_REQUEST, _REQUEST_RULE, "request id", request)
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Every topic below one root. Builders and parsers raise BadTopic for whatever breaks the naming rules.
+
+    Attributes:
+        root: One level or more, without wildcards; all parties of one site share it.
+    """
+
+    root: str = DEFAULT_ROOT
+
+    def __post_init__(self) -> None:
+        if not _ROOT.fullmatch(self.root) or len(self.root.encode(errors="replace")) > 256:
+            raise BadTopic(
+                f"topic root {self.root[:80]!r} won't do; it must be levels joined by '/', none empty, without '+', '#'"
+                f" or control characters, not beginning with '$', at most 256 bytes, such as {DEFAULT_ROOT}"
+            )
+
+    def infer(self, model: str, client: str, version: str | None = None) -> str:
+        """Name the shared channel of a model, or of one version of it, for one sender."""
+        return f"{self._channel(model, version)}/{check_name('client', client)}"
+
+    def infer_filter(self, model: str, version: str | None = None) -> str:
+        """Filter for the same from every sender; workers share it."""
+        return f"{self._channel(model, version)}/+"
+
+    def lane(self, worker: str, model: str, client: str) -> str:
+        """Name one worker's own channel for one model and sender."""
+        path = f"{check_name('worker', worker)}/infer/{check_name('model', model)}/{check_name('client', client)}"
+        return f"{self.root}/workers/{path}"
+
+    def lane_filter(self, worker: str) -> str:
+        """Filter for all requests to one worker."""
+        return f"{self.root}/workers/{check_name('worker', worker)}/infer/+/+"
+
+    def result(self, model: str, client: str, request: str) -> str:
+        """Name the topic of one reply."""
+        return f"{self._results(model)}/{check_name('client', client)}/{_check_request(request)}"
+
+    def results_of_client(self, client: str) -> str:
+        """Filter for all replies to one client."""
+        return f"{self.root}/results/+/{check_name('client', client)}/+"
+
+    def results_of_model(self, model: str) -> str:
+        """Filter for all replies of one model: what a dashboard or a recorder subscribes to."""
+        return f"{self._results(model)}/+/+"
+
+    def card(self, model: str) -> str:
+        """Name the topic of a model's card (retained)."""
+        return f"{self._model(model)}/card"
+
+    def cards(self) -> str:
+        """Filter for all model cards."""
+        return f"{self.root}/models/+/card"
+
+    def worker_state(self, worker: str) -> str:
+        """Name the topic of a worker's state (retained, and its will)."""
+        return f"{self.root}/workers/{check_name('worker', worker)}/state"
+
+    def worker_states(self) -> str:
+        """Filter for all workers' states."""
+        return f"{self.root}/workers/+/state"
+
+    def client_state(self, client: str) -> str:
+        """Name the topic of a client's state (retained, and its will)."""
+        return f"{self.root}/clients/{check_name('client', client)}/state"
+
+    def parse_infer(self, topic: str) -> InferAddress:
+        """Take apart a request topic: a model's channel, a version's channel or a worker's lane."""
+        match self._levels(topic):
+            case ["models", model, "infer", client]:
+                return InferAddress(check_name("model", model), None, check_name("client", client), None)
+            case ["models", model, "versions", version, "infer", client]:
+                checked = _check_version(version)
+                return InferAddress(check_name("model", model), checked, check_name("client", client), None)
+            case ["workers", worker, "infer", model, client]:
+                name = check_name("worker", worker)
+                return InferAddress(check_name("model", model), None, check_name("client", client), name)
+        raise self._foreign(topic, "request")
+
+    def parse_result(self, topic: str) -> ResultAddress:
+        """Take apart a result topic."""
+        match self._levels(topic):
+            case ["results", model, client, request]:
+                return ResultAddress(check_name("model", model), check_name("client", client), _check_request(request))
+        raise self._foreign(topic, "result")
+
+    def parse_worker_state(self, topic: str) -> str:
+        """Give the worker whose state topic it is."""
+        match self._levels(topic):
+            case ["workers", worker, "state"]:
+                return check_name("worker", worker)
+        raise self._foreign(topic, "worker state")
+
+    def parse_card(self, topic: str) -> str:
+        """Give the model whose card topic it is."""
+        match self._levels(topic):
+            case ["models", model, "card"]:
+                return check_name("model", model)
+        raise self._foreign(topic, "model card")
+
+    def _model(self, model: str) -> str:
+        return f"{self.root}/models/{check_name('model', model)}"
+
+    def _channel(self, model: str, version: str | None) -> str:
+        versions = "" if version is None else f"/versions/{_check_version(version)}"
+        return f"{self._model(model)}{versions}/infer"
+
+    def _results(self, model: str) -> str:
+        return f"{self.root}/results/{check_name('model', model)}"
+
+    def _levels(self, topic: str) -> list[str]:
+        inside = topic.startswith(f"{self.root}/")
+        return topic[len(self.root) + 1 :].split("/", 8) if inside else []
+
+    def _foreign(self, topic: str, kind: str) -> BadTopic:
+        return BadTopic(f"{topic[:200]!r} is no {kind} topic below {self.root!r}")
+
+
+def may_reply(topics: Topics, response_topic: str, model: str, client: str) -> bool:
+    """Whether a worker may answer there: only below `{root}/results/{model}/{client}/`.
+
+    Args:
+        topics: The site's topics.
+        response_topic: What the request names; any text.
+        model: Of the request's topic.
+        client: Of the request's topic, where the broker's access rules vouch for it.
+    """
+    try:
+        address = topics.parse_result(response_topic)
+    except BadTopic:
+        return False
+    return (address.model, address.client) == (model, client)
