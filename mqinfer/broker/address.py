@@ -1,0 +1,150 @@
+"""Where a broker is and how it wants to be spoken to, read from one URL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from mqinfer.protocol.errors import ConfigError
+
+__all__ = ["BrokerAddress", "TlsOptions", "Transport"]
+
+Transport = Literal["tcp", "websockets", "memory"]
+
+# Scheme: transport, whether it is TLS, default port. 8883 and 1883 are registered for MQTT; HTTP's ports go with websockets.
+_SCHEMES: Final[dict[str, tuple[Transport, bool, int]]] = {
+    "mqtt": ("tcp", False, 1883),
+    "mqtts": ("tcp", True, 8883),
+    "ws": ("websockets", False, 80),
+    "wss": ("websockets", True, 443),
+    "memory": ("memory", False, 0),
+}
+_HINT = "it should look like mqtt://host:1883, mqtts://user:password@host, ws://host:9001/mqtt or memory://name"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """What a TLS connection trusts and shows.
+
+    Attributes:
+        ca_file: Certificates to trust, PEM; None for the system's.
+        cert_file: The client's own certificate, PEM.
+        key_file: Its key, PEM; None where it stands in `cert_file`.
+    """
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """A broker's address; its text form leaves the password out.
+
+    Attributes:
+        host: Name or address, IPv6 without brackets; of a `memory` broker its name.
+        port: 1 to 65535; 0 with `memory`.
+        username: Of the login, if any.
+        password: Of the login; never shown.
+        tls: Set where the connection is encrypted.
+        transport: `tcp`, `websockets`, or `memory` for a broker within this process.
+        path: The HTTP path of a websockets broker.
+    """
+
+    host: str
+    port: int = 1883
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: TlsOptions | None = None
+    transport: Transport = "tcp"
+    path: str = "/mqtt"
+
+    def __str__(self) -> str:
+        if self.transport == "memory":
+            return f"memory://{self.host}"
+        scheme = {"tcp": "mqtt", "websockets": "ws"}[self.transport] + ("s" if self.tls else "")
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}" + (self.path if self.transport == "websockets" else "")
+
+    @classmethod
+    def parse(
+        cls,
+        url: str,
+        *,
+        ca_file: Path | str | None = None,
+        cert_file: Path | str | None = None,
+        key_file: Path | str | None = None,
+    ) -> BrokerAddress:
+        """Read a URL: `mqtt://`, `mqtts://`, `ws://`, `wss://` or `memory://name`.
+
+        Args:
+            url: With `user:password@` if need be, both percent-encoded.
+            ca_file: Certificates to trust, for the encrypted schemes.
+            cert_file: The client's certificate, for the encrypted schemes.
+            key_file: Its key.
+
+        Raises:
+            ConfigError: The URL has a fault; the message names it, without the password.
+        """
+        parts = _split(url)
+        if parts.scheme not in _SCHEMES:
+            raise ConfigError(f"broker URL: unknown scheme {parts.scheme!r}; {_HINT}")
+        transport, encrypted, default_port = _SCHEMES[parts.scheme]
+        tls = TlsOptions(_path(ca_file), _path(cert_file), _path(key_file))
+        if not encrypted and tls != TlsOptions():
+            raise ConfigError(f"broker URL: {parts.scheme}:// is not encrypted, so certificates do nothing; use mqtts://")
+        _check_shape(parts, transport)
+        return cls(
+            host=_host(parts),
+            port=_port(parts, default_port),
+            username=_decode(parts.username),
+            password=_decode(parts.password),
+            tls=tls if encrypted else None,
+            transport=transport,
+            path=parts.path or "/mqtt",
+        )
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:  # unbalanced brackets; its message may repeat the login
+        raise ConfigError(f"broker URL: the host is malformed; {_HINT}") from error.with_traceback(None)
+
+
+def _check_shape(parts: SplitResult, transport: Transport) -> None:
+    if parts.query or parts.fragment:
+        raise ConfigError("broker URL: '?' and '#' have no meaning here; write them as %3F and %23 within a password")
+    if transport != "websockets" and parts.path not in {"", "/"}:
+        raise ConfigError(f"broker URL: the path {parts.path!r} has no meaning with {parts.scheme}://")
+    if transport == "memory" and "@" in parts.netloc:
+        raise ConfigError("broker URL: memory:// takes no login")
+
+
+def _host(parts: SplitResult) -> str:
+    host = _decode(parts.hostname)
+    if not host or any(character.isspace() for character in host):
+        raise ConfigError(f"broker URL: the host is missing or has a space in it; {_HINT}")
+    return host
+
+
+def _port(parts: SplitResult, default: int) -> int:
+    try:
+        port = parts.port
+    except ValueError:
+        raise ConfigError("broker URL: the port is no number from 1 to 65535") from None
+    if port is None:
+        return default
+    if port == 0 or parts.scheme == "memory":
+        raise ConfigError("broker URL: the port is no number from 1 to 65535, or stands after memory://")
+    return port
+
+
+def _decode(text: str | None) -> str | None:
+    return None if text is None else unquote(text)
+
+
+def _path(path: Path | str | None) -> Path | None:
+    return None if path is None else Path(path)
