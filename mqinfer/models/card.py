@@ -1,0 +1,51 @@
+"""Makes the card that a worker publishes of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mqinfer.codecs import available_encodings
+from mqinfer.models.backend import Backend
+from mqinfer.models.batching_axis import max_batch_size
+from mqinfer.models.content_hash import model_hash
+from mqinfer.models.image_contract import image_contract
+from mqinfer.models.repository import ModelVersion
+from mqinfer.protocol.card import ModelCard
+
+__all__ = ["make_card"]
+
+
+def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = ()) -> ModelCard:
+    """Describe a loaded model.
+
+    Args:
+        model: As found in the repository.
+        backend: What it was loaded into.
+        versions: All versions being served; empty: this one.
+
+    Raises:
+        ConfigError: `model.toml` contradicts the model.
+    """
+    config = model.config
+    return ModelCard(
+        name=model.name,
+        version=str(model.version),
+        versions=tuple(str(version) for version in versions or (model.version,)),
+        platform=backend.platform,
+        inputs=backend.inputs,
+        outputs=backend.outputs,
+        max_batch_size=max_batch_size(backend.inputs, backend.outputs, config.max_batch_size),
+        encodings=available_encodings(),
+        image=image_contract(backend.inputs, config.image),
+        classes=config.classes,
+        model_hash=model_hash(_all_of(model.path)),
+        precision=str(config.parameters.get("precision", "fp32")),
+        backend=backend.engine,
+        device=backend.device,
+    )
+
+
+def _all_of(path: Path) -> Path:
+    """Give what belongs to the model: an ONNX file may keep its weights in files beside it."""
+    return path if path.is_dir() or len(list(path.parent.iterdir())) == 1 else path.parent

@@ -1,0 +1,89 @@
+"""What a back end is told when it loads a model, and the shapes that an operator may state."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mqinfer.models.device import DeviceWish
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.types import TensorSpec
+
+__all__ = ["LoadOptions", "Stated", "default_threads", "state_shape"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What `model.toml` says of one input or output; None where it says nothing."""
+
+    shape: tuple[int, ...] | None = None
+    datatype: Datatype | None = None
+
+
+def default_threads() -> int:
+    """Two threads for one caller, or one where the process may use one core only.
+
+    More of them gained nothing for batch 1 on the networks that were measured, and every instance is a process that
+    wants its own.
+    """
+    return min(2, len(os.sched_getaffinity(0)))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How to load a model.
+
+    Attributes:
+        device: Wanted.
+        threads: Of the engine, for one operation.
+        signature: Of a SavedModel; None: `serving_default`.
+        inputs: Stated by the operator, by name.
+        outputs: Likewise; for a frozen graph, where given, the tensors to give back.
+    """
+
+    device: DeviceWish = field(default_factory=DeviceWish)
+    threads: int = field(default_factory=default_threads)
+    signature: str | None = None
+    inputs: Mapping[str, Stated] = field(default_factory=dict)
+    outputs: Mapping[str, Stated] = field(default_factory=dict)
+
+
+def state_shape(
+    specs: Sequence[TensorSpec], stated: Mapping[str, Stated], unknown: Sequence[str] = ()
+) -> tuple[TensorSpec, ...]:
+    """Put stated shapes in place of discovered ones.
+
+    Args:
+        specs: As discovered.
+        stated: As in `model.toml`, batch axis included.
+        unknown: Names whose rank the file leaves open: any stated shape will do there.
+
+    Raises:
+        ConfigError: A name that isn't there, or a shape or datatype that contradicts the file's.
+    """
+    names = [spec.name for spec in specs]
+    for name in stated:
+        if name not in names:
+            raise ConfigError(f"model.toml names {name!r}, the model has {', '.join(names)}")
+    return tuple(_merge(spec, stated.get(spec.name, Stated()), free=spec.name in unknown) for spec in specs)
+
+
+def _merge(spec: TensorSpec, stated: Stated, *, free: bool) -> TensorSpec:
+    if stated.datatype not in {None, spec.datatype}:
+        raise ConfigError(f"model.toml: {spec.name}: data_type {stated.datatype}, the model has {spec.datatype}")
+    if stated.shape is None:
+        return spec
+    if not free and not _fits(stated.shape, spec.shape):
+        raise ConfigError(
+            f"model.toml: {spec.name}: shape {list(stated.shape)} does not fit the model's {list(spec.shape)} "
+            "(dims leave the batch axis out where max_batch_size is above 0)"
+        )
+    return TensorSpec(spec.name, spec.datatype, stated.shape)
+
+
+def _fits(stated: tuple[int, ...], discovered: tuple[int, ...]) -> bool:
+    return len(stated) == len(discovered) and all(
+        -1 in {one, other} or one == other for one, other in zip(stated, discovered, strict=True)
+    )
