@@ -1,0 +1,234 @@
+"""Writing image bags for ROS 1 and ROS 2 through rosbags' own writers, without a ROS install."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+
+from mqinfer.bags.frame import CompressedImage, Frame, RawImage
+from mqinfer.bags.mosaic import raw_image
+from mqinfer.bags.synthetic import SyntheticDrive
+from mqinfer.protocol.errors import ConfigError, MissingExtra, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["IMAGE_TOPIC", "TRUTH_TOPIC", "BagWriter", "Storage", "write_drive"]
+
+Storage = Literal["bag", "mcap", "sqlite3"]
+
+IMAGE_TOPIC = "/camera/image_raw"
+TRUTH_TOPIC = "/camera/labels"
+
+_START_NS = 1_700_000_000_000_000_000  # any round moment will do; a fixed one keeps bags reproducible
+_NS = 1_000_000_000
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[None]:
+    """Map what the file system and rosbags' writers raise."""
+    from rosbags.rosbag1 import WriterError as Ros1Error
+    from rosbags.rosbag2 import WriterError as Ros2Error
+
+    try:
+        yield
+    except FileExistsError as error:
+        raise SourceError(f"{path} exists already; name a path that does not") from error
+    except (OSError, Ros1Error, Ros2Error) as error:
+        raise SourceError(f"can't write the bag {path}: {error}; name a new path on a disk with room") from error
+
+
+class BagWriter:
+    """Writes images of any encoding on any topic; a context manager, complete once it is left.
+
+    Args:
+        path: A file that does not exist yet for `bag`, a directory that does not exist yet otherwise.
+        storage: `bag` for ROS 1; `mcap` or `sqlite3` for ROS 2.
+        compression: None, or for ROS 1 `lz4` or `bz2` (of chunks), for ROS 2 `zstd` (of the whole file for sqlite3,
+            of chunks for mcap).
+
+    Raises:
+        ConfigError: No such storage, or it can't compress so.
+        SourceError: The path exists already or can't be written.
+        MissingExtra: rosbags is not installed.
+    """
+
+    def __init__(self, path: Path | str, storage: Storage, compression: str | None = None) -> None:
+        try:
+            from rosbags import typesys
+        except ImportError as error:
+            raise MissingExtra.of("rosbags", "edge") from error
+        self._path = Path(path)
+        self._ros1 = storage == "bag"
+        store = typesys.Stores.ROS1_NOETIC if self._ros1 else typesys.Stores.ROS2_HUMBLE
+        self._types: Any = typesys.get_typestore(store)
+        with _mapped(self._path):
+            if self._path.exists():
+                raise FileExistsError(self._path)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer: Any = (
+                _ros1(self._path, compression) if self._ros1 else _ros2(self._path, storage, compression)
+            )
+            self._writer.open()
+        self._connections: dict[str, Any] = {}
+        self._counts: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def write(
+        self,
+        topic: str,
+        image: RawImage | CompressedImage,
+        capture_time_ns: int,
+        log_time_ns: int,
+        frame_id: str = "camera",
+    ) -> None:
+        """Append one message.
+
+        Args:
+            topic: Where; all messages of a topic must be of one type.
+            image: What; it is not checked, so that a test can write broken ones.
+            capture_time_ns: The header's stamp.
+            log_time_ns: The time of recording.
+            frame_id: The header's frame.
+
+        Raises:
+            SourceError: The disk is full, or the topic has had the other type.
+        """
+        kind = "sensor_msgs/msg/Image" if isinstance(image, RawImage) else "sensor_msgs/msg/CompressedImage"
+        header = self._header(topic, capture_time_ns, frame_id)
+        with _mapped(self._path):
+            connection = self._connection(topic, kind)
+            message = self._message(kind, header, image)
+            serialize = self._types.serialize_ros1 if self._ros1 else self._types.serialize_cdr
+            self._writer.write(connection, log_time_ns, serialize(message, kind))
+
+    def write_frame(self, frame: Frame) -> None:
+        """Append a frame as any source yields it, on the topic that it names as its source."""
+        self.write(frame.source, frame.image, frame.capture_time_ns, frame.log_time_ns, frame.frame_id)
+
+    def close(self) -> None:
+        """Write the index and close the file."""
+        with _mapped(self._path):
+            self._writer.close()
+
+    def _connection(self, topic: str, kind: str) -> Any:
+        known = self._connections.get(topic)
+        if known is None:
+            known = self._connections[topic] = self._writer.add_connection(topic, kind, typestore=self._types)
+        elif known.msgtype != kind:
+            raise SourceError(f"topic {topic} of {self._path} holds {known.msgtype}; write {kind} on another topic")
+        return known
+
+    def _header(self, topic: str, stamp_ns: int, frame_id: str) -> Any:
+        types = self._types.types
+        stamp = types["builtin_interfaces/msg/Time"](stamp_ns // _NS, stamp_ns % _NS)
+        sequence = self._counts[topic] = self._counts.get(topic, -1) + 1
+        first = (sequence,) if self._ros1 else ()  # ROS 2 dropped the header's `seq`
+        return types["std_msgs/msg/Header"](*first, stamp, frame_id)
+
+    def _message(self, kind: str, header: Any, image: RawImage | CompressedImage) -> Any:
+        data = np.frombuffer(image.data, np.uint8)
+        make = self._types.types[kind]
+        if isinstance(image, CompressedImage):
+            return make(header, image.format, data)
+        return make(header, image.height, image.width, image.encoding, int(image.is_bigendian), image.step, data)
+
+
+def _ros1(path: Path, compression: str | None) -> Any:
+    from rosbags.rosbag1 import Writer
+
+    writer = Writer(path)
+    if compression is not None:
+        writer.set_compression(_chosen(Writer.CompressionFormat, compression, "ROS 1"))
+    return writer
+
+
+def _ros2(path: Path, storage: str, compression: str | None) -> Any:
+    from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
+
+    plugin = _chosen(StoragePlugin, storage, "this writer")
+    writer = Writer(path, version=9, storage_plugin=plugin)
+    if compression is not None:
+        mode = CompressionMode.STORAGE if plugin is StoragePlugin.MCAP else CompressionMode.FILE
+        writer.set_compression(mode, _chosen(CompressionFormat, compression, "ROS 2"))
+    return writer
+
+
+def _chosen(names: Any, name: str, who: str) -> Any:
+    try:
+        return names[name.upper()]
+    except KeyError:
+        known = ", ".join(each.name.lower() for each in names)
+        raise ConfigError(f"{who} does not write {name!r}; choose one of {known}") from None
+
+
+def write_drive(  # noqa: PLR0913  the options of one command
+    path: Path | str,
+    *,
+    ros: Literal[1, 2],
+    frames: int,
+    seed: int,
+    rate: float = 10.0,
+    width: int = 968,
+    height: int = 608,
+    encoding: str = "bayer_rggb8",
+    bits: int = 16,
+    truth_topic: bool = True,
+    storage: Storage | None = None,
+    compression: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Record a synthetic drive: mosaics on `/camera/image_raw`, class masks on `/camera/labels`.
+
+    A frame is logged 8 to 23 ms after its capture stamp, as if it had come through a driver.
+
+    Args:
+        path: A new `.bag` file for ROS 1, a new directory for ROS 2.
+        ros: 1 or 2.
+        frames: How many.
+        seed: Of the drive.
+        rate: Frames a second.
+        width: In pixels.
+        height: In pixels.
+        encoding: `rgb8`, or `bayer_<pattern>8` or `bayer_<pattern>16`.
+        bits: True bit depth of 16-bit mosaics.
+        truth_topic: Whether to write the masks.
+        storage: For ROS 2: `mcap` (the default) or `sqlite3`.
+        compression: As in `BagWriter`.
+        progress: Told (done, all) after each frame.
+
+    Returns:
+        The path.
+
+    Raises:
+        ConfigError: An argument is outside its bounds.
+        SourceError: The path exists already or can't be written.
+    """
+    drive = SyntheticDrive(seed, width, height, rate)
+    if ros not in (1, 2) or frames < 1:
+        raise ConfigError(f"a drive is written for ros 1 or 2 and has 1 frame or more, not ros {ros}, frames {frames}")
+    chosen: Storage = "bag" if ros == 1 else storage or "mcap"
+    delays = np.random.default_rng([seed, 5]).integers(8_000_000, 23_000_000, frames)
+    with BagWriter(path, chosen, compression) as writer:
+        for index in range(frames):
+            scene = drive.scene(index)
+            capture = _START_NS + seed % 1000 * 1000 * _NS + round(index * _NS / rate)
+            log = capture + int(delays[index])
+            writer.write(IMAGE_TOPIC, raw_image(scene.picture, encoding, bits), capture, log)
+            if truth_topic:
+                writer.write(TRUTH_TOPIC, raw_image(scene.mask, "mono8"), capture, log)
+            if progress:
+                progress(index + 1, frames)
+    return Path(path)
