@@ -1,7 +1,8 @@
 """`jpeg` and `png`: pictures of 8 bits (PNG also 16), grey or RGB, through OpenCV.
 
 Nothing is decoded before the header has been read, compared with the declared shape and held against the limits: a
-JPEG of 691 bytes once made OpenCV take 5 GB. ICC profiles and EXIF orientation are ignored: the pixels come as they are stored.
+JPEG of 691 bytes once made OpenCV take 5 GB. ICC profiles and EXIF orientation are ignored: the pixels come as they are
+stored.
 """
 
 from __future__ import annotations
@@ -95,8 +96,8 @@ class ImageCodec:
         grey = len(shape) == 2 or (len(shape) == 3 and shape[2] == 1)
         if not (grey or (len(shape) == 3 and shape[2] == 3)) or 0 in shape or array.dtype not in _DTYPES[self.format]:
             raise BadEncoding(
-                f"tensor {name!r}: {self.format} takes {_RULE[self.format]} of shape [H, W], [H, W, 1] or [H, W, 3], with"
-                f" an optional leading 1, not {array.dtype} of {list(array.shape)}; use lz4 or raw"
+                f"tensor {name!r}: {self.format} takes {_RULE[self.format]} of shape [H, W], [H, W, 1] or [H, W, 3],"
+                f" with an optional leading 1, not {array.dtype} of {list(array.shape)}; use lz4 or raw"
             )
         return np.ascontiguousarray(array).reshape(shape[:2] if grey else shape)
 
@@ -125,8 +126,8 @@ def _is_batch_of_one(shape: tuple[int, ...]) -> bool:
 def _check_kind(name: str, info: ImageInfo) -> None:
     if info.channels not in (1, 3) or info.bits not in _DATATYPES:
         raise BadEncoding(
-            f"tensor {name!r}: {info.format} with {info.channels} channels of {info.bits} bits is not supported; save it"
-            " as 8-bit grey or RGB, without alpha"
+            f"tensor {name!r}: {info.format} with {info.channels} channels of {info.bits} bits is not supported;"
+            " save it as 8-bit grey or RGB, without alpha"
         )
 
 

@@ -11,9 +11,10 @@ from mqinfer.codecs.codec import Codec
 from mqinfer.codecs.image import ImageCodec
 from mqinfer.codecs.lz4_block import Lz4Codec
 from mqinfer.codecs.raw import RawCodec
-from mqinfer.protocol.datatypes import Array, Datatype, datatype_of, dtype_of
+from mqinfer.protocol.datatypes import Array, datatype_of
 from mqinfer.protocol.errors import BadEncoding
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
+from mqinfer.protocol.raw_form import little_endian
 from mqinfer.protocol.shapes import array_bytes
 from mqinfer.protocol.types import EncodedTensor, Scalar
 
@@ -82,10 +83,9 @@ def encode_tensor(
         MissingExtra: The codec needs OpenCV.
     """
     wanted = parse_encoding(encoding)
-    datatype = datatype_of(array.dtype)
-    encoded = _CODECS[wanted.name].encode(name, _little_endian(array, datatype), wanted.level)
+    encoded = _CODECS[wanted.name].encode(name, little_endian(array), wanted.level)
     further = {**(parameters or {}), **encoded.parameters}
-    return EncodedTensor(name, datatype, array.shape, wanted.name, encoded.data, further)
+    return EncodedTensor(name, datatype_of(array.dtype), array.shape, wanted.name, encoded.data, further)
 
 
 def decode_tensor(tensor: EncodedTensor, limits: Limits = DEFAULT_LIMITS) -> Array:
@@ -106,9 +106,3 @@ def decode_tensor(tensor: EncodedTensor, limits: Limits = DEFAULT_LIMITS) -> Arr
         raise BadEncoding(f"tensor {tensor.name!r}: unknown encoding {tensor.encoding[:60]!r}; known are {known}")
     array_bytes(tensor.name, tensor.datatype, tensor.shape, limits)
     return codec.decode(tensor, limits)
-
-
-def _little_endian(array: Array, datatype: Datatype) -> Array:
-    if datatype is Datatype.BYTES and array.dtype.kind != "O":
-        return array.astype(object)
-    return array.astype(dtype_of(datatype), copy=False)

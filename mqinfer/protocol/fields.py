@@ -6,6 +6,7 @@ Not a schema library: these few functions run on the hot path, where a small req
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from mqinfer.protocol.errors import BadEnvelope
@@ -15,6 +16,7 @@ __all__ = ["Record", "array", "integer", "number", "record", "records", "scalars
 
 Record = Mapping[str, Any]
 
+_INTEGER_END = 1 << 63
 _SCALARS = frozenset((bool, int, float, str))
 _NAMES = {dict: "a map", list: "an array", str: "a string", int: "an integer", bool: "a boolean", float: "a number"}
 
@@ -26,21 +28,31 @@ def _wrong(fields: Record, key: str, where: str, wanted: str) -> BadEnvelope:
     return BadEnvelope(f"{where}: {key!r} must be {wanted}, not {_NAMES.get(kind, kind.__name__)}")
 
 
+def _is_unicode(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def text(fields: Record, key: str, where: str, default: str | None = None) -> str:
     """Read a string; `default` stands in where the field is absent, without one it is required."""
     value = fields.get(key, default)
     if type(value) is not str:
         raise _wrong(fields, key, where, "a string")
+    if not value.isascii() and not _is_unicode(value):
+        raise BadEnvelope(f"{where}: {key!r} holds half of a surrogate pair; strings must be Unicode")
     return value
 
 
 def integer(fields: Record, key: str, where: str, default: int | None = None, minimum: int = 0) -> int:
-    """Read an integer that is not below `minimum`."""
+    """Read an integer of 63 bits and a sign that is not below `minimum`."""
     value = fields.get(key, default)
     if type(value) is not int:
         raise _wrong(fields, key, where, "an integer")
-    if value < minimum:
-        raise BadEnvelope(f"{where}: {key!r} is {value}; it must not be below {minimum}")
+    if not minimum <= value < _INTEGER_END:
+        raise BadEnvelope(f"{where}: {key!r} must be an integer from {minimum} to 2**63 - 1")
     return value
 
 
@@ -49,6 +61,8 @@ def number(fields: Record, key: str, where: str, default: float | None = None) -
     value = fields.get(key, default)
     if type(value) is not float and type(value) is not int:
         raise _wrong(fields, key, where, "a number")
+    if not isfinite(value):
+        raise BadEnvelope(f"{where}: {key!r} must be finite")
     return float(value)
 
 

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 REPLY_FIELDS = ("outcome", "model_hash", "worker", "stage", "timings", "load")
-"""What a reply adds to the Open Inference Protocol's: in the header of the one content type, in the parameters of the other."""
+"""What a reply adds to the Open Inference Protocol: header fields in one content type, parameters in the other."""
 
 _CAPTURE = frozenset(("source", "sequence", "capture_time_ns", "frame_id"))
 _REQUEST = _CAPTURE | {"timeout", "priority", "attempt", "response_topic"}

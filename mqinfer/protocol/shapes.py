@@ -53,7 +53,7 @@ def array_bytes(tensor: str, datatype: Datatype, shape: Sequence[object], limits
             empty = True
     if size > limits.tensor_bytes:
         raise LimitExceeded(
-            f"tensor {tensor!r}: shape {list(shape)} of {datatype} takes {size} bytes; at most {limits.tensor_bytes} are"
-            " accepted: send less at once, or raise the receiver's limit tensor_bytes"
+            f"tensor {tensor!r}: shape {list(shape)} of {datatype} takes {size} bytes; at most {limits.tensor_bytes}"
+            " are accepted: send less at once, or raise the receiver's limit tensor_bytes"
         )
     return 0 if empty else size

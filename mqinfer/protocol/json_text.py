@@ -1,0 +1,52 @@
+"""JSON from strangers: bounded before it is parsed, one typed error for whatever is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mqinfer.protocol.errors import BadEnvelope, LimitExceeded
+from mqinfer.protocol.types import Buffer
+
+__all__ = ["MAX_JSON_BYTES", "parse_object", "write_object"]
+
+MAX_JSON_BYTES = 8 << 20
+"""Longest text that is parsed: Python makes up to 21 times as much memory of it (`[[],[],[]]`)."""
+
+
+def parse_object(text: Buffer, what: str, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Parse one JSON object.
+
+    Args:
+        text: UTF-8.
+        what: Names it in messages, such as `model card`.
+        limit: In bytes.
+
+    Raises:
+        BadEnvelope: It is no JSON object.
+        LimitExceeded: It is longer than `limit`.
+    """
+    size = memoryview(text).nbytes
+    if size > limit:
+        raise LimitExceeded(f"{what}: {size} bytes of JSON; at most {limit} are accepted; send large tensors as binary")
+    try:
+        found = json.loads(bytes(text), parse_constant=float)
+    except (ValueError, RecursionError) as error:
+        raise BadEnvelope(f"{what}: no JSON in UTF-8: {error}") from error
+    if type(found) is not dict:
+        raise BadEnvelope(f"{what}: must be a JSON object, not {type(found).__name__}")
+    return found
+
+
+def write_object(fields: dict[str, Any], what: str) -> bytes:
+    """Write a JSON object, without blanks.
+
+    Raises:
+        BadEnvelope: A value is not one that JSON has; NaN and infinities are not.
+    """
+    try:
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise BadEnvelope(
+            f"{what}: can't be written as JSON ({error}); use booleans, finite numbers and strings"
+        ) from error

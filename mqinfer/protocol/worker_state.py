@@ -1,0 +1,97 @@
+"""What a worker says of itself: its retained state, which its will turns into `lost`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from mqinfer.protocol.errors import BadEnvelope
+from mqinfer.protocol.fields import Record, integer, record, records, text
+from mqinfer.protocol.json_text import parse_object, write_object
+from mqinfer.protocol.types import Buffer
+
+__all__ = ["WorkerState", "WorkerStatus"]
+
+_MAX_STATE_BYTES = 64 << 10
+
+
+class WorkerStatus(StrEnum):
+    """`lost` is the will: the broker says it, not the worker. A clean end is `stopped`."""
+
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """One worker's state.
+
+    Attributes:
+        worker: Its name.
+        status: Whether it takes requests.
+        boot: A number drawn at its start; the will repeats it, so that the will of a twin that was thrown out does not
+            count against the one that lives.
+        models: Name and version of each model that it serves.
+        capacity: Requests that it takes at once; above it answers `rejected`.
+        depth: Requests in hand.
+        service_time_us: Smoothed time of one request, in microseconds.
+        counters: Whatever it counts, by name, since its start.
+    """
+
+    worker: str
+    status: WorkerStatus
+    boot: int
+    models: tuple[tuple[str, str], ...] = ()
+    capacity: int = 0
+    depth: int = 0
+    service_time_us: int = 0
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """Write it as JSON."""
+        fields = {
+            "worker": self.worker,
+            "status": self.status,
+            "boot": self.boot,
+            "models": [{"name": name, "version": version} for name, version in self.models],
+            "capacity": self.capacity,
+            "depth": self.depth,
+            "service_time_us": self.service_time_us,
+            "counters": dict(self.counters),
+        }
+        return write_object(fields, f"state of worker {self.worker!r}")
+
+    @classmethod
+    def from_json(cls, payload: Buffer) -> WorkerState:
+        """Read it from JSON.
+
+        Raises:
+            BadEnvelope: It is no worker state: what is missing or of the wrong type is named.
+            LimitExceeded: It is longer than 64 KiB.
+        """
+        where = "worker state"
+        fields = parse_object(payload, where, _MAX_STATE_BYTES)
+        models = records(fields, "models", where)
+        counters = record(fields, "counters", where)
+        return cls(
+            worker=text(fields, "worker", where),
+            status=_status(fields, where),
+            boot=integer(fields, "boot", where),
+            models=tuple((text(model, "name", where), text(model, "version", where, "")) for model in models),
+            capacity=integer(fields, "capacity", where, 0),
+            depth=integer(fields, "depth", where, 0),
+            service_time_us=integer(fields, "service_time_us", where, 0),
+            counters={name: integer(counters, name, f"{where}, counters") for name in counters},
+        )
+
+
+def _status(fields: Record, where: str) -> WorkerStatus:
+    name = text(fields, "status", where)
+    try:
+        return WorkerStatus(name)
+    except ValueError:
+        known = ", ".join(WorkerStatus)
+        raise BadEnvelope(f"{where}: unknown status {name[:40]!r}; known are {known}") from None
