@@ -17,16 +17,15 @@ from numpy.typing import NDArray
 from mqinfer.bags.frame import CompressedImage
 from mqinfer.bags.opencv import opencv
 from mqinfer.bags.pixel_format import Kind, PixelFormat, parse_encoding
-from mqinfer.protocol.errors import BadImage
+from mqinfer.codecs.probe import ImageInfo, check_complete, probe_image
+from mqinfer.protocol.errors import BadImage, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["CompressedFormat", "decode_compressed", "parse_format"]
+__all__ = ["CompressedFormat", "decode_compressed", "parse_format", "picture_size"]
 
 _DEPTH_HEADER = struct.Struct("<iff")
 """`ConfigHeader` of compressed_depth_image_transport: format, and the two parameters of the quantisation."""
-
-_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +76,16 @@ def decode_compressed(image: CompressedImage, limits: Limits) -> tuple[NDArray[A
     return _to_rgb_order(array, is_swapped=declared.is_swapped)
 
 
+def picture_size(image: CompressedImage) -> tuple[int, int]:
+    """Read width and height from a picture's header, `(0, 0)` where there is none."""
+    offset = _DEPTH_HEADER.size if parse_format(image.format).is_depth else 0
+    try:
+        info = probe_image(memoryview(image.data)[offset:])
+    except InvalidRequest:
+        return 0, 0
+    return info.width, info.height
+
+
 def _grey_format(original: str, array: NDArray[Any]) -> PixelFormat:
     """A one-channel picture is a mosaic or depth if that's what the sender compressed, else grey."""
     bits = 8 * array.itemsize
@@ -120,17 +129,20 @@ def _decode_depth(
 
 
 def _decode_picture(data: Buffer, declared: str, limits: Limits) -> NDArray[Any]:
-    cv2, view = opencv(), memoryview(data)
-    what = f"{declared!r} image of {view.nbytes} bytes"
-    if not bytes(view[:8]).startswith(_SIGNATURES):
-        raise BadImage(f"{what}: neither JPEG nor PNG, it starts with {bytes(view[:8]).hex(' ') or 'nothing'}")
+    cv2 = opencv()
     try:
-        # UNCHANGED keeps 16 bits, and keeps the picture as the sensor saw it where EXIF asks to turn it.
-        array: NDArray[Any] | None = cv2.imdecode(np.frombuffer(view, np.uint8), cv2.IMREAD_UNCHANGED)
-    except cv2.error as failed:
-        raise BadImage(f"{what}: {failed}") from failed
-    if array is None:
-        raise BadImage(f"{what}: damaged, no picture comes out of it")
-    if array.shape[0] * array.shape[1] > limits.image_pixels:
-        raise BadImage(f"{what}: {array.shape[1]}x{array.shape[0]} is above the limit of {limits.image_pixels} pixels")
+        info = probe_image(data)
+        _check_pixels(info, limits)
+        check_complete(data, info)
+        # UNCHANGED keeps 16 bits and alpha, and keeps the picture as the sensor saw it where EXIF asks to turn it.
+        array: NDArray[Any] | None = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    except (InvalidRequest, cv2.error) as failed:
+        raise BadImage(f"{declared!r} image of {memoryview(data).nbytes} bytes: {failed}") from failed
+    if array is None or array.shape[:2] != (info.height, info.width):
+        raise BadImage(f"{declared!r} image of {memoryview(data).nbytes} bytes: the {info.format} is corrupt")
     return array
+
+
+def _check_pixels(info: ImageInfo, limits: Limits) -> None:
+    if info.width * info.height > limits.image_pixels:
+        raise LimitExceeded(f"{info.width}x{info.height} pixels; at most {limits.image_pixels} are accepted")

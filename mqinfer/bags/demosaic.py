@@ -69,7 +69,8 @@ def demosaic(
 def _vng16(mosaic: NDArray[np.unsignedinteger], pattern: str, white: float) -> NDArray[np.unsignedinteger]:
     cv2 = opencv()
     coarse = demosaic(cv2.convertScaleAbs(np.ascontiguousarray(mosaic), alpha=255.0 / white), pattern, Demosaic.VNG)
-    return np.rint(coarse * np.float32(white / 255.0)).astype(np.uint16)
+    fine: NDArray[np.uint16] = np.rint(coarse * np.float32(white / 255.0)).astype(np.uint16)
+    return fine
 
 
 def _check(mosaic: NDArray[np.unsignedinteger], pattern: str) -> None:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqinfer.bags.decode import to_array
+from mqinfer.bags.compressed import picture_size
 from mqinfer.bags.frame import CompressedImage, Frame, StreamInfo
 from mqinfer.bags.span import WHOLE, Span
-from mqinfer.protocol.errors import BadImage, SourceError
+from mqinfer.protocol.errors import SourceError
 
 __all__ = ["FRAMES_PER_SECOND", "PICTURE_SUFFIXES", "FolderSource"]
 
@@ -49,7 +49,7 @@ class FolderSource:
 
     def streams(self) -> tuple[StreamInfo, ...]:
         """List the folder as one stream; the size is that of its first picture."""
-        height, width = _size(self._pictures[0][1]) if self._pictures else (0, 0)
+        width, height = _size(self._pictures[0][1]) if self._pictures else (0, 0)
         encoding = _format(self._pictures[0][1]) if self._pictures else ""
         count = len(self._pictures)
         return (StreamInfo(str(self._path), "picture", encoding, width, height, count, float(FRAMES_PER_SECOND)),)
@@ -89,7 +89,6 @@ def _format(picture: Path) -> str:
 
 def _size(picture: Path) -> tuple[int, int]:
     try:
-        height, width = to_array(CompressedImage(_format(picture), picture.read_bytes())).shape[:2]
-    except (BadImage, OSError):
+        return picture_size(CompressedImage(_format(picture), picture.read_bytes()))
+    except OSError:
         return 0, 0
-    return height, width

@@ -9,9 +9,10 @@ from pathlib import Path
 from mqinfer.bags.camera_source import CameraSource
 from mqinfer.bags.folder_source import PICTURE_SUFFIXES, FolderSource
 from mqinfer.bags.frame import FrameSource
-from mqinfer.bags.rosbag_source import RosbagSource, is_bag
+from mqinfer.bags.rosbag import is_bag
+from mqinfer.bags.rosbag_source import RosbagSource
 from mqinfer.bags.span import Span
-from mqinfer.bags.video_source import VideoSource
+from mqinfer.bags.video_source import VIDEO_SUFFIXES, VideoSource
 from mqinfer.protocol.errors import SourceError
 
 __all__ = ["open_source"]
@@ -47,7 +48,11 @@ def open_source(
     _refuse_topics(spec, topics)
     if path.is_dir() or path.suffix.lower() in PICTURE_SUFFIXES:
         return FolderSource(path, span=span)
-    return VideoSource(path, span=span)
+    if path.suffix.lower() in VIDEO_SUFFIXES:
+        return VideoSource(path, span=span)
+    raise SourceError(
+        f"{spec}: neither a bag (.bag, .mcap, .db3) nor a video ({', '.join(VIDEO_SUFFIXES)}) nor a picture"
+    )
 
 
 def _refuse_topics(spec: str, topics: Sequence[str]) -> None:

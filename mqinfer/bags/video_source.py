@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +15,18 @@ from mqinfer.bags.opencv import opencv
 from mqinfer.bags.span import WHOLE, Span
 from mqinfer.protocol.errors import SourceError
 
-__all__ = ["VideoSource", "raw_bgr"]
+__all__ = ["VIDEO_SUFFIXES", "VideoSource", "raw_bgr"]
 
-log = logging.getLogger("mqinfer.bags")
+# fmt: off
+VIDEO_SUFFIXES = (
+    ".3gp", ".avi", ".flv", ".h264", ".hevc", ".m2ts", ".m4v", ".mjpeg", ".mjpg", ".mkv",
+    ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".ts", ".webm", ".wmv", ".y4m",
+)
+# fmt: on
+"""What is handed to OpenCV; its FFmpeg would play a text file as a film of a terminal."""
+
+_NOMINAL_RATE = 25.0
+"""Frames a second of a file that doesn't say."""
 
 
 def raw_bgr(picture: NDArray[np.uint8]) -> RawImage:
@@ -56,45 +64,54 @@ class VideoSource:
         capture = opencv().VideoCapture(str(self._path))
         if not capture.isOpened():
             raise SourceError(
-                f"{self._path}: neither a bag, a picture nor a video that OpenCV can open; "
-                "if it is a video, it may be cut off or of a codec that is missing here"
+                f"{self._path}: OpenCV can't open this video; it is cut off, or of a codec that is missing"
             )
         return capture
 
     def streams(self) -> tuple[StreamInfo, ...]:
-        """List the video as one stream; the count is the container's own."""
+        """List the video as one stream; the count is the container's own, and known only for the whole video."""
         cv2, capture = opencv(), self._capture
         width, height = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH)), int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
         count = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
-        return (
-            StreamInfo(str(self._path), "video", "bgr8", width, height, count if count > 0 else None, self._rate()),
-        )
+        known = count if count > 0 and self._span.is_whole else None
+        return (StreamInfo(str(self._path), "video", "bgr8", width, height, known, self._rate()),)
 
     def _rate(self) -> float | None:
         rate = float(self._capture.get(opencv().CAP_PROP_FPS))
         return rate if math.isfinite(rate) and rate > 0 else None
 
     def frames(self) -> Iterator[Frame]:
-        """Yield the frames of the span; a pass begins at its start and ends the one before it."""
-        cv2 = opencv()
+        """Yield the frames of the span; a new pass ends the one before it.
+
+        Raises:
+            SourceError: Not a single picture can be decoded.
+        """
         begin, end = self._span.bounds(0)
+        for sequence, (time_ns, picture) in enumerate(self._pictures(begin)):
+            if end is not None and time_ns >= end:
+                return
+            yield Frame(str(self._path), sequence, time_ns, time_ns, "", raw_bgr(picture))
+
+    def _pictures(self, begin: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        cv2 = opencv()
         self._capture.release()
         self._capture = capture = self._open()
         if begin:
             capture.set(cv2.CAP_PROP_POS_MSEC, begin / 1e6)
-        period, time_ns, sequence = round(1e9 / (self._rate() or 25.0)), -1, 0
+        period, time_ns = round(1e9 / (self._rate() or _NOMINAL_RATE)), None
         while True:
             is_read, picture = capture.read()
             if not is_read:
-                return
+                break
             stamp = round(capture.get(cv2.CAP_PROP_POS_MSEC) * 1e6)
             # Some containers carry no times; time must move on all the same.
-            time_ns = stamp if stamp > time_ns else time_ns + period
-            if end is not None and time_ns >= end:
-                return
+            time_ns = stamp if time_ns is None or stamp > time_ns else time_ns + period
             if time_ns >= begin:
-                yield Frame(str(self._path), sequence, time_ns, time_ns, "", raw_bgr(picture))
-                sequence += 1
+                yield time_ns, picture
+        if time_ns is None and not begin:
+            raise SourceError(
+                f"{self._path}: no picture can be decoded from this video; it is damaged or of an odd codec"
+            )
 
     def close(self) -> None:
         """Close the file."""

@@ -1,0 +1,97 @@
+"""What a source holds, for `mqinfer bag info`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.table import Table
+
+from mqinfer.bags.frame import StreamInfo
+from mqinfer.bags.rosbag import Rosbag, is_bag
+from mqinfer.bags.sources import open_source
+
+__all__ = ["BagInfo", "describe", "headline", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class BagInfo:
+    """A source and its streams.
+
+    Attributes:
+        spec: As it was named.
+        kind: `ROS 1 bag`, `ROS 2 bag, mcap`, `ROS 2 bag, sqlite3`, `video`, `picture` or `camera`.
+        size_bytes: Of its files, or None for a camera.
+        start_ns: Log time of the first message since the epoch, or None where there is no such clock.
+        duration: Seconds from the first message to the last, or None where it isn't known.
+        message_count: On all topics, or None where it isn't known.
+        streams: All topics, those without images too.
+    """
+
+    spec: str
+    kind: str
+    size_bytes: int | None
+    start_ns: int | None
+    duration: float | None
+    message_count: int | None
+    streams: tuple[StreamInfo, ...]
+
+
+def describe(spec: str) -> BagInfo:
+    """Look into a bag, video, folder or camera; only the first message of each image topic is decoded.
+
+    Raises:
+        SourceError: It isn't there or can't be read.
+        MissingExtra: rosbags or OpenCV is not installed.
+    """
+    path = Path(spec)
+    if path.exists() and is_bag(path):
+        return _describe_bag(spec, path)
+    with closing(open_source(spec)) as source:
+        (stream,) = source.streams()
+    size = _size(path) if path.exists() else None
+    duration = (stream.count - 1) / stream.rate if stream.count and stream.rate else None
+    return BagInfo(spec, stream.message_type, size, None, duration, stream.count, (stream,))
+
+
+def headline(info: BagInfo) -> str:
+    """Say in one line what the source is."""
+    parts = [f"{info.spec}: {info.kind}"]
+    if info.size_bytes is not None:
+        parts.append(f"{info.size_bytes / 1e6:.1f} MB")
+    if info.start_ns is not None:
+        parts.append(f"from {datetime.fromtimestamp(info.start_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC")
+    if info.duration is not None:
+        parts.append(f"{info.duration:.3f} s")
+    if info.message_count is not None:
+        parts.append(f"{info.message_count} messages")
+    return ", ".join(parts)
+
+
+def table(info: BagInfo) -> Table:
+    """Lay the streams out for a terminal, one a row."""
+    grid = Table()
+    for name in ("topic", "type", "encoding", "size"):
+        grid.add_column(name, overflow="fold")
+    for name in ("count", "rate"):
+        grid.add_column(name, justify="right")
+    for stream in info.streams:
+        size = f"{stream.width}x{stream.height}" if stream.width else ""
+        count = "" if stream.count is None else str(stream.count)
+        rate = "" if stream.rate is None else f"{stream.rate:.2f} Hz"
+        grid.add_row(stream.source, stream.message_type, stream.encoding, size, count, rate)
+    return grid
+
+
+def _describe_bag(spec: str, path: Path) -> BagInfo:
+    with closing(Rosbag(path)) as bag:
+        times = bag.times()
+        start, duration = (None, 0.0) if times is None else (times[0], (times[1] - times[0]) / 1e9)
+        return BagInfo(spec, bag.kind, _size(path), start, duration, bag.message_count, bag.topics())
+
+
+def _size(path: Path) -> int:
+    files = path.iterdir() if path.is_dir() else [path]
+    return sum(each.stat().st_size for each in files if each.is_file())

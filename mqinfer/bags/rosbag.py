@@ -1,0 +1,240 @@
+"""One open bag: its topics and raw messages, through rosbags' readers; no ROS installation is needed."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from mqinfer.bags.compressed import picture_size
+from mqinfer.bags.frame import CompressedImage, RawImage, StreamInfo
+from mqinfer.protocol.errors import MissingExtra, MqinferError, SourceError
+
+if TYPE_CHECKING:
+    from rosbags.highlevel import AnyReader
+    from rosbags.interfaces import Connection
+
+__all__ = ["IMAGE_TYPES", "Rosbag", "image_of", "is_bag"]
+
+_RAW = "sensor_msgs/msg/Image"
+_COMPRESSED = "sensor_msgs/msg/CompressedImage"
+IMAGE_TYPES = (_RAW, _COMPRESSED)
+
+_STORAGES = (".mcap", ".db3")
+_ZIPPED = (".zst", ".zstd")
+
+
+def is_bag(path: Path) -> bool:
+    """Say whether a path looks like a bag: by its suffix, or a folder with metadata or storage files in it."""
+    if path.is_dir():
+        return (path / "metadata.yaml").exists() or bool(_storage_files(path))
+    return path.suffix in (".bag", *_STORAGES) or _is_zipped(path)
+
+
+class Rosbag:
+    """A ROS 1 `.bag`, a ROS 2 folder with `metadata.yaml`, or bare `.mcap` and `.db3` files, also zstd-compressed.
+
+    Opening reads the index only. A compressed bare file is unpacked into a temporary folder that `close` removes.
+
+    Args:
+        path: The bag.
+
+    Raises:
+        SourceError: It is damaged, cut off, or no bag.
+        MissingExtra: rosbags is not installed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._resources = ExitStack()
+        with ExitStack() as rollback:
+            rollback.callback(self._resources.close)
+            self._reader = _open(path, self._resources)
+            rollback.pop_all()
+
+    @property
+    def kind(self) -> str:
+        """Which of the formats it is, in words."""
+        if not self._reader.is2:
+            return "ROS 1 bag"
+        inner = next((each for each in (self.path, *_contents(self.path)) if set(each.suffixes) & set(_STORAGES)), None)
+        return "ROS 2 bag" if inner is None else f"ROS 2 bag, {'mcap' if '.mcap' in inner.suffixes else 'sqlite3'}"
+
+    @property
+    def connections(self) -> Sequence[Connection]:
+        """Who published what; one topic may have several."""
+        return self._reader.connections
+
+    @property
+    def message_count(self) -> int:
+        """Messages on all topics."""
+        return self._reader.message_count
+
+    def times(self) -> tuple[int, int] | None:
+        """Give the log times of the first and the last message, in nanoseconds, or None for an empty bag."""
+        return (self._reader.start_time, self._reader.end_time - 1) if self.message_count else None
+
+    def topics(self) -> tuple[StreamInfo, ...]:
+        """List all topics, those without images too."""
+        return tuple(self.describe(name) for name in sorted({each.topic for each in self.connections}))
+
+    def describe(self, topic: str) -> StreamInfo:
+        """Look at a topic's index and first message.
+
+        Raises:
+            SourceError: The bag is damaged.
+        """
+        connections = [each for each in self.connections if each.topic == topic]
+        count = sum(each.msgcount for each in connections)
+        first = self.first(connections) if count else None
+        types = sorted({each.msgtype for each in connections})
+        is_image = any(each in IMAGE_TYPES for each in types)
+        encoding, width, height = ("", 0, 0) if first is None else self._shape(first[0], first[2])
+        rate = None if first is None else self._rate(connections, count, first[1])
+        return StreamInfo(topic, ", ".join(types), encoding, width, height, count, rate, is_image)
+
+    def first(self, connections: Sequence[Connection]) -> tuple[Connection, int, bytes] | None:
+        """Give the earliest message of some connections."""
+        return next(self.messages(connections), None)
+
+    def messages(
+        self, connections: Sequence[Connection], start: int | None = None, stop: int | None = None
+    ) -> Iterator[tuple[Connection, int, bytes]]:
+        """Yield connection, log time in nanoseconds and raw message, by log time, from `start` to before `stop`.
+
+        Raises:
+            SourceError: The bag is damaged further on; what came before it has been yielded.
+        """
+        with _foreign_errors(self.path):
+            messages = self._reader.messages(connections, start=start, stop=stop)
+        while True:
+            with _foreign_errors(self.path):
+                message = next(messages, None)
+            if message is None:
+                return
+            yield message
+
+    def decode(self, connection: Connection, raw: bytes) -> Any:
+        """Make a message from its bytes, arrays as views on them.
+
+        Raises:
+            SourceError: The bytes are no such message.
+        """
+        with _foreign_errors(self.path, connection.topic):
+            return self._reader.deserialize(raw, connection.msgtype)
+
+    def close(self) -> None:
+        """Close the bag; messages that were read stay valid."""
+        self._resources.close()
+
+    def _shape(self, connection: Connection, raw: bytes) -> tuple[str, int, int]:
+        if connection.msgtype not in IMAGE_TYPES:
+            return "", 0, 0
+        image = image_of(self.decode(connection, raw))
+        if isinstance(image, RawImage):
+            return image.encoding, image.width, image.height
+        return image.format, *picture_size(image)
+
+    def _rate(self, connections: Sequence[Connection], count: int, first_ns: int) -> float | None:
+        if count < 2:
+            return None
+        span = self._last_ns(connections, first_ns) - first_ns
+        return (count - 1) * 1e9 / span if span > 0 else None
+
+    def _last_ns(self, connections: Sequence[Connection], first_ns: int) -> int:
+        """Look for the last message from the end backwards, in growing windows, so that a long bag is not read."""
+        window = 1_000_000_000
+        while True:
+            start = max(first_ns, self._reader.end_time - window)
+            times = [log_time_ns for _, log_time_ns, _ in self.messages(connections, start=start)]
+            if times:
+                return max(times)
+            window *= 8
+
+
+def image_of(message: Any) -> RawImage | CompressedImage:
+    """Take the image out of a decoded message; the data is a view, the bytes stay where the reader put them."""
+    if message.__msgtype__ == _COMPRESSED:
+        return CompressedImage(message.format, message.data.data)
+    return RawImage(
+        encoding=message.encoding,
+        height=message.height,
+        width=message.width,
+        step=message.step,
+        is_bigendian=bool(message.is_bigendian),
+        data=message.data.data,
+    )
+
+
+def _open(path: Path, resources: ExitStack) -> AnyReader:
+    try:
+        from rosbags.highlevel import AnyReader
+        from rosbags.typesys import Stores, get_typestore
+    except ImportError as missing:
+        raise MissingExtra.of("rosbags", "edge") from missing
+    with _foreign_errors(path):
+        # Recordings of ROS 2 Humble and before carry no message definitions.
+        reader = AnyReader(_files(path, resources), default_typestore=get_typestore(Stores.ROS2_HUMBLE))
+        return resources.enter_context(reader)
+
+
+def _files(path: Path, resources: ExitStack) -> list[Path]:
+    if path.is_dir():
+        return [path] if (path / "metadata.yaml").exists() else _storage_files(path)
+    return [_unpack(path, resources)] if _is_zipped(path) else [path]
+
+
+def _storage_files(folder: Path) -> list[Path]:
+    return [each for each in _contents(folder) if each.suffix in _STORAGES]
+
+
+def _contents(path: Path) -> list[Path]:
+    return sorted(path.iterdir()) if path.is_dir() else []
+
+
+def _is_zipped(path: Path) -> bool:
+    return path.suffix in _ZIPPED and Path(path.stem).suffix in _STORAGES
+
+
+def _unpack(path: Path, resources: ExitStack) -> Path:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd  # a dependency of rosbags
+
+    folder = resources.enter_context(TemporaryDirectory(prefix="mqinfer-"))
+    target = Path(folder, path.stem)
+    with zstd.open(path, "rb") as packed, target.open("wb") as unpacked:
+        shutil.copyfileobj(packed, unpacked)
+    return target
+
+
+@contextmanager
+def _foreign_errors(path: Path, where: str = "") -> Iterator[None]:
+    """Map whatever rosbags raises on a damaged or foreign file.
+
+    Its parsers let through what their ground raises (struct, assert, KeyError, lz4, bz2, zstd, SQLite, Unicode, ...),
+    so the mapping is by place and not by class.
+    """
+    try:
+        yield
+    except MqinferError:
+        raise
+    except Exception as failed:
+        place = f"{path}: {where}: " if where else f"{path}: "
+        reason = str(failed).strip() or type(failed).__name__
+        is_access = isinstance(failed, OSError) and failed.errno is not None
+        advice = "check that it may be read" if is_access else _advice(path)
+        raise SourceError(f"{place}{reason.rstrip('.')}; {advice}") from failed
+
+
+def _advice(path: Path) -> str:
+    if path.suffix == ".bag":
+        return "a ROS 1 bag that was not closed or is cut off can be mended with: rosbag reindex FILE"
+    if ".mcap" in path.suffixes:
+        return "an MCAP file that was not closed or is cut off can be mended with: mcap recover FILE -o NEW"
+    return "it is damaged, cut off, or no ROS 2 bag; a folder can be mended with: ros2 bag reindex FOLDER"
