@@ -1,5 +1,22 @@
 """Where the results of a replay go: one file a kind of sink."""
 
-from mqinfer.edge_agent.sinks.sink import Sink
+from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
+from mqinfer.edge_agent.sinks.mcap_sink import McapSink
+from mqinfer.edge_agent.sinks.opening import SINK_KINDS, SinkSet, open_sinks
+from mqinfer.edge_agent.sinks.overlay import draw_overlay
+from mqinfer.edge_agent.sinks.picture_sink import PictureSink
+from mqinfer.edge_agent.sinks.sink import Picture, Sink
+from mqinfer.edge_agent.sinks.video_sink import VideoSink
 
-__all__ = ["Sink"]
+__all__ = [
+    "SINK_KINDS",
+    "JsonlSink",
+    "McapSink",
+    "Picture",
+    "PictureSink",
+    "Sink",
+    "SinkSet",
+    "VideoSink",
+    "draw_overlay",
+    "open_sinks",
+]

@@ -1,0 +1,83 @@
+"""Results as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from mqinfer.bags.frame import Frame
+from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.sinks.outputs import describe_outputs
+from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.writing import writing
+from mqinfer.protocol.card import ClassInfo
+
+__all__ = ["JsonlSink", "describe_result"]
+
+
+class JsonlSink:
+    """Writes `results.jsonl`, one line a frame, at once (it can be followed with `tail -f`).
+
+    Args:
+        directory: Where the file goes.
+        classes: Names and colours from the model's card.
+
+    Raises:
+        ConfigError: The file can't be made.
+    """
+
+    def __init__(self, directory: Path, classes: Sequence[ClassInfo] = ()) -> None:
+        self._path = directory / "results.jsonl"
+        self._classes = tuple(classes)
+        with writing(self._path):
+            self._file = self._path.open("w", encoding="utf-8", buffering=1)
+
+    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:  # noqa: ARG002 - the contract's
+        """Append a line.
+
+        Raises:
+            ConfigError: The file can't be written.
+        """
+        with writing(self._path):
+            self._file.write(json.dumps(describe_result(frame, result, self._classes), allow_nan=False) + "\n")
+
+    def close(self) -> tuple[Path, ...]:
+        """Finish the file and name it.
+
+        Raises:
+            ConfigError: The file can't be written.
+        """
+        with writing(self._path):
+            self._file.close()
+        return (self._path,)
+
+
+def describe_result(frame: Frame, result: InferResult, classes: Sequence[ClassInfo]) -> dict[str, object]:
+    """Put one result into one JSON object; times are nanoseconds.
+
+    Args:
+        frame: As it was read.
+        result: The outcome.
+        classes: Of the model's card.
+    """
+    return {
+        "source": frame.source,
+        "sequence": frame.sequence,
+        "capture_time_ns": frame.capture_time_ns,
+        "log_time_ns": frame.log_time_ns,
+        "frame_id": frame.frame_id,
+        "id": result.id,
+        "outcome": result.outcome.value,
+        "model_name": result.model_name,
+        "model_version": result.model_version,
+        "model_hash": result.model_hash,
+        "worker": result.worker,
+        "stage": result.stage,
+        "attempts": result.attempts,
+        "bytes_sent": result.bytes_sent,
+        "timings": asdict(result.timings),
+        "outputs": describe_outputs(result.outputs, classes),
+        "error": None if result.error is None else {"code": result.error.code, "message": result.error.message},
+    }

@@ -1,0 +1,120 @@
+"""Results as an MCAP file that opens in Foxglove beside the recording."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mqinfer.bags.frame import Frame
+from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.sinks import foxglove
+from mqinfer.edge_agent.sinks.encode import encode_picture
+from mqinfer.edge_agent.sinks.jsonl_sink import describe_result
+from mqinfer.edge_agent.sinks.outputs import Mask, find_mask
+from mqinfer.edge_agent.sinks.overlay import colour_mask, draw_overlay
+from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.words import caption
+from mqinfer.edge_agent.sinks.writing import writing
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.errors import MissingExtra
+from mqinfer.protocol.types import Outcome
+
+__all__ = ["RESULT_SCHEMA", "McapSink"]
+
+RESULT_SCHEMA = "mqinfer.Result"
+"""Schema name of `<source>/mqinfer/result`: the objects of `results.jsonl`."""
+
+
+class McapSink:
+    """Writes `results.mcap`: JSON messages, logged at the frames' log times, stamped with their capture stamps.
+
+    Topics of each stream:
+
+    - `<source>/mqinfer/annotations`: `foxglove.ImageAnnotations`, whatever the outcome;
+    - `<source>/mqinfer/result`: `mqinfer.Result`, whatever the outcome;
+    - `<source>/mqinfer/mask`: `foxglove.CompressedImage`, PNG, each class in its colour;
+    - `<source>/mqinfer/classes`: `foxglove.RawImage`, mono8, the class numbers;
+    - `<source>/mqinfer/overlay`: `foxglove.CompressedImage`, JPEG.
+
+    Args:
+        directory: Where the file goes.
+        card: The model's card, also kept as the file's metadata record `mqinfer`.
+
+    Raises:
+        ConfigError: The file can't be made.
+        MissingExtra: The `mcap` package is not installed.
+    """
+
+    def __init__(self, directory: Path, card: ModelCard) -> None:
+        try:
+            from mcap.writer import CompressionType, Writer
+        except ImportError as error:
+            raise MissingExtra.of("mcap", "edge") from error
+        self._path = directory / "results.mcap"
+        self._classes = card.classes
+        self._schemas: dict[str, int] = {}
+        self._channels: dict[str, int] = {}
+        with writing(self._path):
+            self._file = self._path.open("wb")
+            self._mcap: Any = Writer(self._file, compression=CompressionType.LZ4)
+            self._mcap.start(library="mqinfer")
+            model = {"model_name": card.name, "model_version": card.version, "model_hash": card.model_hash}
+            self._mcap.add_metadata("mqinfer", model)
+
+    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+        """Append a result's messages.
+
+        Raises:
+            ConfigError: The file can't be written.
+            MissingExtra: There is a mask to draw, and OpenCV is not installed.
+        """
+        metadata = {"id": result.id, "outcome": result.outcome.value, "worker": result.worker, "stage": result.stage}
+        note = foxglove.image_annotations(frame.capture_time_ns, caption(frame, result), metadata)
+        self._add(frame, "annotations", "foxglove.ImageAnnotations", note)
+        self._add(frame, "result", RESULT_SCHEMA, describe_result(frame, result, self._classes))
+        found = find_mask(result.outputs) if result.outcome is Outcome.OK else None
+        if found:
+            self._add_mask(frame, picture, found[1])
+
+    def close(self) -> tuple[Path, ...]:
+        """Finish the file and name it.
+
+        Raises:
+            ConfigError: The file can't be written.
+        """
+        with writing(self._path), self._file:
+            self._mcap.finish()
+        return (self._path,)
+
+    def _add_mask(self, frame: Frame, picture: Picture, mask: Mask) -> None:
+        stamp, frame_id = frame.capture_time_ns, frame.frame_id
+        coloured = encode_picture(colour_mask(mask, self._classes), ".png")
+        overlay = encode_picture(draw_overlay(picture, mask, self._classes), ".jpg")
+        image = "foxglove.CompressedImage"
+        self._add(frame, "mask", image, foxglove.compressed_image(stamp, frame_id, coloured, "png"))
+        self._add(frame, "classes", "foxglove.RawImage", foxglove.raw_image(stamp, frame_id, mask))
+        self._add(frame, "overlay", image, foxglove.compressed_image(stamp, frame_id, overlay, "jpeg"))
+
+    def _add(self, frame: Frame, kind: str, schema: str, body: dict[str, object]) -> None:
+        data = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+        with writing(self._path):
+            channel = self._channel(f"{frame.source.rstrip('/')}/mqinfer/{kind}", schema)
+            self._mcap.add_message(
+                channel,
+                log_time=frame.log_time_ns,
+                publish_time=frame.log_time_ns,
+                sequence=frame.sequence,
+                data=data,
+            )
+
+    def _channel(self, topic: str, schema: str) -> int:
+        if topic not in self._channels:
+            self._channels[topic] = self._mcap.register_channel(topic, "json", self._schema(schema))
+        return self._channels[topic]
+
+    def _schema(self, name: str) -> int:
+        if name not in self._schemas:
+            data = json.dumps({"title": name, **foxglove.SCHEMAS.get(name, {"type": "object"})}).encode()
+            self._schemas[name] = self._mcap.register_schema(name, "jsonschema", data)
+        return self._schemas[name]

@@ -1,0 +1,134 @@
+"""Drawing: class masks over pictures, with a legend and a caption below."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from mqinfer.bags.frame import Frame
+from mqinfer.bags.opencv import opencv
+from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.sinks.outputs import Mask, find_mask
+from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.words import caption
+from mqinfer.protocol.card import ClassInfo
+
+__all__ = ["MINIMUM_WIDTH", "add_strip", "colour_mask", "draw_overlay", "draw_result", "palette"]
+
+MINIMUM_WIDTH = 640
+"""In pixels: narrower pictures get a margin, so that the caption can be read."""
+
+_BACKGROUND = (24, 24, 24)
+_INK = (235, 235, 235)
+_LINE_HEIGHT = 22
+_MARGIN = 8
+_CHIP = 12
+_FONT_SCALE = 0.45
+
+
+def palette(classes: Sequence[ClassInfo]) -> npt.NDArray[np.uint8]:
+    """Give the RGB colour of each of the 256 class numbers, `[256, 3]`.
+
+    The card's classes have their own colours. Other numbers get hues that are the golden ratio apart, which keeps
+    neighbours distinct however many there are.
+    """
+    hues = (number * 0.618033988749895 % 1.0 for number in range(256))
+    colours = np.array([[round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.65, 0.95)] for hue in hues], np.uint8)
+    if classes:
+        colours[: len(classes)] = [info.colour for info in classes[:256]]
+    return colours
+
+
+def colour_mask(mask: Mask, classes: Sequence[ClassInfo]) -> Picture:
+    """Paint a mask in its classes' colours, `[height, width]` to `[height, width, 3]`."""
+    painted: Picture = palette(classes)[mask]
+    return painted
+
+
+def draw_overlay(picture: Picture, mask: Mask, classes: Sequence[ClassInfo], alpha: float = 0.5) -> Picture:
+    """Lay a mask's colours over a picture.
+
+    Args:
+        picture: RGB `[height, width, 3]`; it stays as it is.
+        mask: Class numbers; one of another size is stretched, each pixel to its nearest neighbour.
+        classes: Names and colours from the model's card.
+        alpha: Share of the mask's colour, from 0 to 1.
+
+    Returns:
+        A new picture of the same size.
+    """
+    cv2 = opencv()
+    height, width = picture.shape[:2]
+    if mask.shape != (height, width):
+        mask = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
+    blended: Picture = cv2.addWeighted(picture, 1.0 - alpha, colour_mask(mask, classes), alpha, 0.0)
+    return blended
+
+
+def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) -> Picture:
+    """Put a picture above a dark strip with one line of text and a legend.
+
+    The result's size follows from the picture's size and the classes alone, so that all frames of a video agree.
+
+    Args:
+        picture: RGB `[height, width, 3]`.
+        line: The caption; what does not fit is cut off.
+        classes: The legend's entries.
+    """
+    cv2 = opencv()
+    height, width = picture.shape[:2]
+    canvas_width = max(width, MINIMUM_WIDTH) + width % 2 * (width >= MINIMUM_WIDTH)
+    chips = _place_chips([_text_width(info.name) for info in classes], canvas_width)
+    rows = 1 + (chips[-1][1] + 1 if chips else 0)
+    strip_height = rows * _LINE_HEIGHT + _MARGIN
+    canvas = np.full((height + strip_height + (height + strip_height) % 2, canvas_width, 3), _BACKGROUND, np.uint8)
+    canvas[:height, :width] = picture
+    _put_text(canvas, _fit(line, canvas_width - 2 * _MARGIN), _MARGIN, height + _LINE_HEIGHT - 5)
+    for info, (x, row) in zip(classes, chips, strict=True):
+        baseline = height + (row + 2) * _LINE_HEIGHT - 5
+        cv2.rectangle(canvas, (x, baseline - _CHIP + 1), (x + _CHIP, baseline + 1), info.colour, cv2.FILLED)
+        _put_text(canvas, info.name, x + _CHIP + 5, baseline)
+    return canvas
+
+
+def draw_result(frame: Frame, picture: Picture, result: InferResult, classes: Sequence[ClassInfo]) -> Picture:
+    """Draw one result: mask over picture where there is a mask, the legend, and a caption whatever the outcome."""
+    found = find_mask(result.outputs)
+    shown = draw_overlay(picture, found[1], classes) if found else picture
+    return add_strip(shown, caption(frame, result), classes)
+
+
+def _place_chips(widths: Sequence[int], canvas_width: int) -> list[tuple[int, int]]:
+    """Lay the legend out from left to right: x and row of each entry; as many rows as it takes."""
+    places: list[tuple[int, int]] = []
+    x, row = _MARGIN, 0
+    for width in widths:
+        needed = _CHIP + 5 + width + 14
+        if x > _MARGIN and x + needed > canvas_width:
+            x, row = _MARGIN, row + 1
+        places.append((x, row))
+        x += needed
+    return places
+
+
+def _text_width(text: str) -> int:
+    cv2 = opencv()
+    return int(cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, _FONT_SCALE, 1)[0][0])
+
+
+def _fit(text: str, width: int) -> str:
+    """Cut a text to a width in pixels; a message over many lines becomes one."""
+    text = " ".join(text.split())[:300]
+    if _text_width(text) <= width:
+        return text
+    while text and _text_width(text + "...") > width:
+        text = text[:-1]
+    return text + "..."
+
+
+def _put_text(canvas: Picture, text: str, x: int, baseline: int) -> None:
+    cv2 = opencv()
+    cv2.putText(canvas, text, (x, baseline), cv2.FONT_HERSHEY_SIMPLEX, _FONT_SCALE, _INK, 1, cv2.LINE_AA)

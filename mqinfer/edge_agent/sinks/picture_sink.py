@@ -1,0 +1,63 @@
+"""Overlay pictures: a PNG of every so many results of each stream."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from mqinfer.bags.frame import Frame
+from mqinfer.bags.opencv import opencv
+from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.sinks.encode import encode_picture
+from mqinfer.edge_agent.sinks.overlay import draw_result
+from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.writing import FileNames, writing
+from mqinfer.protocol.card import ClassInfo
+from mqinfer.protocol.types import Outcome
+
+__all__ = ["PictureSink"]
+
+
+class PictureSink:
+    """Writes `overlay-<stream>-<sequence>.png` for the first answered frame of a stream and every n-th after it.
+
+    Args:
+        directory: Where the files go.
+        classes: Names and colours from the model's card.
+        every: n; 1 writes every answered frame.
+
+    Raises:
+        MissingExtra: OpenCV is not installed.
+    """
+
+    def __init__(self, directory: Path, classes: Sequence[ClassInfo] = (), every: int = 10) -> None:
+        opencv()
+        self._directory = directory
+        self._classes = tuple(classes)
+        self._every = every
+        self._names = FileNames()
+        self._answered: Counter[str] = Counter()
+        self._written: list[Path] = []
+
+    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+        """Write a picture if it is this frame's turn.
+
+        Raises:
+            ConfigError: The file can't be written.
+        """
+        if result.outcome is not Outcome.OK:
+            return
+        number = self._answered[frame.source]
+        self._answered[frame.source] += 1
+        if number % self._every:
+            return
+        path = self._directory / f"overlay-{self._names.of(frame.source)}-{frame.sequence:06d}.png"
+        drawn = draw_result(frame, picture, result, self._classes)
+        with writing(path):
+            path.write_bytes(encode_picture(drawn, ".png"))
+        self._written.append(path)
+
+    def close(self) -> tuple[Path, ...]:
+        """Name the pictures."""
+        return tuple(self._written)

@@ -1,0 +1,254 @@
+import base64
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from mcap.reader import make_reader
+
+from mqinfer.bags.frame import Frame, RawImage
+from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.sinks import SINK_KINDS, JsonlSink, McapSink, Picture, PictureSink, VideoSink, open_sinks
+from mqinfer.edge_agent.sinks.overlay import colour_mask, draw_result
+from mqinfer.edge_agent.sinks.writing import FileNames
+from mqinfer.protocol.card import ClassInfo, ModelCard
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.types import Capture, ErrorInfo, Outcome, Timings
+
+CLASSES = (ClassInfo("road", (128, 64, 128)), ClassInfo("sky", (70, 130, 180)))
+CARD = ModelCard("road", "3", ("3",), "onnx_onnxv1", (), (), classes=CLASSES, model_hash="sha256:abc")
+HEIGHT, WIDTH = 60, 96
+CAPTURE_NS = 1_700_000_000_123_456_789  # not a float64: the last digits tell whether anything rounded
+PERIOD_NS = 50_000_000
+
+
+def frame_of(sequence: int, source: str = "/camera/front") -> Frame:
+    """Make a frame whose pixels nobody reads."""
+    image = RawImage("rgb8", HEIGHT, WIDTH, WIDTH * 3, is_bigendian=False, data=b"")
+    capture = CAPTURE_NS + sequence * PERIOD_NS
+    return Frame(source, sequence, capture, capture + 7_000_001, "optical", image)
+
+
+def picture_of(sequence: int) -> Picture:
+    """Make a grey picture that differs from frame to frame."""
+    return np.full((HEIGHT, WIDTH, 3), 10 * sequence % 256, np.uint8)
+
+
+def mask_of(sequence: int) -> np.ndarray:
+    """Make a mask whose lower rows are road."""
+    mask = np.ones((1, HEIGHT, WIDTH), np.uint8)
+    mask[:, sequence:] = 0
+    return mask
+
+
+def result_of(frame: Frame, outcome: Outcome = Outcome.OK, **outputs: np.ndarray) -> InferResult:
+    """Make the result of a frame, with an error unless it is ok."""
+    answered = outcome is Outcome.OK
+    return InferResult(
+        id=f"{frame.sequence:032x}",
+        outcome=outcome,
+        model_name="road",
+        model_version="3" if answered else "",
+        model_hash="sha256:abc" if answered else "",
+        outputs=outputs if answered else {},
+        error=None if answered else ErrorInfo(outcome.value, "no answer in 1 s"),
+        worker="w-1" if answered else "",
+        stage="worker" if answered else "",
+        timings=Timings(inference=12_000_000) if answered else Timings(),
+        capture=Capture(frame.source, frame.sequence, frame.capture_time_ns, frame.frame_id),
+        attempts=1,
+    )
+
+
+def messages(path: Path) -> list[tuple[str, str, Any, dict[str, Any]]]:
+    """Read an MCAP back: topic, schema name, record and body of each message."""
+    with path.open("rb") as file:
+        return [
+            (channel.topic, schema.name if schema else "", message, json.loads(message.data))
+            for schema, channel, message in make_reader(file, validate_crcs=True).iter_messages()
+        ]
+
+
+def decoded(data: str) -> np.ndarray:
+    """Decode a base64 image to RGB."""
+    picture = cv2.imdecode(np.frombuffer(base64.b64decode(data), np.uint8), cv2.IMREAD_COLOR)
+    assert picture is not None
+    return picture[:, :, ::-1]
+
+
+def test_mcap_holds_masks_and_notes_under_the_capture_stamps(tmp_path: Path) -> None:
+    """Stamps come back to the nanosecond, mask pixels exactly, on the promised topics and schemas."""
+    sink = McapSink(tmp_path, CARD)
+    for number in range(3):
+        frame = frame_of(number)
+        sink.write(frame, picture_of(number), result_of(frame, output=mask_of(number)))
+    (path,) = sink.close()
+    found = messages(path)
+    schemas = {topic.rsplit("/", 1)[1]: schema for topic, schema, _, _ in found}
+    assert all(topic.startswith("/camera/front/mqinfer/") for topic, _, _, _ in found)
+    assert schemas == {
+        "annotations": "foxglove.ImageAnnotations",
+        "result": "mqinfer.Result",
+        "mask": "foxglove.CompressedImage",
+        "classes": "foxglove.RawImage",
+        "overlay": "foxglove.CompressedImage",
+    }
+    for topic, schema, message, body in found:
+        frame = frame_of(message.sequence)
+        assert message.log_time == frame.log_time_ns
+        if schema.startswith("foxglove"):
+            stamp = body["timestamp"]
+            assert stamp["sec"] * 10**9 + stamp["nsec"] == frame.capture_time_ns
+        if topic.endswith("/mask"):
+            assert np.array_equal(decoded(body["data"]), colour_mask(mask_of(message.sequence)[0], CLASSES))
+        if topic.endswith("/classes"):
+            pixels = np.frombuffer(base64.b64decode(body["data"]), np.uint8).reshape(body["height"], body["step"])
+            assert (body["encoding"], body["width"]) == ("mono8", WIDTH)
+            assert np.array_equal(pixels, mask_of(message.sequence)[0])
+
+
+def test_mcap_says_what_became_of_an_unanswered_frame(tmp_path: Path) -> None:
+    """A frame without a result has its note and its record, and no image."""
+    sink = McapSink(tmp_path, CARD)
+    sink.write(frame_of(0), picture_of(0), result_of(frame_of(0), Outcome.EXPIRED))
+    found = {topic.rsplit("/", 1)[1]: body for topic, _, _, body in messages(*sink.close())}
+    assert set(found) == {"annotations", "result"}
+    text = found["annotations"]["texts"][0]["text"]
+    assert text == "road | frame 0 | 1700000000.123456789 | expired | no answer in 1 s"
+    assert {"key": "outcome", "value": "expired"} in found["annotations"]["metadata"]
+
+
+def test_mcap_of_a_classifier_has_its_values(tmp_path: Path) -> None:
+    """A model whose output is no mask gives names, shapes, datatypes and small values."""
+    sink = McapSink(tmp_path, CARD)
+    sink.write(frame_of(0), picture_of(0), result_of(frame_of(0), scores=np.array([[0.25, 0.75]], np.float32)))
+    found = {topic.rsplit("/", 1)[1]: body for topic, _, _, body in messages(*sink.close())}
+    assert set(found) == {"annotations", "result"}
+    assert found["result"]["outputs"] == {"scores": {"shape": [1, 2], "datatype": "FP32", "values": [0.25, 0.75]}}
+
+
+def test_mcap_names_the_model(tmp_path: Path) -> None:
+    """The file's metadata record tells which model and which file made it."""
+    (path,) = McapSink(tmp_path, CARD).close()
+    with path.open("rb") as file:
+        (record,) = make_reader(file).iter_metadata()
+    assert record.metadata == {"model_name": "road", "model_version": "3", "model_hash": "sha256:abc"}
+
+
+def test_video_opens_and_holds_every_frame(tmp_path: Path) -> None:
+    """One file a stream at the log times' rate; unanswered frames and one of another size are there too."""
+    sink = VideoSink(tmp_path, CLASSES)
+    for number in range(7):
+        frame = frame_of(number)
+        outcome = Outcome.SUPERSEDED if number == 3 else Outcome.OK
+        picture = np.zeros((40, 700, 3), np.uint8) if number == 5 else picture_of(number)
+        sink.write(frame, picture, result_of(frame, outcome, output=mask_of(number)))
+    rear = frame_of(0, "/camera/rear")
+    sink.write(rear, picture_of(0), result_of(rear))
+    paths = sink.close()
+    assert [path.name for path in paths] == ["overlay-camera-front.mp4", "overlay-camera-rear.mp4"]
+    assert [frames_in(path) for path in paths] == [7, 1]
+    assert cv2.VideoCapture(str(paths[0])).get(cv2.CAP_PROP_FPS) == pytest.approx(20)
+
+
+def frames_in(path: Path) -> int:
+    """Count the frames that really decode."""
+    video = cv2.VideoCapture(str(path))
+    assert video.isOpened()
+    count = 0
+    while video.read()[0]:
+        count += 1
+    video.release()
+    return count
+
+
+def test_a_video_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    """OpenCV would keep silent; the message names the file."""
+    sink = VideoSink(tmp_path / "missing", CLASSES)
+    sink.write(frame_of(0), picture_of(0), result_of(frame_of(0)))
+    with pytest.raises(ConfigError, match=r"cannot write .*overlay-camera-front\.mp4"):
+        sink.close()
+
+
+def test_pictures_of_the_first_and_every_nth_answered_frame(tmp_path: Path) -> None:
+    """Frames without an answer don't count, and the pixels are those that were drawn."""
+    sink = PictureSink(tmp_path, CLASSES, every=2)
+    for number in range(6):
+        frame = frame_of(number)
+        outcome = Outcome.EXPIRED if number == 0 else Outcome.OK
+        sink.write(frame, picture_of(number), result_of(frame, outcome, output=mask_of(number)))
+    paths = sink.close()
+    assert [path.name for path in paths] == [f"overlay-camera-front-{number:06d}.png" for number in (1, 3, 5)]
+    frame = frame_of(3)
+    drawn = draw_result(frame, picture_of(3), result_of(frame, output=mask_of(3)), CLASSES)
+    stored = cv2.imread(str(paths[1]))
+    assert stored is not None
+    assert np.array_equal(stored[:, :, ::-1], drawn)
+
+
+def test_json_lines_tell_everything_of_each_frame(tmp_path: Path) -> None:
+    """One line a frame, whatever its outcome; stamps are whole nanoseconds."""
+    sink = JsonlSink(tmp_path, CLASSES)
+    first, second = frame_of(0), frame_of(1)
+    sink.write(first, picture_of(0), result_of(first, output=mask_of(45)))
+    sink.write(second, picture_of(1), result_of(second, Outcome.REJECTED))
+    (path,) = sink.close()
+    answered, refused = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    assert answered["capture_time_ns"] == CAPTURE_NS
+    assert answered["log_time_ns"] == CAPTURE_NS + 7_000_001
+    assert answered["outputs"]["output"] == {
+        "shape": [1, HEIGHT, WIDTH],
+        "datatype": "UINT8",
+        "class_shares": {"road": 0.25, "sky": 0.75},
+    }
+    assert answered["timings"]["inference"] == 12_000_000
+    assert (answered["worker"], answered["error"]) == ("w-1", None)
+    assert (refused["outcome"], refused["outputs"]) == ("rejected", {})
+    assert refused["error"] == {"code": "rejected", "message": "no answer in 1 s"}
+    assert set(answered) == set(refused)
+
+
+def test_all_sinks_by_name_write_their_files(tmp_path: Path) -> None:
+    """The directory is made, and `close` names a file of every kind."""
+    sinks = open_sinks(tmp_path / "new" / "out", CARD)
+    for number in range(3):
+        sinks.write(frame_of(number), picture_of(number), result_of(frame_of(number), output=mask_of(number)))
+    paths = sinks.close()
+    assert all(path.stat().st_size for path in paths)
+    assert Counter(path.suffix for path in paths) == {".jsonl": 1, ".mcap": 1, ".png": 1, ".mp4": 1}
+
+
+def test_unknown_kinds_and_intervals_are_refused(tmp_path: Path) -> None:
+    """The message lists what there is."""
+    with pytest.raises(ConfigError, match=r"'gif'; there are jsonl, mcap, pictures, video"):
+        open_sinks(tmp_path, CARD, ["mcap", "gif"])
+    with pytest.raises(ConfigError, match="give 1 or more"):
+        open_sinks(tmp_path, CARD, picture_every=0)
+
+
+def test_a_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """The message names the path."""
+    (tmp_path / "out").write_text("not a folder")
+    with pytest.raises(ConfigError, match=r"cannot write .*out: "):
+        open_sinks(tmp_path / "out", CARD)
+
+
+def test_when_one_sink_cannot_open_the_others_are_closed(tmp_path: Path) -> None:
+    """A folder in the place of the MCAP file: one clear error, and no file left open (warnings are errors here)."""
+    (tmp_path / "results.mcap").mkdir()
+    with pytest.raises(ConfigError, match=r"results\.mcap"):
+        open_sinks(tmp_path, CARD, SINK_KINDS)
+    assert (tmp_path / "results.jsonl").exists()
+
+
+def test_streams_never_share_a_file_name() -> None:
+    """Names that look the same without their special characters get numbers."""
+    names = FileNames()
+    given = ["/camera/front", "/camera-front", "camera front", "/camera/front-2", "..", "/camera/front"]
+    found = [names.of(source) for source in given]
+    assert found[0] == found[5] == "camera-front"
+    assert len(set(found)) == 5
+    assert names.of("../../etc/passwd") == "etc-passwd"
