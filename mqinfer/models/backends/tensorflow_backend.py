@@ -1,0 +1,111 @@
+"""A TensorFlow function with named inputs and outputs, as a back end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mqinfer.models.load_options import Stated, state_shape
+from mqinfer.models.tensorflow_runtime import running
+from mqinfer.protocol.datatypes import Array, Datatype
+from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable
+from mqinfer.protocol.types import TensorSpec
+
+__all__ = ["TensorFlowBackend", "TensorFlowModel", "discover_specs", "has_datatype"]
+
+_DATATYPES = {
+    "bool": Datatype.BOOL,
+    "uint8": Datatype.UINT8,
+    "uint16": Datatype.UINT16,
+    "uint32": Datatype.UINT32,
+    "uint64": Datatype.UINT64,
+    "int8": Datatype.INT8,
+    "int16": Datatype.INT16,
+    "int32": Datatype.INT32,
+    "int64": Datatype.INT64,
+    "float16": Datatype.FP16,
+    "float32": Datatype.FP32,
+    "float64": Datatype.FP64,
+    "string": Datatype.BYTES,
+}
+
+
+def has_datatype(tensor: Any) -> bool:
+    """Tell whether the Open Inference Protocol has a datatype for a tensor (not for resources or bfloat16)."""
+    return tensor.dtype.base_dtype.name in _DATATYPES
+
+
+def discover_specs(tensors: Mapping[str, Any], stated: Mapping[str, Stated], path: Path) -> tuple[TensorSpec, ...]:
+    """Read names, datatypes and shapes off TensorFlow's tensors or tensor specifications, in their order.
+
+    Where the rank is unknown, the stated shape is taken, and else [-1].
+
+    Raises:
+        ModelNotLoadable: A datatype that the Open Inference Protocol doesn't have.
+        ConfigError: A stated shape or name contradicts the model.
+    """
+    unknown = [name for name, tensor in tensors.items() if tensor.shape.rank is None]
+    return state_shape([_spec(name, tensor, path) for name, tensor in tensors.items()], stated, unknown)
+
+
+def _spec(name: str, tensor: Any, path: Path) -> TensorSpec:
+    if not has_datatype(tensor):
+        raise ModelNotLoadable(
+            f"{path}: {name!r} is {tensor.dtype.name}, which the Open Inference Protocol has no datatype for; "
+            "export the model with a cast to one that it has"
+        )
+    sizes = (-1,) if tensor.shape.rank is None else tuple(-1 if size is None else size for size in tensor.shape)
+    return TensorSpec(name, _DATATYPES[tensor.dtype.base_dtype.name], sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFlowModel:
+    """What a loader found: a function from named tensors to named tensors, and what it wants and gives."""
+
+    platform: str
+    path: Path
+    call: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+class TensorFlowBackend:
+    """Runs a loaded model."""
+
+    def __init__(self, tensorflow: Any, model: TensorFlowModel, device: str) -> None:
+        self._tensorflow = tensorflow
+        self._path = model.path
+        self._call: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = model.call
+        self.platform = model.platform
+        self.engine = f"tensorflow {tensorflow.__version__}"
+        self.device = device
+        self.inputs = model.inputs
+        self.outputs = model.outputs
+
+    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
+        """Run the model once.
+
+        Raises:
+            ModelFailed: TensorFlow raised, an input is missing, or the back end was closed.
+        """
+        missing = [spec.name for spec in self.inputs if spec.name not in inputs]
+        if self._call is None or missing:
+            raise ModelFailed(f"{self._path.name}: {f'no input {missing[0]!r}' if missing else 'closed'}")
+        with running(self._tensorflow, self._path):
+            feeds = {spec.name: self._tensorflow.convert_to_tensor(inputs[spec.name]) for spec in self.inputs}
+            results = self._call(feeds)
+            return {name: _as_array(results[name]) for name in outputs or [spec.name for spec in self.outputs]}
+
+    def close(self) -> None:
+        """Let go of the function; TensorFlow itself gives memory back only when the process ends."""
+        self._call = None
+
+
+def _as_array(tensor: Any) -> Array:
+    value = tensor.numpy()
+    # A string without axes comes as bytes, of which NumPy would make a fixed-length string.
+    return np.asarray(value, np.object_) if isinstance(value, bytes) else np.asarray(value)
