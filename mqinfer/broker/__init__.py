@@ -1,1 +1,25 @@
 """The link to a broker: paho-mqtt, an in-memory twin with the same contract, and a private Mosquitto."""
+
+from mqinfer.broker.address import BrokerAddress, TlsOptions
+from mqinfer.broker.connect import make_link
+from mqinfer.broker.link import Ack, ConnectionHandler, Link, Message, MessageHandler, ReasonCode, ignore_ack
+from mqinfer.broker.memory import MemoryBroker, MemoryLink
+from mqinfer.broker.paho_link import PahoLink
+from mqinfer.broker.server import MosquittoServer
+
+__all__ = [
+    "Ack",
+    "BrokerAddress",
+    "ConnectionHandler",
+    "Link",
+    "MemoryBroker",
+    "MemoryLink",
+    "Message",
+    "MessageHandler",
+    "MosquittoServer",
+    "PahoLink",
+    "ReasonCode",
+    "TlsOptions",
+    "ignore_ack",
+    "make_link",
+]

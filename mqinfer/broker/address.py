@@ -94,7 +94,9 @@ class BrokerAddress:
         transport, encrypted, default_port = _SCHEMES[parts.scheme]
         tls = TlsOptions(_path(ca_file), _path(cert_file), _path(key_file))
         if not encrypted and tls != TlsOptions():
-            raise ConfigError(f"broker URL: {parts.scheme}:// is not encrypted, so certificates do nothing; use mqtts://")
+            raise ConfigError(
+                f"broker URL: {parts.scheme}:// is not encrypted, so certificates do nothing; use mqtts://"
+            )
         _check_shape(parts, transport)
         return cls(
             host=_host(parts),

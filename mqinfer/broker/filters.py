@@ -23,7 +23,9 @@ def compile_filter(topic_filter: str) -> re.Pattern[str]:
         BadTopic: A wildcard shares its level with other characters, or `#` is not the last level.
     """
     levels = topic_filter.split("/")
-    if not _is_sound(topic_filter) or any(_is_misplaced(level, last=i == len(levels) - 1) for i, level in enumerate(levels)):
+    if not _is_sound(topic_filter) or any(
+        _is_misplaced(level, last=i == len(levels) - 1) for i, level in enumerate(levels)
+    ):
         raise BadTopic(f"topic filter {topic_filter!r}: '+' and '#' take a whole level, '#' only the last one")
     # A leading wildcard doesn't match the broker's own topics, which start with "$".
     guard = r"(?!\$)" if levels[0] in {"+", "#"} else ""

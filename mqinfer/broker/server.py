@@ -33,7 +33,9 @@ def find_mosquitto() -> str:
     Raises:
         MissingExtra: It is not installed.
     """
-    found = shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
+    found = shutil.which(
+        "mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+    )
     if found is None:
         raise MissingExtra(
             "Mosquitto is not installed; run: apt-get install mosquitto (or use --local, which needs no broker)"
@@ -152,9 +154,15 @@ class _Run:
         self._decided = threading.Event()
         self._ready = False
         self.process = subprocess.Popen(  # noqa: S603 - the program was looked up, the path is ours
-            [program, "-c", str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            [program, "-c", str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-        self._reader = threading.Thread(target=self._read, args=(self.process.stderr,), name="mqinfer-mosquitto-log", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read, args=(self.process.stderr,), name="mqinfer-mosquitto-log", daemon=True
+        )
         self._reader.start()
 
     def _read(self, pipe: IO[str]) -> None:

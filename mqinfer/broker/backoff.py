@@ -1,0 +1,36 @@
+"""How long to wait before the next attempt to connect."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+__all__ = ["Backoff"]
+
+
+class Backoff:
+    """Exponential back-off with full jitter, so that a fleet doesn't come back in step.
+
+    Source: Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015; here with a floor.
+
+    Args:
+        shortest: Seconds, the least that is ever waited.
+        longest: Seconds, the most that is ever waited.
+        draw: Gives numbers in [0, 1).
+    """
+
+    def __init__(self, shortest: float = 0.1, longest: float = 5.0, draw: Callable[[], float] = random.random) -> None:
+        self._shortest = shortest
+        self._longest = longest
+        self._draw = draw
+        self._ceiling = shortest
+
+    def next(self) -> float:
+        """Seconds to wait now; the ceiling doubles with each call."""
+        wait = self._shortest + (self._ceiling - self._shortest) * self._draw()
+        self._ceiling = min(self._ceiling * 2, self._longest)
+        return wait
+
+    def reset(self) -> None:
+        """Start anew, after a success."""
+        self._ceiling = self._shortest

@@ -1,0 +1,244 @@
+"""One connection to a broker, from dialling to its end. Only the link's thread touches it.
+
+Each connection gets a paho client of its own, so nothing of an earlier one can be sent again: paho's reconnect, its
+resending of old messages and its retry of refused logins are never used.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from concurrent.futures import Future
+from typing import Any
+
+from paho.mqtt.client import Client, DisconnectFlags
+from paho.mqtt.reasoncodes import ReasonCode as PahoReason
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from mqinfer.broker.link import Ack, Message, ReasonCode
+from mqinfer.broker.packets import Head
+from mqinfer.broker.paho_client import Identity, PlainClient, configure
+from mqinfer.broker.paho_socket import FastClient, fits
+from mqinfer.broker.routes import Routes
+from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized
+
+__all__ = ["Session"]
+
+_log = logging.getLogger("mqinfer.broker")
+
+_UNSUPPORTED_VERSION, _TAKEN_OVER = 0x84, 0x8E
+# Bad user name or password, not authorized, banned, bad authentication method: trying again won't help.
+_REFUSALS = frozenset({0x86, 0x87, 0x8A, 0x8C})
+_RECEIVE_MAXIMUM = 65_535  # what a broker means that names none (MQTT 5, section 3.2.2.3.3)
+_RECEIVE_MAXIMUM_311 = 20  # MQTT 3.1.1 can't name it; Mosquitto's default
+
+
+class Session:
+    """A connection and what is outstanding on it.
+
+    Args:
+        identity: Who connects where.
+        routes: What to subscribe to, and who gets the messages.
+        version5: Whether to speak MQTT 5, or 3.1.1.
+        client: The paho client to use; None for the one that fits.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        routes: Routes,
+        *,
+        version5: bool,
+        client: type[PlainClient] | type[FastClient] | None = None,
+    ) -> None:
+        self._identity = identity
+        self._routes = routes
+        self._acks: dict[int, Ack] = {}
+        self._pending: dict[int, tuple[str, Future[None]]] = {}  # SUBSCRIBE and UNSUBSCRIBE
+        self._resubscribing: set[int] = set()
+        self.version5 = version5
+        self.accepted = False
+        self.alive = True
+        self.version_refused = False
+        self._leaving = False
+        self.error: LinkError | None = None
+        self.window = _RECEIVE_MAXIMUM_311
+        self.max_packet_size: int | None = None
+        self._client = (client or (FastClient if fits(identity.address) else PlainClient))(identity, version5=version5)
+        self._client.deliver = routes.deliver
+        self._client.acked = self._on_ack
+        self._client.on_connect = self._on_connect
+        self._client.on_disconnect = self._on_disconnect
+        self._client.on_subscribe = self._on_subscribe
+        self._client.on_unsubscribe = self._on_unsubscribe
+        configure(self._client, identity)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the broker has accepted the connection and has answered all subscriptions that were made anew."""
+        return self.accepted and self.alive and not self._resubscribing
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more QoS 1 message fits into the broker's Receive Maximum."""
+        return len(self._acks) < self.window
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all that was sent is acknowledged."""
+        return not self._acks and not self.wants_write
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether bytes wait for the socket to take them."""
+        return self._client.want_write()
+
+    def fileno(self) -> int:
+        """For `select`; -1 when the socket is gone."""
+        sock = self._client.socket()
+        return -1 if sock is None else sock.fileno()
+
+    def dial(self, timeout: float) -> None:
+        """Connect the socket and send CONNECT; the broker's answer comes through `read`.
+
+        Args:
+            timeout: In seconds, for TCP, TLS and websockets each.
+
+        Raises:
+            BrokerUnreachable: Nobody answers, or TLS fails.
+        """
+        address = self._identity.address
+        self._client.connect_timeout = timeout
+        clean_start = {"clean_start": True} if self.version5 else {}
+        try:
+            self._client.connect(address.host, address.port, self._identity.keepalive_s, **clean_start)
+        except ssl.SSLCertVerificationError as error:
+            raise BrokerUnreachable(
+                f"{address}: the broker's certificate is not trusted ({error.verify_message}); is the CA file right?"
+            ) from error
+        except (OSError, ValueError) as error:  # ValueError: what paho and idna make of an impossible host name
+            raise BrokerUnreachable(
+                f"no broker answers at {address} ({error}); start one with: mqinfer broker --port {address.port}"
+            ) from error
+
+    def read(self) -> None:
+        """Handle what has come."""
+        self._client.read()
+
+    def write(self) -> None:
+        """Send what is waiting, as much as the socket takes."""
+        if self._client.want_write():
+            self._client.loop_write()
+
+    def tick(self) -> None:
+        """Keep the connection alive and find out when it isn't; to be called about once a second."""
+        self._client.loop_misc()
+
+    def send(self, message: Message, head: Head, on_ack: Ack) -> None:
+        """Queue a message for `write`."""
+        identifier = self._client.send(message, head)
+        if message.qos:
+            self._acks[identifier] = on_ack
+
+    def subscribe(self, name: str) -> Future[None]:
+        """Ask for a subscription; the future has the broker's answer, or ends with the connection."""
+        if self.version5:
+            _, identifier = self._client.subscribe(name, options=SubscribeOptions(qos=1))
+        else:
+            _, identifier = self._client.subscribe(name, qos=1)
+        return self._wait_for(identifier, name)
+
+    def unsubscribe(self, name: str) -> Future[None]:
+        """Give a subscription back; its route goes when the broker has answered."""
+        _, identifier = self._client.unsubscribe(name)
+        return self._wait_for(identifier, name)
+
+    def leave(self) -> None:
+        """Send DISCONNECT, once: the broker drops the will, and closes."""
+        if not self._leaving:
+            self._leaving = True
+            self._client.disconnect()
+
+    def end(self) -> None:
+        """Forget the connection, without a word to the broker if it is still there."""
+        self.alive = False
+        for _, answer in self._pending.values():
+            answer.set_result(None)  # it will be made anew with the next connection
+        self._pending.clear()
+        self._acks.clear()
+        sock = self._client.socket()
+        if sock is not None:
+            sock.close()
+
+    def _wait_for(self, identifier: int | None, name: str) -> Future[None]:
+        answer: Future[None] = Future()
+        if identifier is None:  # the connection has just gone
+            answer.set_result(None)
+        else:
+            self._pending[identifier] = (name, answer)
+        return answer
+
+    def _on_ack(self, identifier: int, code: int) -> None:
+        on_ack = self._acks.pop(identifier, None)
+        if on_ack is None:
+            return
+        try:
+            on_ack(code)
+        except Exception:  # the root of what runs on the link's thread
+            _log.exception("the handler of a PUBACK failed")
+
+    def _on_connect(self, _client: Client, _userdata: Any, _flags: Any, reason: PahoReason, found: Any) -> None:
+        if reason.value:
+            self.error = self._refusal(reason)
+            return
+        if self.version5:
+            self.window = getattr(found, "ReceiveMaximum", _RECEIVE_MAXIMUM)
+            self.max_packet_size = getattr(found, "MaximumPacketSize", None)
+        self.accepted = True
+        for route in self._routes:
+            self.subscribe(route.subscription)
+        self._resubscribing = set(self._pending)
+
+    def _refusal(self, reason: PahoReason) -> LinkError:
+        address = self._identity.address
+        if reason.value == _UNSUPPORTED_VERSION:
+            self.version_refused = True
+            return BrokerUnreachable(f"{address} speaks neither MQTT 5 nor 3.1.1")
+        if reason.value in _REFUSALS:
+            return NotAuthorized(f"{address} refused the login of {self._identity.client_id!r}: {reason.getName()}")
+        return BrokerUnreachable(f"{address} refused the connection: {reason.getName()}")
+
+    def _on_disconnect(
+        self, _client: Client, _userdata: Any, flags: DisconnectFlags, reason: PahoReason, _found: Any
+    ) -> None:
+        self.alive = False
+        if self.error is not None:
+            return
+        if flags.is_disconnect_packet_from_server and reason.value == _TAKEN_OVER:
+            self.error = NotAuthorized(
+                f"{self._identity.address}: client id {self._identity.client_id!r} was taken over by another connection; "
+                "two programs share one name"
+            )
+        elif self.accepted:
+            self.error = BrokerUnreachable(f"{self._identity.address} ended the connection: {reason.getName()}")
+        else:
+            self.error = BrokerUnreachable(
+                f"{self._identity.address} closed the connection before it answered; is it an MQTT broker"
+                + (", and does it want a client certificate?" if self._identity.address.tls else "?")
+            )
+
+    def _on_subscribe(
+        self, _client: Client, _userdata: Any, identifier: int, reasons: list[PahoReason], _found: Any
+    ) -> None:
+        name, answer = self._pending.pop(identifier, ("", Future()))
+        self._resubscribing.discard(identifier)
+        if reasons and reasons[0].value >= ReasonCode.UNSPECIFIED:
+            _log.error("%s refused the subscription %s: %s", self._identity.address, name, reasons[0].getName())
+            answer.set_exception(NotAuthorized(f"the broker refused the subscription {name!r}: {reasons[0].getName()}"))
+        else:
+            answer.set_result(None)
+
+    def _on_unsubscribe(self, _client: Client, _userdata: Any, identifier: int, _reasons: Any, _found: Any) -> None:
+        name, answer = self._pending.pop(identifier, ("", Future()))
+        self._routes.remove(name)
+        answer.set_result(None)
