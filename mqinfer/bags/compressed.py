@@ -119,7 +119,7 @@ def _decode_depth(
     _, a, b = _DEPTH_HEADER.unpack_from(data)
     array = _decode_picture(data[_DEPTH_HEADER.size :], image.format, limits)
     if array.ndim != 2:
-        raise BadImage(f"{image.format!r} image: depth has one channel, this picture has {array.shape[2]}")
+        raise BadImage(f"{image.format!r} image of {data.nbytes} bytes: depth has 1 channel, not {array.shape[2]}")
     if declared.original != "32FC1":
         return array, PixelFormat(declared.original, Kind.VALUES, f"u{array.itemsize}", 1)
     depth = np.full(array.shape, np.nan, np.float32)

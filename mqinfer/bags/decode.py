@@ -38,7 +38,7 @@ def to_rgb(
         limits: Bounds that are checked before memory is taken.
 
     Returns:
-        `[H, W, 3]`, contiguous.
+        `[H, W, 3]`, contiguous; a read-only view on the message where that is rgb8 without padding.
 
     Raises:
         BadImage: Unknown encoding, too few bytes, or sizes that contradict each other.
@@ -74,6 +74,8 @@ def _native(image: RawImage | CompressedImage, limits: Limits) -> tuple[NDArray[
 
 
 def _view(image: RawImage, pixels: PixelFormat) -> NDArray[Any]:
+    if pixels.kind is Kind.NV24:
+        return _nv24_planes(image)
     rows, width, size = pixels.rows(image.height), image.width, pixels.sample_bytes
     dtype = np.dtype(pixels.sample).newbyteorder(">" if image.is_bigendian else "<")
     array: NDArray[Any]
@@ -83,6 +85,16 @@ def _view(image: RawImage, pixels: PixelFormat) -> NDArray[Any]:
         shape, strides = (rows, width, pixels.channels), (image.step, pixels.channels * size, size)
         array = np.ndarray(shape, dtype, image.data, strides=strides)
     return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+
+
+def _nv24_planes(image: RawImage) -> NDArray[np.uint8]:
+    """Put luma above chroma; a row of chroma is twice as long, in samples and in padding (V4L2, pixfmt-nv24)."""
+    height, width, step = image.height, image.width, image.step
+    luma: NDArray[np.uint8] = np.ndarray((height, width), np.uint8, image.data, strides=(step, 1))
+    chroma: NDArray[np.uint8] = np.ndarray(
+        (height, 2 * width), np.uint8, image.data, offset=height * step, strides=(2 * step, 1)
+    )
+    return np.concatenate([luma, chroma.reshape(2 * height, width)])
 
 
 def _check(image: RawImage, pixels: PixelFormat, limits: Limits) -> None:
