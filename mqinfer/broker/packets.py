@@ -24,6 +24,7 @@ __all__ = [
     "encode_head",
     "encode_puback",
     "packet_size",
+    "payload_size",
 ]
 
 PUBLISH, PUBACK = 0x30, 0x40
@@ -69,7 +70,7 @@ def encode_head(message: Message, *, version5: bool = True) -> Head:
     check_topic(message.topic)
     properties = _encode_properties(message) if version5 else b""
     topic = message.topic.encode()
-    remaining = 2 + len(topic) + 2 * message.qos + len(properties) + _size(message.payload)
+    remaining = 2 + len(topic) + 2 * message.qos + len(properties) + payload_size(message.payload)
     if remaining > _LARGEST:
         raise MessageTooLarge(f"topic {message.topic!r}: {remaining} bytes, and an MQTT packet holds {_LARGEST}")
     data = bytearray((PUBLISH | message.qos << 1 | message.retain,))
@@ -84,7 +85,20 @@ def encode_head(message: Message, *, version5: bool = True) -> Head:
 
 def packet_size(message: Message, head: Head) -> int:
     """Bytes of the whole packet, which is what a broker's Maximum Packet Size bounds."""
-    return len(head.data) + _size(message.payload)
+    return len(head.data) + payload_size(message.payload)
+
+
+def payload_size(payload: Buffer) -> int:
+    """Bytes of a payload.
+
+    Raises:
+        ConfigError: It is a view whose bytes don't follow one another in memory.
+    """
+    if isinstance(payload, memoryview):
+        if not payload.c_contiguous:
+            raise ConfigError("a payload's memory must be contiguous; copy the array first")
+        return payload.nbytes
+    return len(payload)
 
 
 def decode_head(body: memoryview, qos: int, *, version5: bool) -> ReceivedHead:
@@ -121,7 +135,7 @@ def encode_puback(identifier: int) -> bytes:
     return b"\x40\x02" + _u16.pack(identifier)
 
 
-def decode_puback(body: memoryview) -> tuple[int, int]:
+def decode_puback(body: bytes) -> tuple[int, int]:
     """Packet identifier and reason code of a PUBACK.
 
     Raises:
@@ -147,10 +161,6 @@ def decode_variable_integer(body: memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
     raise BadEnvelope("a variable byte integer is longer than four bytes")
-
-
-def _size(payload: Buffer) -> int:
-    return payload.nbytes if isinstance(payload, memoryview) else len(payload)
 
 
 def _variable_integer(value: int) -> bytes:

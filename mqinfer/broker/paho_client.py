@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,15 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.packets import Head
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["Identity", "PlainClient", "configure", "make_tls_context", "set_nodelay"]
+__all__ = [
+    "Identity",
+    "PlainClient",
+    "client_arguments",
+    "configure",
+    "has_buffered",
+    "make_tls_context",
+    "set_nodelay",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +63,11 @@ class PlainClient(Client):
     def __init__(self, identity: Identity, *, version5: bool) -> None:
         super().__init__(**client_arguments(identity, version5=version5))
         self.max_inflight_messages = 0  # the session holds the window; paho's own costs a search for each PUBACK
-        self.on_message = _on_message
-        self.on_publish = _on_publish
+        self.on_message = self._on_received
+        self.on_publish = self._on_puback
 
-    def send(self, message: Message, head: Head) -> int:
-        """Queue a PUBLISH; returns its packet identifier."""
-        del head  # paho encodes the message itself
+    def send(self, message: Message, _head: Head, _taken: Container[int]) -> int:
+        """Queue a PUBLISH, which paho encodes and numbers itself; returns its packet identifier."""
         payload = bytes(message.payload) if isinstance(message.payload, memoryview) else message.payload
         properties = _properties(PacketTypes.PUBLISH, message) if self.protocol == MQTTProtocolVersion.MQTTv5 else None
         return self.publish(message.topic, payload, message.qos, message.retain, properties).mid
@@ -68,9 +75,28 @@ class PlainClient(Client):
     def read(self) -> MQTTErrorCode:
         """Read what has come, with TLS also what the socket no longer tells `select` of."""
         code = self.loop_read()
-        while code == MQTTErrorCode.MQTT_ERR_SUCCESS and _has_buffered(self.socket()):
+        while code == MQTTErrorCode.MQTT_ERR_SUCCESS and has_buffered(self.socket()):
             code = self.loop_read()
         return code
+
+    def _on_received(self, _client: Client, _userdata: Any, received: MQTTMessage) -> None:
+        found = received.properties  # None with MQTT 3.1.1
+        self.deliver(
+            Message(
+                topic=received.topic,
+                payload=received.payload,
+                qos=received.qos,
+                retain=received.retain,
+                content_type=getattr(found, "ContentType", None),
+                response_topic=getattr(found, "ResponseTopic", None),
+                correlation_data=getattr(found, "CorrelationData", None),
+                expiry_s=getattr(found, "MessageExpiryInterval", None),
+                user_properties=tuple(getattr(found, "UserProperty", ())),
+            )
+        )
+
+    def _on_puback(self, _client: Client, _userdata: Any, identifier: int, reason: ReasonCode, _found: Any) -> None:
+        self.acked(identifier, reason.value)
 
 
 def client_arguments(identity: Identity, *, version5: bool) -> dict[str, Any]:
@@ -124,7 +150,8 @@ def set_nodelay(_client: Client, _userdata: Any, sock: Any) -> None:
         same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _has_buffered(sock: Any) -> bool:
+def has_buffered(sock: Any) -> bool:
+    """Whether a TLS socket holds decrypted bytes, which `select` knows nothing of."""
     pending = getattr(sock, "pending", None)
     return pending is not None and pending() > 0
 
@@ -147,24 +174,3 @@ def _properties(packet_type: int, message: Message) -> Properties:
         if value is not None:
             setattr(properties, name, value)
     return properties
-
-
-def _on_message(client: PlainClient, _userdata: Any, received: MQTTMessage) -> None:
-    found = received.properties  # None with MQTT 3.1.1
-    client.deliver(
-        Message(
-            topic=received.topic,
-            payload=received.payload,
-            qos=received.qos,
-            retain=received.retain,
-            content_type=getattr(found, "ContentType", None),
-            response_topic=getattr(found, "ResponseTopic", None),
-            correlation_data=getattr(found, "CorrelationData", None),
-            expiry_s=getattr(found, "MessageExpiryInterval", None),
-            user_properties=tuple(getattr(found, "UserProperty", ())),
-        )
-    )
-
-
-def _on_publish(client: PlainClient, _userdata: Any, identifier: int, reason: ReasonCode, _properties: Any) -> None:
-    client.acked(identifier, reason.value)

@@ -101,7 +101,7 @@ class PahoLink:
         client_id: str,
         will: Message | None = None,
         on_connection: ConnectionHandler | None = None,
-        client: type[PlainClient] | type[FastClient] | None = None,
+        client: type[PlainClient | FastClient] | None = None,
     ) -> None:
         tls = None if address.tls is None else make_tls_context(address.tls)
         self._identity = Identity(address, client_id, will, tls=tls)

@@ -11,7 +11,7 @@ import ssl
 from concurrent.futures import Future
 from typing import Any
 
-from paho.mqtt.client import Client, DisconnectFlags
+from paho.mqtt.client import MQTT_CLEAN_START_FIRST_ONLY, Client, DisconnectFlags
 from paho.mqtt.reasoncodes import ReasonCode as PahoReason
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
@@ -49,7 +49,7 @@ class Session:
         routes: Routes,
         *,
         version5: bool,
-        client: type[PlainClient] | type[FastClient] | None = None,
+        client: type[PlainClient | FastClient] | None = None,
     ) -> None:
         self._identity = identity
         self._routes = routes
@@ -109,9 +109,9 @@ class Session:
         """
         address = self._identity.address
         self._client.connect_timeout = timeout
-        clean_start = {"clean_start": True} if self.version5 else {}
+        clean_start: Any = True if self.version5 else MQTT_CLEAN_START_FIRST_ONLY  # 3.1.1: said to the constructor
         try:
-            self._client.connect(address.host, address.port, self._identity.keepalive_s, **clean_start)
+            self._client.connect(address.host, address.port, self._identity.keepalive_s, clean_start=clean_start)
         except ssl.SSLCertVerificationError as error:
             raise BrokerUnreachable(
                 f"{address}: the broker's certificate is not trusted ({error.verify_message}); is the CA file right?"
@@ -136,7 +136,7 @@ class Session:
 
     def send(self, message: Message, head: Head, on_ack: Ack) -> None:
         """Queue a message for `write`."""
-        identifier = self._client.send(message, head)
+        identifier = self._client.send(message, head, self._acks)
         if message.qos:
             self._acks[identifier] = on_ack
 

@@ -1,0 +1,161 @@
+"""Cuts a stream of bytes into MQTT packets, with one copy of a payload at most.
+
+Small packets are cut out of one buffer that is filled by few large reads. The payload of a large PUBLISH gets memory of
+its own as soon as its variable header is known, and the socket then writes straight into it. That memory starts at a
+multiple of 64 bytes, so that tensors which an envelope pads to 64 are aligned for NumPy and the inference engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mqinfer.broker.link import Message
+from mqinfer.broker.packets import PUBLISH, ReceivedHead, decode_head, decode_variable_integer
+from mqinfer.protocol.errors import BadEnvelope
+from mqinfer.protocol.types import Buffer
+
+__all__ = ["OtherPacket", "PacketReader", "ReceivedMessage"]
+
+_CAPACITY = 1 << 16
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A PUBLISH and its packet identifier, which is 0 with QoS 0."""
+
+    message: Message
+    identifier: int
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPacket:
+    """Any other packet: the first byte, and what follows the fixed header."""
+
+    command: int
+    body: bytes
+
+
+@dataclass(slots=True)
+class _Large:
+    """A packet that is received into memory of its own."""
+
+    command: int
+    memory: memoryview
+    filled: int
+    head: ReceivedHead | None  # None: `memory` is the whole body, else the payload alone
+
+
+class PacketReader:
+    """The receiving side of one connection: `space`, receive into it, `advance`, then `packets`.
+
+    Args:
+        version5: Whether the connection speaks MQTT 5.
+        capacity: Bytes of the buffer for small packets.
+    """
+
+    def __init__(self, *, version5: bool, capacity: int = _CAPACITY) -> None:
+        self._version5 = version5
+        self._buffer = memoryview(bytearray(capacity))
+        self._start = 0
+        self._end = 0
+        self._large: _Large | None = None
+
+    def space(self) -> memoryview:
+        """Where to receive the next bytes; never empty after `packets` was exhausted."""
+        if self._large is not None:
+            return self._large.memory[self._large.filled :]
+        return self._buffer[self._end :]
+
+    def advance(self, count: int) -> None:
+        """Take note that `count` bytes were received into `space`."""
+        if self._large is not None:
+            self._large.filled += count
+        else:
+            self._end += count
+
+    def packets(self) -> Iterator[ReceivedMessage | OtherPacket]:
+        """Give all packets that are complete by now.
+
+        Raises:
+            BadEnvelope: The bytes are no MQTT; the connection is of no use any more.
+        """
+        large = self._large
+        if large is not None:
+            if large.filled < len(large.memory):
+                return
+            self._large = None
+            yield self._finish(large)
+        while (packet := self._cut()) is not None:
+            yield packet
+        self._make_room()
+
+    def _cut(self) -> ReceivedMessage | OtherPacket | None:
+        """Take the next packet out of the buffer, if it is complete; start a large one if that is what comes."""
+        view = self._buffer[self._start : self._end]
+        try:
+            remaining, at = decode_variable_integer(view, 1)
+        except IndexError:
+            return None
+        end = at + remaining
+        if end <= len(view):
+            self._start += end
+            return self._decode(view[0], view[at:end])
+        if end > len(self._buffer):
+            self._large = self._begin(view[0], view[at:], remaining)
+            self._start = self._end
+        return None
+
+    def _begin(self, command: int, view: memoryview, remaining: int) -> _Large:
+        head, already = None, view
+        if command & 0xF0 == PUBLISH:
+            try:
+                head = decode_head(view, _qos(command), version5=self._version5)
+                already = view[head.payload_at :]
+            except BadEnvelope:
+                head = None  # the header goes on in the next read, or is malformed: `_finish` will know
+        memory = _aligned(remaining if head is None else remaining - head.payload_at)
+        memory[: len(already)] = already
+        return _Large(command, memory, len(already), head)
+
+    def _finish(self, large: _Large) -> ReceivedMessage | OtherPacket:
+        if large.head is not None:
+            return _message(large.command, large.head, large.memory.toreadonly())
+        if large.command & 0xF0 != PUBLISH:
+            return OtherPacket(large.command, bytes(large.memory))
+        head = decode_head(large.memory, _qos(large.command), version5=self._version5)
+        return _message(large.command, head, large.memory[head.payload_at :].toreadonly())
+
+    def _decode(self, command: int, body: memoryview) -> ReceivedMessage | OtherPacket:
+        if command & 0xF0 != PUBLISH:
+            return OtherPacket(command, bytes(body))
+        head = decode_head(body, _qos(command), version5=self._version5)
+        return _message(command, head, bytes(body[head.payload_at :]))
+
+    def _make_room(self) -> None:
+        rest = self._end - self._start
+        if self._start:
+            self._buffer[:rest] = self._buffer[self._start : self._end]
+        self._start, self._end = 0, rest
+
+
+def _qos(command: int) -> int:
+    qos = command >> 1 & 3
+    if qos > 1:
+        raise BadEnvelope(f"PUBLISH with QoS {qos}; only 0 and 1 were subscribed to")
+    return qos
+
+
+def _message(command: int, head: ReceivedHead, payload: Buffer) -> ReceivedMessage:
+    message = Message(head.topic, payload, _qos(command), bool(command & 1), **head.properties)
+    return ReceivedMessage(message, head.identifier)
+
+
+def _aligned(size: int) -> memoryview:
+    """Memory that starts at a multiple of 64 bytes; NumPy's, because it isn't cleared first."""
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return memoryview(raw[start : start + size])
