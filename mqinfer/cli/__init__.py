@@ -1,1 +1,5 @@
 """The `mqinfer` command, one file a subcommand."""
+
+from mqinfer.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,50 @@
+"""The command's frame: its subcommands, and what becomes of errors."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from mqinfer._version import __version__
+from mqinfer.cli import bag, bench, broker, infer, models, replay, worker
+from mqinfer.protocol.errors import BadTopic, ConfigError, MqinferError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="mqinfer",
+    help="Inference over MQTT: edges publish frames, workers answer them, each request ends in exactly one outcome.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command()(broker.broker)
+app.command()(worker.worker)
+app.command()(replay.replay)
+app.command()(infer.infer)
+app.command()(bench.bench)
+app.add_typer(models.app, name="models")
+app.add_typer(bag.app, name="bag")
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"mqinfer {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command; an mqinfer error becomes one message and an exit code: 2 for wrong options, 1 otherwise."""
+    try:
+        app()
+    except MqinferError as error:
+        console = Console(stderr=True, highlight=False)
+        console.print("error:", style="bold red", end=" ")
+        console.print(str(error), markup=False, soft_wrap=True)
+        sys.exit(2 if isinstance(error, ConfigError | BadTopic) else 1)

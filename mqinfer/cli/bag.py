@@ -1,0 +1,56 @@
+"""`mqinfer bag`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Recordings.", no_args_is_help=True)
+
+
+@app.command()
+def info(file: Annotated[str, typer.Argument(help="A bag, video, folder or camera.")]) -> None:
+    """List the topics of a recording, with encodings, sizes, counts and rates."""
+    from mqinfer.bags.info import describe, table
+
+    Console().print(table(describe(file)))
+
+
+@app.command()
+def synth(
+    out: Annotated[Path, typer.Argument(help="File (ROS 1) or folder (ROS 2) to write; must not exist.")],
+    ros: Annotated[int, typer.Option(help="1 or 2.", min=1, max=2)] = 2,
+    frames: Annotated[int, typer.Option(help="How many.", min=1)] = 50,
+    seed: Annotated[int, typer.Option(help="Of the scene: the same seed gives the same drive.")] = 0,
+    rate: Annotated[float, typer.Option(help="Frames a second.", min=0.1)] = 10,
+    width: Annotated[int, typer.Option(help="In pixels.", min=64)] = 968,
+    height: Annotated[int, typer.Option(help="In pixels.", min=64)] = 608,
+    encoding: Annotated[
+        str, typer.Option(help="bayer_rggb8, any other Bayer name with 8 or 16 bits, or rgb8.")
+    ] = "bayer_rggb8",
+    bits: Annotated[int, typer.Option(help="True bits of 16-bit mosaics.", min=8, max=16)] = 16,
+) -> None:
+    """Render a drive: a road scene as Bayer mosaics, with its true classes on /camera/labels."""
+    from mqinfer.bags.writer import write_drive
+
+    with Progress(console=Console(stderr=True), transient=True) as display:
+        task = display.add_task("rendering", total=frames)
+        path = write_drive(
+            out,
+            ros=1 if ros == 1 else 2,
+            frames=frames,
+            seed=seed,
+            rate=rate,
+            width=width,
+            height=height,
+            encoding=encoding,
+            bits=bits,
+            progress=lambda done, _: display.update(task, completed=done),
+        )
+    typer.echo(f"wrote {path}")

@@ -1,0 +1,87 @@
+"""`mqinfer infer`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Root, address
+from mqinfer.client import Client, InferResult
+from mqinfer.client.inputs import Input
+from mqinfer.codecs import encoded_image
+from mqinfer.protocol.errors import ConfigError
+
+__all__ = ["infer"]
+
+_PICTURES = (".jpg", ".jpeg", ".png")
+
+
+def infer(
+    model: Annotated[str, typer.Argument(help="Model to ask.")],
+    input_: Annotated[
+        list[str], typer.Option("--input", help="NAME=FILE with an .npy array or a .jpg or .png picture.")
+    ],
+    broker: Broker = "mqtt://127.0.0.1:1883",
+    version: Annotated[str | None, typer.Option(help="Version of the model.")] = None,
+    encoding: Annotated[str, typer.Option(help="Codec of the arrays: raw, lz4, shuffle-lz4, jpeg:90, png.")] = "raw",
+    output: Annotated[Path | None, typer.Option(help="File for the outputs, .npz.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait.", min=0.001)] = 10,
+    root: Root = "mqinfer/v1",
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Ask a model once."""
+    inputs = dict(_read(text) for text in input_)
+    with Client(address(broker, ca_file, cert_file, key_file), root=root) as client:
+        result = client.infer(model, inputs, version=version, encoding=encoding, timeout=timeout)
+    if output:
+        np.savez(output, allow_pickle=False, **{name: _plain(array) for name, array in result.outputs.items()})
+    typer.echo(json.dumps(_describe(result, output), indent=2))
+
+
+def _read(text: str) -> tuple[str, Input]:
+    name, equals, file = text.partition("=")
+    path = Path(file)
+    if not equals or not name or not file:
+        raise ConfigError(f"--input {text!r} is to be NAME=FILE, such as input=frame.npy")
+    try:
+        if path.suffix.lower() in _PICTURES:
+            return name, encoded_image(name, path.read_bytes(), {"image_encoding": "rgb8"})
+        array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--input {text!r}: can't read {path}: {error}; it is to be an .npy array or a picture"
+        ) from error
+    return name, array
+
+
+def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Make strings storable without pickle."""
+    return array.astype(np.bytes_) if array.dtype == np.object_ else array
+
+
+def _describe(result: InferResult, output: Path | None) -> dict[str, Any]:
+    milliseconds = {
+        stage: round(getattr(result.timings, stage) / 1e6, 3) for stage in result.timings.__dataclass_fields__
+    }
+    return {
+        "model": result.model_name,
+        "version": result.model_version,
+        "model_hash": result.model_hash,
+        "worker": result.worker,
+        "outcome": result.outcome,
+        "outputs": {name: _preview(array) for name, array in result.outputs.items()},
+        "timings_ms": milliseconds,
+        **({"written": str(output)} if output else {}),
+    }
+
+
+def _preview(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    few = array.size <= 16
+    values = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in array.ravel().tolist()]
+    return {"shape": list(array.shape), "dtype": str(array.dtype), **({"values": values} if few else {})}

@@ -1,0 +1,35 @@
+"""A worker inside the process, for `--local`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.planning import plan
+from mqinfer.cloud_worker.process import ProcessSpec, serve
+from mqinfer.models.repository import Repository
+from mqinfer.protocol.topics import Topics
+
+__all__ = ["local_worker"]
+
+
+@contextmanager
+def local_worker(
+    repository: Path, model: str, version: str | None, broker: BrokerAddress, topics: Topics
+) -> Iterator[None]:
+    """Serve one model on an in-memory broker while the body runs.
+
+    Raises:
+        ModelNotFound: The repository has no such model or version.
+        ModelNotLoadable: The model can't be loaded.
+    """
+    template = ProcessSpec(repository, model, 0, broker, WorkerOptions("local", topics))
+    specs = plan(Repository(repository), template, [model], instances=1)
+    worker = serve(next((spec for spec in specs if str(spec.version) == version), specs[-1]))
+    try:
+        yield
+    finally:
+        worker.stop()

@@ -1,0 +1,72 @@
+"""Options that several subcommands share."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from mqinfer.broker.address import BrokerAddress
+
+__all__ = [
+    "Broker",
+    "CaFile",
+    "CertFile",
+    "KeyFile",
+    "Name",
+    "Root",
+    "Verbose",
+    "address",
+    "set_up_logging",
+    "until_signal",
+]
+
+Broker = Annotated[
+    str,
+    typer.Option(
+        envvar="MQINFER_BROKER", help="Broker URL: mqtt://[user:password@]host[:port], mqtts://, ws://, wss://."
+    ),
+]
+CaFile = Annotated[Path | None, typer.Option(help="PEM file of the authority that signed the broker's certificate.")]
+CertFile = Annotated[Path | None, typer.Option(help="PEM file of this client's certificate.")]
+KeyFile = Annotated[Path | None, typer.Option(help="PEM file of this client's private key.")]
+Name = Annotated[str | None, typer.Option(help="Name in the topics, unique on the broker; made up by default.")]
+Root = Annotated[str, typer.Option(help="Topic root.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")]
+
+
+def address(broker: str, ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> BrokerAddress:
+    """Read a broker URL and the TLS files beside it.
+
+    Raises:
+        ConfigError: The URL or the combination is wrong.
+    """
+    return BrokerAddress.parse(broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+
+
+def set_up_logging(*, verbose: bool) -> None:
+    """Log to standard error: warnings, and with `verbose` everything of mqinfer's own."""
+    handler = RichHandler(console=Console(stderr=True), show_path=False, log_time_format="%H:%M:%S")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    if verbose:
+        logging.getLogger("mqinfer").setLevel(logging.DEBUG)
+
+
+def until_signal() -> threading.Event:
+    """Make an event that SIGINT and SIGTERM set; a second SIGINT interrupts at once."""
+    stop = threading.Event()
+
+    def on_signal(number: int, _frame: object) -> None:
+        stop.set()
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, on_signal)
+    signal.signal(signal.SIGTERM, on_signal)
+    return stop

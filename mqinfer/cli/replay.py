@@ -1,0 +1,120 @@
+"""`mqinfer replay`."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from mqinfer.bags.demosaic import Demosaic
+from mqinfer.cli.local import local_worker
+from mqinfer.cli.options import (
+    Broker,
+    CaFile,
+    CertFile,
+    KeyFile,
+    Name,
+    Root,
+    Verbose,
+    address,
+    set_up_logging,
+    until_signal,
+)
+from mqinfer.client.connection import connect, random_name
+from mqinfer.client.requester import Requester, RequesterConfig
+from mqinfer.edge_agent.replay import ReplayOptions
+from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
+from mqinfer.edge_agent.sinks.opening import SINK_KINDS
+from mqinfer.edge_agent.state import presence, state_message
+from mqinfer.edge_agent.summary import summary, summary_table, write_summary
+from mqinfer.protocol.errors import LinkError
+from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import Outcome
+
+__all__ = ["replay"]
+
+
+def replay(
+    source: Annotated[str, typer.Argument(help="A bag, video, folder of pictures, camera:0, or a camera's URL.")],
+    model: Annotated[str, typer.Option(help="Model to ask.")],
+    broker: Broker = "mqtt://127.0.0.1:1883",
+    local: Annotated[bool, typer.Option("--local", help="No broker: run the model in this process.")] = False,
+    repository: Annotated[Path, typer.Option(help="Model repository for --local.")] = Path("models"),
+    version: Annotated[str | None, typer.Option(help="Version of the model.")] = None,
+    topic: Annotated[list[str] | None, typer.Option(help="Image topic; may be repeated. All by default.")] = None,
+    rate: Annotated[float, typer.Option(help="1 as recorded, 2 twice as fast, 0 as fast as results allow.", min=0)] = 0,
+    start: Annotated[float, typer.Option(help="Seconds after the first frame to begin at.", min=0)] = 0,
+    duration: Annotated[float | None, typer.Option(help="Seconds to replay.")] = None,
+    loop: Annotated[bool, typer.Option("--loop", help="Begin again at the end, until Ctrl-C.")] = False,
+    window: Annotated[int, typer.Option(help="Requests in flight at a time.", min=1, max=1000)] = 8,
+    timeout: Annotated[float, typer.Option(help="Seconds that a frame may take.", min=0.001)] = 60,
+    encoding: Annotated[
+        str | None, typer.Option(help="Of the frames: jpeg[:1-100], png[:0-9], lz4, raw. jpeg:90 by default.")
+    ] = None,
+    output_encoding: Annotated[str, typer.Option(help="Of the results: lz4, raw, png.")] = "lz4",
+    demosaic: Annotated[Demosaic, typer.Option(help="For Bayer mosaics.")] = Demosaic.BILINEAR,
+    bit_depth: Annotated[int | None, typer.Option(help="True bits of 16-bit samples.", min=8, max=16)] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
+    sink: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(SINK_KINDS)}; all by default.")] = None,
+    picture_every: Annotated[int, typer.Option(help="An overlay picture of every so-manieth frame.", min=1)] = 10,
+    summary_file: Annotated[Path | None, typer.Option("--summary", help="JSON file for the summary.")] = None,
+    name: Name = None,
+    root: Root = "mqinfer/v1",
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Send the frames of a recorded drive to a model, and keep the results."""
+    set_up_logging(verbose=verbose)
+    settings = ReplaySettings(
+        source=source,
+        options=ReplayOptions(model, version, window, timeout, output_encoding),
+        topics=topic or (),
+        rate=rate,
+        start=start,
+        duration=duration,
+        loop=loop,
+        encoding=encoding,
+        demosaic=demosaic,
+        bit_depth=bit_depth,
+        output=output,
+        sinks=sink or SINK_KINDS,
+        picture_every=picture_every,
+    )
+    place = f"memory://local-{secrets.token_hex(4)}" if local else broker
+    broker_address = address(place, ca_file, cert_file, key_file)
+    config = RequesterConfig(name or random_name(), Topics(root), window)
+    with ExitStack() as stack:
+        if local:
+            stack.enter_context(local_worker(repository, model, version, broker_address, config.topics))
+        requester = connect(broker_address, config, presence=presence(config, source, model))
+        stack.callback(_leave, requester, settings)
+        report = run_session(settings, requester, "local" if local else broker, until_signal(), Console(stderr=True))
+    _tell(report, summary_file)
+
+
+def _leave(requester: Requester, settings: ReplaySettings) -> None:
+    with suppress(LinkError):
+        stopped = state_message(requester.config, "stopped", settings.source, settings.options.model)
+        requester.link.publish(stopped)
+    requester.close()
+
+
+def _tell(report: SessionReport, summary_file: Path | None) -> None:
+    """Print the table, write the summary, and exit with 1 where a frame was not answered."""
+    console = Console()
+    console.print(summary_table(report.snapshot))
+    for path in report.run.files:
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    if summary_file:
+        write_summary(summary_file, summary(report.snapshot, report.run))
+        console.print(f"wrote {summary_file}", highlight=False, soft_wrap=True)
+    if report.broke_off:
+        raise report.broke_off
+    if report.snapshot.done != report.snapshot.outcomes[Outcome.OK]:
+        raise typer.Exit(1)

@@ -1,0 +1,77 @@
+"""`mqinfer worker`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, Verbose, address, set_up_logging
+from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.planning import plan
+from mqinfer.cloud_worker.process import ProcessSpec
+from mqinfer.cloud_worker.supervisor import Event, Supervisor
+from mqinfer.models.repository import Repository
+from mqinfer.protocol.topics import Topics
+
+__all__ = ["worker"]
+
+_console = Console(stderr=True)
+_STYLES = {"ready": "green", "failed": "bold red", "died": "red"}
+
+
+def worker(
+    repository: Annotated[Path, typer.Option(help="Model repository: MODEL/VERSION/FILE.")],
+    broker: Broker = "mqtt://127.0.0.1:1883",
+    model: Annotated[list[str] | None, typer.Option(help="Serve only this model; may be repeated.")] = None,
+    instances: Annotated[
+        int | None, typer.Option(help="Processes a model; by default as model.toml says.", min=1)
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    name: Name = None,
+    capacity: Annotated[int, typer.Option(help="Requests in hand a process; more are turned away.", min=1)] = 64,
+    threads: Annotated[int, typer.Option(help="Threads a process that decode, run and encode.", min=1)] = 2,
+    root: Root = "mqinfer/v1",
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Serve the models of a repository, one process an instance, until Ctrl-C."""
+    set_up_logging(verbose=verbose)
+    options = WorkerOptions(name or _host_name(), Topics(root), capacity=capacity, threads=threads)
+    spec = ProcessSpec(
+        repository=repository,
+        model="",
+        version=0,
+        broker=address(broker, ca_file, cert_file, key_file),
+        options=options,
+        device=device,
+        log_level=logging.DEBUG if verbose else logging.WARNING,
+    )
+    scan = Repository(repository)
+    for problem in scan.problems():
+        _console.print(f"[bold red]not served[/] {problem.model}: {problem.reason}", highlight=False)
+    supervisor = Supervisor(plan(scan, spec, model or (), instances), on_event=_report)
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
+    signal.signal(signal.SIGINT, lambda *_: supervisor.stop())
+    if not supervisor.run():
+        raise typer.Exit(1)
+
+
+def _report(event: Event) -> None:
+    style = _STYLES.get(event.kind, "dim")
+    _console.print(f"[{style}]{event.kind:8}[/] {event.worker}: {event.model} {event.detail}", highlight=False)
+
+
+def _host_name() -> str:
+    """Make a worker name of the machine's and the process's, within the rules for names."""
+    host = re.sub(r"[^a-z0-9-]", "-", socket.gethostname().lower())[:32].strip("-") or "worker"
+    return f"{host}-{os.getpid()}"

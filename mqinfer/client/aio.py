@@ -1,0 +1,119 @@
+"""The asyncio client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, Unpack
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.client.cards import CardShelf
+from mqinfer.client.connection import connect, random_name
+from mqinfer.client.inputs import InferOptions, Input, make_request
+from mqinfer.client.requester import Counters, Requester, RequesterConfig
+from mqinfer.client.result import InferResult
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.topics import Topics
+
+__all__ = ["AsyncClient"]
+
+
+class AsyncClient:
+    """Asks models for inference through a broker, from an asyncio loop.
+
+    Example:
+        >>> async with AsyncClient("mqtt://127.0.0.1:1883") as client:  # doctest: +SKIP
+        ...     results = await asyncio.gather(*(client.infer("model", {"input": frame}) for frame in frames))
+    """
+
+    def __init__(
+        self,
+        url: str | BrokerAddress,
+        *,
+        name: str | None = None,
+        root: str = "mqinfer/v1",
+        window: int = 16,
+        connect_timeout: float = 10.0,
+    ) -> None:
+        """Prepare; `async with` or `open` connects. Arguments as for `Client`."""
+        self._url = url
+        self._config = RequesterConfig(name or random_name(), Topics(root), window)
+        self._connect_timeout = connect_timeout
+        self._requester: Requester | None = None
+        self._cards: CardShelf | None = None
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            BrokerUnreachable: No broker answers at the address.
+            NotAuthorized: The broker refused the credentials.
+        """
+        self._requester = await asyncio.to_thread(connect, self._url, self._config, self._connect_timeout)
+        self._cards = CardShelf(self._requester.link, self._config.topics)
+
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Input],
+        *,
+        timeout: float = 10.0,  # noqa: ASYNC109  the deadline travels with the request to the worker
+        **options: Unpack[InferOptions],
+    ) -> InferResult:
+        """Ask and wait for the result; cancelling the task cancels the request. As `Client.infer` otherwise."""
+        requester = self._opened()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[InferResult] = loop.create_future()
+        request = make_request(model, inputs, options)
+        request_id = requester.submit(request, timeout, lambda result: _hand_over(loop, future, result))
+        try:
+            result = await future
+        except asyncio.CancelledError:
+            requester.cancel(request_id)
+            raise
+        result.raise_for_outcome()
+        return result
+
+    async def card(self, model: str, timeout: float = 5.0) -> ModelCard:  # noqa: ASYNC109  as for `Client.card`
+        """Get a model's card.
+
+        Raises:
+            ModelNotFound: No worker has published one in time.
+        """
+        self._opened()
+        if self._cards is None:  # pragma: no cover  set together with the requester
+            raise RuntimeError("open the client first")
+        return await asyncio.to_thread(self._cards.get, model, timeout)
+
+    def counters(self) -> Counters:
+        """Say what became of everything that was asked."""
+        return self._opened().counters()
+
+    async def close(self) -> None:
+        """Cancel what is unanswered and disconnect."""
+        if self._requester:
+            await asyncio.to_thread(self._requester.close)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _opened(self) -> Requester:
+        if self._requester is None:
+            raise RuntimeError("the client is not open: use `async with AsyncClient(...)`, or await `open()` first")
+        return self._requester
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, future: asyncio.Future[InferResult], result: InferResult) -> None:
+    loop.call_soon_threadsafe(_settle, future, result)
+
+
+def _settle(future: asyncio.Future[InferResult], result: InferResult) -> None:
+    if not future.done():
+        future.set_result(result)

@@ -1,0 +1,68 @@
+"""The model cards that workers keep on the broker, retained."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from mqinfer.broker.link import Link, Message
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.card_json import card_from_json
+from mqinfer.protocol.errors import ModelNotFound, MqinferError
+from mqinfer.protocol.topics import Topics
+
+__all__ = ["CardShelf"]
+
+log = logging.getLogger("mqinfer.client")
+
+
+class CardShelf:
+    """Collects cards from the first question on."""
+
+    def __init__(self, link: Link, topics: Topics) -> None:
+        self._link = link
+        self._topics = topics
+        self._cards: dict[str, ModelCard] = {}
+        self._changed = threading.Condition()
+        self._subscribing = threading.Lock()
+        self._subscribed = False
+
+    def get(self, model: str, timeout: float) -> ModelCard:
+        """Wait for a model's card.
+
+        Args:
+            model: Its name.
+            timeout: In seconds.
+
+        Raises:
+            ModelNotFound: There is none; the message names the models that are there.
+        """
+        self._subscribe()
+        with self._changed:
+            if not self._changed.wait_for(lambda: model in self._cards, timeout):
+                known = ", ".join(sorted(self._cards)) or "none at all"
+                raise ModelNotFound(
+                    f"no worker has published a card for model {model!r} (models on this broker: {known}); "
+                    f"check the name, or start: mqinfer worker --repository DIR --broker URL"
+                )
+            return self._cards[model]
+
+    def _subscribe(self) -> None:
+        with self._subscribing:
+            if not self._subscribed:
+                self._link.subscribe(self._topics.cards(), self._on_card)
+                self._subscribed = True
+
+    def _on_card(self, message: Message) -> None:
+        model = self._topics.parse_card(message.topic)
+        try:
+            card = card_from_json(message.payload) if message.payload else None
+        except MqinferError as error:
+            log.warning("ignored the unreadable card of model %s: %s", model, error)
+            return
+        with self._changed:
+            if card:
+                self._cards[model] = card
+            else:  # an empty retained message takes the card back
+                self._cards.pop(model, None)
+            self._changed.notify_all()

@@ -1,0 +1,132 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self, Unpack
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.client.cards import CardShelf
+from mqinfer.client.connection import connect, random_name
+from mqinfer.client.inputs import InferOptions, Input, make_request
+from mqinfer.client.requester import Counters, RequesterConfig
+from mqinfer.client.result import InferResult
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.topics import Topics
+
+__all__ = ["Client"]
+
+
+class Client:
+    """Asks models for inference through a broker, from any thread.
+
+    Example:
+        >>> with Client("mqtt://127.0.0.1:1883") as client:  # doctest: +SKIP
+        ...     result = client.infer("half_plus_two", {"x": np.array([[1.0]], np.float32)})
+        ...     result.outputs["y"]
+    """
+
+    def __init__(
+        self,
+        url: str | BrokerAddress,
+        *,
+        name: str | None = None,
+        root: str = "mqinfer/v1",
+        window: int = 16,
+        connect_timeout: float = 10.0,
+    ) -> None:
+        """Connect.
+
+        Args:
+            url: Such as `mqtt://user:password@host:1883`, `mqtts://host`, `memory://name`.
+            name: The client's name in its topics; made up where None. Must be unique.
+            root: Topic root.
+            window: Requests in flight at a time; more wait in the client.
+            connect_timeout: In seconds.
+
+        Raises:
+            BrokerUnreachable: No broker answers at the address.
+            NotAuthorized: The broker refused the credentials.
+            ConfigError: The address or the name is wrong.
+        """
+        config = RequesterConfig(name or random_name(), Topics(root), window)
+        self._requester = connect(url, config, connect_timeout)
+        self._cards = CardShelf(self._requester.link, config.topics)
+
+    @property
+    def name(self) -> str:
+        """The client's name in its topics."""
+        return self._requester.config.name
+
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Input],
+        *,
+        timeout: float = 10.0,
+        **options: Unpack[InferOptions],
+    ) -> InferResult:
+        """Ask and wait for the result.
+
+        Args:
+            model: Name of the model.
+            inputs: Arrays by input name, batch axis included, as the model's card says; or tensors that are encoded.
+            timeout: In seconds; the result or the error comes no later.
+            **options: `version`, `encoding`, `outputs` and the others of `InferOptions`.
+
+        Raises:
+            MqinferError: As the class that says what happened: `Expired`, `NoWorker`, `BadTensor`, …
+        """
+        return self.submit(model, inputs, timeout=timeout, **options).result()
+
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Input],
+        *,
+        timeout: float = 10.0,
+        **options: Unpack[InferOptions],
+    ) -> Future[InferResult]:
+        """Ask, and get a future at once; its `result()` gives or raises what `infer` would. Arguments as there."""
+        future: Future[InferResult] = Future()
+        request = make_request(model, inputs, options)
+        self._requester.submit(request, timeout, lambda result: _settle(future, result))
+        return future
+
+    def card(self, model: str, timeout: float = 5.0) -> ModelCard:
+        """Get a model's card: its inputs and outputs, image contract, classes, hash.
+
+        Raises:
+            ModelNotFound: No worker has published one in time; the message names the models that are there.
+        """
+        return self._cards.get(model, timeout)
+
+    def counters(self) -> Counters:
+        """Say what became of everything that was asked."""
+        return self._requester.counters()
+
+    def close(self) -> None:
+        """Cancel what is unanswered and disconnect."""
+        self._requester.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _settle(future: Future[InferResult], result: InferResult) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result.raise_for_outcome()
+    except MqinferError as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,69 @@
+"""From an address to a requester that is connected and listens for its replies."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mqinfer.broker import make_link
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.link import ConnectionHandler, Link, Message, ignore_ack
+from mqinfer.client.requester import Requester, RequesterConfig
+from mqinfer.protocol.topics import check_name
+
+__all__ = ["Presence", "connect", "random_name"]
+
+
+def random_name() -> str:
+    """Make up a client name that no other client has."""
+    return f"client-{secrets.token_hex(6)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """How a client is seen on the broker.
+
+    Attributes:
+        will: What the broker says when the client is lost.
+        state: Gives what the client says of itself; published at each connection.
+    """
+
+    will: Message
+    state: Callable[[], Message]
+
+
+def connect(
+    url: str | BrokerAddress, config: RequesterConfig, timeout: float = 10.0, presence: Presence | None = None
+) -> Requester:
+    """Make a requester and open its link.
+
+    Args:
+        url: The broker.
+        config: The client's name and how it sends.
+        timeout: For the connection, in seconds.
+        presence: How the client is seen; None for not at all.
+
+    Raises:
+        BrokerUnreachable: No broker answers at the address.
+        NotAuthorized: The broker refused the credentials.
+        BadTopic: The name breaks the naming rules.
+    """
+    check_name("client", config.name)
+    will = presence.will if presence else None
+
+    def make(on_connection: ConnectionHandler) -> Link:
+        def announce(connected: bool) -> None:  # noqa: FBT001  the link's signature
+            if connected and presence:
+                requester.link.publish(presence.state(), ignore_ack)
+            on_connection(connected)
+
+        return make_link(url, client_id=config.name, will=will, on_connection=announce)
+
+    requester = Requester(make, config)
+    try:
+        requester.open(timeout)
+    except BaseException:
+        requester.close(timeout=0.0)
+        raise
+    return requester

@@ -1,0 +1,326 @@
+"""What every client stands on: requests go out through a window, and each comes back as exactly one outcome.
+
+The caller's thread encodes and publishes; the link's thread takes replies, decodes them (on a small pool where a codec
+has work to do) and settles; one timer thread sees to deadlines and retries. No lock is held while a link or a caller's
+code runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
+from mqinfer.client.outcome import answered, decode_outputs, expiry, failed
+from mqinfer.client.pending import Entry, PendingTable, Settle
+from mqinfer.client.result import InferResult
+from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response, encode_request
+from mqinfer.protocol.errors import (
+    Cancelled,
+    MqinferError,
+    NotAuthorized,
+    NotConnected,
+    NoWorker,
+    Rejected,
+)
+from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
+from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome
+
+__all__ = ["Counters", "Requester", "RequesterConfig"]
+
+log = logging.getLogger("mqinfer.client")
+_FRESH_S = 0.001
+"""A first sending within this time of the asking needs no new `timeout`: the field is a safety margin, not a clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequesterConfig:
+    """How a client sends.
+
+    Attributes:
+        name: The client's name, in its topics.
+        topics: Where everything lies.
+        window: Requests in flight at a time.
+        max_pending: Requests without an outcome at a time; `submit` waits for room beyond that.
+        patience: Seconds during which a request that finds no worker, or only busy ones, is tried again.
+        backoff: Seconds before such a request is sent again the first time; doubled each time, at most one second.
+        limits: For replies.
+    """
+
+    name: str
+    topics: Topics = field(default_factory=Topics)
+    window: int = 16
+    max_pending: int = 1024
+    patience: float = 2.0
+    backoff: float = 0.02
+    limits: Limits = DEFAULT_LIMITS
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What became of everything; `submitted == sum(outcomes) + pending` holds at any time.
+
+    Attributes:
+        submitted: Requests taken in.
+        pending: Requests without an outcome.
+        outcomes: Requests by outcome.
+        retries: Sendings beyond each request's first.
+        late: Replies to requests that already had an outcome (duplicates among them).
+        malformed: Replies that could not be read.
+    """
+
+    submitted: int
+    pending: int
+    outcomes: Mapping[Outcome, int]
+    retries: int
+    late: int
+    malformed: int
+
+
+class Requester:
+    """Owns requests until their outcome. Thread-safe."""
+
+    def __init__(
+        self,
+        make_link: Callable[[ConnectionHandler], Link],
+        config: RequesterConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self._clock = clock
+        self._table = PendingTable(config.window)
+        self._lock = threading.Lock()
+        self._alarm = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._outcomes: Counter[Outcome] = Counter()
+        self._submitted = 0
+        self._malformed = 0
+        self._closed = False
+        # Boot nonce and counter: an id is never used twice, not even by a restarted twin of the same name.
+        self._nonce = os.urandom(8).hex()
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="mqinfer-client-decode")
+        self._timer = threading.Thread(target=self._run_timer, name="mqinfer-client-timer", daemon=True)
+        self.link = make_link(self._on_connection)
+
+    def open(self, timeout: float = 10.0) -> None:
+        """Connect and subscribe to the replies.
+
+        Raises:
+            BrokerUnreachable: Nobody answered in time.
+            NotAuthorized: The broker refused the credentials or the subscription.
+        """
+        self.link.open(timeout)
+        self.link.subscribe(self.config.topics.results_of_client(self.config.name), self._on_reply)
+        self._timer.start()
+
+    def submit(self, request: InferRequest, timeout: float, settle: Settle) -> str:
+        """Take in a request; waits only where `max_pending` requests are unanswered.
+
+        Args:
+            request: Without `id` and `response_topic`, which are given here.
+            timeout: In seconds; the outcome comes no later.
+            settle: Gets the one outcome; called on another thread, it only hands over.
+
+        Returns:
+            The request's id.
+        """
+        now = self._clock()
+        with self._lock:
+            while len(self._table) >= self.config.max_pending and not self._closed:
+                self._room.wait()
+            if self._closed:
+                raise Cancelled("the client is closed; make a new one")
+            self._submitted += 1
+            entry = self._make_entry(request, now, timeout, settle)
+            earliest = self._table.next_alarm()
+            self._table.add(entry)
+            if earliest is None or entry.deadline < earliest:
+                self._alarm.notify()
+        self._pump()
+        return entry.request.id
+
+    def cancel(self, request_id: str) -> bool:
+        """Give a request the outcome `cancelled`; False if it has one already. Work already sent is not called back."""
+        with self._lock:
+            entry = self._table.settle(request_id)
+            self._table.late -= entry is None
+        if entry:
+            self._fail(entry, Cancelled("cancelled by the caller"))
+        return entry is not None
+
+    def counters(self) -> Counters:
+        """Say what became of everything, at one instant."""
+        with self._lock:
+            outcomes = {outcome: self._outcomes[outcome] for outcome in Outcome}
+            pending = self._submitted - sum(outcomes.values())
+            return Counters(self._submitted, pending, outcomes, self._table.retries, self._table.late, self._malformed)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Cancel what is unanswered, then disconnect and join the threads."""
+        with self._lock:
+            self._closed = True
+            left = self._table.drain()
+            self._alarm.notify_all()
+            self._room.notify_all()
+        for entry in left:
+            self._fail(entry, Cancelled("the client was closed before there was a reply"))
+        self.link.close(timeout)
+        if self._timer.is_alive():
+            self._timer.join()
+        self._pool.shutdown()
+
+    def _make_entry(self, request: InferRequest, now: float, timeout: float, settle: Settle) -> Entry:
+        request_id = f"{self._nonce}{self._submitted:016x}"
+        stamped = replace(
+            request,
+            id=request_id,
+            timeout_us=int(timeout * 1e6),
+            response_topic=self.config.topics.result(request.model_name, self.config.name, request_id),
+        )
+        return Entry(stamped, settle, submitted=now, deadline=now + timeout, sent=now)
+
+    def _pump(self) -> None:
+        """Send what waits, as far as the window goes."""
+        while self.link.connected:
+            with self._lock:
+                entry = self._table.next_to_send(self._clock())
+            if entry is None:
+                return
+            self._send(entry)
+
+    def _send(self, entry: Entry) -> None:
+        left = entry.deadline - entry.sent
+        if entry.attempts > 1 or entry.sent - entry.submitted > _FRESH_S:
+            entry.request = replace(entry.request, attempt=entry.attempts, timeout_us=max(0, int(left * 1e6)))
+        request = entry.request
+        try:
+            payload = encode_request(request)
+            entry.bytes_sent += len(payload)
+            message = Message(
+                topic=self.config.topics.infer(request.model_name, self.config.name, request.model_version),
+                payload=payload,
+                content_type=CONTENT_TYPE,
+                response_topic=request.response_topic,
+                correlation_data=bytes.fromhex(request.id),
+                expiry_s=max(1, math.ceil(left)),
+            )
+            self.link.publish(message, partial(self._on_ack, request.id))
+        except NotConnected:
+            self._rest(request.id, self._clock() + self.config.backoff)
+        except MqinferError as error:  # too large, a name outside the rules: it will not get better
+            self._give_up(request.id, error)
+
+    def _on_ack(self, request_id: str, code: int) -> None:
+        if code == ReasonCode.SUCCESS:  # no promise of anything: only a reply is one
+            return
+        if code == ReasonCode.NOT_AUTHORIZED:
+            self._give_up(request_id, NotAuthorized("the broker does not let this client ask for this model"))
+        elif code == ReasonCode.NO_MATCHING_SUBSCRIBERS:
+            self._refused(request_id, NoWorker("no worker serves it; start one, or check the model's name and version"))
+        else:
+            self._refused(request_id, Rejected(f"the broker turned it away with reason code 0x{code:02x}"))
+
+    def _refused(self, request_id: str, why: MqinferError) -> None:
+        """Try again later while there is patience, else settle with the reason."""
+        now = self._clock()
+        with self._lock:
+            entry = self._table.in_flight_entry(request_id)
+            if entry is None:
+                return
+            if entry.refused_since is None:
+                entry.refused_since = now
+            patient = now - entry.refused_since < self.config.patience
+        if patient:
+            self._rest(request_id, now + min(1.0, self.config.backoff * 2 ** (entry.attempts - 1)))
+        else:
+            self._give_up(request_id, why)
+
+    def _rest(self, request_id: str, until: float) -> None:
+        with self._lock:
+            if self._table.rest(request_id, until):
+                self._alarm.notify()
+
+    def _give_up(self, request_id: str, why: MqinferError) -> None:
+        with self._lock:
+            entry = self._table.settle(request_id)
+            self._table.late -= entry is None
+        if entry:
+            self._fail(entry, why)
+            self._pump()
+
+    def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
+        if not connected:
+            with self._lock:
+                recalled = self._table.recall()
+            if recalled:
+                log.warning("connection lost with %d requests in flight; they will be sent again", recalled)
+            return
+        self._pump()
+
+    def _on_reply(self, message: Message) -> None:
+        try:
+            response = decode_response(message.payload, self.config.limits)
+        except MqinferError as error:
+            self._malformed += 1  # only the link's thread counts here
+            log.warning("dropped an unreadable reply on %s: %s", message.topic, error)
+            return
+        if response.outcome is Outcome.REJECTED and self._retry_busy(response):
+            return
+        received = self._clock()
+        if all(tensor.encoding == "raw" for tensor in response.outputs):
+            self._finish(response, received)
+        else:
+            # It stays in flight until it is decoded, so the window bounds the pool's queue as well.
+            self._pool.submit(self._finish, response, received)
+
+    def _retry_busy(self, response: InferResponse) -> bool:
+        error = response.error or ErrorInfo(Rejected.code, "busy")
+        with self._lock:
+            known = self._table.in_flight_entry(response.id) is not None
+        if known:
+            self._refused(response.id, Rejected(error.message))
+        return known
+
+    def _finish(self, response: InferResponse, received: float) -> None:
+        outputs, problem = decode_outputs(response, self.config.limits)
+        with self._lock:
+            entry = self._table.settle(response.id)
+        if entry:
+            self._conclude(entry, answered(entry, response, outputs, problem, received))
+            self._pump()
+
+    def _fail(self, entry: Entry, why: MqinferError) -> None:
+        self._conclude(entry, failed(entry, why))
+
+    def _conclude(self, entry: Entry, result: InferResult) -> None:
+        with self._lock:
+            self._outcomes[result.outcome] += 1
+            self._room.notify()
+        try:
+            entry.settle(result)
+        except Exception:  # a caller's fault must not stop the link's thread
+            log.exception("the caller's code raised on the outcome of request %s", result.id)
+
+    def _run_timer(self) -> None:
+        while True:
+            with self._lock:
+                if self._closed:
+                    return
+                now = self._clock()
+                due = self._table.next_alarm()
+                if due is None or due > now:
+                    self._alarm.wait(None if due is None else due - now)
+                    continue
+                expired = self._table.wake(now)
+            for entry in expired:
+                self._fail(entry, expiry(entry))
+            self._pump()

@@ -1,0 +1,142 @@
+"""The replies of a worker: made, sent, and remembered for requests that come twice."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from mqinfer.broker.link import Message
+from mqinfer.cloud_worker.load import LoadMeter
+from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.reply_memory import ReplyMemory, Seen
+from mqinfer.cloud_worker.service import InferenceService
+from mqinfer.cloud_worker.ticket import Ticket, reply_path, write_reply
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import Expired, MessageTooLarge, MqinferError, NotConnected, Rejected
+from mqinfer.protocol.types import EncodedTensor, ErrorInfo, InferResponse, Outcome, Timings
+
+__all__ = ["Answers"]
+
+log = logging.getLogger("mqinfer.cloud_worker")
+_OUTCOMES = {Expired.code: Outcome.EXPIRED, Rejected.code: Outcome.REJECTED}
+
+
+class Answers:
+    """Makes and sends the replies of one worker. Thread-safe."""
+
+    def __init__(
+        self,
+        service: InferenceService,
+        options: WorkerOptions,
+        meter: LoadMeter,
+        depth: Callable[[], int],
+        publish: Callable[[Message], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            service: Encodes outputs.
+            options: The worker's name, topics and bounds.
+            meter: Counts the replies.
+            depth: Tells how many requests are in hand.
+            publish: Sends a message; raises a LinkError where it can't.
+        """
+        self._service = service
+        self._options = options
+        self._meter = meter
+        self._depth = depth
+        self._publish = publish
+        self._memory = ReplyMemory(options.memory_bytes)
+        self._lock = threading.Lock()
+
+    def is_new(self, ticket: Ticket) -> bool:
+        """Tell whether a request is to be run; one that was answered before gets the same reply again."""
+        with self._lock:
+            known = self._memory.begin(ticket.key)
+        if known is Seen.NEW:
+            return True
+        self._meter.count("duplicates")
+        if isinstance(known, Message):
+            self._send(known)
+        return False
+
+    def answer(
+        self, ticket: Ticket, error: MqinferError | None, timings: Timings, outputs: Mapping[str, Array] | None = None
+    ) -> None:
+        """Send the outcome of a request.
+
+        Args:
+            ticket: The request.
+            error: Why there is no result, or None.
+            timings: The worker's part but for the encoding.
+            outputs: The result, before encoding.
+        """
+        arrays = dict(outputs or {})
+        started = time.perf_counter_ns()
+        tensors: tuple[EncodedTensor, ...] = ()
+        try:
+            if error is None and not ticket.path.is_json:
+                tensors = self._service.encode(ticket.request, arrays)
+        except MqinferError as problem:
+            error, arrays = problem, {}
+        response = self._response(ticket.request.id, error)
+        response = replace(
+            response,
+            outputs=tensors,
+            timings=replace(timings, encode=time.perf_counter_ns() - started),
+            attempt=ticket.request.attempt,
+            capture=ticket.request.capture,
+        )
+        self._reply(ticket, response, arrays)
+
+    def refuse(self, message: Message, error: MqinferError) -> None:
+        """Answer a message that could not be read, as far as its properties tell where to."""
+        try:
+            path = reply_path(self._options.topics, message, message.response_topic)
+        except MqinferError as nowhere:
+            self._meter.count(f"dropped_{error.code}")
+            log.warning("dropped a message on %s: %s (not answered: %s)", message.topic, error, nowhere)
+            return
+        response = self._response((message.correlation_data or b"").hex(), error)
+        self._meter.count(response.outcome)
+        self._send(write_reply(path, response, {}))
+
+    def _reply(self, ticket: Ticket, response: InferResponse, arrays: Mapping[str, Array]) -> None:
+        try:
+            message = write_reply(ticket.path, response, arrays)
+        except MqinferError as error:  # an output that JSON can't carry
+            response = replace(self._response(response.id, error), capture=response.capture)
+            message = write_reply(ticket.path, response, {})
+        with self._lock:
+            if response.outcome is Outcome.REJECTED:
+                self._memory.forget(ticket.key)  # sent again, it may be served
+            else:
+                self._memory.finish(ticket.key, message)
+        self._meter.count(response.outcome)
+        try:
+            self._send(message)
+        except MessageTooLarge as error:
+            self._reply(ticket, replace(self._response(response.id, error), capture=response.capture), {})
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._publish(message)
+        except NotConnected:
+            # The client sends its request again after the reconnection and gets the remembered reply.
+            self._meter.count("replies_held_back")
+
+    def _response(self, request_id: str, error: MqinferError | None) -> InferResponse:
+        card = self._service.model.card
+        return InferResponse(
+            id=request_id,
+            model_name=card.name,
+            model_version=card.version,
+            outcome=Outcome.OK if error is None else _OUTCOMES.get(error.code, Outcome.ERROR),
+            error=None if error is None else ErrorInfo(error.code, str(error)),
+            model_hash=card.model_hash,
+            worker=self._options.name,
+            load=self._meter.load(self._depth()),
+        )

@@ -1,0 +1,135 @@
+"""One request in a worker's hands: read from a message, and the message that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mqinfer.broker.link import Message
+from mqinfer.protocol import envelope, oip_json
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import BadTopic
+from mqinfer.protocol.limits import Limits
+from mqinfer.protocol.topics import InferAddress, Topics, may_reply
+from mqinfer.protocol.types import InferRequest, InferResponse
+
+__all__ = ["HEADER_LENGTH", "ReplyPath", "Ticket", "read_ticket", "reply_path", "write_reply"]
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+"""User property with the length of the JSON before a binary tail: the name that Triton gives the HTTP header."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyPath:
+    """Where a reply goes, and in which form.
+
+    Attributes:
+        topic: The request's Response Topic.
+        correlation_data: The request's, repeated.
+        is_json: Whether the request came as JSON; the reply goes the same way.
+        binary: Whether a JSON reply carries its tensors in a binary tail.
+    """
+
+    topic: str
+    correlation_data: bytes | None
+    is_json: bool
+    binary: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """A request that can be answered.
+
+    Attributes:
+        request: What was asked.
+        address: Who asked whom, from the topic.
+        path: Where the reply goes.
+        received: When it came, in seconds by the worker's clock.
+        deadline: By the same clock; infinite without a timeout.
+    """
+
+    request: InferRequest
+    address: InferAddress
+    path: ReplyPath
+    received: float
+    deadline: float
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes a request the same one again: the client and the id."""
+        return self.address.client, self.request.id
+
+
+def reply_path(topics: Topics, message: Message, response_topic: str | None) -> ReplyPath:
+    """Find where the reply to a message goes, from its properties and what its header adds.
+
+    Raises:
+        BadTopic: It came on no request topic, or its Response Topic is missing or not the sender's own.
+    """
+    address = topics.parse_infer(message.topic)
+    topic = response_topic or message.response_topic
+    if not topic or not may_reply(topics, topic, address.model, address.client):
+        own = topics.result(address.model, address.client, "ID")
+        raise BadTopic(f"the request's Response Topic is {topic!r}; it is to be like {own!r}")
+    return ReplyPath(topic, message.correlation_data, is_json=_is_json(message))
+
+
+def read_ticket(topics: Topics, message: Message, received: float, limits: Limits) -> Ticket:
+    """Make a ticket of a message.
+
+    Raises:
+        BadTopic: It came on no request topic, or its Response Topic is missing or not the sender's own.
+        InvalidRequest: The payload is neither of the two content types, or breaks the protocol or a limit.
+    """
+    address = topics.parse_infer(message.topic)
+    request = _read_json(message, address, limits) if _is_json(message) else _read_binary(message, limits)
+    path = reply_path(topics, message, message.response_topic or request.response_topic)
+    binary = request.parameters.get("binary_data_output") is True
+    deadline = float("inf") if request.timeout_us is None else received + request.timeout_us / 1e6
+    return Ticket(request, address, replace(path, binary=binary), received, deadline)
+
+
+def write_reply(path: ReplyPath, response: InferResponse, arrays: Mapping[str, Array]) -> Message:
+    """Make the message that answers a request, in the form in which the request came.
+
+    Args:
+        path: Where it goes.
+        response: What it says; its outputs are used for the binary form.
+        arrays: The outputs before encoding; used for the JSON form.
+    """
+    properties: tuple[tuple[str, str], ...] = ()
+    if path.is_json:
+        payload, length = oip_json.encode_response(response, arrays=arrays, binary=path.binary)
+        if length is not None:
+            properties = ((HEADER_LENGTH, str(length)),)
+    else:
+        payload = envelope.encode_response(response)
+    return Message(
+        topic=path.topic,
+        payload=payload,
+        content_type=oip_json.CONTENT_TYPE if path.is_json else envelope.CONTENT_TYPE,
+        correlation_data=path.correlation_data,
+        user_properties=properties,
+    )
+
+
+def _is_json(message: Message) -> bool:
+    """Tell JSON by its Content Type, or by its first byte where there is none (`mosquitto_pub` without options)."""
+    if message.content_type:
+        return message.content_type.startswith(oip_json.CONTENT_TYPE)
+    return bytes(message.payload[:16]).lstrip()[:1] == b"{"
+
+
+def _read_binary(message: Message, limits: Limits) -> InferRequest:
+    return envelope.decode_request(message.payload, limits)
+
+
+def _read_json(message: Message, address: InferAddress, limits: Limits) -> InferRequest:
+    length = dict(message.user_properties).get(HEADER_LENGTH, "")
+    return oip_json.decode_request(
+        message.payload,
+        address.model,
+        address.version,
+        header_length=int(length) if length.isdecimal() else None,
+        limits=limits,
+    )

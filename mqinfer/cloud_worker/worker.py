@@ -1,0 +1,224 @@
+"""One model on one broker connection: takes requests from the shared channel and its lane, and answers each.
+
+Life of a request: the link's thread takes it in (`_receive`), a thread of the crew reads and prepares it (`_decode`),
+one runs it in a batch (`_run`) and answers (`_finish`). Shutting down goes in this order: state `draining`,
+unsubscribe, finish what is in hand, state `stopped`, disconnect.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mqinfer.broker.link import ConnectionHandler, Link, Message, ignore_ack
+from mqinfer.cloud_worker.answers import Answers
+from mqinfer.cloud_worker.batcher import Batcher
+from mqinfer.cloud_worker.crew import Crew
+from mqinfer.cloud_worker.load import LoadMeter
+from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.service import Completed, InferenceService, Prepared
+from mqinfer.cloud_worker.ticket import Ticket, read_ticket
+from mqinfer.models.loading import LoadedModel
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.card_json import card_to_json
+from mqinfer.protocol.errors import Expired, MqinferError, NotConnected, Rejected
+from mqinfer.protocol.types import Timings
+from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
+
+__all__ = ["LinkMaker", "Worker"]
+
+log = logging.getLogger("mqinfer.cloud_worker")
+LinkMaker = Callable[[str, Message, ConnectionHandler], Link]
+"""Makes a link from a client id, a will and a handler for its connections."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Work:
+    """A request between decoding and running; times in seconds of the worker's clock."""
+
+    ticket: Ticket
+    prepared: Prepared
+    started: float
+    ready: float
+
+
+class Worker:
+    """Serves one loaded model until it is stopped."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        make_link: LinkMaker,
+        options: WorkerOptions,
+        *,
+        is_default: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; `start` connects.
+
+        Args:
+            model: Loaded and warm.
+            make_link: How to reach the broker.
+            options: Name, bounds and topics.
+            is_default: Whether requests without a version are for this one.
+            clock: In seconds.
+        """
+        self._model = model
+        self._options = options
+        self._is_default = is_default
+        self._clock = clock
+        self._service = InferenceService(model, options.limits)
+        self._meter = LoadMeter()
+        self._boot = int.from_bytes(os.urandom(4))
+        self._status = WorkerStatus.READY
+        batching = model.config.dynamic_batching
+        delay = batching.max_queue_delay_microseconds / 1e6 if batching else 0.0
+        self._crew: Crew[tuple[Message, float], _Work] = Crew(
+            Batcher(self._service.max_rows, delay), self._decode, self._run, options.threads, clock
+        )
+        self._answers = Answers(self._service, options, self._meter, lambda: self._crew.depth, self._publish)
+        self._link = make_link(options.name, self._state_message(WorkerStatus.LOST), self._on_connection)
+
+    @property
+    def name(self) -> str:
+        """The worker's name in its topics and replies."""
+        return self._options.name
+
+    @property
+    def card(self) -> ModelCard:
+        """The card of the model that it serves."""
+        return self._model.card
+
+    def counters(self) -> dict[str, int]:
+        """Copy the counters: replies by outcome, and what was dropped by reason."""
+        return self._meter.counters()
+
+    def start(self, timeout: float = 10.0) -> None:
+        """Connect, say `ready`, and take requests.
+
+        Raises:
+            BrokerUnreachable: No broker answers.
+            NotAuthorized: The broker refused the credentials or a subscription.
+        """
+        self._crew.start()
+        self._link.open(timeout)
+        for topic_filter, share in self._subscriptions():
+            self._link.subscribe(topic_filter, self._receive, share=share)
+        log.info("worker %s serves %s", self.name, self._model.card.name)
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """Drain and disconnect.
+
+        Args:
+            timeout: For what is in hand, in seconds.
+        """
+        self._status = WorkerStatus.DRAINING
+        self._announce()
+        for topic_filter, share in self._subscriptions():
+            self._link.unsubscribe(topic_filter, share=share)
+        if not self._crew.drain(timeout):
+            log.warning("worker %s stops with work in hand after %g s", self.name, timeout)
+        self._crew.stop()
+        self._status = WorkerStatus.STOPPED
+        self._announce()
+        self._link.close()
+        self._model.backend.close()
+
+    def _subscriptions(self) -> list[tuple[str, str | None]]:
+        topics, card = self._options.topics, self._model.card
+        shared = [topics.infer_filter(card.name, card.version)]
+        if self._is_default:
+            shared.append(topics.infer_filter(card.name))
+        return [*((topic, self._options.group) for topic in shared), (topics.lane_filter(self.name), None)]
+
+    def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
+        if connected:
+            self._announce()
+
+    def _announce(self) -> None:
+        """Publish card and state, retained, so that whoever comes later knows."""
+        topics, card = self._options.topics, self._model.card
+        try:
+            if self._is_default and self._status is WorkerStatus.READY:
+                self._link.publish(Message(topics.card(card.name), card_to_json(card), retain=True), ignore_ack)
+            self._link.publish(self._state_message(self._status), ignore_ack)
+        except NotConnected:
+            log.info("not connected; the state is published with the next connection")
+
+    def _state_message(self, status: WorkerStatus) -> Message:
+        load = self._meter.load(self._crew.depth)
+        state = WorkerState(
+            worker=self.name,
+            status=status,
+            boot=self._boot,
+            models=((self._model.card.name, self._model.card.version),),
+            capacity=self._options.capacity,
+            depth=load.depth,
+            service_time_us=load.service_time_us,
+            counters=self._meter.counters(),
+        )
+        return Message(self._options.topics.worker_state(self.name), state.to_json(), retain=True)
+
+    def _receive(self, message: Message) -> None:
+        if self._crew.depth < self._options.capacity:
+            self._crew.receive((message, self._clock()))
+        else:
+            self._answers.refuse(message, Rejected(f"worker {self.name} has {self._options.capacity} requests in hand"))
+
+    def _publish(self, message: Message) -> None:
+        self._link.publish(message, ignore_ack)
+
+    def _decode(self, job: tuple[Message, float]) -> None:
+        message, received = job
+        started = self._clock()
+        try:
+            ticket = read_ticket(self._options.topics, message, received, self._options.limits)
+        except MqinferError as error:
+            self._answers.refuse(message, error)
+            return
+        if not self._answers.is_new(ticket):
+            return
+        try:
+            self._check_deadline(ticket)
+            prepared = self._service.prepare(ticket.request)
+        except MqinferError as error:
+            self._answers.answer(ticket, error, Timings())
+            return
+        work = _Work(ticket, prepared, started, self._clock())
+        self._crew.add(work, prepared.key, prepared.rows)
+
+    def _check_deadline(self, ticket: Ticket) -> None:
+        late = self._clock() - ticket.deadline
+        if late > 0:
+            raise Expired(f"the deadline passed {late * 1e3:.1f} ms before worker {self.name} came to it")
+
+    def _run(self, batch: Sequence[_Work]) -> Callable[[], None]:
+        now = self._clock()
+        alive = [work for work in batch if now <= work.ticket.deadline]
+        completed = self._service.run([work.prepared for work in alive]) if alive else []
+        if alive:
+            self._meter.served(self._clock() - now, len(alive))
+        return lambda: self._finish(batch, dict(zip(map(id, alive), completed, strict=True)), now)
+
+    def _finish(self, batch: Sequence[_Work], completed: dict[int, Completed], ran: float) -> None:
+        for work in batch:
+            done = completed.get(id(work))
+            if done is None:
+                late = Expired(f"the deadline passed in the queue of worker {self.name}")
+                self._answers.answer(work.ticket, late, Timings())
+            else:
+                self._answer_completed(work, done, ran)
+
+    def _answer_completed(self, work: _Work, done: Completed, ran: float) -> None:
+        queued = work.started - work.ticket.received + ran - work.ready
+        timings = Timings(
+            server_queue=max(0, round(queued * 1e9)),
+            decode=work.prepared.decode_ns,
+            preprocess=work.prepared.preprocess_ns,
+            inference=done.inference_ns,
+            postprocess=done.postprocess_ns,
+        )
+        self._answers.answer(work.ticket, done.error, timings, done.outputs)

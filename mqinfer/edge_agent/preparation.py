@@ -1,0 +1,111 @@
+"""From a recorded frame to the tensor that travels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mqinfer.bags.decode import to_rgb
+from mqinfer.bags.demosaic import Demosaic
+from mqinfer.bags.frame import CompressedImage, Frame
+from mqinfer.codecs import available_encodings, encode_tensor, encoded_image, parse_encoding, probe_image
+from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.statistics import EdgeStage
+from mqinfer.models.image import fit
+from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.errors import ConfigError, MqinferError
+from mqinfer.protocol.types import EncodedTensor
+
+__all__ = ["PreparedFrame", "Preparer", "RecordStage", "choose_encoding"]
+
+RecordStage = Callable[[EdgeStage, int], None]
+"""Takes how long a stage took, in nanoseconds."""
+_RGB = {"image_encoding": "rgb8"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedFrame:
+    """A frame, ready to be sent.
+
+    Attributes:
+        tensor: The model's image input.
+        picture: Gives what the model will see, for the sinks; decodes it only then where the frame passed untouched.
+        bytes_raw: Size of the pixels before encoding.
+    """
+
+    tensor: EncodedTensor
+    picture: Callable[[], Picture]
+    bytes_raw: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preparer:
+    """Turns frames into the image input of one model. Thread-safe.
+
+    Attributes:
+        contract: Size and name of the input.
+        encoding: Codec, such as `jpeg:90`.
+        demosaic: For Bayer mosaics.
+        bit_depth: True bits of 16-bit samples; None for 16.
+    """
+
+    contract: ImageContract
+    encoding: str
+    demosaic: Demosaic = Demosaic.BILINEAR
+    bit_depth: int | None = None
+
+    def prepare(self, frame: Frame, record: RecordStage) -> PreparedFrame:
+        """Demosaic, resize and encode; a JPEG that fits as it is passes untouched.
+
+        Raises:
+            BadImage: The frame can't be turned into pixels.
+            BadEncoding: The codec can't carry pictures.
+        """
+        if isinstance(frame.image, CompressedImage):
+            untouched = self._pass_through(frame.image)
+            if untouched:
+                return untouched
+        started = time.perf_counter_ns()
+        pixels = to_rgb(frame.image, demosaic=self.demosaic, bit_depth=self.bit_depth)
+        decoded = time.perf_counter_ns()
+        height, width = pixels.shape[:2]
+        picture = fit(pixels, self.contract.width or width, self.contract.height or height)
+        resized = time.perf_counter_ns()
+        tensor = encode_tensor(self.contract.input, picture[None], self.encoding, _RGB)
+        record(EdgeStage.DEMOSAIC, decoded - started)
+        record(EdgeStage.RESIZE, resized - decoded)
+        record(EdgeStage.ENCODE, time.perf_counter_ns() - resized)
+        return PreparedFrame(tensor, lambda: picture, picture.nbytes)
+
+    def _pass_through(self, image: CompressedImage) -> PreparedFrame | None:
+        """Send recorded JPEG bytes as they are, where the size fits and JPEG is what was asked for."""
+        if parse_encoding(self.encoding).name != "jpeg" or "bayer" in image.format:
+            return None
+        try:
+            info = probe_image(image.data)
+        except MqinferError:
+            return None  # the decoder says better what is wrong with it
+        fits = (self.contract.width or info.width, self.contract.height or info.height) == (info.width, info.height)
+        if info.format != "jpeg" or info.channels != 3 or info.progressive or not fits:
+            return None
+        tensor = encoded_image(self.contract.input, image.data, _RGB)
+        return PreparedFrame(tensor, lambda: to_rgb(image), info.width * info.height * 3)
+
+
+def choose_encoding(wish: str | None, card: ModelCard) -> str:
+    """Check a wished codec against what the worker can decode, or choose one.
+
+    Args:
+        wish: Such as `jpeg:90`; None for the best that the worker takes: JPEG at quality 90, else lossless LZ4.
+        card: The model's.
+
+    Raises:
+        ConfigError: The codec is unknown, or the worker can't decode it.
+    """
+    if wish is None:
+        return "jpeg:90" if "jpeg" in card.encodings and "jpeg" in available_encodings() else "lz4"
+    name = parse_encoding(wish).name
+    if name not in card.encodings:
+        raise ConfigError(f"the worker of {card.name!r} can't decode {name!r}; it takes {', '.join(card.encodings)}")
+    return wish

@@ -1,0 +1,148 @@
+"""A replay from beginning to end: open everything, run, say what happened, close everything."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from mqinfer.bags.demosaic import Demosaic
+from mqinfer.bags.frame import Frame, FrameSource
+from mqinfer.bags.pacing import Pacer, replay
+from mqinfer.bags.sources import open_source
+from mqinfer.client.cards import CardShelf
+from mqinfer.client.requester import Requester
+from mqinfer.edge_agent.preparation import Preparer, choose_encoding
+from mqinfer.edge_agent.progress import Goal, progress
+from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.sinks.opening import SINK_KINDS, SinkSet, open_sinks
+from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
+from mqinfer.edge_agent.summary import RunInfo
+from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.errors import ConfigError, SourceError
+
+__all__ = ["ReplaySettings", "SessionReport", "run_session"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySettings:
+    """What `mqinfer replay` was asked for.
+
+    Attributes:
+        source: Bag, video, folder or camera.
+        options: The model, and how frames are sent.
+        topics: Image topics; none for all.
+        rate: 1 as recorded, 0 as fast as results allow.
+        start: Seconds after the first frame.
+        duration: Seconds, or None for all.
+        loop: Begin again at the end.
+        encoding: Codec of the frames; None for the best that the worker takes.
+        demosaic: For Bayer mosaics.
+        bit_depth: True bits of 16-bit samples.
+        output: Folder for the results, or None for no files.
+        sinks: What to write there.
+        picture_every: A picture of every so-manieth frame.
+        card_timeout: Seconds to wait for the model's card.
+    """
+
+    source: str
+    options: ReplayOptions
+    topics: Sequence[str] = ()
+    rate: float = 0.0
+    start: float = 0.0
+    duration: float | None = None
+    loop: bool = False
+    encoding: str | None = None
+    demosaic: Demosaic = Demosaic.BILINEAR
+    bit_depth: int | None = None
+    output: Path | None = None
+    sinks: Sequence[str] = field(default=SINK_KINDS)
+    picture_every: int = 10
+    card_timeout: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReport:
+    """What a replay came to.
+
+    Attributes:
+        snapshot: The counters; they balance.
+        run: What it was about, and the files written.
+        broke_off: Why the source ended early, or None.
+    """
+
+    snapshot: Snapshot
+    run: RunInfo
+    broke_off: SourceError | None = None
+
+
+def run_session(
+    settings: ReplaySettings, requester: Requester, broker: str, stop: threading.Event, console: Console
+) -> SessionReport:
+    """Replay a source against a model.
+
+    Args:
+        settings: What was asked for.
+        requester: Connected.
+        broker: How the summary names the broker.
+        stop: Ends the replay early; what is in flight is still waited for.
+        console: For the progress display.
+
+    Raises:
+        SourceError: The source can't be opened.
+        ModelNotFound: Nobody serves the model.
+        ConfigError: A setting is wrong, the model takes no pictures, or a file can't be written.
+    """
+    options = settings.options
+    with closing(_open(settings)) as source:
+        card = CardShelf(requester.link, requester.config.topics).get(options.model, settings.card_timeout)
+        encoding = choose_encoding(settings.encoding, card)
+        preparer = Preparer(_contract(card), encoding, settings.demosaic, settings.bit_depth)
+        statistics = ReplayStatistics()
+        sinks = _open_sinks(settings, card)
+        broke_off = None
+        try:
+            with progress(statistics, _goal(settings, source), console):
+                Replay(requester, preparer, options, statistics, sinks).run(
+                    _frames(settings, source, stop), stop.is_set
+                )
+        except SourceError as error:
+            broke_off = error
+        finally:
+            files = sinks.close()
+    snapshot = statistics.snapshot()
+    snapshot.check()
+    version = options.version or card.version
+    return SessionReport(snapshot, RunInfo(card.name, version, card.model_hash, broker, encoding, files), broke_off)
+
+
+def _open(settings: ReplaySettings) -> FrameSource:
+    return open_source(settings.source, topics=settings.topics, start=settings.start, duration=settings.duration)
+
+
+def _frames(settings: ReplaySettings, source: FrameSource, stop: threading.Event) -> Iterator[Frame]:
+    return replay(source, Pacer(settings.rate, wait=stop.wait), loop=settings.loop, is_stopped=stop.is_set)
+
+
+def _open_sinks(settings: ReplaySettings, card: ModelCard) -> SinkSet:
+    if settings.output is None:
+        return SinkSet(())
+    return open_sinks(settings.output, card, settings.sinks, picture_every=settings.picture_every)
+
+
+def _goal(settings: ReplaySettings, source: FrameSource) -> Goal:
+    counts = [stream.count for stream in source.streams() if stream.is_image]
+    known = None not in counts and not settings.loop
+    total = sum(count or 0 for count in counts) if known else None
+    return Goal(total, settings.options.window, f"{settings.source} -> {settings.options.model}")
+
+
+def _contract(card: ModelCard) -> ImageContract:
+    if card.image is None:
+        inputs = ", ".join(f"{spec.name} {spec.datatype}{list(spec.shape)}" for spec in card.inputs)
+        raise ConfigError(f"model {card.name!r} takes no pictures; its inputs are {inputs}")
+    return card.image
