@@ -16,8 +16,9 @@ from mqinfer.models.backends.graph_ends import reaching, unconsumed
 from mqinfer.models.backends.tensorflow_backend import (
     TensorFlowBackend,
     TensorFlowModel,
-    discover_specs,
     has_datatype,
+    input_specs,
+    output_specs,
 )
 from mqinfer.models.load_options import LoadOptions, Stated
 from mqinfer.models.tensorflow_runtime import import_tensorflow, loading, settle_device
@@ -27,6 +28,8 @@ __all__ = ["load"]
 
 log = logging.getLogger("mqinfer.models")
 
+_RANKS = 6
+"""Ranks that are tried on a placeholder whose file leaves it open: 0 to 5 (a batch of colour films)."""
 _VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
 
 
@@ -42,7 +45,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
     device = settle_device(tensorflow, options.device, options.threads)
     with loading(tensorflow, path):
         definition = _read(tensorflow, path)
-        _state_open_shapes(tensorflow, definition, options.inputs)
+        _close_open_shapes(tensorflow, definition, options.inputs)
         wrapped = tensorflow.compat.v1.wrap_function(
             lambda: tensorflow.graph_util.import_graph_def(definition, name=""), []
         )
@@ -57,8 +60,8 @@ def load(path: Path, options: LoadOptions) -> Backend:
         "tensorflow_graphdef",
         path,
         call,
-        discover_specs(inputs, options.inputs, path),
-        discover_specs(outputs, options.outputs, path),
+        input_specs(inputs, options.inputs, path),
+        output_specs(outputs, options.outputs, path),
     )
     return TensorFlowBackend(tensorflow, model, device)
 
@@ -71,13 +74,32 @@ def _read(tensorflow: Any, path: Path) -> Any:
     return definition
 
 
-def _state_open_shapes(tensorflow: Any, definition: Any, stated: Mapping[str, Stated]) -> None:
-    """Give placeholders of unknown rank the stated shape before TensorFlow infers all others from it."""
+def _close_open_shapes(tensorflow: Any, definition: Any, stated: Mapping[str, Stated]) -> None:
+    """Give placeholders of unknown rank a shape, stated or deduced; TensorFlow infers all others from it."""
     for node in definition.node:
-        shape = stated.get(node.name, Stated()).shape
-        if node.op == "Placeholder" and shape and _is_open(node, definition.versions.producer):
-            sizes = [None if size == -1 else size for size in shape]
-            node.attr["shape"].shape.CopyFrom(tensorflow.TensorShape(sizes).as_proto())
+        if node.op == "Placeholder" and _is_open(node, definition.versions.producer):
+            shape = stated.get(node.name, Stated()).shape
+            if shape is None:
+                tried = [(-1,) * rank for rank in range(_RANKS)]
+                accepted = [each for each in tried if _accepts(tensorflow, definition, node, each)]
+                shape = accepted[0] if len(accepted) == 1 else None
+            _set_shape(tensorflow, node, shape)
+
+
+def _accepts(tensorflow: Any, definition: Any, node: Any, shape: tuple[int, ...]) -> bool:
+    """Tell whether the graph's operations can work on a placeholder of this shape: a convolution wants four axes."""
+    _set_shape(tensorflow, node, shape)
+    try:
+        with tensorflow.Graph().as_default():
+            tensorflow.graph_util.import_graph_def(definition, name="")
+    except ValueError:
+        return False
+    return True
+
+
+def _set_shape(tensorflow: Any, node: Any, shape: tuple[int, ...] | None) -> None:
+    sizes = None if shape is None else [None if size == -1 else size for size in shape]
+    node.attr["shape"].shape.CopyFrom(tensorflow.TensorShape(sizes).as_proto())
 
 
 def _is_open(node: Any, producer: int) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mqinfer.models.backend import Backend
-from mqinfer.models.backends.tensorflow_backend import TensorFlowBackend, TensorFlowModel, discover_specs
+from mqinfer.models.backends.tensorflow_backend import TensorFlowBackend, TensorFlowModel, input_specs, output_specs
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.models.tensorflow_runtime import import_tensorflow, loading, settle_device
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
@@ -45,8 +45,8 @@ def load(path: Path, options: LoadOptions) -> Backend:
         "tensorflow_savedmodel",
         path,
         call,
-        discover_specs(function.structured_input_signature[1], options.inputs, path),
-        discover_specs(function.structured_outputs, options.outputs, path),
+        input_specs(function.structured_input_signature[1], options.inputs, path),
+        output_specs(function.structured_outputs, options.outputs, path),
     )
     return TensorFlowBackend(tensorflow, model, device)
 

@@ -15,7 +15,7 @@ from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["TensorFlowBackend", "TensorFlowModel", "discover_specs", "has_datatype"]
+__all__ = ["TensorFlowBackend", "TensorFlowModel", "has_datatype", "input_specs", "output_specs"]
 
 _DATATYPES = {
     "bool": Datatype.BOOL,
@@ -39,10 +39,26 @@ def has_datatype(tensor: Any) -> bool:
     return tensor.dtype.base_dtype.name in _DATATYPES
 
 
-def discover_specs(tensors: Mapping[str, Any], stated: Mapping[str, Stated], path: Path) -> tuple[TensorSpec, ...]:
-    """Read names, datatypes and shapes off TensorFlow's tensors or tensor specifications, in their order.
+def input_specs(tensors: Mapping[str, Any], stated: Mapping[str, Stated], path: Path) -> tuple[TensorSpec, ...]:
+    """Read names, datatypes and shapes of a model's inputs off TensorFlow's tensors or tensor specifications.
 
-    Where the rank is unknown, the stated shape is taken, and else [-1].
+    Strings of unknown rank (serialised examples, in TensorFlow 1) are a list of them.
+
+    Raises:
+        ModelNotLoadable: A datatype that the Open Inference Protocol doesn't have, or a rank that nobody states.
+        ConfigError: A stated shape or name contradicts the model.
+    """
+    for name, tensor in tensors.items():
+        if tensor.shape.rank is None and tensor.dtype.name != "string" and stated.get(name, Stated()).shape is None:
+            raise ModelNotLoadable(
+                f"{path}: the file leaves the rank of the input {name!r} open; state its shape in model.toml: "
+                f'[[input]] name = "{name}", dims = [...]'
+            )
+    return output_specs(tensors, stated, path)
+
+
+def output_specs(tensors: Mapping[str, Any], stated: Mapping[str, Stated], path: Path) -> tuple[TensorSpec, ...]:
+    """Do the same for outputs; where the rank is unknown, the stated shape is taken, and else [-1].
 
     Raises:
         ModelNotLoadable: A datatype that the Open Inference Protocol doesn't have.

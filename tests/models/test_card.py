@@ -1,0 +1,137 @@
+"""Batch axis, image contract and content hash: what a card says beyond the file's own words."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from mqinfer.errors import ConfigError
+from mqinfer.models.batching_axis import max_batch_size
+from mqinfer.models.content_hash import model_hash
+from mqinfer.models.image_contract import image_contract
+from mqinfer.protocol.card import ColourOrder, ImageContract, Layout
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.types import TensorSpec
+
+Shape = tuple[int, ...]
+
+
+def spec(shape: Shape, datatype: Datatype = Datatype.FP32, name: str = "x") -> TensorSpec:
+    """Make a specification."""
+    return TensorSpec(name, datatype, shape)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "expected"),
+    [
+        ([(-1, 4)], [(-1, 2)], 8),
+        ([(-1, 4), (-1,)], [(-1, 2), (-1,)], 8),
+        ([(1, 1, 28, 28)], [(1, 10)], 1),
+        ([(1, 4)], [(-1,)], 1),
+        ([(-1, 4)], [(10,)], 0),
+        ([(-1, 4)], [()], 0),
+        ([(-1, 4), (1, 4)], [(-1,)], 0),
+        ([(-1, 4), ()], [(-1,)], 0),
+        ([(4, 4)], [(4,)], 0),
+        ([()], [()], 0),
+        ([], [(-1,)], 0),
+    ],
+)
+def test_batch_axis_is_discovered(inputs: list[Shape], outputs: list[Shape], expected: int) -> None:
+    """Every first axis open: 8. Every input's fixed at 1: 1. Anything else: none."""
+    assert max_batch_size([spec(shape) for shape in inputs], [spec(shape) for shape in outputs]) == expected
+
+
+def test_stated_batch_size() -> None:
+    """The configuration decides, within what the axes allow."""
+    assert max_batch_size([spec((-1, 4))], [spec((10,))], 32) == 32
+    assert max_batch_size([spec((-1, 4))], [spec((-1,))], 0) == 0
+    assert max_batch_size([spec((1, 4))], [spec((1,))], 1) == 1
+    for shape in [(1, 4), (4, 4), ()]:
+        with pytest.raises(ConfigError, match="max_batch_size = 2"):
+            max_batch_size([spec(shape)], [], 2)
+
+
+def contract(width: int | None, height: int | None, colour: ColourOrder, layout: Layout) -> ImageContract:
+    """Make a contract of the input `x`."""
+    return ImageContract("x", width, height, colour, layout)
+
+
+@pytest.mark.parametrize(
+    ("shape", "datatype", "expected"),
+    [
+        ((1, 608, 968, 3), Datatype.UINT8, contract(968, 608, ColourOrder.RGB, Layout.NHWC)),
+        ((-1, 3, 224, 320), Datatype.FP32, contract(320, 224, ColourOrder.RGB, Layout.NCHW)),
+        ((1, 1, 28, 28), Datatype.FP32, contract(28, 28, ColourOrder.MONO, Layout.NCHW)),
+        ((-1, -1, -1, 1), Datatype.UINT8, contract(None, None, ColourOrder.MONO, Layout.NHWC)),
+        ((480, 640, 3), Datatype.UINT8, contract(640, 480, ColourOrder.RGB, Layout.NHWC)),
+        ((-1, 128, 3), Datatype.FP32, None),
+        ((1, 8, 8, 3), Datatype.INT64, None),
+        ((1, 8, 8, 4), Datatype.FP32, None),
+        ((-1, 3), Datatype.UINT8, None),
+        ((), Datatype.UINT8, None),
+    ],
+)
+def test_image_inputs_are_recognised(shape: Shape, datatype: Datatype, expected: ImageContract | None) -> None:
+    """By three or one channels, last or second; a sequence of vectors is no picture."""
+    assert image_contract([spec(shape, datatype), spec((-1, 9), name="other")], None) == expected
+
+
+def test_two_pictures_are_ambiguous() -> None:
+    """With two candidates nothing is assumed; the configuration may name one."""
+    inputs = [spec((1, 8, 8, 3)), spec((1, 4, 4, 3), name="y")]
+    assert image_contract(inputs, None) is None
+    named = image_contract(inputs, ImageContract("y"))
+    assert named is not None
+    assert (named.width, named.height) == (4, 4)
+    with pytest.raises(ConfigError, match=r"image\.input = ''"):
+        image_contract(inputs, ImageContract(""))
+
+
+@pytest.mark.parametrize(
+    ("stated", "told"),
+    [
+        (ImageContract("z"), "must be one of x"),
+        (ImageContract("x", width=9), "image.width = 9: the model takes 8 only"),
+        (ImageContract("x", layout=Layout.NCHW), "layout NCHW with colour rgb does not fit"),
+        (ImageContract("x", colour=ColourOrder.MONO), "colour mono does not fit"),
+        (ImageContract("x", layout=Layout.NHW), "layout NHW"),
+    ],
+)
+def test_contradicting_image_tables(stated: ImageContract, told: str) -> None:
+    """A table that the input can't satisfy is refused."""
+    with pytest.raises(ConfigError, match=told):
+        image_contract([spec((1, 6, 8, 3))], stated)
+
+
+def test_mono_without_a_channel_axis() -> None:
+    """NHW is never assumed, but may be stated; sizes of open axes may be, too."""
+    stated = ImageContract("x", colour=ColourOrder.MONO, layout=Layout.NHW)
+    completed = image_contract([spec((-1, 6, 8))], stated)
+    assert completed is not None
+    assert (completed.width, completed.height) == (8, 6)
+    open_sizes = image_contract([spec((-1, -1, -1, 3))], ImageContract("", width=20, height=10))
+    assert open_sizes == ImageContract("x", width=20, height=10)
+
+
+def test_hash_of_a_file_is_sha256sum(tmp_path: Path) -> None:
+    """A user can compare it with a tool of his own."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"abc" * 1_000_000)
+    assert model_hash(path) == f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
+def test_hash_of_a_folder(tmp_path: Path) -> None:
+    """It depends on names and contents alone, not on the order in which files were made."""
+    files = {"saved_model.pb": b"1", "variables/index": b"2", "assets/a": b""}
+    for folder, names in (("one", list(files)), ("two", list(files)[::-1])):
+        for name in names:
+            path = tmp_path / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(files[name])
+    first = model_hash(tmp_path / "one")
+    assert first == model_hash(tmp_path / "two")
+    (tmp_path / "two" / "variables" / "index").write_bytes(b"3")
+    assert first != model_hash(tmp_path / "two")
+    (tmp_path / "one" / "assets" / "a").rename(tmp_path / "one" / "assets" / "b")
+    assert first != model_hash(tmp_path / "one")

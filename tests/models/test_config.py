@@ -1,0 +1,159 @@
+"""`model.toml`: Triton's names, and errors that tell what to write instead."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqinfer.errors import ConfigError
+from mqinfer.models.config import (
+    DynamicBatching,
+    InstanceGroup,
+    InstanceKind,
+    ModelConfig,
+    TensorConfig,
+    VersionPolicy,
+    WarmUp,
+    read_config,
+)
+from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout
+from mqinfer.protocol.datatypes import Datatype
+
+EVERYTHING = """
+name = "road"
+platform = "onnx_onnxv1"
+max_batch_size = 4
+default_model_filename = "net.onnx"
+
+[dynamic_batching]
+preferred_batch_size = [2, 4]
+max_queue_delay_microseconds = 2000
+
+[[instance_group]]
+count = 2
+kind = "KIND_GPU"
+gpus = [0, 1]
+
+[version_policy]
+specific = { versions = [3, 5] }
+
+[[model_warmup]]
+count = 3
+
+[parameters]
+signature = "predict"
+
+[[input]]
+name = "x"
+dims = [-1, 3]
+data_type = "TYPE_STRING"
+
+[image]
+input = "x"
+width = 968
+height = 608
+colour = "bgr"
+layout = "NCHW"
+scale = 0.00392156862745098
+mean = [0.1, 0.2, 0.3]
+std = 0.5
+
+[[classes]]
+name = "road"
+colour = [128, 64, 128]
+"""
+
+
+def read(tmp_path: Path, text: str) -> ModelConfig:
+    """Write and read a `model.toml`."""
+    path = tmp_path / "model.toml"
+    path.write_text(text)
+    return read_config(path)
+
+
+def test_every_key_arrives(tmp_path: Path) -> None:
+    """Each key ends in its field, converted."""
+    assert read(tmp_path, EVERYTHING) == ModelConfig(
+        name="road",
+        backend="onnx_onnxv1",
+        max_batch_size=4,
+        default_model_filename="net.onnx",
+        dynamic_batching=DynamicBatching((2, 4), 2000),
+        instance_group=InstanceGroup(2, InstanceKind.GPU, (0, 1)),
+        version_policy=VersionPolicy(specific=(3, 5)),
+        model_warmup=WarmUp(3),
+        parameters={"signature": "predict"},
+        input=(TensorConfig("x", (-1, 3), Datatype.BYTES),),
+        image=ImageContract("x", 968, 608, ColourOrder.BGR, Layout.NCHW, 1 / 255, (0.1, 0.2, 0.3), (0.5,)),
+        classes=(ClassInfo("road", (128, 64, 128)),),
+    )
+
+
+def test_no_file_means_read_it_from_the_model(tmp_path: Path) -> None:
+    """Without a file, and with an empty one, every field keeps its default."""
+    assert read_config(tmp_path / "model.toml") == ModelConfig() == read(tmp_path, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("max_batchsize = 3", ["max_batchsize", "did you mean 'max_batch_size'?"]),
+        ("colour = 1\nfoo = 2", ["'colour'", "'foo'", "keys here"]),
+        ("max_batch_size = -1", ["max_batch_size = -1", "at least 0"]),
+        ("max_batch_size = true", ["max_batch_size = True", "whole number"]),
+        ('max_batch_size = "8"', ["max_batch_size = '8'"]),
+        ("[dynamic_batching]\npreferred_batch_size = [2, 0]", ["dynamic_batching.preferred_batch_size[1] = 0"]),
+        ("dynamic_batching = 3", ["dynamic_batching = 3", "a table with the keys preferred_batch_size"]),
+        ("[[instance_group]]\nkind = 'KIND_TPU'", ["kind = 'KIND_TPU'", "KIND_CPU, KIND_GPU, KIND_AUTO"]),
+        ("[[instance_group]]\n[[instance_group]]", ["instance_group", "several of them"]),
+        ("[version_policy]\nlatest={}\nall={}", ["version_policy", "exactly one of"]),
+        ("[version_policy]", ["exactly one of"]),
+        ("[version_policy]\nlatest={num_versions=0}", ["version_policy.latest.num_versions = 0"]),
+        ("[image]\ncolor = 'rgb'", ["'color', did you mean 'colour'?"]),
+        ("[image]\nlayout = 'NWHC'", ["image.layout = 'NWHC'", "NHWC, NCHW"]),
+        ("[image]\nmean = [1, 2]", ["image.mean", "one number or 3"]),
+        ("[image]\nstd = 0", ["image.std", "divided"]),
+        ("[image]\nmean = []", ["image.mean = []"]),
+        ("[[classes]]\nname = 'a'\ncolour = [1, 2]", ["classes[0].colour = [1, 2]", "three numbers"]),
+        ("[[classes]]\nname = 'a'", ["classes[0]", "colour"]),
+        ("[parameters]\na = [1]", ["parameters.a = [1]"]),
+        ("parameters = 1", ["parameters = 1", "table"]),
+        ("max_batch_size = ", ["no valid TOML"]),
+    ],
+)
+def test_errors_name_file_key_value_and_what_is_allowed(tmp_path: Path, text: str, told: list[str]) -> None:
+    """A reader of the message knows what to change, and where."""
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text)
+    for part in [str(tmp_path / "model.toml"), *told]:
+        assert part in str(caught.value)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    """A binary file in the place of the configuration is named."""
+    (tmp_path / "model.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_config(tmp_path / "model.toml")
+
+
+def test_triton_keys_without_effect_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A configuration that Triton would take loads, and says what has no effect."""
+    with caplog.at_level(logging.WARNING, "mqinfer.models"):
+        read(tmp_path, "[optimization]\n[dynamic_batching]\npriority_levels = 2")
+    assert "optimization is known to Triton but does nothing here" in caplog.text
+    assert "dynamic_batching.priority_levels" in caplog.text
+
+
+@given(st.sets(st.integers(0, 50), min_size=1), st.integers(1, 60))
+def test_latest_keeps_the_highest_numbers(versions: set[int], latest: int) -> None:
+    """The policy `latest` selects the n highest, ascending."""
+    selected = VersionPolicy(latest=latest).select(tuple(versions))
+    assert list(selected) == sorted(versions)[-latest:]
+
+
+def test_all_and_specific() -> None:
+    """`all` selects everything, `specific` what is both named and there."""
+    assert VersionPolicy(all=True).select((3, 1)) == (1, 3)
+    assert VersionPolicy(specific=(3, 9)).select((1, 3)) == (3,)

@@ -1,0 +1,151 @@
+"""From a file to a back end and a card, and what is said of files that are no models."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mqinfer.errors import ConfigError, ModelNotLoadable
+from mqinfer.models.config import InstanceGroup, InstanceKind, ModelConfig, TensorConfig, read_config
+from mqinfer.models.device import DeviceWish, parse_device
+from mqinfer.models.load_options import Stated
+from mqinfer.models.loading import load_model, load_options, platform_of
+from mqinfer.models.repository import ModelVersion, Repository
+from mqinfer.protocol.card import ImageContract
+from mqinfer.protocol.datatypes import Datatype
+
+WriteOnnx = Callable[..., Path]
+
+
+def test_a_model_from_the_repository(write_onnx: WriteOnnx, repository: Path) -> None:
+    """Scan, load, run: the card holds what the file and the configuration say."""
+    write_onnx(repository / "road" / "7" / "model.onnx", "UINT8", ("n", 6, 8, 3))
+    config = "max_batch_size = 4\n[image]\ncolour = 'bgr'\n[[classes]]\nname = 'road'\ncolour = [1, 2, 3]"
+    (repository / "road" / "model.toml").write_text(config)
+    (version,) = Repository(repository).models()
+    model = load_model(version, device="cpu", versions=(6, 7))
+    card = model.card
+    assert (card.name, card.version, card.versions) == ("road", "7", ("6", "7"))
+    assert (card.platform, card.device, card.precision) == ("onnx_onnxv1", "cpu", "fp32")
+    assert card.backend.startswith("onnxruntime ")
+    assert card.max_batch_size == 4
+    assert card.image is not None
+    assert (card.image.input, card.image.width, card.image.height, card.image.colour) == ("x", 8, 6, "bgr")
+    assert card.classes[0].name == "road"
+    assert "raw" in card.encodings
+    assert card.model_hash.startswith("sha256:")
+    assert model.backend.infer({"x": np.zeros((2, 6, 8, 3), np.uint8)})["y"].shape == (2, 6, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 9\n", "Git LFS pointer"),
+        (b"", "is empty"),
+        (b"hello, this is a text file and no model at all, whatever its name may say" * 2, "bytes of text"),
+        (bytes(range(128, 256)) + b"\x00\x01", "130 bytes; it may be truncated"),
+        (None, "no such file"),
+    ],
+)
+@pytest.mark.parametrize("name", ["model.onnx", pytest.param("model.pb", marks=pytest.mark.slow)])
+def test_what_is_no_model(tmp_path: Path, name: str, content: bytes | None, told: str) -> None:
+    """The message has the path, what was found there, and what to do."""
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ModelNotLoadable) as caught:
+        load_model(ModelVersion("m", 1, path))
+    assert told in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_truncated_onnx(write_onnx: WriteOnnx, tmp_path: Path, part: float) -> None:
+    """A file that was copied in part is refused, with its size."""
+    path = write_onnx(tmp_path / "model.onnx")
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
+    with pytest.raises(ModelNotLoadable, match=rf"{path}.*{path.stat().st_size} bytes"):
+        load_model(ModelVersion("m", 1, path))
+
+
+def test_lfs_pointer_among_a_folders_files(tmp_path: Path) -> None:
+    """A SavedModel whose variables are pointers is recognised before TensorFlow is started."""
+    (tmp_path / "variables").mkdir()
+    (tmp_path / "saved_model.pb").write_bytes(b"\x08\x01" * 100)
+    (tmp_path / "variables" / "variables.data-00000-of-00001").write_bytes(b"version https://git-lfs.github.com/spec")
+    with pytest.raises(ModelNotLoadable, match=r"variables\.data.*git lfs pull"):
+        load_model(ModelVersion("m", 1, tmp_path))
+
+
+def test_platforms(tmp_path: Path) -> None:
+    """A file's name tells its platform unless the configuration does."""
+    assert platform_of(tmp_path) == "tensorflow_savedmodel"
+    assert platform_of(Path("a.graphdef")) == platform_of(Path("a.pb"), "tensorflow") == "tensorflow_graphdef"
+    assert platform_of(Path("a.bin"), "onnx_onnxv1") == "onnx_onnxv1"
+    (tmp_path / "a.tflite").write_bytes(b"\0\0")
+    with pytest.raises(ModelNotLoadable, match=r"no back end reads \.tflite"):
+        platform_of(tmp_path / "a.tflite")
+    config = ModelConfig(backend="pytorch")
+    with pytest.raises(ConfigError, match="'pytorch' is unknown; there are onnx_onnxv1"):
+        load_model(ModelVersion("m", 1, tmp_path / "a.tflite", config))
+
+
+def test_a_configuration_that_contradicts_the_model(write_onnx: WriteOnnx, tmp_path: Path) -> None:
+    """A fixed batch axis can't be stretched."""
+    path = write_onnx(tmp_path / "model.onnx", "FP32", (1, 4))
+    with pytest.raises(ConfigError, match=r"max_batch_size = 8.*at most 1"):
+        load_model(ModelVersion("m", 1, path, ModelConfig(max_batch_size=8)))
+
+
+@pytest.mark.parametrize(
+    ("wish", "gpus", "device"),
+    [
+        ("auto", 0, "cpu"),
+        ("auto", 2, "cuda:0"),
+        ("cpu", 2, "cpu"),
+        ("cuda", 0, "cpu"),
+        ("cuda", 1, "cuda:0"),
+        ("cuda:1", 1, "cpu"),
+        ("cuda:1", 2, "cuda:1"),
+    ],
+)
+def test_device(wish: str, gpus: int, device: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What was asked for if it is there, else the CPU, and one line where a GPU was asked for by name."""
+    with caplog.at_level(logging.WARNING, "mqinfer.models"):
+        assert parse_device(wish).settle(gpus, "Engine") == device
+    assert len(caplog.records) == (wish.startswith("cuda") and device == "cpu")
+
+
+@pytest.mark.parametrize("wrong", ["gpu", "cuda:", "cuda:x", "CPU", ""])
+def test_unknown_devices(wrong: str) -> None:
+    """Any other word is refused with those that exist."""
+    with pytest.raises(ConfigError, match="auto, cpu, cuda or cuda:N"):
+        parse_device(wrong)
+
+
+def test_options_from_the_configuration() -> None:
+    """`instance_group` decides where the caller leaves it open; dims leave the batch axis out where there is one."""
+    gpu = ModelConfig(
+        instance_group=InstanceGroup(kind=InstanceKind.GPU, gpus=(2,)),
+        max_batch_size=8,
+        parameters={"signature": "predict", "intra_op_thread_count": "3"},
+        input=(TensorConfig("x", (3,), Datatype.FP32), TensorConfig("y")),
+    )
+    options = load_options(gpu)
+    assert options.device == DeviceWish(gpu=True, index=2)
+    assert (options.signature, options.threads) == ("predict", 3)
+    assert options.inputs == {"x": Stated((-1, 3), Datatype.FP32), "y": Stated()}
+    assert load_options(gpu, "cpu").device == DeviceWish(gpu=False)
+    assert load_options(ModelConfig()).device == DeviceWish()
+    with pytest.raises(ConfigError, match="intra_op_thread_count"):
+        load_options(ModelConfig(parameters={"intra_op_thread_count": "many"}))
+
+
+def test_open_image_contract_survives(write_onnx: WriteOnnx, tmp_path: Path) -> None:
+    """An `[image]` table is completed by the shape of the only input."""
+    path = write_onnx(tmp_path / "1" / "model.onnx", "FP32", ("n", 3, 4, 5))
+    (tmp_path / "model.toml").write_text("[image]\nlayout = 'NCHW'\nscale = 0.5")
+    model = load_model(ModelVersion("m", 1, path, read_config(tmp_path / "model.toml")))
+    assert model.card.image == ImageContract("x", 5, 4, layout=model.card.image.layout, scale=0.5)  # type: ignore[union-attr]

@@ -1,0 +1,130 @@
+"""The ONNX back end, on real files of every datatype, and on what is no model."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer.errors import BadTensor, ConfigError, ModelFailed, ModelNotLoadable
+from mqinfer.models.backend import Backend
+from mqinfer.models.backends.onnx import load, providers_for
+from mqinfer.models.load_options import LoadOptions, Stated
+from mqinfer.models.loading import load_model
+from mqinfer.models.repository import ModelVersion
+from mqinfer.protocol.datatypes import Datatype, dtype_of
+from mqinfer.protocol.types import TensorSpec
+
+WriteOnnx = Callable[..., Path]
+NUMBERS = [datatype for datatype in Datatype if datatype is not Datatype.BYTES]
+
+
+def loaded(path: Path, **options: Any) -> Backend:
+    """Load a file on the CPU."""
+    return load(path, LoadOptions(**options))
+
+
+@pytest.mark.parametrize("datatype", NUMBERS)
+def test_numbers_of_every_datatype(write_onnx: WriteOnnx, tmp_path: Path, datatype: Datatype) -> None:
+    """What goes in comes out, with its dtype, also from memory that is read-only and not aligned."""
+    backend = loaded(write_onnx(tmp_path / "model.onnx", datatype))
+    array = np.arange(8).reshape(2, 4).astype(dtype_of(datatype))
+    payload = b"\0" + array.tobytes()
+    view = np.frombuffer(payload, np.uint8)[1:].view(array.dtype).reshape(2, 4)
+    result = backend.infer({"x": view})["y"]
+    assert result.dtype == array.dtype
+    assert np.array_equal(result, array)
+    assert backend.inputs == (TensorSpec("x", datatype, (-1, 4)),)
+    assert backend.outputs == (TensorSpec("y", datatype, (-1, 4)),)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (3,), (2, 1, 2)])
+@pytest.mark.parametrize("datatype", [Datatype.FP32, Datatype.BYTES])
+def test_shapes(write_onnx: WriteOnnx, tmp_path: Path, shape: tuple[int, ...], datatype: Datatype) -> None:
+    """Arrays without axes and batches without rows pass through."""
+    axes = [f"axis{index}" for index in range(len(shape))]
+    backend = loaded(write_onnx(tmp_path / "model.onnx", datatype, axes))
+    array = np.full(shape, "ä€".encode() if datatype is Datatype.BYTES else 1.5, dtype_of(datatype))
+    result = backend.infer({"x": array})["y"]
+    assert result.shape == shape
+    assert result.dtype == array.dtype
+    assert np.array_equal(result, array)
+
+
+def test_strings_must_be_text(write_onnx: WriteOnnx, tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 are the sender's fault, and the next request works."""
+    backend = loaded(write_onnx(tmp_path / "model.onnx", "BYTES", ("n",)))
+    with pytest.raises(BadTensor, match="UTF-8"):
+        backend.infer({"x": np.array([b"\xff"], np.object_)})
+    assert backend.infer({"x": np.array([b""], np.object_)})["y"].tolist() == [b""]
+
+
+def test_datatypes_outside_the_protocol(write_onnx: WriteOnnx, tmp_path: Path) -> None:
+    """A bfloat16 input can't be spoken of; the message says what to do."""
+    with pytest.raises(ModelNotLoadable, match=r"'x' is tensor\(bfloat16\).*cast"):
+        loaded(write_onnx(tmp_path / "model.onnx", "BF16"))
+
+
+def test_open_rank_takes_a_stated_shape(write_onnx: WriteOnnx, tmp_path: Path) -> None:
+    """A file that leaves the rank open is completed by `model.toml`; a contradiction is refused."""
+    path = write_onnx(tmp_path / "model.onnx", "FP32", None)
+    stated = {"x": Stated((-1, 2), Datatype.FP32)}
+    backend = loaded(path, inputs=stated, outputs={"y": Stated((-1, 2))})
+    assert backend.inputs[0].shape == backend.outputs[0].shape == (-1, 2)
+    fixed = write_onnx(tmp_path / "fixed.onnx", "FP32", (1, 4))
+    for wrong in ({"z": Stated()}, {"x": Stated((1, 3))}, {"x": Stated((1,))}, {"x": Stated(datatype=Datatype.INT8)}):
+        with pytest.raises(ConfigError, match=r"model\.toml"):
+            loaded(fixed, inputs=wrong)
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [{}, {"z": np.zeros((1, 4), np.float32)}, {"x": np.zeros((1, 4))}, {"x": np.zeros((1, 5), np.float32)}],
+)
+def test_wrong_inputs_fail_and_the_next_run_works(write_onnx: WriteOnnx, tmp_path: Path, inputs: Any) -> None:
+    """ONNX Runtime's exceptions become ModelFailed."""
+    backend = loaded(write_onnx(tmp_path / "model.onnx"))
+    with pytest.raises(ModelFailed, match="ONNX Runtime"):
+        backend.infer(inputs)
+    assert backend.infer({"x": np.ones((1, 4), np.float32)}, ["y"])["y"].sum() == 4
+    backend.close()
+    with pytest.raises(ModelFailed):
+        backend.infer({"x": np.ones((1, 4), np.float32)})
+
+
+def test_external_data_beside_the_model(write_onnx: WriteOnnx, tmp_path: Path) -> None:
+    """Weights in a file of the same folder are found."""
+    path = write_onnx(tmp_path / "m" / "model.onnx", external="weights.bin")
+    (path.parent / "weights.bin").write_bytes(np.ones(4, np.float32).tobytes())
+    assert loaded(path).infer({"x": np.ones((1, 4), np.float32)})["y"].tolist() == [[2, 2, 2, 2]]
+
+
+@pytest.mark.parametrize("location", ["../weights.bin", "absolute", "link.bin"])
+def test_external_data_elsewhere_is_refused(write_onnx: WriteOnnx, tmp_path: Path, location: str) -> None:
+    """A model can't read files outside its folder, by whichever way it names them."""
+    outside = tmp_path / "weights.bin"
+    outside.write_bytes(np.ones(4, np.float32).tobytes())
+    path = write_onnx(tmp_path / "m" / "model.onnx", external=str(outside) if location == "absolute" else location)
+    (path.parent / "link.bin").symlink_to(outside)
+    with pytest.raises(ModelNotLoadable, match="xternal data"):
+        loaded(path)
+
+
+def test_providers_follow_the_device() -> None:
+    """A GPU is asked for by its number, with the CPU behind it for operations that have no GPU form."""
+    assert providers_for("cpu") == ["CPUExecutionProvider"]
+    (name, settings), fallback = providers_for("cuda:2")
+    assert (name, settings["device_id"], fallback) == ("CUDAExecutionProvider", 2, "CPUExecutionProvider")
+
+
+@pytest.mark.shared_data
+def test_real_digits(shared_models: Path, digits: Any) -> None:
+    """The public MNIST model, whose batch is fixed at 1, gets 993 of 1000 digits."""
+    path = shared_models / "ort_examples_mnist.onnx"
+    model = load_model(ModelVersion("mnist", 1, path))
+    pixels, labels = digits
+    name, output = model.card.inputs[0].name, model.card.outputs[0].name
+    guesses = [model.backend.infer({name: each.reshape(1, 1, 28, 28)})[output].argmax() for each in pixels]
+    assert int((np.array(guesses) == labels).sum()) == 993
+    assert model.card.max_batch_size == 1

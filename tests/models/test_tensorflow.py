@@ -1,0 +1,326 @@
+"""The TensorFlow back ends, on graphs and SavedModels that TensorFlow itself wrote, and on public ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
+from mqinfer.models.backends.graph_ends import reaching, unconsumed
+from mqinfer.models.backends.saved_model import choose_signature
+from mqinfer.models.config import ModelConfig, TensorConfig
+from mqinfer.models.loading import LoadedModel, load_model
+from mqinfer.models.repository import ModelVersion, Repository
+from mqinfer.models.warmup import warm_up
+from mqinfer.protocol.card import ColourOrder, ImageContract
+from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
+from mqinfer.protocol.types import TensorSpec
+
+Freeze = Callable[..., Path]
+DTYPES = {"FP16": "float16", "FP32": "float32", "FP64": "float64", "BYTES": "string"}
+
+
+@pytest.fixture(scope="module")
+def tf() -> Any:
+    """TensorFlow, imported as the product imports it."""
+    from mqinfer.models.tensorflow_runtime import import_tensorflow
+
+    return import_tensorflow()
+
+
+@pytest.fixture
+def freeze(tf: Any, tmp_path: Path) -> Freeze:
+    """Write the graph that a function builds as a frozen graph."""
+
+    def write(build: Callable[[Any], object], name: str = "model.pb") -> Path:
+        with tf.Graph().as_default() as graph:
+            build(tf.compat.v1)
+        path = tmp_path / name
+        path.write_bytes(graph.as_graph_def().SerializeToString())
+        return path
+
+    return write
+
+
+def loaded(path: Path, **config: Any) -> LoadedModel:
+    """Load a file with a configuration."""
+    return load_model(ModelVersion("m", 1, path, ModelConfig(**config)), device="cpu")
+
+
+def names(specs: Sequence[TensorSpec]) -> list[str]:
+    """Give the names alone."""
+    return [spec.name for spec in specs]
+
+
+def sample(datatype: Datatype, shape: tuple[int, ...]) -> Array:
+    """Make an array of a datatype, strings that are no UTF-8 included."""
+    if datatype is Datatype.BYTES:
+        return np.full(shape, b"a\xff\0b", np.object_)
+    return np.ones(shape, dtype_of(datatype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(2, 4), (), (0, 3)])
+@pytest.mark.parametrize("datatype", list(Datatype))
+def test_frozen_graph_of_every_datatype(tf: Any, freeze: Freeze, datatype: Datatype, shape: tuple[int, ...]) -> None:
+    """What goes in comes out, with its dtype, from read-only memory too; names have no `:0`."""
+    dtype = tf.as_dtype(DTYPES.get(datatype, datatype.lower()))
+    open_shape = [None, *shape[1:]] if shape else []
+    path = freeze(lambda v1: tf.identity(v1.placeholder(dtype, open_shape, name="in"), name="out"))
+    backend = loaded(path).backend
+    array = sample(datatype, shape)
+    array.flags.writeable = False
+    result = backend.infer({"in": array})["out"]
+    assert (result.dtype, result.shape) == (array.dtype, shape)
+    assert np.array_equal(result, array)
+    expected = tuple(-1 if size is None else size for size in open_shape)
+    assert backend.inputs == (TensorSpec("in", datatype, expected),)
+
+
+@pytest.mark.slow
+def test_dangling_placeholders_and_several_outputs(tf: Any, freeze: Freeze) -> None:
+    """Only what an output needs is asked for; a default stays a default; further outputs have a number."""
+
+    def build(v1: Any) -> None:
+        x = v1.placeholder(tf.float32, [None, 4], name="x")
+        v1.placeholder(tf.float32, [None], name="left_over")
+        rate = v1.placeholder_with_default(2.0, [], name="rate")
+        tf.math.top_k(x * rate, 2, name="top")
+        tf.constant(3.0, name="forgotten")
+        v1.no_op(name="init")
+
+    model = loaded(freeze(build))
+    assert names(model.backend.inputs) == ["x"]
+    assert names(model.backend.outputs) == ["top", "top:1"]
+    result = model.backend.infer({"x": np.array([[1, 4, 2, 3]], np.float32)})
+    assert result["top"].tolist() == [[8, 6]]
+    assert result["top:1"].tolist() == [[1, 3]]
+    assert model.backend.infer({"x": np.ones((1, 4), np.float32)}, ["top:1"]).keys() == {"top:1"}
+    warm_up(model.backend, model.card, 1)
+
+
+@pytest.mark.slow
+def test_named_outputs(tf: Any, freeze: Freeze) -> None:
+    """`[[output]]` takes a node out of the graph's middle, and then needs fewer inputs."""
+
+    def build(v1: Any) -> None:
+        x = tf.identity(v1.placeholder(tf.float32, [None, 4], name="x") + 1.0, name="middle")
+        tf.add(x, v1.placeholder(tf.float32, [None, 4], name="y"), name="end")
+
+    path = freeze(build)
+    backend = loaded(path, output=(TensorConfig("middle"),)).backend
+    assert (names(backend.inputs), names(backend.outputs)) == (["x"], ["middle"])
+    with pytest.raises(ConfigError, match="'nowhere' is no node"):
+        loaded(path, output=(TensorConfig("nowhere"),))
+    with pytest.raises(ConfigError, match=r"names 'z', the model has x, y"):
+        loaded(path, input=(TensorConfig("z"),))
+
+
+@pytest.mark.slow
+def test_unknown_rank(tf: Any, freeze: Freeze) -> None:
+    """A rank that the file leaves open comes from the only one that the graph accepts, or from `[[input]]`."""
+
+    def build(v1: Any) -> None:
+        x = v1.placeholder(tf.float32, name="x")
+        tf.nn.conv2d(x - 0.5, tf.ones([3, 3, 3, 2]), 1, "SAME", name="y")
+
+    assert loaded(freeze(build)).backend.inputs[0].shape == (-1, -1, -1, -1)
+    vague = freeze(lambda v1: tf.identity(v1.placeholder(tf.float32, name="x"), name="y"), "vague.pb")
+    with pytest.raises(ModelNotLoadable, match=r"'x'.*\[\[input\]\]"):
+        loaded(vague)
+    backend = loaded(vague, input=(TensorConfig("x", (3,)),), max_batch_size=4).backend
+    assert backend.inputs[0].shape == backend.outputs[0].shape == (-1, 3)
+    words = freeze(lambda v1: tf.identity(v1.placeholder(tf.string, name="x"), name="y"), "words.pb")
+    assert loaded(words).backend.inputs[0].shape == (-1,)
+
+
+@pytest.mark.slow
+def test_a_graph_that_is_not_frozen(tf: Any, freeze: Freeze) -> None:
+    """Variables are named; so is a graph that has no outputs at all."""
+
+    def build(v1: Any) -> None:
+        weight = v1.get_variable("weight", [4], use_resource=False)
+        tf.add(v1.placeholder(tf.float32, [None, 4], name="x"), weight, name="y")
+
+    with pytest.raises(ModelNotLoadable, match=r"not frozen: .*'weight'"):
+        loaded(freeze(build))
+    with pytest.raises(ModelNotLoadable, match="no outputs found"):
+        loaded(freeze(lambda v1: v1.placeholder(tf.float32, [1], name="x")))
+    with pytest.raises(ModelNotLoadable, match="is bfloat16"):
+        loaded(freeze(lambda v1: tf.cast(v1.placeholder(tf.bfloat16, [1], name="x"), tf.float32)))
+
+
+@pytest.mark.slow
+def test_segmentation_graph_takes_pictures(tf: Any, freeze: Freeze) -> None:
+    """The seeds' form, `input` uint8 [1, H, W, 3] with the argmax inside: batch 1, an image contract, a mask."""
+
+    def build(v1: Any) -> None:
+        x = tf.cast(v1.placeholder(tf.uint8, [1, 6, 8, 3], name="input"), tf.float32)
+        tf.cast(tf.argmax(x, -1), tf.uint8, name="mask")
+
+    model = loaded(freeze(build))
+    assert model.card.max_batch_size == 1
+    assert model.card.image == ImageContract("input", 8, 6, ColourOrder.RGB)
+    assert model.card.outputs == (TensorSpec("mask", Datatype.UINT8, (1, 6, 8)),)
+
+
+@pytest.mark.slow
+def test_failures_while_running(tf: Any, freeze: Freeze) -> None:
+    """TensorFlow's exceptions become ModelFailed of one line, and the next run works."""
+
+    def build(v1: Any) -> None:
+        tf.matmul(v1.placeholder(tf.float32, [None, None], name="x"), tf.ones([4, 2]), name="y")
+
+    backend = loaded(freeze(build)).backend
+    for wrong in (np.ones((1, 3), np.float32), np.ones((1, 4), np.int32), np.ones(4, np.float32)):
+        with pytest.raises(ModelFailed, match=r"model\.pb: TensorFlow: .+") as caught:
+            backend.infer({"x": wrong})
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ModelFailed, match="no input 'x'"):
+        backend.infer({})
+    assert backend.infer({"x": np.ones((1, 4), np.float32)})["y"].tolist() == [[4, 4]]
+    backend.close()
+    with pytest.raises(ModelFailed, match="closed"):
+        backend.infer({"x": np.ones((1, 4), np.float32)})
+
+
+@pytest.fixture
+def saved(tf: Any, tmp_path: Path) -> Path:
+    """A SavedModel of TensorFlow 2 with three signatures, `serving_default` not among them."""
+    module = tf.Module()
+    module.weight = tf.Variable([1.0, 2.0])
+    spec = tf.TensorSpec
+
+    def scale(x: Any) -> Any:
+        return {"scaled": x * module.weight}
+
+    signatures = {
+        "b_scale": tf.function(scale).get_concrete_function(x=spec([None, 2], tf.float32)),
+        "c_pair": tf.function(lambda p, q: {"sum": p + q, "less": p < q}).get_concrete_function(
+            p=spec([], tf.int64), q=spec([], tf.int64)
+        ),
+        "a_words": tf.function(lambda s: {"joined": tf.strings.join([s, s])}).get_concrete_function(
+            s=spec([None], tf.string)
+        ),
+    }
+    path = tmp_path / "repository" / "scale" / "1"
+    tf.saved_model.save(module, path, signatures)
+    return path
+
+
+@pytest.mark.slow
+def test_signatures_of_a_saved_model(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first numeric one without a default, said in the log; any other by its name."""
+    (version,) = Repository(saved.parents[1]).models()
+    backend = load_model(version).backend
+    assert "taking b_scale" in caplog.text
+    assert backend.inputs == (TensorSpec("x", Datatype.FP32, (-1, 2)),)
+    assert backend.outputs == (TensorSpec("scaled", Datatype.FP32, (-1, 2)),)
+    assert backend.infer({"x": np.ones((3, 2), np.float32)})["scaled"].tolist() == [[1, 2]] * 3
+    words = loaded(saved, parameters={"signature": "a_words"})
+    assert words.backend.infer({"s": np.array([b"\xff", b""], np.object_)})["joined"].tolist() == [b"\xff\xff", b""]
+    pair = loaded(saved, parameters={"signature": "c_pair"}).backend
+    result = pair.infer({"q": np.array(2), "p": np.array(1)})
+    assert (result["sum"].shape, int(result["sum"]), bool(result["less"])) == ((), 3, True)
+    with pytest.raises(ConfigError, match=r"'predict': .* has a_words, b_scale, c_pair"):
+        loaded(saved, parameters={"signature": "predict"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["saved_model.pb", "variables/variables.index", "variables"])
+def test_damaged_saved_models(saved: Path, damage: str) -> None:
+    """A folder that was copied in part is refused, and the path is named."""
+    victim = saved / damage
+    if victim.is_dir():
+        for file in victim.iterdir():
+            file.unlink()
+    else:
+        victim.write_bytes(victim.read_bytes()[:50])
+    with pytest.raises(ModelNotLoadable, match=rf"{saved}.*TensorFlow can't load it.*folder of \d+ files"):
+        loaded(saved)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [0.3, 0.9])
+def test_truncated_frozen_graph(tf: Any, freeze: Freeze, part: float) -> None:
+    """A file that was copied in part is refused, with its size."""
+    path = freeze(lambda v1: tf.identity(v1.placeholder(tf.float32, [1, 4], name="x") + tf.ones([9, 1]), name="y"))
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
+    with pytest.raises(ModelNotLoadable, match=rf"{path}.*{path.stat().st_size} bytes"):
+        loaded(path)
+
+
+@pytest.mark.parametrize(
+    ("numeric", "stated", "chosen"),
+    [
+        ({"serving_default": False, "a": True}, None, "serving_default"),
+        ({"serving_default": True, "a": True}, "a", "a"),
+        ({"z": True, "b": True, "a": False}, None, "b"),
+        ({"words": False}, None, "words"),
+    ],
+)
+def test_choice_of_the_signature(numeric: dict[str, bool], stated: str | None, chosen: str) -> None:
+    """The stated one, the default, the first numeric one, any."""
+    assert choose_signature(numeric, stated, Path("m")) == chosen
+
+
+def test_no_signature() -> None:
+    """A SavedModel without signatures can't be served."""
+    with pytest.raises(ModelNotLoadable, match="without signatures"):
+        choose_signature({}, None, Path("m"))
+
+
+def node(name: str, op: str, *inputs: str) -> Any:
+    """Make the part of a NodeDef that counts."""
+    return SimpleNamespace(name=name, op=op, input=inputs)
+
+
+def test_ends_of_a_graph() -> None:
+    """Control edges consume no result but must be followed; cycles end."""
+    nodes = {
+        each.name: each
+        for each in [
+            node("x", "Placeholder"),
+            node("loose", "Placeholder"),
+            node("split", "Split", "x"),
+            node("check", "Assert", "x"),
+            node("loop", "Merge", "split:1", "next"),
+            node("next", "NextIteration", "loop"),
+            node("gate", "Placeholder"),
+            node("y", "Add", "split", "loop", "^gate"),
+            node("save", "NoOp", "^y"),
+        ]
+    }
+    assert [each.name for each in unconsumed(nodes.values())] == ["y"]
+    assert reaching(nodes, ["y"]) == {"x", "split", "loop", "next", "gate", "y"}
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+def test_real_frozen_graph(shared_models: Path, digits: Any) -> None:
+    """The public graph gets 958 of 1000 digits."""
+    pixels, labels = digits
+    model = loaded(shared_models / "tf2onnx_fc-layers.pb")
+    assert model.backend.inputs == (TensorSpec("X", Datatype.FP32, (-1, 784)),)
+    guesses = model.backend.infer({"X": pixels / np.float32(255)})["output"].argmax(1)
+    assert int((guesses == labels).sum()) == 958
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+@pytest.mark.parametrize("version", [123, 124])
+def test_real_saved_model(shared_models: Path, repository: Path, version: int) -> None:
+    """TensorFlow Serving's example, a TensorFlow 1 SavedModel with six signatures and versions with zeros in front."""
+    (repository / "half_plus_two").symlink_to(shared_models / "half_plus_two_2_versions")
+    assert "leads outside" in Repository(repository).problems()[0].reason
+    folder = shared_models / "half_plus_two_2_versions" / f"{version:08}"
+    model = loaded(folder)
+    answer = model.backend.infer({"x": np.array([[1], [2], [5]], np.float32)})["y"]
+    assert answer.ravel().tolist() == [2.5, 3.0, 4.5]
+    examples = loaded(folder, parameters={"signature": "classify_x_to_y"})
+    assert examples.card.inputs == (TensorSpec("inputs", Datatype.BYTES, (-1,)),)
