@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout, ModelCard
 from mqinfer.protocol.errors import BadEnvelope
-from mqinfer.protocol.fields import Record, array, integer, number, record, records, text, texts
+from mqinfer.protocol.fields import Record, array, integer, number, numbers, record, records, text, texts
 from mqinfer.protocol.json_text import parse_object, write_object
 from mqinfer.protocol.shapes import datatype_named
 from mqinfer.protocol.types import Buffer, TensorSpec
@@ -116,8 +116,8 @@ def _image(image: Record) -> ImageContract:
         colour=_choice(image, "colour", where, ColourOrder.RGB),
         layout=_choice(image, "layout", where, Layout.NHWC),
         scale=number(image, "scale", where, 1.0),
-        mean=_numbers(image, "mean", where, (0.0,)),
-        std=_numbers(image, "std", where, (1.0,)),
+        mean=numbers(image, "mean", where) or (0.0,),
+        std=numbers(image, "std", where) or (1.0,),
     )
 
 
@@ -129,13 +129,6 @@ def _choice(image: Record, key: str, where: str, default: _Choice) -> _Choice:
     except ValueError:
         known = ", ".join(kind)
         raise BadEnvelope(f"{where}: {key!r} is {value[:40]!r}; it must be one of {known}") from None
-
-
-def _numbers(image: Record, key: str, where: str, default: tuple[float, ...]) -> tuple[float, ...]:
-    values = array(image, key, where)
-    if any(type(value) not in (int, float) for value in values):
-        raise BadEnvelope(f"{where}: {key!r} must be an array of numbers")
-    return tuple(float(value) for value in values) or default
 
 
 def _class_info(entry: Record) -> ClassInfo:

@@ -6,13 +6,13 @@ Not a schema library: these few functions run on the hot path, where a small req
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
+from sys import float_info
 from typing import Any
 
 from mqinfer.protocol.errors import BadEnvelope
 from mqinfer.protocol.types import Scalar
 
-__all__ = ["Record", "array", "integer", "number", "record", "records", "scalars", "text", "texts"]
+__all__ = ["Record", "array", "integer", "number", "numbers", "record", "records", "scalars", "text", "texts"]
 
 Record = Mapping[str, Any]
 
@@ -57,13 +57,24 @@ def integer(fields: Record, key: str, where: str, default: int | None = None, mi
 
 
 def number(fields: Record, key: str, where: str, default: float | None = None) -> float:
-    """Read a number, whole or not."""
+    """Read a finite number, whole or not."""
     value = fields.get(key, default)
-    if type(value) is not float and type(value) is not int:
-        raise _wrong(fields, key, where, "a number")
-    if not isfinite(value):
-        raise BadEnvelope(f"{where}: {key!r} must be finite")
+    if not _is_finite(value):
+        raise _wrong(fields, key, where, "a finite number")
     return float(value)
+
+
+def numbers(fields: Record, key: str, where: str) -> tuple[float, ...]:
+    """Read an array of finite numbers; empty where the field is absent."""
+    found = array(fields, key, where)
+    if not all(map(_is_finite, found)):
+        raise BadEnvelope(f"{where}: {key!r} must be an array of finite numbers")
+    return tuple(map(float, found))
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether it is a number that a float holds; JSON's integers have up to 4300 digits."""
+    return type(value) in (int, float) and abs(value) <= float_info.max
 
 
 def record(fields: Record, key: str, where: str) -> dict[str, Any]:

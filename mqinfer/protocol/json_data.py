@@ -1,6 +1,6 @@
 """The `data` of a tensor in Open Inference Protocol JSON: lists to raw bytes, and arrays to lists.
 
-NaN and the infinities, which JSON lacks, are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, as in the JSON mapping
+NaN and the infinities, which JSON lacks, are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, as in the JSON form
 of Protocol Buffers (https://protobuf.dev/programming-guides/json/).
 """
 

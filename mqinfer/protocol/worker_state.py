@@ -80,7 +80,9 @@ class WorkerState:
             worker=text(fields, "worker", where),
             status=_status(fields, where),
             boot=integer(fields, "boot", where),
-            models=tuple((text(model, "name", where), text(model, "version", where, "")) for model in models),
+            models=tuple(
+                (text(model, "name", f"{where}, models"), text(model, "version", where, "")) for model in models
+            ),
             capacity=integer(fields, "capacity", where, 0),
             depth=integer(fields, "depth", where, 0),
             service_time_us=integer(fields, "service_time_us", where, 0),

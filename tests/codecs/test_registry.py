@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mqinfer.codecs import Encoding, available_encodings, decode_tensor, encode_tensor, parse_encoding
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.errors import BadEncoding, MissingExtra
+from mqinfer.protocol.types import EncodedTensor
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("raw", Encoding("raw")),
+        ("lz4", Encoding("lz4")),
+        ("lz4:12", Encoding("lz4", 12)),
+        ("shuffle-lz4", Encoding("shuffle-lz4")),
+        ("jpeg:90", Encoding("jpeg", 90)),
+        ("png:0", Encoding("png", 0)),
+    ],
+)
+def test_encodings_are_read(text: str, encoding: Encoding) -> None:
+    """A codec's name, with its level after a colon."""
+    assert parse_encoding(text) == encoding
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "zip", "RAW", "raw:1", "jpeg:0", "jpeg:101", "jpeg:", "jpeg:x", "jpeg:-1", "png:10", "lz4:²", "lz4:1:2", ":9"],
+)
+def test_bad_encodings_are_refused(text: str) -> None:
+    """The message names what there is."""
+    with pytest.raises(BadEncoding, match=r"known are raw, lz4, shuffle-lz4, jpeg, png|levels of"):
+        parse_encoding(text)
+
+
+def test_an_unknown_encoding_of_a_message_is_refused() -> None:
+    """A tensor of a later release's codec gets an error that names the known ones."""
+    with pytest.raises(BadEncoding, match=r"'x'.*'av1'.*known are raw"):
+        decode_tensor(EncodedTensor("x", Datatype.UINT8, (1,), "av1", b"a"))
+
+
+def test_a_level_does_not_travel() -> None:
+    """The wire has the codec's name alone."""
+    assert encode_tensor("x", np.zeros(9), "lz4:9").encoding == "lz4"
+
+
+def test_codecs_do_without_opencv() -> None:
+    """Naming the encodings and using lz4 import no OpenCV; where it is missing, pictures say how to install it."""
+    script = """
+import sys
+import numpy as np
+from mqinfer.codecs import available_encodings, encode_tensor
+assert "jpeg" in available_encodings()
+encode_tensor("x", np.zeros(3), "shuffle-lz4")
+assert "cv2" not in sys.modules
+sys.modules["cv2"] = None
+from mqinfer.protocol.errors import MissingExtra
+try:
+    encode_tensor("x", np.zeros((2, 2), np.uint8), "png")
+except MissingExtra as missing:
+    print(missing)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert "pip install 'mqinfer[worker]'" in done.stdout
+
+
+def test_pictures_are_not_offered_without_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what works here is named."""
+    monkeypatch.setattr("mqinfer.codecs.registry.find_spec", lambda _name: None)
+    assert available_encodings() == ("raw", "lz4", "shuffle-lz4")
+    assert issubclass(MissingExtra, Exception)

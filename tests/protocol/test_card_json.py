@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout, ModelCard
+from mqinfer.protocol.card_json import card_from_json, card_to_json
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.errors import BadEnvelope, BadTensor, LimitExceeded
+from mqinfer.protocol.types import TensorSpec
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+channels = st.lists(floats, min_size=1, max_size=3).map(tuple)
+sizes = st.none() | st.integers(1, 9999)
+levels = st.integers(0, 255)
+specs = st.builds(TensorSpec, texts, st.sampled_from(Datatype), st.lists(st.integers(-1, 9), max_size=4).map(tuple))
+images = st.builds(
+    ImageContract,
+    texts,
+    sizes,
+    sizes,
+    st.sampled_from(ColourOrder),
+    st.sampled_from(Layout),
+    floats,
+    channels,
+    channels,
+)
+cards = st.builds(
+    ModelCard,
+    name=texts,
+    version=texts,
+    versions=st.lists(texts, max_size=3).map(tuple),
+    platform=texts,
+    inputs=st.lists(specs, max_size=3).map(tuple),
+    outputs=st.lists(specs, max_size=3).map(tuple),
+    max_batch_size=st.integers(0, 64),
+    encodings=st.lists(texts, min_size=1, max_size=3).map(tuple),
+    image=st.none() | images,
+    classes=st.lists(st.builds(ClassInfo, texts, st.tuples(levels, levels, levels)), max_size=3).map(tuple),
+    model_hash=texts,
+    precision=texts,
+    backend=texts,
+    device=texts,
+)
+
+
+@given(cards)
+def test_round_trip(card: ModelCard) -> None:
+    """A card loses nothing."""
+    assert card_from_json(card_to_json(card)) == card
+
+
+def test_metadata_is_the_open_inference_protocols() -> None:
+    """The top level holds the protocol's names alone, so that its readers understand a card."""
+    card = ModelCard("m", "2", ("1", "2"), "onnx_onnxv1", (TensorSpec("x", Datatype.FP32, (-1, 3)),), ())
+    fields = json.loads(card_to_json(card))
+    assert list(fields) == ["name", "versions", "platform", "inputs", "outputs", "parameters"]
+    assert fields["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]
+
+
+def test_a_foreign_servers_metadata_is_a_card() -> None:
+    """Bare metadata of the protocol will do: the rest has defaults, and the version is the last."""
+    card = card_from_json(b'{"name": "m", "versions": ["1", "2"], "platform": "p", "inputs": [], "outputs": []}')
+    assert (card.version, card.encodings, card.image) == ("2", ("raw",), None)
+
+
+BASE: dict[str, Any] = {"name": "m", "versions": ["1"], "platform": "p", "inputs": [], "outputs": []}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": None}, "name"),
+        ({"name": 5}, "name"),
+        ({"platform": []}, "platform"),
+        ({"versions": [1]}, "versions"),
+        ({"inputs": [{"name": "x", "datatype": "FP32", "shape": [-2]}]}, "shape"),
+        ({"inputs": [{"name": "x", "datatype": "FP32", "shape": ["2"]}]}, "shape"),
+        ({"inputs": ["x"]}, "inputs"),
+        ({"parameters": {"max_batch_size": -1}}, "max_batch_size"),
+        ({"parameters": {"image": {}}}, "input"),
+        ({"parameters": {"image": {"input": "x", "width": 0}}}, "width"),
+        ({"parameters": {"image": {"input": "x", "colour": "cmyk"}}}, "rgb, bgr, mono"),
+        ({"parameters": {"image": {"input": "x", "mean": ["a"]}}}, "mean"),
+        ({"parameters": {"image": {"input": "x", "scale": "1"}}}, "scale"),
+        ({"parameters": {"image": {"input": "x", "scale": float("nan")}}}, "scale"),
+        ({"parameters": {"image": {"input": "x", "std": [10**400]}}}, "std"),
+        ({"parameters": {"classes": [{"name": "road", "colour": [1, 2]}]}}, "colour"),
+        ({"parameters": {"classes": [{"name": "road", "colour": [1, 2, 256]}]}}, "colour"),
+        ({"parameters": {"classes": [{"colour": [1, 2, 3]}]}}, "name"),
+    ],
+)
+def test_nonsense_is_refused_by_the_fields_name(changes: dict[str, Any], message: str) -> None:
+    """What is missing or of the wrong type is named."""
+    with pytest.raises(BadEnvelope, match=message):
+        card_from_json(json.dumps(BASE | changes).encode())
+
+
+def test_unknown_datatypes_are_refused() -> None:
+    """A card that names a datatype of nobody is refused."""
+    with pytest.raises(BadTensor, match="BF16"):
+        card_from_json(json.dumps(BASE | {"inputs": [{"name": "x", "datatype": "BF16", "shape": []}]}).encode())
+
+
+def test_a_huge_card_is_refused_unread() -> None:
+    """A retained message of megabytes is no card."""
+    with pytest.raises(LimitExceeded):
+        card_from_json(b" " * (2 << 20))

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqinfer.protocol.errors import BadTopic
+from mqinfer.protocol.topics import InferAddress, ResultAddress, Topics, check_name, may_reply
+
+names = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,63}", fullmatch=True)
+requests = st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True)
+versions = st.integers(0, 10**18).map(str)
+topics = Topics()
+BAD_NAMES = ["", "A", "-a", "_a", ".a", "a/b", "+", "#", "a+", "a#", "a\0", "a b", "ä", "a" * 65, "$share", "a\n"]
+
+
+@given(names, names, st.none() | versions)
+def test_infer_topic_is_parsed_back(model: str, client: str, version: str | None) -> None:
+    """A shared channel's topic gives back model, version and client, and the filter covers it."""
+    topic = topics.infer(model, client, version)
+    assert topics.parse_infer(topic) == InferAddress(model, version, client, None)
+    assert topics.infer_filter(model, version) == topic.removesuffix(client) + "+"
+
+
+@given(names, names, names)
+def test_lane_is_parsed_back(worker: str, model: str, client: str) -> None:
+    """A lane's topic gives back worker, model and client."""
+    topic = topics.lane(worker, model, client)
+    assert topics.parse_infer(topic) == InferAddress(model, None, client, worker)
+    assert topic.startswith(topics.lane_filter(worker).removesuffix("+/+"))
+
+
+@given(names, names, requests)
+def test_result_topic_is_parsed_back(model: str, client: str, request: str) -> None:
+    """A result topic gives back model, client and request."""
+    assert topics.parse_result(topics.result(model, client, request)) == ResultAddress(model, client, request)
+
+
+@given(names)
+def test_card_and_state_topics_are_parsed_back(name: str) -> None:
+    """Card and state topics give back their names."""
+    assert topics.parse_card(topics.card(name)) == name
+    assert topics.parse_worker_state(topics.worker_state(name)) == name
+
+
+def test_topics_are_those_of_the_design() -> None:
+    """Every topic and filter, letter by letter."""
+    found = [
+        topics.infer("m", "c"),
+        topics.infer("m", "c", "3"),
+        topics.infer_filter("m"),
+        topics.infer_filter("m", "3"),
+        topics.lane("w", "m", "c"),
+        topics.lane_filter("w"),
+        topics.result("m", "c", "R"),
+        topics.results_of_client("c"),
+        topics.results_of_model("m"),
+        topics.card("m"),
+        topics.cards(),
+        topics.worker_state("w"),
+        topics.worker_states(),
+        topics.client_state("c"),
+    ]
+    assert found == [
+        "mqinfer/v1/models/m/infer/c",
+        "mqinfer/v1/models/m/versions/3/infer/c",
+        "mqinfer/v1/models/m/infer/+",
+        "mqinfer/v1/models/m/versions/3/infer/+",
+        "mqinfer/v1/workers/w/infer/m/c",
+        "mqinfer/v1/workers/w/infer/+/+",
+        "mqinfer/v1/results/m/c/R",
+        "mqinfer/v1/results/+/c/+",
+        "mqinfer/v1/results/m/+/+",
+        "mqinfer/v1/models/m/card",
+        "mqinfer/v1/models/+/card",
+        "mqinfer/v1/workers/w/state",
+        "mqinfer/v1/workers/+/state",
+        "mqinfer/v1/clients/c/state",
+    ]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_bad_names_are_refused_everywhere(name: str) -> None:
+    """A name outside the rule is refused by the check and by every builder, and the message says the rule."""
+    with pytest.raises(BadTopic, match=r"model .* must be 1 to 64"):
+        check_name("model", name)
+    builders: list[Callable[[], str]] = [
+        lambda: topics.infer(name, "c"),
+        lambda: topics.infer("m", name),
+        lambda: topics.lane(name, "m", "c"),
+        lambda: topics.result("m", name, "r"),
+        lambda: topics.worker_state(name),
+        lambda: topics.client_state(name),
+        lambda: topics.card(name),
+    ]
+    for build in builders:
+        with pytest.raises(BadTopic):
+            build()
+
+
+@pytest.mark.parametrize("version", ["", "01", "-1", "+", "1.0", "a", "²", "9" * 20])
+def test_bad_versions_are_refused(version: str) -> None:
+    """A version is a decimal integer."""
+    with pytest.raises(BadTopic, match="version"):
+        topics.infer("m", "c", version)
+
+
+@pytest.mark.parametrize("request_id", ["", "a/b", "+", "#", "a b", "a" * 65, "\0", "ü"])
+def test_bad_request_ids_are_refused(request_id: str) -> None:
+    """A request id in a topic keeps to its rule."""
+    with pytest.raises(BadTopic, match="request id"):
+        topics.result("m", "c", request_id)
+
+
+@pytest.mark.parametrize("root", ["", "/", "a/", "/a", "a//b", "a/+", "#", "a\0", "$SYS", "a\n", "a" * 300])
+def test_bad_roots_are_refused(root: str) -> None:
+    """A root has no wildcard and no empty level."""
+    with pytest.raises(BadTopic, match="root"):
+        Topics(root)
+
+
+def test_another_root_separates_sites() -> None:
+    """Topics of one root mean nothing to another."""
+    other = Topics("site/b")
+    assert other.parse_infer(other.infer("m", "c")).model == "m"
+    with pytest.raises(BadTopic, match="site/b"):
+        other.parse_infer(topics.infer("m", "c"))
+
+
+@given(st.text(max_size=60) | st.text("abc/+#$\0", max_size=30).map(lambda rest: f"mqinfer/v1/{rest}"))
+def test_parsers_raise_nothing_but_bad_topic(topic: str) -> None:
+    """Whatever comes is parsed or refused."""
+    for parse in (topics.parse_infer, topics.parse_result, topics.parse_worker_state, topics.parse_card):
+        with suppress(BadTopic):
+            parse(topic)
+
+
+@pytest.mark.parametrize(
+    ("response_topic", "allowed"),
+    [
+        ("mqinfer/v1/results/m/c/r1", True),
+        ("mqinfer/v1/results/m/d/r1", False),
+        ("mqinfer/v1/results/n/c/r1", False),
+        ("mqinfer/v1/results/m/c", False),
+        ("mqinfer/v1/results/m/c/", False),
+        ("mqinfer/v1/results/m/c/r1/x", False),
+        ("mqinfer/v1/results/m/c/+", False),
+        ("mqinfer/v1/results/m/c/../d/r", False),
+        ("mqinfer/v1/models/m/infer/c", False),
+        ("", False),
+    ],
+)
+def test_a_worker_answers_only_below_the_senders_results(response_topic: str, allowed: bool) -> None:  # noqa: FBT001 -- a column of the table
+    """No client can make a worker write into another's results."""
+    assert may_reply(topics, response_topic, "m", "c") is allowed

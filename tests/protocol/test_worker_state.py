@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqinfer.protocol.errors import BadEnvelope, LimitExceeded
+from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+whole = st.integers(0, 2**63 - 1)
+states = st.builds(
+    WorkerState,
+    worker=texts,
+    status=st.sampled_from(WorkerStatus),
+    boot=whole,
+    models=st.lists(st.tuples(texts, texts), max_size=3).map(tuple),
+    capacity=whole,
+    depth=whole,
+    service_time_us=whole,
+    counters=st.dictionaries(texts, whole, max_size=3),
+)
+
+
+@given(states)
+def test_round_trip(state: WorkerState) -> None:
+    """A state loses nothing."""
+    assert WorkerState.from_json(state.to_json()) == state
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"worker": None},
+        {"status": "asleep"},
+        {"status": None},
+        {"boot": None},
+        {"boot": "1"},
+        {"models": ["m"]},
+        {"models": [{"version": "1"}]},
+        {"capacity": -1},
+        {"depth": 1.5},
+        {"service_time_us": True},
+        {"counters": {"ok": "1"}},
+        {"counters": []},
+    ],
+)
+def test_nonsense_is_refused_by_the_fields_name(changes: dict[str, Any]) -> None:
+    """What is missing or of the wrong type is named."""
+    fields = {"worker": "w", "status": "ready", "boot": 1} | changes
+    with pytest.raises(BadEnvelope, match=next(iter(changes))):
+        WorkerState.from_json(json.dumps(fields).encode())
+
+
+def test_a_huge_state_is_refused_unread() -> None:
+    """A message of megabytes is no state."""
+    with pytest.raises(LimitExceeded):
+        WorkerState.from_json(b" " * (1 << 20))
