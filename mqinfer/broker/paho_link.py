@@ -153,6 +153,7 @@ class PahoLink:
             target=self._run, args=(timeout,), name=f"mqinfer-link-{self._identity.client_id}", daemon=True
         )
         self._thread = thread
+        self._waker.open()
         thread.start()
         try:
             self._opened.result(timeout)
@@ -226,6 +227,12 @@ class PahoLink:
         self._waker.wake()
         thread.join()
         self._thread = None
+        self._waker.close()
+
+    def cut(self) -> None:
+        """Break the connection as a cut cable would; the link heals by itself. For fault injection."""
+        self._commands.append(_Command(Session.cut, Future()))
+        self._waker.wake()
 
     def _ask(self, question: Callable[[Session], Future[None]]) -> None:
         """Let the link's thread ask the broker, and wait for the answer where there is a connection to wait on.

@@ -7,6 +7,7 @@ resending of old messages and its retry of refused logins are never used.
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 from concurrent.futures import Future
 from typing import Any
@@ -158,6 +159,14 @@ class Session:
         if not self._leaving:
             self._leaving = True
             self._client.disconnect()
+
+    def cut(self) -> Future[None]:
+        """Break the connection without a DISCONNECT; `read` will find it broken."""
+        with socket.fromfd(self.fileno(), socket.AF_INET, socket.SOCK_STREAM) as same:
+            same.shutdown(socket.SHUT_RDWR)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
     def end(self) -> None:
         """Forget the connection, without a word to the broker if it is still there."""

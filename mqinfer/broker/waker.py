@@ -16,14 +16,25 @@ class Waker:
     """
 
     def __init__(self) -> None:
+        self._receiver: socket.socket | None = None
+        self._sender: socket.socket | None = None
+        self._asleep = False
+
+    def open(self) -> None:
+        """Make the sockets."""
         self._receiver, self._sender = socket.socketpair()
         self._receiver.setblocking(False)
         self._sender.setblocking(False)
-        self._asleep = False
+
+    def close(self) -> None:
+        """Give the sockets back."""
+        for end in (self._receiver, self._sender):
+            if end is not None:
+                end.close()
 
     def fileno(self) -> int:
         """For `select`: readable when somebody called `wake`."""
-        return self._receiver.fileno()
+        return -1 if self._receiver is None else self._receiver.fileno()
 
     def set_asleep(self) -> None:
         """Ask to be woken from here on."""
@@ -31,32 +42,22 @@ class Waker:
 
     def wake(self) -> None:
         """End the sleep, if it is one."""
-        if self._asleep:
+        if self._asleep and self._sender is not None:
             self._asleep = False
             try:
                 self._sender.send(b"\0")
-            except (BlockingIOError, OSError):  # full: it is awake soon anyway; closed: nobody is left to wake
+            except OSError:  # full: it is awake soon anyway; closed: nobody is left to wake
                 return
 
     def set_awake(self, *, drain: bool) -> None:
         """Stop asking to be woken; `drain` forgets all wake-ups so far, where `select` told of one."""
         self._asleep = False
-        if drain:
-            try:
-                while self._receiver.recv(64):
-                    pass
-            except BlockingIOError:
-                return
+        if drain and self._receiver is not None:
+            self._receiver.recv(64)
 
     def sleep(self, timeout: float) -> None:
         """Sleep until woken, at most `timeout` seconds."""
         with selectors.DefaultSelector() as selector:
-            selector.register(self._receiver, selectors.EVENT_READ)
+            selector.register(self, selectors.EVENT_READ)
             self.set_asleep()
-            selector.select(timeout)
-        self.set_awake(drain=True)
-
-    def close(self) -> None:
-        """Give the sockets back."""
-        self._receiver.close()
-        self._sender.close()
+            self.set_awake(drain=bool(selector.select(timeout)))

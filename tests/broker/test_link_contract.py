@@ -1,0 +1,506 @@
+"""Every sentence of `mqinfer.broker.link`, over every link."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.configuration import render
+from mqinfer.broker.link import Ack, ConnectionHandler, Link, Message, ReasonCode, ignore_ack
+from mqinfer.broker.memory import MemoryBroker, MemoryLink
+from mqinfer.broker.packets import encode_head, packet_size
+from mqinfer.broker.paho_client import PlainClient
+from mqinfer.broker.paho_link import PahoLink
+from mqinfer.broker.server import MosquittoServer
+from mqinfer.protocol.errors import BadTopic, ConfigError, MessageTooLarge, NotConnected
+
+MAX_PACKET = 300_000
+PATIENCE = 10.0
+TOPIC = "contract/topic"
+
+Unique = Callable[[str], str]
+
+
+class Links:
+    """Makes links to one broker, and closes them all."""
+
+    def __init__(self, make: Callable[..., Link], lose: Callable[[Link], None], unique: Unique) -> None:
+        self._make = make
+        self._unique = unique
+        self._made: list[Link] = []
+        self.lose = lose
+
+    def make(self, *, will: Message | None = None, on_connection: ConnectionHandler | None = None) -> Link:
+        """A link that is not open yet."""
+        link = self._make(client_id=self._unique("client"), will=will, on_connection=on_connection)
+        self._made.append(link)
+        return link
+
+    def open(self, *, will: Message | None = None, on_connection: ConnectionHandler | None = None) -> Link:
+        """A link that is open."""
+        link = self.make(will=will, on_connection=on_connection)
+        link.open(PATIENCE)
+        return link
+
+    def close(self) -> None:
+        """Close what was made."""
+        for link in self._made:
+            link.close()
+
+
+class Inbox:
+    """A handler that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._arrived = threading.Condition()
+
+    def __call__(self, message: Message) -> None:
+        with self._arrived:
+            self.messages.append(message)
+            self._arrived.notify_all()
+
+    def wait_for(self, count: int) -> list[Message]:
+        """The messages, once there are `count`."""
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: len(self.messages) >= count, PATIENCE), f"{len(self.messages)} came"
+            return list(self.messages)
+
+    def payloads(self, count: int) -> list[bytes]:
+        """The payloads, once there are `count`."""
+        return [bytes(message.payload) for message in self.wait_for(count)]
+
+
+class Acks:
+    """Handlers of PUBACKs that keep their reason codes."""
+
+    def __init__(self) -> None:
+        self.codes: list[int] = []
+        self._arrived = threading.Condition()
+
+    def __call__(self, code: int) -> None:
+        with self._arrived:
+            self.codes.append(code)
+            self._arrived.notify_all()
+
+    def wait_for(self, count: int) -> list[int]:
+        """The codes, once there are `count`."""
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: len(self.codes) >= count, PATIENCE), f"{len(self.codes)} came"
+            return list(self.codes)
+
+
+@pytest.fixture(scope="module")
+def small_mosquitto() -> Iterator[MosquittoServer]:
+    """A Mosquitto whose Maximum Packet Size is small enough to be tried out."""
+
+    def configuration(port: int) -> str:
+        return render(port).replace("max_packet_size 67108864", f"max_packet_size {MAX_PACKET}")
+
+    with MosquittoServer(configuration=configuration) as server:
+        yield server
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("paho", marks=pytest.mark.broker),
+        pytest.param("paho-plain", marks=pytest.mark.broker),
+    ]
+)
+def links(request: pytest.FixtureRequest, unique: Unique) -> Iterator[Links]:
+    """Makes links of each kind."""
+    if request.param == "memory":
+        links = Links(partial(MemoryLink, MemoryBroker(max_packet_size=MAX_PACKET)), MemoryLink.drop, unique)
+    else:
+        server: MosquittoServer = request.getfixturevalue("small_mosquitto")
+        client = PlainClient if request.param == "paho-plain" else None
+        links = Links(partial(PahoLink, BrokerAddress.parse(server.url), client=client), cut, unique)
+    yield links
+    links.close()
+
+
+def cut(link: Link) -> None:
+    """End a link's connection without a DISCONNECT, as a cut cable would."""
+    assert isinstance(link, PahoLink)
+    link.cut()
+
+
+def publish_and_wait(link: Link, message: Message) -> int:
+    """Publish, and wait for the PUBACK's reason code."""
+    acks = Acks()
+    link.publish(message, acks)
+    return acks.wait_for(1)[0]
+
+
+def test_all_properties_arrive(links: Links, unique: Unique) -> None:
+    """Topic, payload, QoS and every property arrive as they were published."""
+    inbox, topic = Inbox(), unique(TOPIC)
+    links.open().subscribe(topic, inbox)
+    sent = Message(
+        topic,
+        b"payload",
+        content_type="application/vnd.mqinfer.v1",
+        response_topic="answers/here",
+        correlation_data=bytes(range(16)),
+        expiry_s=60,
+        user_properties=(("traceparent", "00-ab"), ("twice", "1"), ("twice", "2")),
+    )
+    links.open().publish(sent)
+    (got,) = inbox.wait_for(1)
+    for name in Message.__slots__:
+        assert getattr(got, name) == getattr(sent, name), name
+
+
+def test_a_message_without_properties(links: Links, unique: Unique) -> None:
+    """What was not said is None, and an empty payload is a payload."""
+    inbox, topic = Inbox(), unique(TOPIC)
+    link = links.open()
+    link.subscribe(topic, inbox)
+    link.publish(Message(topic, b"", qos=0))
+    (got,) = inbox.wait_for(1)
+    assert (bytes(got.payload), got.qos, got.content_type, got.expiry_s, got.user_properties) == (b"", 0, None, None, ())
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_384, 65_535, 200_000])
+@pytest.mark.parametrize("make", [bytes, bytearray, memoryview])
+def test_payloads_of_all_kinds(links: Links, unique: Unique, size: int, make: Callable[[bytes], bytes]) -> None:
+    """Bytes, bytearrays and views arrive alike, whatever their size."""
+    inbox, topic = Inbox(), unique(TOPIC)
+    link = links.open()
+    link.subscribe(topic, inbox)
+    payload = bytes(range(256)) * (size // 256 + 1)
+    link.publish(Message(topic, make(payload[:size])))
+    assert inbox.payloads(1) == [payload[:size]]
+
+
+def test_wildcards(links: Links, unique: Unique) -> None:
+    """`+` takes one level, `#` the rest, and each message goes to the handler of its filter."""
+    root = unique("root")
+    plus, rest = Inbox(), Inbox()
+    link = links.open()
+    link.subscribe(f"{root}/results/+/me/+", plus)
+    link.subscribe(f"{root}/workers/#", rest)
+    link.publish(Message(f"{root}/results/model/me/1", b"1"))
+    link.publish(Message(f"{root}/results/model/you/2", b"2"))
+    link.publish(Message(f"{root}/workers/w/state", b"3"))
+    link.publish(Message(f"{root}/results/model/me/4", b"4"))
+    assert plus.payloads(2) == [b"1", b"4"]
+    assert rest.payloads(1) == [b"3"]
+
+
+def test_order_is_kept(links: Links, unique: Unique) -> None:
+    """One publisher's messages arrive in the order in which it published them."""
+    inbox, topic = Inbox(), unique(TOPIC)
+    links.open().subscribe(topic, inbox)
+    sender = links.open()
+    for number in range(500):
+        sender.publish(Message(topic, b"%d" % number))
+    assert inbox.payloads(500) == [b"%d" % number for number in range(500)]
+
+
+def test_retained(links: Links, unique: Unique) -> None:
+    """A retained message waits for later subscribers and says that it is old; an empty one clears it."""
+    topic = unique(TOPIC)
+    sender = links.open()
+    live, late, later = Inbox(), Inbox(), Inbox()
+    links.open().subscribe(topic, live)
+    publish_and_wait(sender, Message(topic, b"state", retain=True))
+    links.open().subscribe(topic, late)
+    assert [(bytes(m.payload), m.retain) for m in live.wait_for(1)] == [(b"state", False)]
+    assert [(bytes(m.payload), m.retain) for m in late.wait_for(1)] == [(b"state", True)]
+    publish_and_wait(sender, Message(topic, b"", retain=True))
+    link = links.open()
+    link.subscribe(topic, later)
+    publish_and_wait(link, Message(topic, b"now"))
+    assert later.payloads(1) == [b"now"]
+
+
+def test_the_will_on_loss(links: Links, unique: Unique) -> None:
+    """The broker publishes the will when a link is lost."""
+    inbox, topic = Inbox(), unique(TOPIC)
+    links.open().subscribe(topic, inbox)
+    lost = links.open(will=Message(topic, b"lost", retain=True, user_properties=(("boot", "7"),)))
+    links.lose(lost)
+    (got,) = inbox.wait_for(1)
+    assert (bytes(got.payload), got.user_properties) == (b"lost", (("boot", "7"),))
+
+
+def test_no_will_on_close(links: Links, unique: Unique) -> None:
+    """A link that was closed leaves without its will."""
+    inbox, topic = Inbox(), unique(TOPIC)
+    watcher = links.open()
+    watcher.subscribe(topic, inbox)
+    links.open(will=Message(topic, b"lost")).close()
+    publish_and_wait(watcher, Message(topic, b"after"))
+    assert inbox.payloads(1) == [b"after"]
+
+
+def test_a_share_group_competes(links: Links, unique: Unique) -> None:
+    """Each message goes to exactly one member of a group, and every member gets some."""
+    root, inboxes = unique("root"), [Inbox(), Inbox()]
+    for inbox in inboxes:
+        links.open().subscribe(f"{root}/+", inbox, share="workers")
+    sender = links.open()
+    acks = Acks()
+    for number in range(40):
+        sender.publish(Message(f"{root}/t", b"%d" % number), acks)
+    acks.wait_for(40)
+    got = [payload for inbox in inboxes for payload in inbox.payloads(1)]
+    while len(got) < 40:
+        got = [payload for inbox in inboxes for payload in inbox.payloads(1)]
+    assert sorted(got, key=int) == [b"%d" % number for number in range(40)]
+    assert [len(inbox.messages) for inbox in inboxes] == [20, 20]
+
+
+def test_a_group_and_a_watcher(links: Links, unique: Unique) -> None:
+    """A plain subscriber gets a copy beside the group's member."""
+    topic, member, watcher = unique(TOPIC), Inbox(), Inbox()
+    links.open().subscribe(topic, member, share="g")
+    links.open().subscribe(topic, watcher)
+    links.open().publish(Message(topic, b"x"))
+    assert member.payloads(1) == watcher.payloads(1) == [b"x"]
+
+
+def test_the_ack_tells_whether_anybody_listens(links: Links, unique: Unique) -> None:
+    """PUBACK says "no matching subscribers" without one, and success with one."""
+    topic, link = unique(TOPIC), links.open()
+    assert publish_and_wait(link, Message(topic, b"x")) == ReasonCode.NO_MATCHING_SUBSCRIBERS
+    link.subscribe(topic, Inbox())
+    assert publish_and_wait(link, Message(topic, b"x")) == ReasonCode.SUCCESS
+    link.unsubscribe(topic)
+    assert publish_and_wait(link, Message(topic, b"x")) == ReasonCode.NO_MATCHING_SUBSCRIBERS
+
+
+def test_qos_0_has_no_ack(links: Links, unique: Unique) -> None:
+    """The handler of a PUBACK is not called for QoS 0."""
+    acks, link = Acks(), links.open()
+    link.publish(Message(unique(TOPIC), b"x", qos=0), acks)
+    publish_and_wait(link, Message(unique(TOPIC), b"x"))
+    assert acks.codes == []
+
+
+def test_acks_and_messages_come_on_the_links_thread(links: Links, unique: Unique) -> None:
+    """Handlers and acks run on one thread of the link's own, named as mqinfer's."""
+    names: list[str] = []
+    done = threading.Semaphore(0)
+
+    def note(_: object) -> None:
+        names.append(threading.current_thread().name)
+        done.release()
+
+    topic, link = unique(TOPIC), links.open()
+    link.subscribe(topic, note)
+    link.publish(Message(topic, b"x"), note)
+    for _ in range(2):
+        assert done.acquire(timeout=PATIENCE)
+    assert len(set(names)) == 1
+    assert names[0].startswith("mqinfer-")
+
+
+def test_a_handler_may_publish_and_subscribe(links: Links, unique: Unique) -> None:
+    """A handler answers on another topic, and subscribes, without waiting for itself."""
+    ask, answer, inbox = unique(TOPIC), unique(TOPIC), Inbox()
+    worker, asker = links.open(), links.open()
+
+    def reply(message: Message) -> None:
+        worker.subscribe(unique("more"), inbox)
+        worker.publish(Message(str(message.response_topic), message.payload))
+
+    worker.subscribe(ask, reply)
+    asker.subscribe(answer, inbox)
+    asker.publish(Message(ask, b"x", response_topic=answer))
+    assert inbox.payloads(1) == [b"x"]
+
+
+def test_a_handler_that_raises_costs_one_message(
+    links: Links, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The fault is logged with its topic, and the next message is handled."""
+    inbox, topic, link = Inbox(), unique(TOPIC), links.open()
+
+    def handle(message: Message) -> None:
+        if message.payload == b"bad":
+            raise ValueError("this message is bad")
+        inbox(message)
+
+    link.subscribe(topic, handle)
+    link.publish(Message(topic, b"bad"))
+    link.publish(Message(topic, b"good"))
+    assert inbox.payloads(1) == [b"good"]
+    assert any(topic in record.getMessage() and record.exc_info for record in caplog.records)
+    assert link.connected
+
+
+def test_an_ack_handler_that_raises(links: Links, unique: Unique, caplog: pytest.LogCaptureFixture) -> None:
+    """A fault in the handler of a PUBACK is logged; the link goes on."""
+
+    def fail(_: int) -> None:
+        raise ValueError("no")
+
+    link = links.open()
+    link.publish(Message(unique(TOPIC), b"x"), fail)
+    publish_and_wait(link, Message(unique(TOPIC), b"x"))
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_not_connected(links: Links, unique: Unique) -> None:
+    """Before it is opened, and after it is closed, a link is not connected and refuses to publish."""
+    link = links.make()
+    with pytest.raises(NotConnected):
+        link.publish(Message(unique(TOPIC), b"x"))
+    link.open(PATIENCE)
+    assert link.connected
+    link.close()
+    assert not link.connected
+    with pytest.raises(NotConnected):
+        link.publish(Message(unique(TOPIC), b"x"))
+    link.close()
+
+
+def test_a_closed_link_opens_again(links: Links, unique: Unique) -> None:
+    """Opening again brings the subscriptions back."""
+    inbox, topic, link = Inbox(), unique(TOPIC), links.make()
+    link.subscribe(topic, inbox)
+    for number in (1, 2):
+        link.open(PATIENCE)
+        publish_and_wait(link, Message(topic, b"%d" % number))
+        assert inbox.payloads(number)[-1] == b"%d" % number
+        link.close()
+
+
+def test_subscribing_before_opening(links: Links, unique: Unique) -> None:
+    """`on_connection(True)` comes once, after the subscriptions stand, and `open` returns after it."""
+    inbox, topic, told = Inbox(), unique(TOPIC), []
+    codes = Acks()
+
+    def on_connection(connected: bool) -> None:  # noqa: FBT001 - the shape of a ConnectionHandler
+        told.append(connected)
+        link.publish(Message(topic, b"x"), codes)
+
+    link = links.make(on_connection=on_connection)
+    link.subscribe(topic, inbox)
+    link.open(PATIENCE)
+    assert told == [True]
+    assert codes.wait_for(1) == [ReasonCode.SUCCESS]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_the_maximum_packet_size(links: Links, unique: Unique, qos: int) -> None:
+    """A packet of exactly the broker's maximum goes through; one byte more is refused, with both numbers."""
+    inbox, topic, link = Inbox(), unique(TOPIC), links.open()
+    assert link.max_packet_size == MAX_PACKET
+    link.subscribe(topic, inbox)
+
+    def message(size: int) -> Message:
+        return Message(topic, bytes(size), qos=qos, content_type="a/b", user_properties=(("k", "v"),))
+
+    probe = message(MAX_PACKET // 2)
+    room = MAX_PACKET - (packet_size(probe, encode_head(probe)) - len(probe.payload))
+    with pytest.raises(MessageTooLarge, match=rf"{MAX_PACKET + 1}.*{MAX_PACKET}"):
+        link.publish(message(room + 1))
+    link.publish(message(room))
+    assert len(inbox.wait_for(1)[0].payload) == room
+    assert link.connected
+
+
+def test_what_may_not_be_published(links: Links) -> None:
+    """QoS 2, wildcards in a topic and an empty topic are refused with the reason."""
+    link = links.open()
+    with pytest.raises(ConfigError, match="QoS 2"):
+        link.publish(Message("a", b"", qos=2))
+    for topic in ("", "a/+", "a/#", "a\0"):
+        with pytest.raises(BadTopic):
+            link.publish(Message(topic, b""))
+    for topic_filter in ("", "a#", "a/#/b", "a+/b"):
+        with pytest.raises(BadTopic):
+            link.subscribe(topic_filter, Inbox())
+    with pytest.raises(BadTopic):
+        link.subscribe("a", Inbox(), share="b/c")
+
+
+def test_unsubscribe(links: Links, unique: Unique) -> None:
+    """After it has returned nothing comes any more; other subscriptions stay."""
+    gone, stays, root, link = Inbox(), Inbox(), unique("root"), links.open()
+    link.subscribe(f"{root}/gone", gone)
+    link.subscribe(f"{root}/stays", stays)
+    link.unsubscribe(f"{root}/gone")
+    link.publish(Message(f"{root}/gone", b"x"))
+    link.publish(Message(f"{root}/stays", b"x"))
+    stays.wait_for(1)
+    assert gone.messages == []
+    link.unsubscribe(f"{root}/never-subscribed")
+
+
+def test_leaving_a_group(links: Links, unique: Unique) -> None:
+    """A member that unsubscribes no longer gets its turn."""
+    topic, stays, leaves = unique(TOPIC), Inbox(), Inbox()
+    sender, member = links.open(), links.open()
+    links.open().subscribe(topic, stays, share="g")
+    member.subscribe(topic, leaves, share="g")
+    member.unsubscribe(topic, share="g")
+    for _ in range(4):
+        sender.publish(Message(topic, b"x"))
+    assert len(stays.wait_for(4)) == 4
+    assert leaves.messages == []
+
+
+def test_close_waits_for_acks(links: Links, unique: Unique) -> None:
+    """All that was published is acknowledged when `close` returns."""
+    inbox, topic, acks = Inbox(), unique(TOPIC), Acks()
+    links.open().subscribe(topic, inbox)
+    sender = links.open()
+    for _ in range(300):
+        sender.publish(Message(topic, bytes(2_000)), acks)
+    sender.close(PATIENCE)
+    assert acks.codes == [ReasonCode.SUCCESS] * 300
+    assert len(inbox.wait_for(300)) == 300
+
+
+def test_a_handler_may_not_close(links: Links, unique: Unique) -> None:
+    """A link that its own handler closes would wait for itself: it is refused."""
+    errors: list[Exception] = []
+    done, topic, link = threading.Event(), unique(TOPIC), links.open()
+
+    def handle(_: Message) -> None:
+        try:
+            link.close()
+        except ConfigError as error:
+            errors.append(error)
+        done.set()
+
+    link.subscribe(topic, handle)
+    link.publish(Message(topic, b"x"))
+    assert done.wait(PATIENCE)
+    assert len(errors) == 1
+
+
+def test_many_threads_publish(links: Links, unique: Unique) -> None:
+    """Messages of many threads all arrive once, each thread's in order, each with its ack."""
+    inbox, topic, acks = Inbox(), unique(TOPIC), Acks()
+    links.open().subscribe(topic, inbox)
+    sender = links.open()
+
+    def publish(thread: int) -> None:
+        for number in range(50):
+            sender.publish(Message(topic, b"%d %d" % (thread, number)), acks)
+
+    threads = [threading.Thread(target=publish, args=(thread,)) for thread in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    got = [tuple(map(int, payload.split())) for payload in inbox.payloads(400)]
+    assert acks.wait_for(400) == [ReasonCode.SUCCESS] * 400
+    for each in range(8):
+        assert [number for thread, number in got if thread == each] == list(range(50))
+
+
+def test_ignore_ack_takes_any_code() -> None:
+    """The default handler of PUBACKs does nothing."""
+    ack: Ack = ignore_ack
+    ack(ReasonCode.QUOTA_EXCEEDED)
