@@ -1,0 +1,93 @@
+"""docs/protocol.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from mqinfer.protocol import envelope, errors, topics
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.limits import DEFAULT_LIMITS
+from mqinfer.protocol.types import InferRequest, InferResponse, Outcome, Timings
+from mqinfer.protocol.worker_state import WorkerState
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "protocol.md").read_text()
+EXAMPLE = (ROOT / "tests" / "golden" / "request_small.mqi").read_bytes()
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Read the table below the line of headings that begins so; backquotes are taken off."""
+    lines = TEXT.split(f"\n| {heading} |", 1)[1].split("\n")[2:]
+    table = lines[: next(index for index, line in enumerate(lines) if not line.startswith("|"))]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in table]
+
+
+def test_error_codes_are_those_of_the_tree() -> None:
+    """Every class with its code, in the order of the tree."""
+    classes = [getattr(errors, name) for name in errors.__all__ if name != "error_from_code"]
+    assert {(row[0], row[1]) for row in rows("code")} == {(error.code, error.__name__) for error in classes}
+
+
+def test_outcomes_datatypes_and_limits_are_those_of_the_code() -> None:
+    """The three other tables."""
+    assert [row[0] for row in rows("outcome")] == list(Outcome)
+    assert {row[0]: int(row[1]) for row in rows("limit")} == asdict(DEFAULT_LIMITS)
+    listed = TEXT.split("## 6. Datatypes")[1].split("| encoding")[0]
+    assert re.findall(r"\b(?:BOOL|U?INT\d+|FP\d+|BYTES)\b", listed) == list(Datatype)
+
+
+def test_the_hex_example_is_the_golden_file() -> None:
+    """Byte for byte, and the explanations point at what they say."""
+    block = TEXT.split("```hex\n")[1].split("```")[0]
+    assert bytes.fromhex("".join(line[6:53] for line in block.splitlines())) == EXAMPLE
+    assert int.from_bytes(EXAMPLE[4:8], "little") == 177
+    for at, data, _ in rows("at"):
+        shown = re.match(r"(?:[0-9a-f]{2} ?)+", data)
+        if shown:
+            expected = bytes.fromhex(shown[0])
+            assert EXAMPLE[int(at, 16) :].startswith(expected), at
+    assert msgpack.unpackb(EXAMPLE[8 : 8 + 177])["parameters"]["timeout"] == 5_000_000
+
+
+@pytest.mark.parametrize(
+    "name", ["id", "timeout", "priority", "attempt", "response_topic", "source", "sequence", "frame_id"]
+)
+def test_every_request_field_is_described(name: str) -> None:
+    """A field that travels stands in the table."""
+    assert name in {row[0].removeprefix("… ").strip("`") for row in rows("field")}
+    assert f"`{name}`" in TEXT
+
+
+def test_every_field_of_a_reply_and_of_a_state_is_described() -> None:
+    """The same for replies, timings and states."""
+    for message in (InferRequest, InferResponse, Timings, WorkerState):
+        renamed = {"timeout_us": "timeout", "capture": "capture_time_ns"}
+        for name in message.__slots__:
+            assert f"`{renamed.get(name, name)}`" in TEXT, name
+
+
+def test_topics_are_those_of_the_code() -> None:
+    """The table of topics holds what the builders make."""
+    made = topics.Topics("root")
+    built = [
+        made.infer("model", "client"),
+        made.infer("model", "client", "1"),
+        made.lane("worker", "model", "client"),
+        made.result("model", "client", "request"),
+        made.card("model"),
+        made.worker_state("worker"),
+        made.client_state("client"),
+    ]
+    shown = [re.sub(r"[{}]", "", row[0]).replace("/version/", "/1/") for row in rows("topic")]
+    assert shown == built
+
+
+def test_content_types_are_named() -> None:
+    """Both media types stand in the document."""
+    assert envelope.CONTENT_TYPE in TEXT
+    assert "`application/json`" in TEXT
