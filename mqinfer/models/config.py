@@ -167,7 +167,7 @@ def _triton_datatype(value: object, where: str) -> Datatype:
 
 def _policy(**given: VersionPolicy) -> VersionPolicy:
     if len(given) != 1:
-        raise TypeError("give exactly one of latest, all, specific")
+        raise ValueError("give exactly one of latest, all, specific")
     return next(iter(given.values()))
 
 
@@ -191,11 +191,14 @@ def _colour(value: object, where: str) -> tuple[int, ...]:
 _VERSIONS: dict[str, Check] = {
     "latest": table({"num_versions": integer(1)}, lambda num_versions=1: VersionPolicy(latest=num_versions)),
     "all": table({}, lambda: VersionPolicy(all=True)),
-    "specific": table({"versions": array(integer(0))}, lambda versions: VersionPolicy(specific=versions)),
+    "specific": table(
+        {"versions": array(integer(0))}, lambda versions: VersionPolicy(specific=versions), required=("versions",)
+    ),
 }
 _TENSOR = table(
     {"name": text, "dims": array(integer(-1)), "data_type": _triton_datatype},
     TensorConfig,
+    required=("name",),
     ignored=("format", "reshape", "optional", "label_filename", "is_shape_tensor", "allow_ragged_batch"),
 )
 _IMAGE: dict[str, Check] = {
@@ -238,7 +241,7 @@ _MODEL: dict[str, Check] = {
     "input": array(_TENSOR),
     "output": array(_TENSOR),
     "image": table(_IMAGE, _image),
-    "classes": array(table({"name": text, "colour": _colour}, ClassInfo)),
+    "classes": array(table({"name": text, "colour": _colour}, ClassInfo, required=("name", "colour"))),
 }
 
 

@@ -69,14 +69,14 @@ class _EchoFile:
     fail_every: int = 0
 
 
-def _input(name: str, datatype: Datatype, shape: tuple[int, ...]) -> TensorSpec:
-    return TensorSpec(name, datatype, shape)
-
-
 _DESCRIPTION = table(
     {
         "input": array(
-            table({"name": text, "datatype": choice(Datatype, "TYPE_"), "shape": array(integer(-1))}, _input)
+            table(
+                {"name": text, "datatype": choice(Datatype, "TYPE_"), "shape": array(integer(-1))},
+                TensorSpec,
+                required=("name", "datatype", "shape"),
+            )
         ),
         "delay_ms": number,
         "fail_every": integer(0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -62,14 +63,21 @@ def load_model(model: ModelVersion, *, device: str = "auto", versions: Sequence[
         ConfigError: `model.toml` or `device` is wrong.
         MissingExtra: The engine is not installed.
     """
+    try:
+        return _load(model, device, versions)
+    except ConfigError as error:
+        raise ConfigError(f"model {model.name} version {model.version}: {error}") from error
+
+
+def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedModel:
     check_model_files(model.path)
     load = _loader(platform_of(model.path, model.config.backend))
     backend = load(model.path, load_options(model.config, device))
-    try:
-        return LoadedModel(backend, make_card(model, backend, versions), model.config)
-    except BaseException:
-        backend.close()
-        raise
+    with ExitStack() as unless_complete:
+        unless_complete.callback(backend.close)
+        loaded = LoadedModel(backend, make_card(model, backend, versions), model.config)
+        unless_complete.pop_all()
+    return loaded
 
 
 def platform_of(path: Path, stated: str | None = None) -> str:

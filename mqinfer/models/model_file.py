@@ -24,9 +24,12 @@ def check_model_files(path: Path) -> None:
     """
     if not path.exists():
         raise ModelNotLoadable(f"{path}: there is no such file; check the repository's path and the version's folder")
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            _check_file(file, may_be_empty=path.is_dir())
+    try:
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file():
+                _check_file(file, may_be_empty=path.is_dir())
+    except OSError as error:
+        raise ModelNotLoadable(f"{path}: can't be read: {error}; check who owns it") from error
 
 
 def _check_file(path: Path, *, may_be_empty: bool) -> None:

@@ -88,13 +88,19 @@ class Repository:
         """Look at every folder that is not hidden."""
         models: list[ModelVersion] = []
         problems: list[Problem] = []
-        for folder in sorted(self._path.iterdir()):
+        for folder in self._folders():
             if folder.is_dir() and not folder.name.startswith((".", "__")):
                 try:
                     models += self._versions(folder, problems)
                 except (MqinferError, OSError) as error:
                     problems.append(Problem(folder.name, str(error)))
         return Scan(tuple(models), tuple(problems))
+
+    def _folders(self) -> list[Path]:
+        try:
+            return sorted(self._path.iterdir())
+        except OSError as error:
+            raise ConfigError(f"model repository {self._path}: can't be read: {error}") from error
 
     def _versions(self, folder: Path, problems: list[Problem]) -> Iterator[ModelVersion]:
         check_name("model", folder.name)

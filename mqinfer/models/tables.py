@@ -44,6 +44,10 @@ def _at(where: str, key: str) -> str:
     return f"{where} {key}" if where.endswith(":") else f"{where}.{key}"
 
 
+def _colon(where: str) -> str:
+    return where if where.endswith(":") else f"{where}:"
+
+
 def integer(low: int, high: int | None = None) -> Check:
     """A whole number of at least `low` and, where `high` is given, at most `high`."""
     allowed = f"a whole number of at least {low}" if high is None else f"a whole number from {low} to {high}"
@@ -121,12 +125,15 @@ def one_or_list(element: Check) -> Check:
     return check
 
 
-def table(keys: Mapping[str, Check], make: Callable[..., _T], ignored: Iterable[str] = ()) -> Check:
+def table(
+    keys: Mapping[str, Check], make: Callable[..., _T], *, required: Iterable[str] = (), ignored: Iterable[str] = ()
+) -> Check:
     """A table with the given keys; gives `make(**values)`, so the defaults are those of `make`.
 
     Args:
         keys: Name of every key, with its check.
-        make: Called with the keys that are there. A TypeError of it for a missing key becomes a ConfigError.
+        make: Called with the keys that are there; its ValueError becomes a ConfigError.
+        required: Keys that must be there.
         ignored: Keys that are legal elsewhere (in Triton) and do nothing here: they are logged.
     """
     unused = frozenset(ignored)
@@ -135,11 +142,13 @@ def table(keys: Mapping[str, Check], make: Callable[..., _T], ignored: Iterable[
         if not isinstance(value, dict):
             _refuse(where, value, f"a table with the keys {', '.join(keys)}")
         _refuse_unknown(value, keys, unused, where)
+        if missing := [key for key in required if key not in value]:
+            raise ConfigError(f"{_colon(where)} the key {missing[0]!r} is missing")
         given = {key: keys[key](each, _at(where, key)) for key, each in value.items() if key in keys}
         try:
             return make(**given)
-        except TypeError as error:
-            raise ConfigError(f"{where} a key is missing: {error}") from error
+        except ValueError as error:
+            raise ConfigError(f"{_colon(where)} {error}") from error
 
     return check
 
@@ -150,7 +159,7 @@ def _refuse_unknown(value: Mapping[str, object], keys: Mapping[str, Check], unus
     unknown = [key for key in value if key not in keys and key not in unused]
     if unknown:
         named = "; ".join(_suggestion(key, keys) for key in unknown)
-        raise ConfigError(f"{where} unknown key {named} (keys here: {', '.join(keys)})")
+        raise ConfigError(f"{_colon(where)} unknown key {named} (keys here: {', '.join(keys)})")
 
 
 def _suggestion(key: str, keys: Mapping[str, Check]) -> str:

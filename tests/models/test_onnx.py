@@ -9,7 +9,8 @@ import pytest
 
 from mqinfer.errors import BadTensor, ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backend import Backend
-from mqinfer.models.backends.onnx import load, providers_for
+from mqinfer.models.backends.onnx import load, providers_for, settle_device
+from mqinfer.models.device import parse_device
 from mqinfer.models.load_options import LoadOptions, Stated
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
@@ -116,6 +117,16 @@ def test_providers_follow_the_device() -> None:
     assert providers_for("cpu") == ["CPUExecutionProvider"]
     (name, settings), fallback = providers_for("cuda:2")
     assert (name, settings["device_id"], fallback) == ("CUDAExecutionProvider", 2, "CPUExecutionProvider")
+
+
+@pytest.mark.parametrize(
+    ("wish", "built_with_cuda", "device"),
+    [("auto", True, "cuda:0"), ("auto", False, "cpu"), ("cuda:3", True, "cuda:3"), ("cuda", False, "cpu")],
+)
+def test_device_follows_the_build(wish: str, *, built_with_cuda: bool, device: str) -> None:
+    """Without the CUDA provider there is no GPU; with it, ONNX Runtime finds out by trying."""
+    providers = ["CUDAExecutionProvider"] * built_with_cuda + ["CPUExecutionProvider"]
+    assert settle_device(parse_device(wish), providers) == device
 
 
 @pytest.mark.shared_data

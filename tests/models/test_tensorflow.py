@@ -14,8 +14,10 @@ from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backends.graph_ends import reaching, unconsumed
 from mqinfer.models.backends.saved_model import choose_signature
 from mqinfer.models.config import ModelConfig, TensorConfig
+from mqinfer.models.device import parse_device
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import ModelVersion, Repository
+from mqinfer.models.tensorflow_runtime import settle_device
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.card import ColourOrder, ImageContract
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
@@ -273,6 +275,49 @@ def test_no_signature() -> None:
     """A SavedModel without signatures can't be served."""
     with pytest.raises(ModelNotLoadable, match="without signatures"):
         choose_signature({}, None, Path("m"))
+
+
+class Config:
+    """The part of `tensorflow.config` that chooses devices, on a machine with two GPUs."""
+
+    def __init__(self, *, started: bool = False) -> None:
+        self.done: list[tuple[str, object]] = []
+        self._started = started
+        self._visible = ["gpu0", "gpu1"]
+        self.experimental = SimpleNamespace(set_memory_growth=lambda gpu, enable: self.done.append((gpu, enable)))
+        self.threading = SimpleNamespace(
+            set_intra_op_parallelism_threads=lambda n: self.done.append(("intra", n)),
+            set_inter_op_parallelism_threads=lambda n: self.done.append(("inter", n)),
+        )
+
+    def list_physical_devices(self, _kind: str) -> list[str]:
+        """Give both."""
+        return ["gpu0", "gpu1"]
+
+    def set_visible_devices(self, devices: list[str], _kind: str) -> None:
+        """Take a choice, as long as nothing ran yet."""
+        if self._started:
+            raise RuntimeError("Visible devices cannot be modified after being initialized")
+        self._visible = devices
+
+    def get_visible_devices(self, _kind: str) -> list[str]:
+        """Give the choice."""
+        return self._visible
+
+
+@pytest.mark.parametrize(("wish", "device"), [("auto", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")])
+def test_device_of_a_fresh_process(wish: str, device: str) -> None:
+    """One GPU is taken, with memory as it is needed; on the CPU none is touched."""
+    config = Config()
+    assert settle_device(SimpleNamespace(config=config), parse_device(wish), 2) == device
+    growth = [] if device == "cpu" else [(f"gpu{device[-1]}", True)]
+    assert config.done == [*growth, ("intra", 2), ("inter", 2)]
+
+
+def test_device_of_a_process_that_runs_already() -> None:
+    """What is wished for can't be had any more: the answer is what is true."""
+    tensorflow = SimpleNamespace(config=Config(started=True))
+    assert settle_device(tensorflow, parse_device("cpu"), 2) == "cuda:0"
 
 
 def node(name: str, op: str, *inputs: str) -> Any:
