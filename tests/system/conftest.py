@@ -1,0 +1,68 @@
+"""Fixtures for the tests that run the whole path on real parts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.client.connection import connect, random_name
+from mqinfer.client.requester import RequesterConfig
+from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.planning import plan
+from mqinfer.cloud_worker.process import ProcessSpec, serve
+from mqinfer.edge_agent.replay import ReplayOptions
+from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
+from mqinfer.models.repository import Repository
+from mqinfer.protocol.topics import Topics
+
+Serve = Callable[[Path], Topics]
+Replayed = Callable[..., SessionReport]
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The folder of real data that is not part of the project."""
+    if not SHARED.is_dir():
+        pytest.skip("the folder ../shared/data is not here")
+    return SHARED
+
+
+@pytest.fixture
+def serving(broker_url: str, unique: Callable[[str], str]) -> Iterator[Serve]:
+    """Serve a repository on the session's Mosquitto, each test under a topic root of its own."""
+    with ExitStack() as stack:
+
+        def serve_all(repository: Path) -> Topics:
+            topics = Topics(unique("test"))
+            address = BrokerAddress.parse(broker_url)
+            template = ProcessSpec(repository, "", 0, address, WorkerOptions(unique("worker"), topics))
+            for spec in plan(Repository(repository), template):
+                stack.callback(serve(spec).stop)
+            return topics
+
+        yield serve_all
+
+
+@pytest.fixture
+def replayed(broker_url: str) -> Replayed:
+    """Replay a source through the session's Mosquitto against a model that is being served."""
+
+    def run(source: Path, topics: Topics, model: str, **settings: object) -> SessionReport:
+        config = RequesterConfig(random_name(), topics, window=4)
+        requester = connect(broker_url, config)
+        try:
+            options = ReplayOptions(model, window=4)
+            asked = ReplaySettings(str(source), options, **settings)  # type: ignore[arg-type]  # a test's own choice
+            return run_session(asked, requester, broker_url, threading.Event(), Console(quiet=True))
+        finally:
+            requester.close()
+
+    return run
