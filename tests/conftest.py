@@ -56,3 +56,60 @@ def no_thread_is_left() -> Iterator[None]:
     # A Mosquitto of a wider scope may have been started by this test's fixtures.
     left = [name for name in started if name.startswith("mqinfer-") and name != "mqinfer-mosquitto-log"]
     assert not left, f"threads left running: {left}"
+
+
+@pytest.fixture
+def write_echo(tmp_path: Path) -> Callable[..., Path]:
+    """Put an echo model into a repository: `write_echo("name", ("x", "FP32", [-1, 4]), config="...")`."""
+
+    def write(  # noqa: PLR0913  the keys of its two files
+        model: str = "echo",
+        *inputs: tuple[str, str, list[int]],
+        version: int = 1,
+        delay_ms: float = 0,
+        fail_every: int = 0,
+        config: str = "",
+    ) -> Path:
+        repository = tmp_path / "repository"
+        folder = repository / model / str(version)
+        folder.mkdir(parents=True)
+        tables = [
+            f'[[input]]\nname = "{name}"\ndatatype = "TYPE_{datatype}"\nshape = {shape}\n'
+            for name, datatype, shape in inputs or [("x", "FP32", [-1, 4])]
+        ]
+        head = f"delay_ms = {delay_ms}\nfail_every = {fail_every}\n"
+        (folder / "model.echo").write_text(head + "".join(tables), encoding="utf-8")
+        if config:
+            (repository / model / "model.toml").write_text(config, encoding="utf-8")
+        return repository
+
+    return write
+
+
+def _load(repository: Path, model: str, version: int | None) -> LoadedModel:
+    found = [each for each in Repository(repository).models() if each.name == model]
+    return load_model(next(each for each in found if version in {None, each.version}), device="cpu")
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Worker]]:
+    """Start workers that stop with the test: `serve(url, repository_or_loaded_model, model="echo", capacity=4)`."""
+    workers: list[Worker] = []
+
+    def start(
+        url: str, source: Path | LoadedModel, model: str = "echo", *, version: int | None = None, **options: object
+    ) -> Worker:
+        loaded = _load(source, model, version) if isinstance(source, Path) else source
+        options.setdefault("name", f"worker-{os.getpid()}-{next(_numbers)}")
+        worker = Worker(
+            loaded,
+            lambda name, will, handler: make_link(url, client_id=name, will=will, on_connection=handler),
+            WorkerOptions(**options),  # type: ignore[arg-type]
+        )
+        worker.start()
+        workers.append(worker)
+        return worker
+
+    yield start
+    for worker in workers:
+        worker.stop()

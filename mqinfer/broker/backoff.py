@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 __all__ = ["Backoff"]
 
+# With 1.5 the mean wait is about half of the time that has passed so far; with the usual 2 it is nearly all of it.
+_GROWTH = 1.5
+
 
 class Backoff:
     """Exponential back-off with full jitter, so that a fleet doesn't come back in step.
@@ -26,9 +29,9 @@ class Backoff:
         self._ceiling = shortest
 
     def next(self) -> float:
-        """Seconds to wait now; the ceiling doubles with each call."""
+        """Seconds to wait now; the ceiling grows by half with each call."""
         wait = self._shortest + (self._ceiling - self._shortest) * self._draw()
-        self._ceiling = min(self._ceiling * 2, self._longest)
+        self._ceiling = min(self._ceiling * _GROWTH, self._longest)
         return wait
 
     def reset(self) -> None:

@@ -125,6 +125,18 @@ def configure(client: Client, identity: Identity) -> None:
     client.on_socket_open = set_nodelay
 
 
+class _TidySocket(ssl.SSLSocket):
+    """A TLS socket that closes itself when its handshake fails, which paho forgets to do."""
+
+    def do_handshake(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - the base class's signature
+        """Shake hands."""
+        try:
+            super().do_handshake(block)
+        except OSError:
+            self.close()
+            raise
+
+
 def make_tls_context(options: TlsOptions) -> ssl.SSLContext:
     """Load the certificates.
 
@@ -133,6 +145,7 @@ def make_tls_context(options: TlsOptions) -> ssl.SSLContext:
     """
     try:
         context = ssl.create_default_context(cafile=options.ca_file)
+        context.sslsocket_class = _TidySocket
         if options.cert_file is not None:
             context.load_cert_chain(options.cert_file, options.key_file)
     except OSError as error:  # ssl.SSLError is one

@@ -47,6 +47,9 @@ _MOST_WAITING = 65_535  # messages that may wait for the link's thread: a backst
 _TICK_S = 1.0  # how often the keep-alive is looked at
 _ANSWER_S = 10.0  # how long a SUBACK may take
 _LEAVE_S = 1.0  # how long a DISCONNECT may take to leave
+# Mosquitto 2.0 doesn't tell a client that another took over its name, so two twins throw each other out for ever; only a
+# connection that stood for a while resets the back-off.
+_STEADY_S = 5.0
 _HANDSHAKE_S = 5.0  # how long a broker may take to accept, on a reconnect
 
 
@@ -117,6 +120,7 @@ class PahoLink:
         self._close_by: float | None = None
         self._connected = False
         self._epoch = 0
+        self._risen_at = 0.0
         self._version5 = True
         self._max_packet_size: int | None = None
         self._dropped = 0
@@ -293,7 +297,8 @@ class PahoLink:
         """Serve one connection from dialling to its end; returns why it ended."""
         try:
             session.dial(timeout)
-            self._serve(session, time.monotonic() + timeout)
+            if session.alive:
+                self._serve(session, time.monotonic() + timeout)
         except LinkError as error:
             return error
         finally:
@@ -356,7 +361,7 @@ class PahoLink:
             session.leave()
 
     def _rise(self, session: Session) -> None:
-        self._backoff.reset()
+        self._risen_at = time.monotonic()
         self._epoch += 1
         self._max_packet_size = session.max_packet_size
         self._connected = True
@@ -371,8 +376,18 @@ class PahoLink:
         self._outbox.clear()
         while self._commands:
             self._commands.popleft().answer.set_result(None)
-        if was_connected and self._close_by is None:
-            self._tell(connected=False)
+        if not was_connected or self._close_by is not None:
+            return
+        if time.monotonic() - self._risen_at >= _STEADY_S:
+            self._backoff.reset()
+        else:
+            _log.warning(
+                "%s: the connection stood for less than %g s; does another program use the client id %s?",
+                self._identity.address,
+                _STEADY_S,
+                self._identity.client_id,
+            )
+        self._tell(connected=False)
 
     def _tell(self, *, connected: bool) -> None:
         if self._on_connection is None:

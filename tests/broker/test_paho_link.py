@@ -1,0 +1,507 @@
+"""What only a real broker can show: loss and return, logins, TLS, websockets, versions, sockets."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mqinfer.broker import paho_link
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.backoff import Backoff
+from mqinfer.broker.configuration import render
+from mqinfer.broker.connect import make_link
+from mqinfer.broker.link import Message
+from mqinfer.broker.paho_client import PlainClient
+from mqinfer.broker.paho_link import PahoLink
+from mqinfer.broker.paho_socket import FastClient, fits
+from mqinfer.broker.server import MosquittoServer
+from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, NotAuthorized, NotConnected
+
+pytestmark = pytest.mark.broker
+
+PATIENCE = 10.0
+_END = b"end"  # what tells a listener of a test to stop
+Unique = Callable[[str], str]
+
+
+class Told:
+    """An `on_connection` that can be waited for."""
+
+    def __init__(self) -> None:
+        self.states: list[bool] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, connected: bool) -> None:  # noqa: FBT001 - the shape of a ConnectionHandler
+        with self._changed:
+            self.states.append(connected)
+            self._changed.notify_all()
+
+    def wait_for(self, *states: bool) -> None:
+        """Wait until these are the states that were told."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.states) >= len(states), PATIENCE)
+            assert self.states == list(states)
+
+
+@pytest.fixture
+def server() -> Iterator[MosquittoServer]:
+    """A Mosquitto that a test may end and start."""
+    with MosquittoServer() as server:
+        yield server
+
+
+@pytest.fixture
+def closing() -> Iterator[Callable[[PahoLink], PahoLink]]:
+    """Closes links when the test ends."""
+    links: list[PahoLink] = []
+
+    def keep(link: PahoLink) -> PahoLink:
+        links.append(link)
+        return link
+
+    yield keep
+    for link in links:
+        link.close()
+
+
+def link_to(server: MosquittoServer, client_id: str, **options: object) -> PahoLink:
+    """A link that is not open yet."""
+    return PahoLink(BrokerAddress.parse(server.url), client_id=client_id, **options)  # type: ignore[arg-type]
+
+
+def roundtrip(link: PahoLink, topic: str, payload: bytes = b"x") -> Message:
+    """Publish to oneself."""
+    got: list[Message] = []
+    arrived = threading.Event()
+
+    def handle(message: Message) -> None:
+        got.append(message)
+        arrived.set()
+
+    link.subscribe(topic, handle)
+    link.publish(Message(topic, payload, content_type="a/b"))
+    assert arrived.wait(PATIENCE)
+    return got[0]
+
+
+@contextmanager
+def listener(serve: Callable[[socket.socket], None]) -> Iterator[BrokerAddress]:
+    """Serve connections, one after the other, until the block ends; yields the address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            while True:
+                connection, _ = server.accept()
+                with connection:
+                    try:
+                        serve(connection)
+                    except StopIteration:
+                        return
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield BrokerAddress("127.0.0.1", server.getsockname()[1])
+        finally:
+            with socket.create_connection(server.getsockname()) as last:
+                last.sendall(_END)
+            thread.join()
+
+
+def test_the_broker_dies_and_returns(
+    server: MosquittoServer, unique: Unique, closing: Callable[[PahoLink], PahoLink], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The link tells of the loss, refuses to publish, comes back with its subscriptions, and sends nothing old."""
+    topic, told, got = unique("t"), Told(), []
+    new = threading.Event()
+    link = closing(link_to(server, unique("c"), on_connection=told))
+    link.open()
+
+    def handle(message: Message) -> None:
+        got.append(message.payload)
+        if message.payload == b"new":
+            new.set()
+
+    link.subscribe(topic, handle)
+    old_acks: list[int] = []
+    stopped = threading.Event()
+    link.subscribe(unique("stall"), lambda _: stopped.wait(PATIENCE))
+    server.kill()
+    told.wait_for(True, False)
+    assert not link.connected
+    with pytest.raises(NotConnected, match="down"):
+        link.publish(Message(topic, b"old"), old_acks.append)
+    server.start()
+    told.wait_for(True, False, True)
+    link.publish(Message(topic, b"new"))
+    assert new.wait(PATIENCE)
+    assert got == [b"new"]
+    assert old_acks == []
+    assert any("next attempt in" in record.getMessage() for record in caplog.records)
+
+
+def test_nothing_outstanding_survives_a_cut(
+    server: MosquittoServer, unique: Unique, closing: Callable[[PahoLink], PahoLink]
+) -> None:
+    """Messages that were not acknowledged when the connection broke are never sent again: their owner does that."""
+    topic, told = unique("t"), Told()
+    watcher, sender = closing(link_to(server, unique("c"))), closing(link_to(server, unique("c"), on_connection=told))
+    watcher.open()
+    sender.open()
+    got: list[bytes] = []
+    last = threading.Event()
+
+    def handle(message: Message) -> None:
+        got.append(bytes(message.payload[:8]).rstrip(b"."))
+        if got[-1] == b"last":
+            last.set()
+
+    watcher.subscribe(topic, handle)
+    acks: list[int] = []
+    for number in range(500):
+        sender.publish(Message(topic, (b"%d" % number).ljust(100_000, b".")), acks.append)
+    sender.cut()
+    told.wait_for(True, False, True)
+    acked = len(acks)
+    sender.publish(Message(topic, b"last"))
+    assert last.wait(PATIENCE)
+    assert len(got) == len(set(got)), "a message came twice"
+    assert len(acks) == acked, "a PUBACK of the old connection came on the new one"
+
+
+def test_subscribing_while_down(server: MosquittoServer, unique: Unique, closing: Callable[[PahoLink], PahoLink]) -> None:
+    """A subscription made while the broker is away stands when the link is connected again."""
+    told, arrived, topic = Told(), threading.Event(), unique("t")
+    link = closing(link_to(server, unique("c"), on_connection=told))
+    link.open()
+    server.kill()
+    told.wait_for(True, False)
+    link.subscribe(topic, lambda _: arrived.set())
+    link.subscribe(topic + "/gone", lambda _: None)
+    link.unsubscribe(topic + "/gone")
+    server.start()
+    told.wait_for(True, False, True)
+    link.publish(Message(topic, b"x"))
+    assert arrived.wait(PATIENCE)
+
+
+def test_closing_while_the_broker_is_away(server: MosquittoServer, unique: Unique) -> None:
+    """`close` doesn't wait for a reconnect."""
+    told = Told()
+    link = link_to(server, unique("c"), on_connection=told)
+    link.open()
+    server.kill()
+    told.wait_for(True, False)
+    link.close()
+    assert not link.connected
+
+
+def test_nagle_is_off(broker_url: str, unique: Unique, closing: Callable[[PahoLink], PahoLink]) -> None:
+    """TCP_NODELAY is set on the socket: without it each QoS 1 round trip stalls for 83 ms."""
+    sockets: list[int] = []
+
+    class Watching(FastClient):
+        def _call_socket_open(self, sock: socket.socket) -> None:
+            super()._call_socket_open(sock)
+            sockets.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    link = closing(PahoLink(BrokerAddress.parse(broker_url), client_id=unique("c"), client=Watching))
+    link.open()
+    assert sockets
+    assert all(sockets)
+
+
+def test_nobody_listens(unique: Unique) -> None:
+    """The error names host and port and says how to start a broker."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        link = make_link(f"mqtt://127.0.0.1:{port}", client_id=unique("c"))
+        with pytest.raises(BrokerUnreachable, match=rf"127\.0\.0\.1:{port} .*mqinfer broker --port {port}"):
+            link.open(PATIENCE)
+    assert not link.connected
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70 + ".invalid", "."])
+def test_a_host_that_is_no_host(unique: Unique, host: str) -> None:
+    """A name that can't be resolved, or can't be one at all, is an unreachable broker."""
+    with pytest.raises(BrokerUnreachable, match="invalid|no broker"):
+        make_link(f"mqtt://{host}:1883", client_id=unique("c")).open(PATIENCE)
+
+
+def test_a_silent_listener(unique: Unique) -> None:
+    """Somebody who takes the connection and says nothing is no broker, and `open` says so in time."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = make_link(f"mqtt://127.0.0.1:{listener.getsockname()[1]}", client_id=unique("c"))
+        with pytest.raises(BrokerUnreachable, match="answer"):
+            link.open(0.3)
+
+
+@pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(200)])
+def test_a_listener_that_hangs_up(unique: Unique, greeting: bytes) -> None:
+    """Somebody who closes the connection at once, or speaks something else, is no broker."""
+
+    def serve(connection: socket.socket) -> None:
+        if connection.recv(1000) == _END:
+            raise StopIteration
+        connection.sendall(greeting)
+
+    with listener(serve) as address:
+        link = PahoLink(address, client_id=unique("c"))
+        with pytest.raises(BrokerUnreachable, match="is it an MQTT broker"):
+            link.open(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def password_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoServer]:
+    """A Mosquitto that wants a password and refuses most subscriptions."""
+    folder = tmp_path_factory.mktemp("mosquitto")
+    passwords = folder / "passwords"
+    subprocess.run(["mosquitto_passwd", "-b", "-c", str(passwords), "edge", "s3cret/ä"], check=True, capture_output=True)
+    for path in (passwords, *list(folder.parents)[:2], folder):
+        path.chmod(0o755)
+
+    def configuration(port: int) -> str:
+        text = render(port).replace("allow_anonymous true", "allow_anonymous false")
+        return text + f"password_file {passwords}\n"
+
+    with MosquittoServer(configuration=configuration) as server:
+        yield server
+
+
+def test_the_right_password(password_server: MosquittoServer, unique: Unique) -> None:
+    """Name and password of the URL, percent-encoded, let the link in."""
+    link = make_link(f"mqtt://edge:s3cret%2F%C3%A4@127.0.0.1:{password_server.port}", client_id=unique("c"))
+    link.open()
+    assert link.connected
+    link.close()
+
+
+@pytest.mark.parametrize("login", ["edge:wrong@", ""])
+def test_the_wrong_password(password_server: MosquittoServer, unique: Unique, login: str) -> None:
+    """A refused login ends the attempt at once, and the password is not repeated."""
+    client_id = unique("c")
+    link = make_link(f"mqtt://{login}127.0.0.1:{password_server.port}", client_id=client_id)
+    with pytest.raises(NotAuthorized) as caught:
+        link.open(PATIENCE)
+    assert "wrong" not in str(caught.value)
+    assert password_server.log().count(client_id) <= 1, "it tried again"
+
+
+def test_a_name_that_is_taken_over(
+    unique: Unique, closing: Callable[[PahoLink], PahoLink], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A link that is told that another connection took its name stops, and says so loudly."""
+    connects: list[bytes] = []
+
+    def serve(connection: socket.socket) -> None:
+        received = connection.recv(1000)
+        if received == _END:
+            raise StopIteration
+        connects.append(received)
+        connection.sendall(b"\x20\x03\x00\x00\x00")  # CONNACK: success
+        connection.recv(1000)
+        connection.sendall(b"\xe0\x01\x8e")  # DISCONNECT: session taken over
+        connection.recv(1000)
+
+    told = Told()
+    with listener(serve) as address:
+        link = closing(PahoLink(address, client_id=unique("twin"), on_connection=told))
+        link.open()
+        link.publish(Message(unique("t"), b"x"))
+        told.wait_for(True, False)
+        link.close()
+    assert not link.connected
+    assert len(connects) == 1
+    assert any(r.levelno == logging.CRITICAL and "taken over" in r.getMessage() for r in caplog.records)
+
+
+def test_twins_are_suspected(
+    broker_url: str, unique: Unique, closing: Callable[[PahoLink], PahoLink], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Mosquitto 2.0 tells nothing when a name is taken over; the log names what is likely."""
+    name, told = unique("twin"), Told()
+    first = closing(PahoLink(BrokerAddress.parse(broker_url), client_id=name, on_connection=told))
+    second = closing(PahoLink(BrokerAddress.parse(broker_url), client_id=name))
+    first.open()
+    second.open()
+    told.wait_for(True, False)
+    assert any(name in record.getMessage() and "another program" in record.getMessage() for record in caplog.records)
+
+
+def test_the_thread_dies(
+    broker_url: str,
+    unique: Unique,
+    closing: Callable[[PahoLink], PahoLink],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A defect on the link's thread is logged as critical, told, and the link is no longer connected."""
+    told = Told()
+    link = closing(PahoLink(BrokerAddress.parse(broker_url), client_id=unique("c"), on_connection=told))
+    link.open()
+
+    def fail(_self: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(paho_link.Session, "write", fail)
+    link.publish(Message(unique("t"), b"x"))
+    told.wait_for(True, False)
+    link.close()
+    assert not link.connected
+    assert any(record.levelno == logging.CRITICAL for record in caplog.records)
+
+
+@pytest.mark.parametrize("refusal", [b"\x20\x03\x00\x84\x00", b"\x20\x02\x00\x01"])
+@pytest.mark.parametrize("client", [None, PlainClient])
+def test_mqtt_3_1_1(
+    broker_url: str,
+    unique: Unique,
+    closing: Callable[[PahoLink], PahoLink],
+    refusal: bytes,
+    client: type[PlainClient] | None,
+) -> None:
+    """Where the broker refuses MQTT 5, in its words or in those of 3.1.1, the link speaks 3.1.1: messages flow."""
+    port = BrokerAddress.parse(broker_url).port
+
+    def serve(connection: socket.socket) -> None:
+        connect = connection.recv(1000)
+        if connect == _END:
+            raise StopIteration
+        if connect[8] == 5:  # the protocol level, behind a fixed header of two bytes and "MQTT"
+            connection.sendall(refusal)
+            return
+        with socket.create_connection(("127.0.0.1", port)) as broker:
+            broker.sendall(connect)
+            back = threading.Thread(target=pump, args=(broker, connection))
+            back.start()
+            pump(connection, broker)
+            back.join()
+
+    with listener(serve) as address:
+        will = Message(unique("will"), b"lost", content_type="a/b")
+        link = closing(PahoLink(address, client_id=unique("c"), client=client, will=will))
+        link.open()
+        got = roundtrip(link, unique("t"), b"y" * 100_000)
+        assert (got.payload, got.content_type) == (b"y" * 100_000, None)
+        assert link.max_packet_size is None
+        link.close()
+
+
+def pump(source: socket.socket, sink: socket.socket) -> None:
+    """Copy until the source ends, then end the sink."""
+    try:
+        while data := source.recv(65536):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
+
+
+def test_websockets(unique: Unique, closing: Callable[[PahoLink], PahoLink]) -> None:
+    """The listener for browsers takes links too."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        websockets_port = probe.getsockname()[1]
+    with MosquittoServer(configuration=lambda port: render(port, websockets_port=websockets_port)):
+        address = BrokerAddress.parse(f"ws://127.0.0.1:{websockets_port}/mqtt")
+        assert not fits(address)
+        link = closing(PahoLink(address, client_id=unique("c")))
+        link.open()
+        assert roundtrip(link, unique("t"), b"z" * 50_000).payload == b"z" * 50_000
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a private CA, a certificate for 127.0.0.1, one for a client, and another CA."""
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    for ca in ("ca", "other"):
+        openssl("req", "-x509", *key, "-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-days", "2", "-subj", f"/CN={ca}")
+    for name, extension in (("server", "subjectAltName=IP:127.0.0.1"), ("client", "extendedKeyUsage=clientAuth")):
+        (folder / "extensions").write_text(extension)
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "extensions", "-days", "2")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signing)
+    for path in (folder, *list(folder.parents)[:2], *folder.iterdir()):
+        path.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tls_server(certificates: Path) -> Iterator[MosquittoServer]:
+    """A Mosquitto that speaks TLS and wants a client certificate."""
+
+    def configuration(port: int) -> str:
+        tls = f"cafile {certificates}/ca.pem\ncertfile {certificates}/server.pem\nkeyfile {certificates}/server.key\n"
+        return render(port) + tls + "require_certificate true\n"
+
+    with MosquittoServer(configuration=configuration) as server:
+        yield server
+
+
+def tls_address(server: MosquittoServer, certificates: Path, ca: str = "ca.pem", **files: Path) -> BrokerAddress:
+    """The address of a TLS broker."""
+    return BrokerAddress.parse(f"mqtts://127.0.0.1:{server.port}", ca_file=certificates / ca, **files)
+
+
+@pytest.mark.parametrize("client", [None, PlainClient])
+def test_tls(
+    tls_server: MosquittoServer,
+    certificates: Path,
+    unique: Unique,
+    closing: Callable[[PahoLink], PahoLink],
+    client: type[PlainClient] | None,
+) -> None:
+    """With the private CA and a client certificate large and small messages go through."""
+    files = {"cert_file": certificates / "client.pem", "key_file": certificates / "client.key"}
+    address = tls_address(tls_server, certificates, **files)
+    link = closing(PahoLink(address, client_id=unique("c"), client=client))
+    link.open()
+    for size in (0, 100, 3_000_000):
+        assert roundtrip(link, unique("t"), bytes(size)).payload == bytes(size)
+
+
+def test_tls_with_an_unknown_ca(tls_server: MosquittoServer, certificates: Path, unique: Unique) -> None:
+    """A certificate of another CA is not trusted, and the error says so."""
+    link = PahoLink(tls_address(tls_server, certificates, "other.pem"), client_id=unique("c"))
+    with pytest.raises(BrokerUnreachable, match="not trusted"):
+        link.open(PATIENCE)
+
+
+def test_tls_without_a_client_certificate(tls_server: MosquittoServer, certificates: Path, unique: Unique) -> None:
+    """A broker that wants a certificate and gets none hangs up; the error asks about it."""
+    link = PahoLink(tls_address(tls_server, certificates), client_id=unique("c"))
+    with pytest.raises(BrokerUnreachable, match="certificate"):
+        link.open(PATIENCE)
+
+
+def test_tls_files_that_are_none(tmp_path: Path) -> None:
+    """A missing or broken certificate file is an error of the configuration and is named."""
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    for path in (broken, tmp_path / "missing.pem"):
+        with pytest.raises(ConfigError, match=path.name):
+            PahoLink(BrokerAddress.parse("mqtts://127.0.0.1", ca_file=path), client_id="c")
+
+
+def test_backoff() -> None:
+    """Waits grow by half up to the longest, jitter keeps them between the shortest and the ceiling, and `reset` starts anew."""
+    highest = Backoff(0.1, 5.0, draw=lambda: 1.0)
+    assert [round(highest.next(), 2) for _ in range(5)] == [0.1, 0.15, 0.23, 0.34, 0.51]
+    assert [highest.next() for _ in range(20)][-1] == 5.0
+    lowest = Backoff(0.1, 5.0, draw=lambda: 0.0)
+    assert {lowest.next() for _ in range(20)} == {0.1}
+    highest.reset()
+    assert highest.next() == 0.1

@@ -1,0 +1,123 @@
+"""The private Mosquitto and its configuration."""
+
+from __future__ import annotations
+
+import socket
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from mqinfer.broker.configuration import render
+from mqinfer.broker.server import MosquittoServer, find_mosquitto
+from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
+
+ROOT = Path(__file__).parents[2]
+
+
+def options(text: str) -> list[str]:
+    """The lines that say something."""
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_the_root_has_the_packaged_text() -> None:
+    """`mosquitto.conf` at the root is the text that a wheel carries."""
+    packaged = files("mqinfer.broker").joinpath("mosquitto.conf").read_text(encoding="utf-8")
+    assert (ROOT / "mosquitto.conf").read_text(encoding="utf-8") == packaged
+
+
+def test_rendering() -> None:
+    """Other ports, another address, and no websockets listener unless it is asked for."""
+    assert options(render(1883, websockets_port=9001)) == options((ROOT / "mosquitto.conf").read_text(encoding="utf-8"))
+    text = options(render(5, websockets_port=6, bind="::1"))
+    assert [line for line in text if line.startswith("listener")] == ["listener 5 ::1", "listener 6 ::1"]
+    assert not any("websockets" in line or "listener 9001" in line for line in options(render(5)))
+
+
+def test_all_limits_are_stated() -> None:
+    """Nothing that loses messages is left to a default, and no option is used that Mosquitto 2.1 has given up."""
+    names = {line.split()[0] for line in options(render(5))}
+    assert names >= {
+        "max_packet_size",
+        "max_inflight_messages",
+        "max_inflight_bytes",
+        "max_queued_messages",
+        "max_queued_bytes",
+        "memory_limit",
+        "set_tcp_nodelay",
+        "persistence",
+        "allow_anonymous",
+    }
+    assert not names & {"per_listener_settings", "acl_file", "password_file", "message_size_limit"}
+
+
+@pytest.mark.broker
+def test_it_loads_without_a_warning() -> None:
+    """Mosquitto has nothing to say against the configuration, websockets listener included."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        websockets_port = probe.getsockname()[1]
+    with MosquittoServer(configuration=lambda port: render(port, websockets_port=websockets_port)) as server:
+        log = server.log()
+    assert " running" in log
+    assert not any(word in log.lower() for word in ("warning", "error", "deprecated", "unknown"))
+
+
+@pytest.mark.broker
+def test_it_returns_on_its_port() -> None:
+    """After `kill` and `start` it is another process on the same port; `stop` ends it for good."""
+    with MosquittoServer() as server:
+        url, pid = server.url, server.pid
+        server.kill()
+        server.start()
+        assert server.url == url
+        assert server.pid != pid
+        port = server.port
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+@pytest.mark.broker
+def test_a_port_that_is_taken() -> None:
+    """A wanted port that is taken is an error of the configuration."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"{port}.*taken.*--port"):
+            MosquittoServer(port).start()
+
+
+@pytest.mark.broker
+def test_a_free_port_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where somebody else takes the free port first, another one is tried."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        ports = [taken.getsockname()[1], free.getsockname()[1]]
+        free.close()
+        monkeypatch.setattr("mqinfer.broker.server._free_port", lambda _: ports.pop(0))
+        with MosquittoServer() as server:
+            assert ports == []
+            assert server.port
+
+
+@pytest.mark.broker
+def test_a_configuration_that_is_wrong() -> None:
+    """The error repeats what Mosquitto said."""
+    with pytest.raises(BrokerUnreachable, match="no_such_option"):
+        MosquittoServer(configuration=lambda port: render(port) + "no_such_option 1\n").start()
+
+
+def test_a_server_that_was_not_started() -> None:
+    """Asking for its log or process is refused, stopping it is not."""
+    server = MosquittoServer(bind="::1", port=1883)
+    assert server.url == "mqtt://[::1]:1883"
+    for ask in (server.log, server.wait, lambda: server.pid):
+        with pytest.raises(BrokerUnreachable, match="not started"):
+            ask()
+    server.stop()
+
+
+def test_mosquitto_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the command that installs it."""
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    with pytest.raises(MissingExtra, match="apt-get install mosquitto"):
+        find_mosquitto()
