@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 
@@ -33,6 +34,7 @@ _SEGMENT = Struct(">BBH")
 _FRAME = Struct(">BHHB")
 _IHDR = Struct(">II4sIIBBBBB")
 _CHUNK = Struct(">I4s")
+_UINT32 = Struct(">I")
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 
 
@@ -66,7 +68,7 @@ def probe_image(data: Buffer) -> ImageInfo:
     view = memoryview(data)
     try:
         if view[:2] == _SOI:
-            return _jpeg_frame(view)[0]
+            return _jpeg_header(view)
         if view[:8] == _PNG:
             return _png_header(view)
     except struct.error as error:
@@ -93,8 +95,8 @@ def check_complete(data: Buffer, info: ImageInfo) -> None:
         raise BadEncoding(f"{info.format} of {len(data)} bytes is truncated") from error
 
 
-def _jpeg_frame(view: memoryview) -> tuple[ImageInfo, int]:
-    """Walk to the frame header; returns what it says, and where the walk stands behind it."""
+def _segments(view: memoryview) -> Iterator[tuple[int, int]]:
+    """Walk a JPEG's segments up to the first scan; yields each marker, and where its content begins."""
     position = 2
     for _ in range(_MAX_SEGMENTS):
         prefix, marker, length = _SEGMENT.unpack_from(view, position)
@@ -103,23 +105,24 @@ def _jpeg_frame(view: memoryview) -> tuple[ImageInfo, int]:
         if marker == 0xFF or marker in _BARE:
             position += 1 if marker == 0xFF else 2
             continue
+        yield marker, position + 4
+        if marker in (_SOS[1], _EOI[1]) or length < 2:
+            return
+        position += 2 + length
+
+
+def _jpeg_header(view: memoryview) -> ImageInfo:
+    for marker, content in _segments(view):
         if marker in _FRAMES:
-            return _jpeg_info(view, position + 4, progressive=_FRAMES[marker]), position + 2 + length
+            bits, height, width, channels = _FRAME.unpack_from(view, content)
+            if not height or not width or not channels:
+                raise BadEncoding(f"JPEG: {width}x{height} with {channels} components; none may be 0")
+            return ImageInfo("jpeg", height, width, channels, _FRAMES[marker], bits)
         if marker in _OTHER_FRAMES:
             raise BadEncoding(
                 f"JPEG: coding process 0x{marker:02X} (lossless, hierarchical or arithmetic) is not supported"
             )
-        if marker in (_SOS[1], _EOI[1]) or length < 2:
-            break
-        position += 2 + length
     raise BadEncoding("JPEG: no frame header before the pixels")
-
-
-def _jpeg_info(view: memoryview, position: int, *, progressive: bool) -> ImageInfo:
-    bits, height, width, channels = _FRAME.unpack_from(view, position)
-    if not height or not width or not channels:
-        raise BadEncoding(f"JPEG: {width}x{height} with {channels} components; none may be 0")
-    return ImageInfo("jpeg", height, width, channels, progressive, bits)
 
 
 def _check_jpeg(view: memoryview, info: ImageInfo) -> None:
@@ -127,11 +130,13 @@ def _check_jpeg(view: memoryview, info: ImageInfo) -> None:
         raise BadEncoding(
             f"JPEG of {len(view)} bytes can't hold {info.width}x{info.height} pixels: truncated, or a bomb"
         )
-    entropy = bytes(view[_jpeg_frame(view)[1] :])
-    first = entropy.find(_SOS)
-    if first < 0 or entropy.find(_EOI, first) < 0:
+    start = next((content for marker, content in _segments(view) if marker == _SOS[1]), len(view))
+    scan = bytes(view[start:])
+    if scan.rfind(_EOI) < 0:
         raise BadEncoding(f"JPEG of {len(view)} bytes has no end-of-image marker: truncated")
-    scans = entropy.count(_SOS)
+    if scan[0] == info.channels and not info.progressive:
+        return  # one scan holds all components: the decoder stops behind it
+    scans = 1 + scan.count(_SOS)
     if scans > _MAX_SCANS:
         raise BadEncoding(f"JPEG has {scans} scans; at most {_MAX_SCANS} are accepted: save it as baseline JPEG")
 
@@ -166,6 +171,3 @@ def _check_png_size(compressed: int, info: ImageInfo) -> None:
     least = info.height * (1 + (info.width + 7) // 8)
     if least > compressed * _MAX_DEFLATE_RATIO:
         raise BadEncoding(f"PNG with {compressed} bytes of pixels can't hold {info.width}x{info.height}: a bomb")
-
-
-_UINT32 = Struct(">I")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +28,7 @@ _CODECS: Mapping[str, Codec] = {
     "jpeg": ImageCodec("jpeg"),
     "png": ImageCodec("png"),
 }
+_LEVEL = re.compile("[0-9]{1,3}")
 _NEED_OPENCV = frozenset(("jpeg", "png"))
 
 
@@ -57,7 +59,7 @@ def parse_encoding(text: str) -> Encoding:
         raise BadEncoding(f"unknown encoding {text[:60]!r}; known are {', '.join(_CODECS)}")
     if not colon:
         return Encoding(name)
-    if not (level.isascii() and level.isdecimal() and int(level) in codec.levels):
+    if not (_LEVEL.fullmatch(level) and int(level) in codec.levels):
         levels = f"{codec.levels[0]} to {codec.levels[-1]}" if codec.levels else "none"
         raise BadEncoding(f"encoding {text[:60]!r} has no such level; levels of {name}: {levels}")
     return Encoding(name, int(level))

@@ -156,6 +156,7 @@ def test_arrays_that_are_no_pictures_are_refused(array: Array, encoding: str) ->
 
 GREY = np.arange(64 * 48, dtype=np.uint8).reshape(48, 64)
 JPEG = data_of(bars(), "jpeg")
+PROGRESSIVE = cv2.imencode(".jpg", bars()[..., ::-1], [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].tobytes()
 PNG = data_of(GREY, "png")
 
 
@@ -165,9 +166,13 @@ def test_headers_are_read_without_decoding() -> None:
     assert probe_image(PNG) == ImageInfo("png", 48, 64, 1, progressive=False)
     assert probe_image(png(5, 6, b"", bits=16, colour=2)) == ImageInfo("png", 6, 5, 3, progressive=False, bits=16)
     assert probe_image(data_of(GREY, "jpeg")).channels == 1
-    done, progressive = cv2.imencode(".jpg", GREY, [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
-    assert done
-    assert probe_image(progressive.data) == ImageInfo("jpeg", 48, 64, 1, progressive=True)
+    assert probe_image(PROGRESSIVE) == ImageInfo("jpeg", 64, 192, 3, progressive=True)
+
+
+def test_an_ordinary_progressive_jpeg_is_decoded() -> None:
+    """Some ten scans are no attack."""
+    found = decode_tensor(tensor("jpeg", (64, 192, 3), PROGRESSIVE))
+    assert found[32, 16].tolist()[0] > 250
 
 
 def test_pictures_pass_through_untouched() -> None:
@@ -211,7 +216,7 @@ BAD_PICTURES: dict[str, tuple[EncodedTensor, str]] = {
     "JPEG without its end": (tensor("jpeg", (64, 192, 3), JPEG[:-2]), "truncated"),
     "half a JPEG": (tensor("jpeg", (64, 192, 3), JPEG[: len(JPEG) // 2]), "truncated"),
     "only a header": (tensor("jpeg", (8, 8, 3), jpeg_header(8, 8)), "truncated"),
-    "many scans": (tensor("jpeg", (64, 192, 3), JPEG[:-2] + b"\xff\xda\0\2" * 40 + b"\xff\xd9"), "scans"),
+    "many scans": (tensor("jpeg", (64, 192, 3), PROGRESSIVE[:-2] + b"\xff\xda\0\2" * 40 + b"\xff\xd9"), "scans"),
     "half a PNG": (tensor("png", (48, 64), PNG[: len(PNG) // 2]), "truncated"),
     "PNG without its end": (tensor("png", (48, 64), PNG[:-12]), "truncated"),
     "PNG with a flipped bit": (tensor("png", (48, 64), PNG[:60] + bytes((PNG[60] ^ 1,)) + PNG[61:]), "checksum"),

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import tracemalloc
+from contextlib import suppress
+from dataclasses import replace
 
 import lz4.block
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mqinfer.codecs import decode_tensor, encode_tensor
-from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import BadEncoding, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import EncodedTensor, Scalar
@@ -79,3 +83,17 @@ def test_a_better_level_makes_less() -> None:
     fast, small = (encode_tensor("x", array, encoding) for encoding in ("lz4", "lz4:12"))
     assert len(small.data) <= len(fast.data)
     assert decode_tensor(small).tolist() == array.tolist()
+
+
+@given(st.sampled_from(["lz4", "shuffle-lz4"]), st.booleans(), st.data())
+@settings(max_examples=300)
+def test_mutated_blocks_give_an_array_or_a_typed_error(encoding: str, strings: bool, data: st.DataObject) -> None:  # noqa: FBT001 -- drawn by Hypothesis
+    """Flipped bytes and cut ends: an array of the declared shape, or one of our errors."""
+    array: Array = np.array([b"abc" * 9, b"abc" * 9], object) if strings else np.arange(50, dtype=np.float32)
+    tensor = encode_tensor("x", array, encoding)
+    changed = bytearray(tensor.data)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    end = data.draw(st.sampled_from([len(changed), data.draw(st.integers(0, len(changed)))]))
+    with suppress(InvalidRequest):
+        assert decode_tensor(replace(tensor, data=bytes(changed[:end]))).shape == array.shape

@@ -30,7 +30,22 @@ def test_encodings_are_read(text: str, encoding: Encoding) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "zip", "RAW", "raw:1", "jpeg:0", "jpeg:101", "jpeg:", "jpeg:x", "jpeg:-1", "png:10", "lz4:²", "lz4:1:2", ":9"],
+    [
+        "",
+        "zip",
+        "RAW",
+        "raw:1",
+        "jpeg:0",
+        "jpeg:101",
+        "jpeg:",
+        "jpeg:x",
+        "jpeg:-1",
+        "png:10",
+        "lz4:²",
+        "lz4:1:2",
+        ":9",
+        "lz4:" + "9" * 5000,
+    ],
 )
 def test_bad_encodings_are_refused(text: str) -> None:
     """The message names what there is."""
