@@ -16,12 +16,13 @@ from mqinfer.cloud_worker.service import InferenceService
 from mqinfer.cloud_worker.ticket import Ticket, reply_path, write_reply
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import Expired, MessageTooLarge, MqinferError, NotConnected, Rejected
-from mqinfer.protocol.types import EncodedTensor, ErrorInfo, InferResponse, Outcome, Timings
+from mqinfer.protocol.types import EncodedTensor, ErrorInfo, InferRequest, InferResponse, Outcome, Timings
 
 __all__ = ["Answers"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
 _OUTCOMES = {Expired.code: Outcome.EXPIRED, Rejected.code: Outcome.REJECTED}
+_NO_TIME = Timings()
 
 
 class Answers:
@@ -82,25 +83,19 @@ class Answers:
                 tensors = self._service.encode(ticket.request, arrays)
         except MqinferError as problem:
             error, arrays = problem, {}
-        response = self._response(ticket.request.id, error)
-        response = replace(
-            response,
-            outputs=tensors,
-            timings=replace(timings, encode=time.perf_counter_ns() - started),
-            attempt=ticket.request.attempt,
-            capture=ticket.request.capture,
-        )
-        self._reply(ticket, response, arrays)
+        timings = replace(timings, encode=time.perf_counter_ns() - started)
+        self._reply(ticket, self._response(ticket.request, error, tensors, timings), arrays)
 
     def refuse(self, message: Message, error: MqinferError) -> None:
         """Answer a message that could not be read, as far as its properties tell where to."""
         try:
-            path = reply_path(self._options.topics, message, message.response_topic)
+            path = reply_path(self._options.topics, message)
         except MqinferError as nowhere:
             self._meter.count(f"dropped_{error.code}")
             log.warning("dropped a message on %s: %s (not answered: %s)", message.topic, error, nowhere)
             return
-        response = self._response((message.correlation_data or b"").hex(), error)
+        unread = InferRequest((message.correlation_data or b"").hex(), "", ())
+        response = self._response(unread, error)
         self._meter.count(response.outcome)
         self._send(write_reply(path, response, {}))
 
@@ -108,7 +103,7 @@ class Answers:
         try:
             message = write_reply(ticket.path, response, arrays)
         except MqinferError as error:  # an output that JSON can't carry
-            response = replace(self._response(response.id, error), capture=response.capture)
+            response = self._response(ticket.request, error)
             message = write_reply(ticket.path, response, {})
         with self._lock:
             if response.outcome is Outcome.REJECTED:
@@ -119,7 +114,7 @@ class Answers:
         try:
             self._send(message)
         except MessageTooLarge as error:
-            self._reply(ticket, replace(self._response(response.id, error), capture=response.capture), {})
+            self._reply(ticket, self._response(ticket.request, error), {})
 
     def _send(self, message: Message) -> None:
         try:
@@ -128,15 +123,25 @@ class Answers:
             # The client sends its request again after the reconnection and gets the remembered reply.
             self._meter.count("replies_held_back")
 
-    def _response(self, request_id: str, error: MqinferError | None) -> InferResponse:
+    def _response(
+        self,
+        request: InferRequest,
+        error: MqinferError | None,
+        outputs: tuple[EncodedTensor, ...] = (),
+        timings: Timings = _NO_TIME,
+    ) -> InferResponse:
         card = self._service.model.card
         return InferResponse(
-            id=request_id,
+            id=request.id,
             model_name=card.name,
             model_version=card.version,
             outcome=Outcome.OK if error is None else _OUTCOMES.get(error.code, Outcome.ERROR),
+            outputs=outputs,
             error=None if error is None else ErrorInfo(error.code, str(error)),
             model_hash=card.model_hash,
             worker=self._options.name,
+            timings=timings,
             load=self._meter.load(self._depth()),
+            attempt=request.attempt,
+            capture=request.capture,
         )

@@ -158,7 +158,8 @@ class InferenceService:
         pixels = array[0] if array.ndim == 4 or (array.ndim == 3 and array.shape[-1] not in (1, 3)) else array
         if encoding not in _PLAIN:  # a mosaic, 16 bits, …: what bags know of
             pixels, encoding = to_rgb(_as_recorded(pixels, encoding), limits=self._limits), "rgb8"
-        return to_model_input(np.asarray(pixels, np.uint8), encoding, contract, spec.datatype)
+        batch = to_model_input(np.asarray(pixels, np.uint8), encoding, contract, spec.datatype)
+        return batch if self._max_rows or len(spec.shape) == batch.ndim else batch[0]
 
     def _count_rows(self, inputs: dict[str, Array]) -> int:
         if self._max_rows == 0:

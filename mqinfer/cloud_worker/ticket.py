@@ -13,10 +13,10 @@ from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.topics import InferAddress, Topics, may_reply
 from mqinfer.protocol.types import InferRequest, InferResponse
 
-__all__ = ["HEADER_LENGTH", "ReplyPath", "Ticket", "read_ticket", "reply_path", "write_reply"]
+__all__ = ["ReplyPath", "Ticket", "read_ticket", "reply_path", "write_reply"]
 
-HEADER_LENGTH = "Inference-Header-Content-Length"
-"""User property with the length of the JSON before a binary tail: the name that Triton gives the HTTP header."""
+_LENGTH_DIGITS = 12
+"""More digits than any payload has bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,16 @@ class Ticket:
         return self.address.client, self.request.id
 
 
-def reply_path(topics: Topics, message: Message, response_topic: str | None) -> ReplyPath:
-    """Find where the reply to a message goes, from its properties and what its header adds.
+def reply_path(topics: Topics, message: Message) -> ReplyPath:
+    """Find where the reply to a message goes, from its properties alone.
 
     Raises:
         BadTopic: It came on no request topic, or its Response Topic is missing or not the sender's own.
     """
-    address = topics.parse_infer(message.topic)
-    topic = response_topic or message.response_topic
+    return _path(topics, topics.parse_infer(message.topic), message, message.response_topic)
+
+
+def _path(topics: Topics, address: InferAddress, message: Message, topic: str | None) -> ReplyPath:
     if not topic or not may_reply(topics, topic, address.model, address.client):
         own = topics.result(address.model, address.client, "ID")
         raise BadTopic(f"the request's Response Topic is {topic!r}; it is to be like {own!r}")
@@ -83,8 +85,10 @@ def read_ticket(topics: Topics, message: Message, received: float, limits: Limit
     """
     address = topics.parse_infer(message.topic)
     request = _read_json(message, address, limits) if _is_json(message) else _read_binary(message, limits)
-    path = reply_path(topics, message, message.response_topic or request.response_topic)
-    binary = request.parameters.get("binary_data_output") is True
+    path = _path(topics, address, message, message.response_topic or request.response_topic)
+    if not request.id:  # JSON may leave it out; the reply topic tells the sender's requests apart as well
+        request = replace(request, id=path.topic.rpartition("/")[2])
+    binary = request.parameters.get(oip_json.BINARY_OUTPUT) is True
     deadline = float("inf") if request.timeout_us is None else received + request.timeout_us / 1e6
     return Ticket(request, address, replace(path, binary=binary), received, deadline)
 
@@ -101,7 +105,7 @@ def write_reply(path: ReplyPath, response: InferResponse, arrays: Mapping[str, A
     if path.is_json:
         payload, length = oip_json.encode_response(response, arrays=arrays, binary=path.binary)
         if length is not None:
-            properties = ((HEADER_LENGTH, str(length)),)
+            properties = ((oip_json.HEADER_LENGTH, str(length)),)
     else:
         payload = envelope.encode_response(response)
     return Message(
@@ -125,7 +129,7 @@ def _read_binary(message: Message, limits: Limits) -> InferRequest:
 
 
 def _read_json(message: Message, address: InferAddress, limits: Limits) -> InferRequest:
-    length = dict(message.user_properties).get(HEADER_LENGTH, "")
+    length = dict(message.user_properties).get(oip_json.HEADER_LENGTH, "")[:_LENGTH_DIGITS]
     return oip_json.decode_request(
         message.payload,
         address.model,

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,13 +43,14 @@ def mask_graph(repository: Path) -> Path:
     import tensorflow as tf
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-    @tf.function(input_signature=[tf.TensorSpec([1, 608, 968, 3], tf.uint8, "input")])
-    def brightest(pixels: tf.Tensor) -> tf.Tensor:
+    def brightest(pixels: Any) -> Any:
         return tf.identity(tf.cast(tf.argmax(pixels, axis=-1), tf.uint8), "output")
+
+    traced = tf.function(brightest, input_signature=[tf.TensorSpec([1, 608, 968, 3], tf.uint8, "input")])
 
     folder = repository / "brightest" / "1"
     folder.mkdir(parents=True)
-    frozen = convert_variables_to_constants_v2(brightest.get_concrete_function())
+    frozen = convert_variables_to_constants_v2(traced.get_concrete_function())
     (folder / "model.pb").write_bytes(frozen.graph.as_graph_def().SerializeToString())
     return repository
 
