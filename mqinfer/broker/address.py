@@ -13,7 +13,7 @@ __all__ = ["BrokerAddress", "TlsOptions", "Transport"]
 
 Transport = Literal["tcp", "websockets", "memory"]
 
-# Scheme: transport, whether it is TLS, default port. 8883 and 1883 are registered for MQTT; HTTP's ports go with websockets.
+# Scheme: transport, whether it is TLS, default port (MQTT's registered ones, and HTTP's for websockets).
 _SCHEMES: Final[dict[str, tuple[Transport, bool, int]]] = {
     "mqtt": ("tcp", False, 1883),
     "mqtts": ("tcp", True, 8883),

@@ -329,7 +329,7 @@ class MemoryLink:
             if event.session == self._session:
                 try:
                     event.call(event.argument)
-                except Exception:  # the root of the thread: a handler's fault costs its one event
+                except Exception:  # noqa: BLE001 - the root of the thread: a handler's fault costs its one event
                     _log.exception("link %s: a handler failed", self._client_id)
 
     def _tell(self, connected: bool) -> None:  # noqa: FBT001 - the shape of a ConnectionHandler
@@ -342,7 +342,7 @@ class MemoryLink:
         if message is not None and (subscription.topic_filter, subscription.group) in self._subscriptions:
             try:
                 subscription.handler(message)
-            except Exception:  # as above, with the topic
+            except Exception:  # noqa: BLE001 - as above, with the topic
                 _log.exception("topic %s: the handler failed; the message is lost", message.topic)
 
 

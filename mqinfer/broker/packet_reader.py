@@ -158,4 +158,5 @@ def _aligned(size: int) -> memoryview:
     """Memory that starts at a multiple of 64 bytes; NumPy's, because it isn't cleared first."""
     raw = np.empty(size + _ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
-    return memoryview(raw[start : start + size])
+    view: memoryview = raw[start : start + size].data
+    return view

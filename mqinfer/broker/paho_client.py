@@ -175,7 +175,7 @@ def _set_will(client: Client, will: Message) -> None:
 
 
 def _properties(packet_type: int, message: Message) -> Properties:
-    properties = Properties(packet_type)
+    properties = Properties(packet_type)  # type: ignore[no-untyped-call]  # paho left it untyped
     named = {
         "ContentType": message.content_type,
         "ResponseTopic": message.response_topic,

@@ -47,8 +47,8 @@ _MOST_WAITING = 65_535  # messages that may wait for the link's thread: a backst
 _TICK_S = 1.0  # how often the keep-alive is looked at
 _ANSWER_S = 10.0  # how long a SUBACK may take
 _LEAVE_S = 1.0  # how long a DISCONNECT may take to leave
-# Mosquitto 2.0 doesn't tell a client that another took over its name, so two twins throw each other out for ever; only a
-# connection that stood for a while resets the back-off.
+# Mosquitto 2.0 doesn't tell a client that another took over its name, so twins throw each other out for ever; only a
+# connection that stood for this long resets the back-off.
 _STEADY_S = 5.0
 _HANDSHAKE_S = 5.0  # how long a broker may take to accept, on a reconnect
 
@@ -263,7 +263,7 @@ class PahoLink:
         failure: LinkError = NotConnected("the link was closed")
         try:
             failure = self._keep_connected(timeout) or failure
-        except Exception as error:  # the root of the thread; whoever watches `connected` learns of it
+        except Exception as error:  # noqa: BLE001 - the root of the thread; `connected` and `on_connection` tell
             _log.critical("the thread of the link to %s died", self._identity.address, exc_info=True)
             failure = BrokerUnreachable(f"the link to {self._identity.address} failed: {error}")
         finally:
@@ -309,27 +309,27 @@ class PahoLink:
         with selectors.DefaultSelector() as selector:
             selector.register(self._waker, selectors.EVENT_READ)
             selector.register(session, selectors.EVENT_READ)
-            writing = False
+            watched = selectors.EVENT_READ
             while session.alive:
                 events = selector.select(self._time_to_sleep(session))
-                self._turn(session, {key.fileobj for key, _ in events})
+                self._turn(session, [key.fileobj for key, _ in events])
                 if not self._connected:
                     self._await_readiness(session, ready_by)
                 if self._close_by is not None:
                     self._try_to_leave(session, self._close_by)
-                if session.alive and session.wants_write != writing:
-                    writing = not writing
-                    selector.modify(session, selectors.EVENT_READ | (selectors.EVENT_WRITE if writing else 0))
+                watched = _watch(selector, session, watched)
 
     def _time_to_sleep(self, session: Session) -> float:
         self._waker.set_asleep()
         if self._commands or (self._outbox and session.has_room):
             return 0.0
-        if self._close_by is not None:
-            return max(0.0, min(_TICK_S, self._close_by - time.monotonic()))
-        return _TICK_S
+        if self._close_by is None:
+            return _TICK_S
+        now = time.monotonic()
+        deadline = self._close_by if now < self._close_by else self._close_by + _LEAVE_S
+        return max(0.0, min(_TICK_S, deadline - now))
 
-    def _turn(self, session: Session, ready: set[object]) -> None:
+    def _turn(self, session: Session, ready: list[object]) -> None:
         """Read, then send what the handlers and the other threads have queued, all of it in one go."""
         self._waker.set_awake(drain=self._waker in ready)
         if session in ready:
@@ -394,5 +394,13 @@ class PahoLink:
             return
         try:
             self._on_connection(connected)
-        except Exception:  # the root of what runs on the link's thread
+        except Exception:  # noqa: BLE001 - foreign code on the link's thread
             _log.exception("on_connection(%s) failed", connected)
+
+
+def _watch(selector: selectors.BaseSelector, session: Session, watched: int) -> int:
+    """Let `select` tell of a socket that takes bytes again, while some wait; changed seldom, for it is a system call."""
+    wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if session.wants_write else 0)
+    if wanted != watched and session.alive:
+        selector.modify(session, wanted)
+    return wanted

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+import time
 from concurrent.futures import Future
 from typing import Any
 
@@ -31,6 +32,7 @@ _UNSUPPORTED_VERSION, _TAKEN_OVER = 0x84, 0x8E
 # Bad user name or password, not authorized, banned, bad authentication method: trying again won't help.
 _REFUSALS = frozenset({0x86, 0x87, 0x8A, 0x8C})
 _RECEIVE_MAXIMUM = 65_535  # what a broker means that names none (MQTT 5, section 3.2.2.3.3)
+_TICK_S = 1.0
 _RECEIVE_MAXIMUM_311 = 20  # MQTT 3.1.1 can't name it; Mosquitto's default
 
 
@@ -62,6 +64,7 @@ class Session:
         self.alive = True
         self.version_refused = False
         self._leaving = False
+        self._next_tick = 0.0
         self.error: LinkError | None = None
         self.window = _RECEIVE_MAXIMUM_311
         self.max_packet_size: int | None = None
@@ -132,8 +135,11 @@ class Session:
             self._client.loop_write()
 
     def tick(self) -> None:
-        """Keep the connection alive and find out when it isn't; to be called about once a second."""
-        self._client.loop_misc()
+        """Keep the connection alive and find out when it isn't; does something about once a second."""
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + _TICK_S
+            self._client.loop_misc()
 
     def send(self, message: Message, head: Head, on_ack: Ack) -> None:
         """Queue a message for `write`."""
@@ -193,7 +199,7 @@ class Session:
             return
         try:
             on_ack(code)
-        except Exception:  # the root of what runs on the link's thread
+        except Exception:  # noqa: BLE001 - foreign code on the link's thread
             _log.exception("the handler of a PUBACK failed")
 
     def _on_connect(self, _client: Client, _userdata: Any, _flags: Any, reason: PahoReason, found: Any) -> None:
@@ -225,8 +231,8 @@ class Session:
             return
         if flags.is_disconnect_packet_from_server and reason.value == _TAKEN_OVER:
             self.error = NotAuthorized(
-                f"{self._identity.address}: client id {self._identity.client_id!r} was taken over by another connection; "
-                "two programs share one name"
+                f"{self._identity.address}: client id {self._identity.client_id!r} was taken over by another "
+                "connection; two programs share one name"
             )
         elif self.accepted:
             self.error = BrokerUnreachable(f"{self._identity.address} ended the connection: {reason.getName()}")

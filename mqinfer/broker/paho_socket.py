@@ -109,7 +109,7 @@ class FastClient(Client):
                 if self._sock is None:  # closed by what the last read brought
                     break
                 space = self._reader.space()
-                count = self._sock.recv_into(space)
+                count = self._receive(self._sock, space)
                 if count == 0:
                     return MQTTErrorCode.MQTT_ERR_CONN_LOST
                 self._reader.advance(count)
@@ -125,6 +125,11 @@ class FastClient(Client):
             _log.error("the broker sent what is not MQTT: %s", error)
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
         return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    @staticmethod
+    def _receive(sock: Any, space: memoryview) -> int:
+        count: int = sock.recv_into(space)
+        return count
 
     def _handle_packets(self) -> MQTTErrorCode:
         self._last_bytes_received = monotonic()

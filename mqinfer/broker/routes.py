@@ -63,7 +63,7 @@ class Routes:
             if route.pattern.fullmatch(message.topic):
                 try:
                     route.handler(message)
-                except Exception:  # the root of what runs on the link's thread
+                except Exception:  # noqa: BLE001 - foreign code on the link's thread
                     _log.exception("topic %s: the handler failed; the message is lost", message.topic)
                 return
         _log.debug("topic %s: no handler any more", message.topic)

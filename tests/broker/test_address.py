@@ -21,7 +21,7 @@ from mqinfer.protocol.errors import ConfigError
         ("mqtt://[::1]:1884", BrokerAddress("::1", 1884)),
         ("mqtt://[fe80::1%25eth0]", BrokerAddress("fe80::1%eth0")),
         ("mqtt://user@host", BrokerAddress("host", username="user")),
-        ("mqtt://user:p%40ss%3A@host", BrokerAddress("host", username="user", password="p@ss:")),
+        ("mqtt://user:p%40ss%3A@host", BrokerAddress("host", 1883, "user", "p@ss:")),
         ("mqtts://host", BrokerAddress("host", 8883, tls=TlsOptions())),
         ("ws://host:9001", BrokerAddress("host", 9001, transport="websockets")),
         ("ws://host/other", BrokerAddress("host", 80, transport="websockets", path="/other")),
@@ -92,7 +92,9 @@ def test_any_text_is_an_address_or_a_config_error(text: str) -> None:
             continue
 
 
-@pytest.mark.parametrize("url", ["mqtt://host:1", "mqtts://[::1]:2", "ws://host:3/p", "wss://host:4/p", "memory://name"])
+@pytest.mark.parametrize(
+    "url", ["mqtt://host:1", "mqtts://[::1]:2", "ws://host:3/p", "wss://host:4/p", "memory://name"]
+)
 def test_text_form(url: str) -> None:
     """The text form of an address is its URL."""
     assert str(BrokerAddress.parse(url)) == url

@@ -60,6 +60,7 @@ class Inbox:
         self._arrived = threading.Condition()
 
     def __call__(self, message: Message) -> None:
+        """Keep a message."""
         with self._arrived:
             self.messages.append(message)
             self._arrived.notify_all()
@@ -83,6 +84,7 @@ class Acks:
         self._arrived = threading.Condition()
 
     def __call__(self, code: int) -> None:
+        """Keep a code."""
         with self._arrived:
             self.codes.append(code)
             self._arrived.notify_all()
@@ -115,7 +117,7 @@ def small_mosquitto() -> Iterator[MosquittoServer]:
 def links(request: pytest.FixtureRequest, unique: Unique) -> Iterator[Links]:
     """Makes links of each kind."""
     if request.param == "memory":
-        links = Links(partial(MemoryLink, MemoryBroker(max_packet_size=MAX_PACKET)), MemoryLink.drop, unique)
+        links = Links(partial(MemoryLink, MemoryBroker(max_packet_size=MAX_PACKET)), drop, unique)
     else:
         server: MosquittoServer = request.getfixturevalue("small_mosquitto")
         client = PlainClient if request.param == "paho-plain" else None
@@ -124,10 +126,21 @@ def links(request: pytest.FixtureRequest, unique: Unique) -> Iterator[Links]:
     links.close()
 
 
+def drop(link: Link) -> None:
+    """Lose a link within the process."""
+    assert isinstance(link, MemoryLink)
+    link.drop()
+
+
 def cut(link: Link) -> None:
     """End a link's connection without a DISCONNECT, as a cut cable would."""
     assert isinstance(link, PahoLink)
     link.cut()
+
+
+def is_connected(link: Link) -> bool:
+    """What the link says; mypy takes an attribute for constant between two looks."""
+    return link.connected
 
 
 def publish_and_wait(link: Link, message: Message) -> int:
@@ -163,7 +176,13 @@ def test_a_message_without_properties(links: Links, unique: Unique) -> None:
     link.subscribe(topic, inbox)
     link.publish(Message(topic, b"", qos=0))
     (got,) = inbox.wait_for(1)
-    assert (bytes(got.payload), got.qos, got.content_type, got.expiry_s, got.user_properties) == (b"", 0, None, None, ())
+    assert (bytes(got.payload), got.qos, got.content_type, got.expiry_s, got.user_properties) == (
+        b"",
+        0,
+        None,
+        None,
+        (),
+    )
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_384, 65_535, 200_000])
@@ -354,9 +373,9 @@ def test_not_connected(links: Links, unique: Unique) -> None:
     with pytest.raises(NotConnected):
         link.publish(Message(unique(TOPIC), b"x"))
     link.open(PATIENCE)
-    assert link.connected
+    assert is_connected(link)
     link.close()
-    assert not link.connected
+    assert not is_connected(link)
     with pytest.raises(NotConnected):
         link.publish(Message(unique(TOPIC), b"x"))
     link.close()

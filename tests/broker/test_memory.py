@@ -24,6 +24,7 @@ class Gate:
         self.messages: list[Message] = []
 
     def __call__(self, message: Message) -> None:
+        """Keep a message."""
         self.entered.release()
         assert self.open.wait(PATIENCE)
         self.messages.append(message)
@@ -46,7 +47,9 @@ def test_a_name_is_one_broker() -> None:
 
 def test_loss_and_return() -> None:
     """A lost link gets nothing, publishes nothing, and is subscribed again when it returns."""
-    broker, told, got = MemoryBroker(), [], []
+    broker = MemoryBroker()
+    told: list[bool] = []
+    got: list[Message] = []
     link = MemoryLink(broker, on_connection=told.append)
     other = MemoryLink(broker)
     link.open()
@@ -70,7 +73,8 @@ def test_loss_and_return() -> None:
 
 def test_what_was_queued_is_lost_with_the_connection() -> None:
     """Messages and acks of a lost connection are void, as with a session that expires at once."""
-    broker, gate, acks = MemoryBroker(), Gate(), []
+    broker, gate = MemoryBroker(), Gate()
+    acks: list[int] = []
     link = MemoryLink(broker)
     link.open()
     link.subscribe("t", gate)
@@ -88,7 +92,8 @@ def test_what_was_queued_is_lost_with_the_connection() -> None:
 def test_expiry() -> None:
     """A message that waits too long is not delivered; one that waits a while has fewer seconds left."""
     now = [100.0]
-    broker, got = MemoryBroker(clock=lambda: now[0]), []
+    broker = MemoryBroker(clock=lambda: now[0])
+    got: list[Message] = []
     sender, link = MemoryLink(broker), MemoryLink(broker)
     sender.open()
     sender.publish(Message("short", b"", retain=True, expiry_s=2))
@@ -105,7 +110,8 @@ def test_expiry() -> None:
 
 def test_a_full_queue() -> None:
     """What comes above the bound is dropped and counted, and its sender is told "success", as by Mosquitto."""
-    broker, gate, acks = MemoryBroker(max_queued=3), Gate(), []
+    broker, gate = MemoryBroker(max_queued=3), Gate()
+    acks: list[int] = []
     receiver, sender = MemoryLink(broker), MemoryLink(broker)
     receiver.open()
     sender.open()
@@ -124,7 +130,8 @@ def test_a_full_queue() -> None:
 
 def test_a_twin_takes_over(caplog: pytest.LogCaptureFixture) -> None:
     """A second link with the same name ends the first, whose will is published."""
-    broker, got = MemoryBroker(), []
+    broker = MemoryBroker()
+    got: list[Message] = []
     watcher = MemoryLink(broker, client_id="watcher")
     watcher.open()
     watcher.subscribe("will", got.append)
@@ -141,7 +148,8 @@ def test_a_twin_takes_over(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_no_copy_is_made(unique: Callable[[str], str]) -> None:
     """The receiver gets the very payload that was published."""
-    payload, got = bytes(1000), []
+    payload = bytes(1000)
+    got: list[Message] = []
     link = MemoryLink(MemoryBroker(), client_id=unique("c"))
     link.open()
     link.subscribe("t", got.append)

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mqinfer.broker import paho_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.backoff import Backoff
 from mqinfer.broker.configuration import render
@@ -20,6 +20,7 @@ from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.paho_client import PlainClient
 from mqinfer.broker.paho_link import PahoLink
+from mqinfer.broker.paho_session import Session
 from mqinfer.broker.paho_socket import FastClient, fits
 from mqinfer.broker.server import MosquittoServer
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, NotAuthorized, NotConnected
@@ -39,6 +40,7 @@ class Told:
         self._changed = threading.Condition()
 
     def __call__(self, connected: bool) -> None:  # noqa: FBT001 - the shape of a ConnectionHandler
+        """Keep a state."""
         with self._changed:
             self.states.append(connected)
             self._changed.notify_all()
@@ -131,8 +133,6 @@ def test_the_broker_dies_and_returns(
 
     link.subscribe(topic, handle)
     old_acks: list[int] = []
-    stopped = threading.Event()
-    link.subscribe(unique("stall"), lambda _: stopped.wait(PATIENCE))
     server.kill()
     told.wait_for(True, False)
     assert not link.connected
@@ -176,7 +176,9 @@ def test_nothing_outstanding_survives_a_cut(
     assert len(acks) == acked, "a PUBACK of the old connection came on the new one"
 
 
-def test_subscribing_while_down(server: MosquittoServer, unique: Unique, closing: Callable[[PahoLink], PahoLink]) -> None:
+def test_subscribing_while_down(
+    server: MosquittoServer, unique: Unique, closing: Callable[[PahoLink], PahoLink]
+) -> None:
     """A subscription made while the broker is away stands when the link is connected again."""
     told, arrived, topic = Told(), threading.Event(), unique("t")
     link = closing(link_to(server, unique("c"), on_connection=told))
@@ -208,7 +210,7 @@ def test_nagle_is_off(broker_url: str, unique: Unique, closing: Callable[[PahoLi
     sockets: list[int] = []
 
     class Watching(FastClient):
-        def _call_socket_open(self, sock: socket.socket) -> None:
+        def _call_socket_open(self, sock: Any) -> None:
             super()._call_socket_open(sock)
             sockets.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
@@ -232,7 +234,7 @@ def test_nobody_listens(unique: Unique) -> None:
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70 + ".invalid", "."])
 def test_a_host_that_is_no_host(unique: Unique, host: str) -> None:
     """A name that can't be resolved, or can't be one at all, is an unreachable broker."""
-    with pytest.raises(BrokerUnreachable, match="invalid|no broker"):
+    with pytest.raises(BrokerUnreachable, match=r"no broker answers"):
         make_link(f"mqtt://{host}:1883", client_id=unique("c")).open(PATIENCE)
 
 
@@ -264,7 +266,9 @@ def password_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosqui
     """A Mosquitto that wants a password and refuses most subscriptions."""
     folder = tmp_path_factory.mktemp("mosquitto")
     passwords = folder / "passwords"
-    subprocess.run(["mosquitto_passwd", "-b", "-c", str(passwords), "edge", "s3cret/ä"], check=True, capture_output=True)
+    subprocess.run(
+        ["mosquitto_passwd", "-b", "-c", str(passwords), "edge", "s3cret/ä"], check=True, capture_output=True
+    )
     for path in (passwords, *list(folder.parents)[:2], folder):
         path.chmod(0o755)
 
@@ -351,7 +355,7 @@ def test_the_thread_dies(
     def fail(_self: object) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(paho_link.Session, "write", fail)
+    monkeypatch.setattr(Session, "write", fail)
     link.publish(Message(unique("t"), b"x"))
     told.wait_for(True, False)
     link.close()
@@ -451,9 +455,13 @@ def tls_server(certificates: Path) -> Iterator[MosquittoServer]:
         yield server
 
 
-def tls_address(server: MosquittoServer, certificates: Path, ca: str = "ca.pem", **files: Path) -> BrokerAddress:
+def tls_address(server: MosquittoServer, folder: Path, ca: str = "ca.pem", client: str | None = None) -> BrokerAddress:
     """The address of a TLS broker."""
-    return BrokerAddress.parse(f"mqtts://127.0.0.1:{server.port}", ca_file=certificates / ca, **files)
+    url = f"mqtts://127.0.0.1:{server.port}"
+    if client is None:
+        return BrokerAddress.parse(url, ca_file=folder / ca)
+    files = folder / f"{client}.pem", folder / f"{client}.key"
+    return BrokerAddress.parse(url, ca_file=folder / ca, cert_file=files[0], key_file=files[1])
 
 
 @pytest.mark.parametrize("client", [None, PlainClient])
@@ -465,8 +473,7 @@ def test_tls(
     client: type[PlainClient] | None,
 ) -> None:
     """With the private CA and a client certificate large and small messages go through."""
-    files = {"cert_file": certificates / "client.pem", "key_file": certificates / "client.key"}
-    address = tls_address(tls_server, certificates, **files)
+    address = tls_address(tls_server, certificates, client="client")
     link = closing(PahoLink(address, client_id=unique("c"), client=client))
     link.open()
     for size in (0, 100, 3_000_000):
@@ -497,7 +504,7 @@ def test_tls_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_backoff() -> None:
-    """Waits grow by half up to the longest, jitter keeps them between the shortest and the ceiling, and `reset` starts anew."""
+    """Waits grow by half up to the longest, jitter keeps them above the shortest, and `reset` starts anew."""
     highest = Backoff(0.1, 5.0, draw=lambda: 1.0)
     assert [round(highest.next(), 2) for _ in range(5)] == [0.1, 0.15, 0.23, 0.34, 0.51]
     assert [highest.next() for _ in range(20)][-1] == 5.0
