@@ -6,11 +6,18 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from mqinfer.broker import make_link
 from mqinfer.broker.server import MosquittoServer, find_mosquitto
+from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.worker import Worker
+from mqinfer.models.loading import LoadedModel, load_model
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import MissingExtra
 
 _numbers = count()
@@ -62,7 +69,7 @@ def no_thread_is_left() -> Iterator[None]:
 def write_echo(tmp_path: Path) -> Callable[..., Path]:
     """Put an echo model into a repository: `write_echo("name", ("x", "FP32", [-1, 4]), config="...")`."""
 
-    def write(  # noqa: PLR0913  the keys of its two files
+    def write(
         model: str = "echo",
         *inputs: tuple[str, str, list[int]],
         version: int = 1,
@@ -97,14 +104,14 @@ def serve() -> Iterator[Callable[..., Worker]]:
     workers: list[Worker] = []
 
     def start(
-        url: str, source: Path | LoadedModel, model: str = "echo", *, version: int | None = None, **options: object
+        url: str, source: Path | LoadedModel, model: str = "echo", *, version: int | None = None, **options: Any
     ) -> Worker:
         loaded = _load(source, model, version) if isinstance(source, Path) else source
         options.setdefault("name", f"worker-{os.getpid()}-{next(_numbers)}")
         worker = Worker(
             loaded,
             lambda name, will, handler: make_link(url, client_id=name, will=will, on_connection=handler),
-            WorkerOptions(**options),  # type: ignore[arg-type]
+            WorkerOptions(**options),
         )
         worker.start()
         workers.append(worker)

@@ -54,11 +54,11 @@ class CardShelf:
                 self._subscribed = True
 
     def _on_card(self, message: Message) -> None:
-        model = self._topics.parse_card(message.topic)
         try:
+            model = self._topics.parse_card(message.topic)
             card = card_from_json(message.payload) if message.payload else None
         except MqinferError as error:
-            log.warning("ignored the unreadable card of model %s: %s", model, error)
+            log.warning("ignored the unreadable model card on %s: %s", message.topic, error)
             return
         with self._changed:
             if card:

@@ -50,7 +50,8 @@ class Client:
         Raises:
             BrokerUnreachable: No broker answers at the address.
             NotAuthorized: The broker refused the credentials.
-            ConfigError: The address or the name is wrong.
+            ConfigError: The address is wrong.
+            BadTopic: The name or the root breaks the naming rules.
         """
         config = RequesterConfig(name or random_name(), Topics(root), window)
         self._requester = connect(url, config, connect_timeout)
@@ -90,7 +91,14 @@ class Client:
         timeout: float = 10.0,
         **options: Unpack[InferOptions],
     ) -> Future[InferResult]:
-        """Ask, and get a future at once; its `result()` gives or raises what `infer` would. Arguments as there."""
+        """Ask, and get a future at once; its `result()` gives or raises what `infer` would. Arguments as there.
+
+        Leave the arrays as they are until then: a request that is sent again is encoded from them again.
+
+        Raises:
+            MqinferError: The request can't be made: `BadTensor`, `BadEncoding`, `BadTopic`, `ConfigError`, or
+                `Cancelled` once the client is closed.
+        """
         future: Future[InferResult] = Future()
         request = make_request(model, inputs, options)
         self._requester.submit(request, timeout, lambda result: _settle(future, result))

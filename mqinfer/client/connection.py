@@ -54,9 +54,9 @@ def connect(
 
     def make(on_connection: ConnectionHandler) -> Link:
         def announce(connected: bool) -> None:  # noqa: FBT001  the link's signature
+            on_connection(connected)  # first: a state that can't be sent must not hold up the requests
             if connected and presence:
                 requester.link.publish(presence.state(), ignore_ack)
-            on_connection(connected)
 
         return make_link(url, client_id=config.name, will=will, on_connection=announce)
 

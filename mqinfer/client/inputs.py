@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypedDict
 
 import numpy as np
@@ -62,5 +63,5 @@ def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions)
 
 def _encode(name: str, value: Input, encoding: str) -> EncodedTensor:
     if isinstance(value, EncodedTensor):
-        return value
+        return value if value.name == name else replace(value, name=name)
     return encode_tensor(name, np.asarray(value), encoding)

@@ -82,7 +82,7 @@ def expiry(entry: Entry) -> Expired:
     seconds = entry.deadline - entry.submitted
     if entry.attempts == 0:
         return Expired(f"expired after {seconds:.3g} s before it could be sent (window full, or not connected)")
-    turned_away = "" if entry.refused_since is None else "; every attempt was turned away (no worker, or busy ones)"
+    turned_away = "" if entry.refused_since is None else ", some of them turned away (no worker, or busy ones)"
     return Expired(f"no reply within {seconds:.3g} s and {entry.attempts} attempt(s){turned_away}")
 
 

@@ -35,7 +35,7 @@ class Entry:
         sent: When it was last sent; equal to `submitted` before that.
         attempts: How often it was sent.
         bytes_sent: Of all attempts together.
-        refused_since: Since when every attempt was turned away, or None.
+        refused_since: When it was turned away first on this connection, or None.
     """
 
     request: InferRequest
@@ -92,6 +92,10 @@ class PendingTable:
         self._in_flight[request_id] = entry
         return entry
 
+    def __contains__(self, request_id: str) -> bool:
+        """Tell whether a request has no outcome yet."""
+        return request_id in self._in_flight or request_id in self._resting or request_id in self._waiting
+
     def in_flight_entry(self, request_id: str) -> Entry | None:
         """Look at a request that is in flight, without taking it out."""
         return self._in_flight.get(request_id)
@@ -112,8 +116,14 @@ class PendingTable:
         return True
 
     def recall(self) -> int:
-        """Put everything in flight back at the head of the queue, oldest first: the connection was lost."""
+        """Put everything in flight back at the head of the queue, oldest first: the connection was lost.
+
+        On the next one all patience begins anew, since workers may need as long as clients to be there again.
+        """
         recalled = len(self._in_flight)
+        for store in (self._in_flight, self._resting, self._waiting):
+            for entry in store.values():
+                entry.refused_since = None
         for request_id, entry in reversed(self._in_flight.items()):
             self._waiting[request_id] = entry
             self._waiting.move_to_end(request_id, last=False)
@@ -153,8 +163,5 @@ class PendingTable:
         self._ticket += 1
         heapq.heappush(self._alarms, (when, self._ticket, action, entry))
         if len(self._alarms) > 2 * len(self) + _SLACK:
-            self._alarms = [alarm for alarm in self._alarms if self._holds(alarm[3].request.id)]
+            self._alarms = [alarm for alarm in self._alarms if alarm[3].request.id in self]
             heapq.heapify(self._alarms)
-
-    def _holds(self, request_id: str) -> bool:
-        return request_id in self._in_flight or request_id in self._resting or request_id in self._waiting

@@ -25,6 +25,8 @@ from mqinfer.client.result import InferResult
 from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response, encode_request
 from mqinfer.protocol.errors import (
     Cancelled,
+    ConfigError,
+    Expired,
     MqinferError,
     NotAuthorized,
     NotConnected,
@@ -38,6 +40,7 @@ from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outco
 __all__ = ["Counters", "Requester", "RequesterConfig"]
 
 log = logging.getLogger("mqinfer.client")
+_LONGEST_S = 1e6
 _FRESH_S = 0.001
 """A first sending within this time of the asking needs no new `timeout`: the field is a safety margin, not a clock."""
 
@@ -132,15 +135,20 @@ class Requester:
 
         Returns:
             The request's id.
+
+        Raises:
+            BadTopic: The model's name breaks the naming rules.
+            Cancelled: The client is closed.
+            ConfigError: The timeout is no number of seconds.
+            Expired: There was no room within the timeout.
         """
+        if not timeout <= _LONGEST_S:  # also catches NaN
+            raise ConfigError(f"a timeout of {timeout} s is not possible; at most {_LONGEST_S:.0f} s are")
         now = self._clock()
         with self._lock:
-            while len(self._table) >= self.config.max_pending and not self._closed:
-                self._room.wait()
-            if self._closed:
-                raise Cancelled("the client is closed; make a new one")
-            self._submitted += 1
+            self._wait_for_room(timeout)
             entry = self._make_entry(request, now, timeout, settle)
+            self._submitted += 1
             earliest = self._table.next_alarm()
             self._table.add(entry)
             if earliest is None or entry.deadline < earliest:
@@ -178,12 +186,19 @@ class Requester:
             self._timer.join()
         self._pool.shutdown()
 
+    def _wait_for_room(self, timeout: float) -> None:
+        limit = self.config.max_pending
+        if not self._room.wait_for(lambda: len(self._table) < limit or self._closed, max(0.0, timeout)):
+            raise Expired(f"{limit} requests are unanswered, and none of them ended within {timeout:.3g} s")
+        if self._closed:
+            raise Cancelled("the client is closed; make a new one")
+
     def _make_entry(self, request: InferRequest, now: float, timeout: float, settle: Settle) -> Entry:
-        request_id = f"{self._nonce}{self._submitted:016x}"
+        request_id = f"{self._nonce}{self._submitted + 1:016x}"
         stamped = replace(
             request,
             id=request_id,
-            timeout_us=int(timeout * 1e6),
+            timeout_us=max(0, int(timeout * 1e6)),
             response_topic=self.config.topics.result(request.model_name, self.config.name, request_id),
         )
         return Entry(stamped, settle, submitted=now, deadline=now + timeout, sent=now)
@@ -285,8 +300,8 @@ class Requester:
     def _retry_busy(self, response: InferResponse) -> bool:
         error = response.error or ErrorInfo(Rejected.code, "busy")
         with self._lock:
-            known = self._table.in_flight_entry(response.id) is not None
-        if known:
+            known = response.id in self._table
+        if known:  # where it is not in flight but resting or waiting, it will be sent again in any case
             self._refused(response.id, Rejected(error.message))
         return known
 

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+
+from mqinfer.client.pending import _SLACK, Entry, PendingTable
+from mqinfer.client.result import InferResult
+from mqinfer.protocol.types import InferRequest
+
+
+def ignore(result: InferResult) -> None:
+    """Take no notice of an outcome."""
+
+
+def make_entry(name: str, now: float = 0.0, timeout: float = 100.0) -> Entry:
+    """Make an entry as a requester does."""
+    return Entry(InferRequest(name, "model", ()), ignore, submitted=now, deadline=now + timeout, sent=now)
+
+
+class Table(RuleBasedStateMachine):
+    """Drives a table as a requester would, beside a model of it made of plain lists."""
+
+    sent = Bundle("sent")
+
+    @initialize(window=st.integers(1, 4))
+    def start(self, window: int) -> None:
+        """Begin with an empty table at time 0."""
+        self.table = PendingTable(window)
+        self.window = window
+        self.now = 0
+        self.number = 0
+        self.living: dict[str, Entry] = {}
+        self.left: list[str] = []
+        self.waiting: list[str] = []
+        self.flying: list[str] = []
+        self.resting: dict[str, int] = {}
+        self.late = 0
+        self.retries = 0
+
+    def leave(self, name: str) -> None:
+        """Note that an entry was given out."""
+        assert name in self.living
+        del self.living[name]
+        self.left.append(name)
+        for store in (self.waiting, self.flying):
+            if name in store:
+                store.remove(name)
+        self.resting.pop(name, None)
+
+    @rule(timeout=st.integers(0, 20))
+    def add(self, timeout: int) -> None:
+        """A caller asks."""
+        name = str(self.number)
+        self.number += 1
+        self.living[name] = make_entry(name, self.now, timeout)
+        self.waiting.append(name)
+        self.table.add(self.living[name])
+
+    @rule(target=sent)
+    def send(self) -> str:
+        """The next request goes out, in the order of the queue, as far as the window allows."""
+        entry = self.table.next_to_send(self.now)
+        if len(self.flying) >= self.window or not self.waiting:
+            assert entry is None
+            return "never asked"
+        assert entry is not None
+        name = self.waiting.pop(0)
+        assert entry is self.living[name]
+        assert entry.sent == self.now
+        self.retries += entry.attempts > 1
+        self.flying.append(name)
+        return name
+
+    @rule(name=sent)
+    def reply(self, name: str) -> None:
+        """A reply comes: the first one takes the entry out, every other one is late."""
+        entry = self.table.settle(name)
+        assert entry is self.living.get(name)
+        if entry is None:
+            self.late += 1
+        else:
+            self.leave(name)
+
+    @rule(name=consumes(sent), delay=st.integers(0, 5))
+    def rest(self, name: str, delay: int) -> None:
+        """A request is turned away; only one in flight can rest."""
+        assert self.table.rest(name, self.now + delay) is (name in self.flying)
+        if name in self.flying:
+            self.flying.remove(name)
+            self.resting[name] = self.now + delay
+
+    @rule()
+    def recall(self) -> None:
+        """The connection is lost: what was in flight is sent first, in the order in which it was sent."""
+        assert self.table.recall() == len(self.flying)
+        self.waiting = self.flying + self.waiting
+        self.flying = []
+
+    @rule(seconds=st.integers(0, 8))
+    def wake(self, seconds: int) -> None:
+        """Time passes: what is past its deadline leaves, what has rested queues again."""
+        self.now += seconds
+        overdue = {name for name, entry in self.living.items() if entry.deadline <= self.now}
+        expired = [entry.request.id for entry in self.table.wake(self.now)]
+        assert set(expired) == overdue
+        assert len(expired) == len(overdue)
+        for name in expired:
+            self.leave(name)
+        rested = [name for name, until in self.resting.items() if until <= self.now]
+        queued = list(self.table._waiting)[len(self.waiting) :]
+        assert sorted(queued) == sorted(rested)
+        assert [self.resting[name] for name in queued] == sorted(self.resting[name] for name in rested)
+        for name in queued:
+            self.waiting.append(name)
+            del self.resting[name]
+        due = self.table.next_alarm()
+        assert due is None or due > self.now
+
+    @precondition(lambda self: self.living)
+    @rule()
+    def drain(self) -> None:
+        """The client closes: everything is given out."""
+        for entry in self.table.drain():
+            self.leave(entry.request.id)
+        assert not self.living
+        assert self.table.next_alarm() is None
+
+    @invariant()
+    def books_balance(self) -> None:
+        """Every entry is in exactly one place, and has left at most once."""
+        if not hasattr(self, "table"):
+            return
+        assert len(self.table) == len(self.living)
+        assert len(self.left) == len(set(self.left))
+        assert self.table.in_flight == len(self.flying) <= self.window
+        assert list(self.table._waiting) == self.waiting
+        assert self.table.late == self.late
+        assert self.table.retries == self.retries
+
+    @invariant()
+    def every_deadline_has_an_alarm(self) -> None:
+        """The next alarm is never later than the next deadline."""
+        if hasattr(self, "table") and self.living:
+            due = self.table.next_alarm()
+            assert due is not None
+            assert due <= min(entry.deadline for entry in self.living.values())
+
+
+TestTable = Table.TestCase
+TestTable.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_the_alarms_of_settled_entries_do_not_pile_up() -> None:
+    """Ten thousand requests with long deadlines that are answered at once leave no heap behind."""
+    table = PendingTable(window=4)
+    for number in range(10_000):
+        table.add(make_entry(str(number)))
+        table.next_to_send(0.0)
+        assert table.settle(str(number))
+        assert len(table._alarms) <= _SLACK + 2
+
+
+def test_a_request_that_rests_again_and_again_keeps_the_heap_small() -> None:
+    """One alarm for the deadline and one for the rest are enough."""
+    table = PendingTable(window=1)
+    table.add(make_entry("a", timeout=1e6))
+    for now in range(1000):
+        assert table.next_to_send(float(now))
+        assert table.rest("a", now + 1.0)
+        assert table.wake(now + 1.0) == []
+        assert len(table._alarms) <= 2
+
+
+def test_a_new_connection_begins_a_new_count_of_refusals() -> None:
+    """A request that was turned away before the connection was lost has its whole patience again after it."""
+    table = PendingTable(window=2)
+    for name in "ab":
+        table.add(make_entry(name))
+        sent = table.next_to_send(0.0)
+        assert sent
+        sent.refused_since = 0.0
+    table.rest("a", 1.0)
+    table.recall()
+    table.wake(1.0)
+    again = [table.next_to_send(5.0) for _ in "ab"]
+    assert [entry and entry.refused_since for entry in again] == [None, None]
