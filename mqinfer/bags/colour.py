@@ -94,13 +94,15 @@ def _values(array: NDArray[Any], pixels: PixelFormat) -> NDArray[np.uint8]:
 
 
 def _stretch(array: NDArray[Any]) -> NDArray[np.uint8]:
-    values = array.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is one more value that isn't finite
+        values = array.astype(np.float64)
     finite = np.isfinite(values)
-    if not finite.any():
-        return np.zeros(array.shape, np.uint8)
     low, high = values.min(where=finite, initial=np.inf), values.max(where=finite, initial=-np.inf)
-    # Halves keep the span of the largest doubles finite; a flat image is black.
-    span = high / 2 - low / 2
-    share = np.divide(values / 2 - low / 2, span, out=np.zeros_like(values), where=finite & (span > 0))
-    stretched: NDArray[np.uint8] = np.rint(share * 255.0).astype(np.uint8)
+    if not low < high:  # flat, or nothing finite
+        return np.zeros(array.shape, np.uint8)
+    values[~finite] = low
+    # A power of two brings them within -1..1 without rounding: there the span of even the largest doubles is finite.
+    values = np.ldexp(values, -np.frexp(max(-low, high))[1])
+    low, high = values.min(), values.max()
+    stretched: NDArray[np.uint8] = np.rint((values - low) / (high - low) * 255.0).astype(np.uint8)
     return stretched

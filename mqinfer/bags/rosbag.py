@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rosbags.highlevel import AnyReader
     from rosbags.interfaces import Connection
 
-__all__ = ["IMAGE_TYPES", "Rosbag", "image_of", "is_bag"]
+__all__ = ["IMAGE_TYPES", "Rosbag", "StampedImage", "is_bag"]
 
 _RAW = "sensor_msgs/msg/Image"
 _COMPRESSED = "sensor_msgs/msg/CompressedImage"
@@ -33,6 +34,15 @@ def is_bag(path: Path) -> bool:
     if path.is_dir():
         return (path / "metadata.yaml").exists() or bool(_storage_files(path))
     return path.suffix in (".bag", *_STORAGES) or _is_zipped(path)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StampedImage:
+    """An image with its header's stamp, in nanoseconds since the epoch, and coordinate frame."""
+
+    capture_time_ns: int
+    frame_id: str
+    image: RawImage | CompressedImage
 
 
 class Rosbag:
@@ -76,7 +86,8 @@ class Rosbag:
 
     def times(self) -> tuple[int, int] | None:
         """Give the log times of the first and the last message, in nanoseconds, or None for an empty bag."""
-        return (self._reader.start_time, self._reader.end_time - 1) if self.message_count else None
+        with _foreign_errors(self.path):
+            return (self._reader.start_time, self._reader.end_time - 1) if self.message_count else None
 
     def topics(self) -> tuple[StreamInfo, ...]:
         """List all topics, those without images too."""
@@ -88,6 +99,10 @@ class Rosbag:
         Raises:
             SourceError: The bag is damaged.
         """
+        with _foreign_errors(self.path, topic):
+            return self._describe(topic)
+
+    def _describe(self, topic: str) -> StreamInfo:
         connections = [each for each in self.connections if each.topic == topic]
         count = sum(each.msgcount for each in connections)
         first = self.first(connections) if count else None
@@ -114,18 +129,23 @@ class Rosbag:
         while True:
             with _foreign_errors(self.path):
                 message = next(messages, None)
-            if message is None:
-                return
-            yield message
+                if message is None:
+                    return
+                connection, log_time_ns, raw = message
+                log_time_ns = int(log_time_ns)  # a damaged SQLite file may hold anything in any column
+            yield connection, log_time_ns, raw
 
-    def decode(self, connection: Connection, raw: bytes) -> Any:
-        """Make a message from its bytes, arrays as views on them.
+    def image(self, connection: Connection, raw: bytes) -> StampedImage:
+        """Make an image from its message.
 
         Raises:
             SourceError: The bytes are no such message.
         """
         with _foreign_errors(self.path, connection.topic):
-            return self._reader.deserialize(raw, connection.msgtype)
+            message: Any = self._reader.deserialize(raw, connection.msgtype)
+            stamp = message.header.stamp
+            capture_time_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
+            return StampedImage(capture_time_ns, message.header.frame_id, _image(message))
 
     def close(self) -> None:
         """Close the bag; messages that were read stay valid."""
@@ -134,7 +154,7 @@ class Rosbag:
     def _shape(self, connection: Connection, raw: bytes) -> tuple[str, int, int]:
         if connection.msgtype not in IMAGE_TYPES:
             return "", 0, 0
-        image = image_of(self.decode(connection, raw))
+        image = self.image(connection, raw).image
         if isinstance(image, RawImage):
             return image.encoding, image.width, image.height
         return image.format, *picture_size(image)
@@ -147,17 +167,18 @@ class Rosbag:
 
     def _last_ns(self, connections: Sequence[Connection], first_ns: int) -> int:
         """Look for the last message from the end backwards, in growing windows, so that a long bag is not read."""
-        window = 1_000_000_000
-        while True:
-            start = max(first_ns, self._reader.end_time - window)
-            times = [log_time_ns for _, log_time_ns, _ in self.messages(connections, start=start)]
-            if times:
+        end_ns = self._reader.end_time
+        window, start = 1_000_000_000, end_ns
+        while start > first_ns:
+            start = max(first_ns, end_ns - window)
+            if times := [log_time_ns for _, log_time_ns, _ in self.messages(connections, start=start)]:
                 return max(times)
             window *= 8
+        return first_ns
 
 
-def image_of(message: Any) -> RawImage | CompressedImage:
-    """Take the image out of a decoded message; the data is a view, the bytes stay where the reader put them."""
+def _image(message: Any) -> RawImage | CompressedImage:
+    # `.data.data` is a view: the bytes stay where the reader put them.
     if message.__msgtype__ == _COMPRESSED:
         return CompressedImage(message.format, message.data.data)
     return RawImage(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqinfer.bags.frame import Frame, StreamInfo
-from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, image_of
+from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag
 from mqinfer.bags.span import WHOLE, Span
 from mqinfer.protocol.errors import SourceError
 
@@ -55,17 +55,9 @@ class RosbagSource:
         """
         counts: Counter[str] = Counter()
         for connection, log_time_ns, raw in self._bag.messages(self._connections, *self._bounds()):
-            message = self._bag.decode(connection, raw)
-            stamp = message.header.stamp
-            yield Frame(
-                source=connection.topic,
-                sequence=counts[connection.topic],
-                capture_time_ns=stamp.sec * 1_000_000_000 + stamp.nanosec,
-                log_time_ns=log_time_ns,
-                frame_id=message.header.frame_id,
-                image=image_of(message),
-            )
-            counts[connection.topic] += 1
+            found, topic = self._bag.image(connection, raw), connection.topic
+            yield Frame(topic, counts[topic], found.capture_time_ns, log_time_ns, found.frame_id, found.image)
+            counts[topic] += 1
 
     def close(self) -> None:
         """Close the bag; frames that were yielded stay valid."""

@@ -31,8 +31,8 @@ def mosaic_of(rgb: Array, pattern: str) -> Array:
 def bilinear(mosaic: Array, pattern: str) -> Array:
     """Demosaic the interior by the textbook, as exact fractions: average the neighbours that have the colour."""
     height, width = mosaic.shape
-    sums = np.zeros((height, width, 3))
-    counts = np.zeros((height, width, 3))
+    sums: Array = np.zeros((height, width, 3))
+    counts: Array = np.zeros((height, width, 3))
     for row in range(height):
         for column in range(width):
             colour = CHANNEL[pattern[row % 2 * 2 + column % 2]]
@@ -43,8 +43,7 @@ def bilinear(mosaic: Array, pattern: str) -> Array:
                     if 0 <= y < height and 0 <= x < width and is_wanted:
                         sums[y, x, colour] += mosaic[row, column]
                         counts[y, x, colour] += 1
-    means = np.asarray(sums / counts)
-    return means[1:-1, 1:-1]
+    return np.divide(sums, counts)[1:-1, 1:-1]
 
 
 def _reaches(pattern: str, y: int, x: int, below: int, right: int) -> bool:
@@ -61,7 +60,8 @@ def scene(dtype: type[Any], height: int = 96, width: int = 128) -> Array:
     red = 0.5 + 0.4 * np.sin(x / 9.0) * np.cos(y / 13.0)
     green = 0.3 + 0.3 * (np.hypot(x - width / 2, y - height / 2) < 30)
     blue = 0.15 + 0.1 * np.cos((x + y) / 11.0)
-    return np.rint(np.stack([red, green, blue], -1) * np.iinfo(dtype).max).astype(dtype)
+    colours: Array = np.rint(np.stack([red, green, blue], -1) * np.iinfo(dtype).max).astype(dtype)
+    return colours
 
 
 def psnr(result: Array, truth: Array, border: int = 2) -> float:

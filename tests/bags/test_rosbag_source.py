@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from rosbags.highlevel import AnyReader
 
 from mqinfer.bags.decode import to_rgb
 from mqinfer.bags.frame import CompressedImage, Frame, FrameSource, RawImage
+from mqinfer.bags.info import describe
 from mqinfer.bags.sources import open_source
 from mqinfer.protocol.errors import BadImage, ConfigError, SourceError
 
@@ -261,6 +265,30 @@ class TestDamage:
         (tmp_path / name).write_bytes(b"nothing that was promised" * 20)
         with pytest.raises(SourceError, match=name):
             open_source(str(tmp_path / name))
+
+    @given(st.randoms(use_true_random=False), st.sampled_from(["none.bag", "lz4.bag", "bag.mcap", "bag.db3"]))
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_scratched(self, scratched: dict[str, Path], random: Random, name: str) -> None:
+        """Whatever bytes are overwritten, reading and describing give frames or a SourceError, and end."""
+        path = scratched[name].with_stem("scratched")
+        content = bytearray(scratched[name].read_bytes())
+        for _ in range(random.randint(1, 4)):
+            place, length = random.randrange(len(content)), random.choice([1, 4, 16])
+            content[place : place + length] = random.choice([bytes(length), b"\xff" * length, random.randbytes(length)])
+        path.write_bytes(content)
+        with suppress(SourceError), closing(open_source(str(path))) as source:
+            for frame in source.frames():
+                to_rgb(frame.image)
+        with suppress(SourceError):
+            describe(str(path))
+
+    @pytest.fixture
+    def scratched(self, tmp_path: Path, write_ros1: Write, write_ros2: Write, drive: Drive) -> dict[str, Path]:
+        """A whole bag of each kind."""
+        bags = {f"{kind}.bag": write_ros1(tmp_path / f"{kind}.bag", drive, kind, 200) for kind in ("none", "lz4")}
+        for storage, suffix in (("mcap", ".mcap"), ("sqlite3", ".db3")):
+            bags["bag" + suffix] = next(write_ros2(tmp_path / storage, drive, storage).glob("*" + suffix))
+        return bags
 
     def test_ros2_metadata_is_broken(self, tmp_path: Path, write_ros2: Write, drive: Drive) -> None:
         """A metadata.yaml that isn't YAML, or names files that are gone, is refused in words."""
