@@ -9,9 +9,10 @@ from pathlib import Path
 
 from rich.table import Table
 
+from mqinfer.bags.bag_files import is_bag
 from mqinfer.bags.frame import StreamInfo
-from mqinfer.bags.rosbag import Rosbag, is_bag
-from mqinfer.bags.sources import open_source
+from mqinfer.bags.rosbag import Rosbag
+from mqinfer.bags.sources import is_live, open_source
 
 __all__ = ["BagInfo", "describe", "headline", "table"]
 
@@ -46,12 +47,12 @@ def describe(spec: str) -> BagInfo:
         SourceError: It isn't there or can't be read.
         MissingExtra: rosbags or OpenCV is not installed.
     """
-    path = Path(spec)
-    if path.exists() and is_bag(path):
+    path = None if is_live(spec) else Path(spec)
+    if path is not None and is_bag(path):
         return _describe_bag(spec, path)
     with closing(open_source(spec)) as source:
         (stream,) = source.streams()
-    size = _size(path) if path.exists() else None
+    size = None if path is None else _size(path)
     duration = (stream.count - 1) / stream.rate if stream.count and stream.rate else None
     return BagInfo(spec, stream.message_type, size, None, duration, stream.count, (stream,))
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from mqinfer.bags.bag_files import files_to_read, storage_of
 from mqinfer.bags.compressed import picture_size
 from mqinfer.bags.frame import CompressedImage, RawImage, StreamInfo
 from mqinfer.protocol.errors import MissingExtra, MqinferError, SourceError
@@ -19,21 +17,11 @@ if TYPE_CHECKING:
     from rosbags.highlevel import AnyReader
     from rosbags.interfaces import Connection
 
-__all__ = ["IMAGE_TYPES", "Rosbag", "StampedImage", "is_bag"]
+__all__ = ["IMAGE_TYPES", "Rosbag", "StampedImage"]
 
 _RAW = "sensor_msgs/msg/Image"
 _COMPRESSED = "sensor_msgs/msg/CompressedImage"
 IMAGE_TYPES = (_RAW, _COMPRESSED)
-
-_STORAGES = (".mcap", ".db3")
-_ZIPPED = (".zst", ".zstd")
-
-
-def is_bag(path: Path) -> bool:
-    """Say whether a path looks like a bag: by its suffix, or a folder with metadata or storage files in it."""
-    if path.is_dir():
-        return (path / "metadata.yaml").exists() or bool(_storage_files(path))
-    return path.suffix in (".bag", *_STORAGES) or _is_zipped(path)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,8 +59,8 @@ class Rosbag:
         """Which of the formats it is, in words."""
         if not self._reader.is2:
             return "ROS 1 bag"
-        inner = next((each for each in (self.path, *_contents(self.path)) if set(each.suffixes) & set(_STORAGES)), None)
-        return "ROS 2 bag" if inner is None else f"ROS 2 bag, {'mcap' if '.mcap' in inner.suffixes else 'sqlite3'}"
+        storage = storage_of(self.path)
+        return f"ROS 2 bag, {storage}" if storage else "ROS 2 bag"
 
     @property
     def connections(self) -> Sequence[Connection]:
@@ -199,39 +187,8 @@ def _open(path: Path, resources: ExitStack) -> AnyReader:
         raise MissingExtra.of("rosbags", "edge") from missing
     with _foreign_errors(path):
         # Recordings of ROS 2 Humble and before carry no message definitions.
-        reader = AnyReader(_files(path, resources), default_typestore=get_typestore(Stores.ROS2_HUMBLE))
+        reader = AnyReader(files_to_read(path, resources), default_typestore=get_typestore(Stores.ROS2_HUMBLE))
         return resources.enter_context(reader)
-
-
-def _files(path: Path, resources: ExitStack) -> list[Path]:
-    if path.is_dir():
-        return [path] if (path / "metadata.yaml").exists() else _storage_files(path)
-    return [_unpack(path, resources)] if _is_zipped(path) else [path]
-
-
-def _storage_files(folder: Path) -> list[Path]:
-    return [each for each in _contents(folder) if each.suffix in _STORAGES]
-
-
-def _contents(path: Path) -> list[Path]:
-    return sorted(path.iterdir()) if path.is_dir() else []
-
-
-def _is_zipped(path: Path) -> bool:
-    return path.suffix in _ZIPPED and Path(path.stem).suffix in _STORAGES
-
-
-def _unpack(path: Path, resources: ExitStack) -> Path:
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-    else:
-        from backports import zstd  # a dependency of rosbags
-
-    folder = resources.enter_context(TemporaryDirectory(prefix="mqinfer-"))
-    target = Path(folder, path.stem)
-    with zstd.open(path, "rb") as packed, target.open("wb") as unpacked:
-        shutil.copyfileobj(packed, unpacked)
-    return target
 
 
 @contextmanager

@@ -6,18 +6,23 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from mqinfer.bags.bag_files import is_bag
 from mqinfer.bags.camera_source import CameraSource
 from mqinfer.bags.folder_source import PICTURE_SUFFIXES, FolderSource
 from mqinfer.bags.frame import FrameSource
-from mqinfer.bags.rosbag import is_bag
 from mqinfer.bags.rosbag_source import RosbagSource
 from mqinfer.bags.span import Span
 from mqinfer.bags.video_source import VIDEO_SUFFIXES, VideoSource
 from mqinfer.protocol.errors import SourceError
 
-__all__ = ["open_source"]
+__all__ = ["is_live", "open_source"]
 
 _LIVE = re.compile(r"(camera:[0-9]+|(rtsps?|https?|rtmp|udp|tcp)://.+)")
+
+
+def is_live(spec: str) -> bool:
+    """Say whether a source is named like a camera or a stream, `camera:0` or an URL, and not like a file."""
+    return _LIVE.fullmatch(spec) is not None
 
 
 def open_source(
@@ -37,12 +42,10 @@ def open_source(
         MissingExtra: rosbags or OpenCV is not installed.
     """
     span = Span(start, duration)
-    if _LIVE.fullmatch(spec):
+    if is_live(spec):
         _refuse_topics(spec, topics)
         return CameraSource(spec, span=span)
     path = Path(spec)
-    if not path.exists():
-        raise SourceError(f"{spec}: no such file or folder (a camera is written camera:0, a network camera as its URL)")
     if is_bag(path):
         return RosbagSource(path, topics=topics, span=span)
     _refuse_topics(spec, topics)

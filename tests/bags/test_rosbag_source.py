@@ -305,6 +305,11 @@ class TestDamage:
         with pytest.raises(SourceError, match=r"gone\.bag: no such file"):
             open_source(str(tmp_path / "gone.bag"))
 
+    def test_impossible_name(self, tmp_path: Path) -> None:
+        """A name that the system refuses is a SourceError too."""
+        with pytest.raises(SourceError, match="name too long"):
+            open_source(str(tmp_path / ("x" * 300)))
+
     def test_image_shorter_than_its_header(self, tmp_path: Path, write_ros1: Write, recorded: type[Any]) -> None:
         """A frame whose data is too short is read, fails alone when it is decoded, and the next one works."""
         short = RawImage("mono8", 3, 4, 4, is_bigendian=False, data=bytes(7))
