@@ -93,9 +93,10 @@ def write_echo(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def _load(repository: Path, model: str, version: int | None) -> LoadedModel:
+def _load(repository: Path, model: str, version: int | None) -> tuple[LoadedModel, bool]:
     found = [each for each in Repository(repository).models() if each.name == model]
-    return load_model(next(each for each in found if version in {None, each.version}), device="cpu")
+    chosen = next(each for each in found if version in {None, each.version})
+    return load_model(chosen, device="cpu"), chosen.is_default
 
 
 @pytest.fixture
@@ -106,12 +107,13 @@ def serve() -> Iterator[Callable[..., Worker]]:
     def start(
         url: str, source: Path | LoadedModel, model: str = "echo", *, version: int | None = None, **options: Any
     ) -> Worker:
-        loaded = _load(source, model, version) if isinstance(source, Path) else source
+        loaded, is_default = _load(source, model, version) if isinstance(source, Path) else (source, True)
         options.setdefault("name", f"worker-{os.getpid()}-{next(_numbers)}")
         worker = Worker(
             loaded,
             lambda name, will, handler: make_link(url, client_id=name, will=will, on_connection=handler),
             WorkerOptions(**options),
+            is_default=is_default,
         )
         worker.start()
         workers.append(worker)

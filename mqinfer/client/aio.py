@@ -14,7 +14,9 @@ from mqinfer.client.inputs import InferOptions, Input, make_request
 from mqinfer.client.requester import Counters, Requester, RequesterConfig
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.errors import Expired
 from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import InferRequest
 
 __all__ = ["AsyncClient"]
 
@@ -40,6 +42,7 @@ class AsyncClient:
         self._url = url
         self._config = RequesterConfig(name or random_name(), Topics(root), window)
         self._connect_timeout = connect_timeout
+        self._room = asyncio.Semaphore(self._config.max_pending)  # so that `submit` never waits on the loop's thread
         self._requester: Requester | None = None
         self._cards: CardShelf | None = None
 
@@ -63,15 +66,18 @@ class AsyncClient:
     ) -> InferResult:
         """Ask and wait for the result; cancelling the task cancels the request. As `Client.infer` otherwise."""
         requester = self._opened()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[InferResult] = loop.create_future()
         request = make_request(model, inputs, options)
-        request_id = requester.submit(request, timeout, lambda result: _hand_over(loop, future, result))
+        deadline = asyncio.get_running_loop().time() + timeout
         try:
-            result = await future
-        except asyncio.CancelledError:
-            requester.cancel(request_id)
-            raise
+            async with asyncio.timeout_at(deadline):
+                await self._room.acquire()
+        except TimeoutError:
+            limit = self._config.max_pending
+            raise Expired(f"{limit} requests are unanswered, and none of them ended within {timeout:.3g} s") from None
+        try:
+            result = await _ask(requester, request, deadline)
+        finally:
+            self._room.release()
         result.raise_for_outcome()
         return result
 
@@ -108,6 +114,17 @@ class AsyncClient:
         if self._requester is None:
             raise RuntimeError("the client is not open: use `async with AsyncClient(...)`, or await `open()` first")
         return self._requester
+
+
+async def _ask(requester: Requester, request: InferRequest, deadline: float) -> InferResult:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[InferResult] = loop.create_future()
+    request_id = requester.submit(request, deadline - loop.time(), lambda result: _hand_over(loop, future, result))
+    try:
+        return await future
+    except asyncio.CancelledError:
+        requester.cancel(request_id)
+        raise
 
 
 def _hand_over(loop: asyncio.AbstractEventLoop, future: asyncio.Future[InferResult], result: InferResult) -> None:

@@ -1,0 +1,101 @@
+"""Clients whose books are checked when the test ends, and a hand that answers like a worker."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from mqinfer.broker import make_link
+from mqinfer.broker.link import Link, Message
+from mqinfer.client import Client
+from mqinfer.client.requester import Counters, Requester
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.envelope import decode_request, encode_response
+from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome
+from mqinfer.codecs import encode_tensor
+
+
+def check_books(counters: Counters, requester: Requester) -> None:
+    """Every request that was taken in has one outcome, and nothing is left in the table."""
+    assert counters.pending == 0
+    assert counters.submitted == sum(counters.outcomes.values())
+    assert len(requester._table) == 0
+
+
+@pytest.fixture
+def url(unique: Callable[[str], str]) -> str:
+    """URL of an in-memory broker of this test's own."""
+    return f"memory://{unique('broker')}"
+
+
+@pytest.fixture
+def make_client(unique: Callable[[str], str]) -> Iterator[Callable[..., Client]]:
+    """Connect clients; at the end they are closed, and each request must have had exactly one outcome."""
+    clients: list[Client] = []
+
+    def make(url: str, **options: Any) -> Client:
+        client = Client(url, name=unique("client"), **options)
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.close()
+        check_books(client.counters(), client._requester)
+
+
+@pytest.fixture
+def client(make_client: Callable[..., Client], url: str) -> Client:
+    """A client on this test's own broker."""
+    return make_client(url)
+
+
+class Hand:
+    """Takes requests off the shared channel of one model and answers them when and as it is told."""
+
+    def __init__(self, link: Link, model: str) -> None:
+        self.link = link
+        self.requests: queue.SimpleQueue[InferRequest] = queue.SimpleQueue()
+        link.subscribe(Topics().infer_filter(model), self._take, share="workers")
+
+    def _take(self, message: Message) -> None:
+        self.requests.put(decode_request(message.payload))
+
+    def next(self) -> InferRequest:
+        """Wait for the next request."""
+        return self.requests.get(timeout=10)
+
+    def answer(self, request: InferRequest, outputs: Mapping[str, Array], encoding: str = "raw") -> None:
+        """Answer with outputs."""
+        tensors = tuple(encode_tensor(name, array, encoding) for name, array in outputs.items())
+        self.reply(request, InferResponse(request.id, request.model_name, outputs=tensors, worker="hand"))
+
+    def refuse(self, request: InferRequest, error: MqinferError, outcome: Outcome = Outcome.REJECTED) -> None:
+        """Answer with an error."""
+        info = ErrorInfo(error.code, str(error))
+        self.reply(request, InferResponse(request.id, request.model_name, outcome=outcome, error=info))
+
+    def reply(self, request: InferRequest, response: InferResponse) -> None:
+        """Send a response."""
+        self.send(request, encode_response(response))
+
+    def send(self, request: InferRequest, payload: bytes) -> None:
+        """Send any bytes as the reply."""
+        assert request.response_topic
+        self.link.publish(Message(request.response_topic, payload))
+
+
+@pytest.fixture
+def hand(url: str, unique: Callable[[str], str]) -> Iterator[Hand]:
+    """A hand at the model `manual`."""
+    with ExitStack() as stack:
+        link = make_link(url, client_id=unique("hand"))
+        link.open()
+        stack.callback(link.close)
+        yield Hand(link, "manual")

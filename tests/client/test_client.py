@@ -1,0 +1,532 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from mqinfer import Capture, Client, InferResult, Outcome
+from mqinfer.broker import make_link
+from mqinfer.broker.memory import MemoryLink
+from mqinfer.client.requester import Requester, RequesterConfig
+from mqinfer.cloud_worker.worker import Worker
+from mqinfer.codecs import encode_tensor
+from mqinfer.errors import (
+    BadEncoding,
+    BadTensor,
+    BadTopic,
+    BrokerUnreachable,
+    Cancelled,
+    ConfigError,
+    Expired,
+    MessageTooLarge,
+    ModelFailed,
+    ModelNotFound,
+    MqinferError,
+    NoWorker,
+    Rejected,
+)
+from mqinfer.protocol.types import InferRequest, InferResponse
+
+MakeClient = Callable[..., Client]
+Serve = Callable[..., Worker]
+WriteEcho = Callable[..., Path]
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def request_to(model: str = "manual") -> InferRequest:
+    """Make a request as `make_request` does."""
+    return InferRequest("", model, (encode_tensor("x", X),))
+
+
+def link_of(client: Client) -> MemoryLink:
+    """Give the in-memory link below a client."""
+    link = client._requester.link
+    assert isinstance(link, MemoryLink)
+    return link
+
+
+def test_a_result_says_what_where_and_how_long(url: str, client: Client, serve: Serve, write_echo: WriteEcho) -> None:
+    """Outputs, model, version, hash, worker, capture and the time split come back."""
+    worker = serve(url, write_echo(delay_ms=5))
+    capture = Capture("/camera", 7, 1_700_000_000_123_456_789, "front")
+    result = client.infer("echo", {"x": X}, capture=capture)
+    np.testing.assert_array_equal(result.outputs["x"], X)
+    assert (result.outcome, result.error, result.attempts) == (Outcome.OK, None, 1)
+    assert (result.model_name, result.model_version, result.worker) == ("echo", "1", worker.name)
+    assert result.model_hash.startswith("sha256:")
+    assert result.stage == "worker"
+    assert result.capture == capture
+    assert result.bytes_sent >= X.nbytes
+    assert result.timings.inference >= 5_000_000
+    assert result.timings.transmission > 0
+    assert result.timings.total == result.timings.server + result.timings.client_queue + result.timings.transmission
+
+
+@given(array=hnp.arrays(hnp.scalar_dtypes().filter(lambda t: t.kind in "fiub" and t.itemsize <= 8), (2, 3)))
+def test_any_array_comes_back_as_it_went(array: np.ndarray[Any, Any], echo_of: Callable[[str], Client]) -> None:
+    """Each datatype makes the round trip, byte by byte."""
+    name = array.dtype.newbyteorder("=").name
+    result = echo_of(name).infer(f"echo-{name}", {"x": array})
+    np.testing.assert_array_equal(result.outputs["x"], array)
+
+
+@pytest.fixture
+def echo_of(url: str, client: Client, serve: Serve, write_echo: WriteEcho) -> Callable[[str], Client]:
+    """A client, with an echo model of a datatype started when it is first asked for."""
+    known: set[str] = set()
+    words = {"float": "FP", "bool": "BOOL", "int": "INT", "uint": "UINT"}
+
+    def get(name: str) -> Client:
+        if name not in known:
+            kind = name.rstrip("0123456789")
+            datatype = words[kind] + name[len(kind) :]
+            serve(url, write_echo(f"echo-{name}", ("x", datatype, [-1, 3])), f"echo-{name}")
+            known.add(name)
+        return client
+
+    return get
+
+
+@pytest.mark.parametrize("encoding", ["raw", "lz4", "shuffle-lz4", "lz4:9"])
+@pytest.mark.parametrize("output_encoding", [None, "lz4", "shuffle-lz4"])
+def test_encodings_of_both_ways(
+    url: str, client: Client, serve: Serve, write_echo: WriteEcho, encoding: str, output_encoding: str | None
+) -> None:
+    """Codecs of inputs and outputs are chosen on their own."""
+    serve(url, write_echo())
+    result = client.infer("echo", {"x": X}, encoding=encoding, output_encoding=output_encoding, outputs=["x"])
+    np.testing.assert_array_equal(result.outputs["x"], X)
+
+
+def test_strings_make_the_round_trip(url: str, client: Client, serve: Serve, write_echo: WriteEcho) -> None:
+    """BYTES tensors hold strings of any length, empty ones too."""
+    serve(url, write_echo("echo", ("text", "BYTES", [-1])))
+    words = np.array([b"", "ü".encode(), b"\x00\xff" * 300], object)
+    assert list(client.infer("echo", {"text": words}).outputs["text"]) == list(words)
+
+
+def test_an_encoded_tensor_goes_under_the_name_that_it_is_given(
+    url: str, client: Client, serve: Serve, write_echo: WriteEcho
+) -> None:
+    """The mapping's key says which input it is, whatever the tensor was called before."""
+    serve(url, write_echo())
+    result = client.infer("echo", {"x": encode_tensor("other", X, "lz4")})
+    np.testing.assert_array_equal(result.outputs["x"], X)
+
+
+def test_versions_are_asked_by_number(url: str, client: Client, serve: Serve, write_echo: WriteEcho) -> None:
+    """A version has its own channel; without one the newest answers."""
+    policy = "version_policy = { all = {} }"
+    write_echo(version=1, config=policy)
+    repository = write_echo(version=2, config=policy)
+    old, new = (serve(url, repository, version=version) for version in (1, 2))
+    assert client.infer("echo", {"x": X}, version=1).worker == old.name
+    assert client.infer("echo", {"x": X}, version="2").model_version == "2"
+    assert {client.infer("echo", {"x": X}).worker for _ in range(4)} == {new.name}
+
+
+def test_the_card_is_there_for_whoever_asks(url: str, client: Client, serve: Serve, write_echo: WriteEcho) -> None:
+    """A client reads a model's card; an unknown name is answered with the names that there are."""
+    serve(url, write_echo(config='[[classes]]\nname = "road"\ncolour = [1, 2, 3]\n'))
+    card = client.card("echo")
+    assert (card.name, card.inputs[0].shape, card.classes[0].name) == ("echo", (-1, 4), "road")
+    with pytest.raises(ModelNotFound, match=r"'ecko'.*models on this broker: echo.*mqinfer worker"):
+        client.card("ecko", timeout=0.01)
+
+
+def test_an_unknown_model_is_said_to_have_no_worker(url: str, make_client: MakeClient) -> None:
+    """The broker says at once that nobody subscribes; the client tries again while it has patience."""
+    client = make_client(url)
+    client._requester.config = RequesterConfig(client.name, patience=0.05, backoff=0.01)
+    with pytest.raises(NoWorker, match=r"model 'nobody'.*start one, or check the model's name"):
+        client.infer("nobody", {"x": X})
+    assert client.counters().retries >= 1
+
+
+def test_a_worker_that_comes_late_is_found(url: str, client: Client, serve: Serve, write_echo: WriteEcho) -> None:
+    """A request that finds no worker is sent again until there is one."""
+    future = client.submit("echo", {"x": X}, timeout=30)
+    serve(url, write_echo())
+    result = future.result(30)
+    assert result.outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "error", "words"),
+    [
+        ({"x": X.astype(np.float64)}, {}, BadTensor, "FP32, not FP64"),
+        ({"x": X[:, :3]}, {}, BadTensor, r"shape \[-1, 4\].*\[2, 3\]"),
+        ({"y": X}, {}, BadTensor, r"takes the inputs \['x'\], not \['y'\]"),
+        ({}, {}, BadTensor, "takes the inputs"),
+        ({"x": X}, {"outputs": ["z"]}, BadTensor, r"has the outputs \['x'\], not \['z'\]"),
+        ({"x": X}, {"output_encoding": "jpeg"}, BadEncoding, "jpeg takes UINT8"),
+        ({"x": X}, {"output_encoding": "zip"}, BadEncoding, "unknown encoding 'zip'"),
+        ({"x": np.zeros((9, 4), np.float32)}, {}, BadTensor, "at most 8"),
+    ],
+)
+def test_the_workers_refusal_is_raised_by_its_class(
+    url: str,
+    client: Client,
+    serve: Serve,
+    write_echo: WriteEcho,
+    inputs: dict[str, Any],
+    options: dict[str, Any],
+    error: type[MqinferError],
+    words: str,
+) -> None:
+    """What is wrong with a request is said by class and words, and the next request works."""
+    serve(url, write_echo())
+    with pytest.raises(error, match=words):
+        client.infer("echo", inputs, **options)
+    np.testing.assert_array_equal(client.infer("echo", {"x": X}).outputs["x"], X)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "options", "error"),
+    [
+        ("Bad Name", {"x": X}, {}, BadTopic),
+        ("echo/+", {"x": X}, {}, BadTopic),
+        ("echo", {"x": X}, {"version": "one"}, BadTopic),
+        ("echo", {"x": X}, {"encoding": "zip"}, BadEncoding),
+        ("echo", {"x": X.astype(np.complex64)}, {}, BadTensor),
+        ("echo", {"x": X}, {"timeout": float("nan")}, ConfigError),
+        ("echo", {"x": X}, {"timeout": float("inf")}, ConfigError),
+        ("echo", {"x": X}, {"timeout": -1.0}, Expired),
+        ("echo", {"x": X}, {"timeout": 0}, Expired),
+    ],
+)
+def test_what_can_not_be_sent_is_said_at_once(
+    client: Client, model: str, inputs: dict[str, Any], options: dict[str, Any], error: type[MqinferError]
+) -> None:
+    """A request that can't be made is no request: the counters stay in balance (checked at the end)."""
+    with pytest.raises(error):
+        client.infer(model, inputs, **options)
+    assert client.counters().pending == 0
+
+
+def test_a_failing_model_raises_model_failed(url: str, client: Client, serve: Serve, write_echo: WriteEcho) -> None:
+    """The engine's error comes back by class, and the next request works."""
+    serve(url, write_echo(fail_every=2))
+    client.infer("echo", {"x": X})
+    with pytest.raises(ModelFailed, match="run 2"):
+        client.infer("echo", {"x": X})
+    client.infer("echo", {"x": X})
+
+
+def test_a_slow_model_expires(url: str, client: Client, serve: Serve, write_echo: WriteEcho) -> None:
+    """The client gives up at the deadline, and the reply that comes later is counted as late."""
+    serve(url, write_echo(delay_ms=200))
+    with pytest.raises(Expired, match=r"no reply within 0.05 s and 1 attempt"):
+        client.infer("echo", {"x": X}, timeout=0.05)
+    assert client.infer("echo", {"x": X}, timeout=10).outcome is Outcome.OK
+    assert client.counters().late == 1
+
+
+def test_a_message_above_the_brokers_limit_is_refused_before_it_is_sent(url: str, client: Client) -> None:
+    """Both sizes are named, and the link goes on."""
+    link_of(client)._broker.max_packet_size = 4096
+    with pytest.raises(MessageTooLarge, match="4096"):
+        client.infer("manual", {"x": np.zeros((64, 64), np.float32)})
+
+
+def test_closing_cancels_what_is_unanswered(url: str, make_client: MakeClient, hand: Any) -> None:
+    """Requests in flight, resting and waiting all end as cancelled; a later one is refused."""
+    client = make_client(url, window=1)
+    futures = [client.submit("manual", {"x": X}) for _ in range(3)]
+    hand.next()
+    client.close()
+    for future in futures:
+        with pytest.raises(Cancelled, match="closed before"):
+            future.result(5)
+    with pytest.raises(Cancelled, match="make a new one"):
+        client.infer("manual", {"x": X})
+    assert client.counters().outcomes[Outcome.CANCELLED] == 3
+
+
+def test_nobody_listens_at_the_address() -> None:
+    """A wrong address is said by name, and no thread is left."""
+    with pytest.raises(BrokerUnreachable, match="127.0.0.1:1"):
+        Client("mqtt://127.0.0.1:1", connect_timeout=2)
+
+
+@pytest.mark.parametrize("url", ["http://host", "mqtt://", "nonsense"])
+def test_a_wrong_address(url: str) -> None:
+    """What is no broker URL is a configuration error."""
+    with pytest.raises(ConfigError):
+        Client(url)
+
+
+def test_a_wrong_name(url: str) -> None:
+    """A client's name keeps the naming rules."""
+    with pytest.raises(BadTopic, match="client 'Front Camera'"):
+        Client(url, name="Front Camera")
+
+
+@pytest.mark.parametrize("window", [1, 3, 16])
+def test_many_threads_share_one_client(
+    url: str, make_client: MakeClient, serve: Serve, write_echo: WriteEcho, window: int
+) -> None:
+    """Hundreds of requests from many threads through a smaller window: each caller gets its own answer."""
+    serve(url, write_echo(delay_ms=0.2))
+    client = make_client(url, window=window)
+
+    def ask(number: int) -> bool:
+        mine = np.full((1 + number % 3, 4), number, np.float32)
+        return np.array_equal(client.infer("echo", {"x": mine}, timeout=60).outputs["x"], mine)
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(ask, range(300)))
+    counters = client.counters()
+    assert counters.outcomes[Outcome.OK] == counters.submitted == 300
+
+
+def test_the_window_holds(url: str, make_client: MakeClient, hand: Any) -> None:
+    """No more than the window is sent; every reply lets the next one go, in the order of asking."""
+    client = make_client(url, window=2)
+    futures = [client.submit("manual", {"x": np.full(1, n, np.int64)}) for n in range(5)]
+    first, second = hand.next(), hand.next()
+    assert hand.requests.empty()
+    hand.answer(second, {"y": X})
+    third = hand.next()
+    assert hand.requests.empty()
+    for request in (first, third):
+        hand.answer(request, {"y": X})
+    for _ in range(2):
+        hand.answer(hand.next(), {"y": X})
+    assert all(future.result(10).outcome is Outcome.OK for future in futures)
+
+
+def test_a_future_that_is_cancelled_does_not_disturb(url: str, client: Client, hand: Any) -> None:
+    """The reply to a future that its owner has cancelled is taken in all the same."""
+    future = client.submit("manual", {"x": X})
+    request = hand.next()
+    assert future.cancel()
+    hand.answer(request, {"y": X})
+    with pytest.raises(CancelledError):
+        future.result(0)
+    other = client.submit("manual", {"x": X})
+    hand.answer(hand.next(), {"y": X})
+    assert other.result(10).outcome is Outcome.OK
+
+
+def test_unreadable_replies_are_counted_and_the_next_one_is_taken(url: str, client: Client, hand: Any) -> None:
+    """Bytes that are no reply cost nothing but a count."""
+    future = client.submit("manual", {"x": X})
+    request = hand.next()
+    for payload in (b"", b"nonsense", b"MQI1\xff\xff\xff\xff", b"MQI1" + bytes(60)):
+        hand.send(request, payload)
+    hand.answer(request, {"y": X})
+    assert future.result(10).outcome is Outcome.OK
+    assert client.counters().malformed == 4
+
+
+def test_a_reply_whose_tensor_can_not_be_decoded_is_an_error(url: str, client: Client, hand: Any) -> None:
+    """The caller learns that there was a reply, and what is wrong with it."""
+    future = client.submit("manual", {"x": X})
+    tensor = encode_tensor("y", X, "lz4")
+    request = hand.next()
+    broken = replace(tensor, data=bytes(memoryview(tensor.data))[:-1])
+    hand.reply(request, InferResponse(request.id, "manual", outputs=(broken,)))
+    with pytest.raises(BadEncoding, match="the reply can't be decoded"):
+        future.result(10)
+
+
+def test_duplicates_and_strangers_are_counted_as_late(url: str, client: Client, hand: Any) -> None:
+    """The first reply is taken, the second and one for an id that never was are counted."""
+    future = client.submit("manual", {"x": X})
+    request = hand.next()
+    hand.answer(request, {"y": X})
+    hand.answer(request, {"y": X}, "lz4")
+    future.result(10)
+    other = client.submit("manual", {"x": X})
+    second = hand.next()
+    hand.reply(second, InferResponse("0" * 32, "manual"))
+    hand.answer(second, {"y": X})
+    other.result(10)
+    client.close()
+    assert client.counters().late == 2
+
+
+def test_a_busy_answer_is_tried_again(url: str, client: Client, hand: Any) -> None:
+    """Rejected is no outcome while there is patience: the request comes again under the same id, with its attempt."""
+    future = client.submit("manual", {"x": X})
+    first = hand.next()
+    hand.refuse(first, Rejected("busy"))
+    second = hand.next()
+    assert (second.id, second.attempt) == (first.id, 2)
+    assert second.timeout_us is not None
+    assert first.timeout_us is not None
+    assert second.timeout_us < first.timeout_us
+    hand.answer(second, {"y": X})
+    assert future.result(10).attempts == 2
+    assert client.counters().retries == 1
+
+
+def test_busy_for_too_long_is_rejected(url: str, make_client: MakeClient, hand: Any) -> None:
+    """When the patience is over, the last refusal is the outcome."""
+    client = make_client(url)
+    client._requester.config = RequesterConfig(client.name, patience=0.0)
+    future = client.submit("manual", {"x": X})
+    hand.refuse(hand.next(), Rejected("worker w has 4 requests in hand"))
+    with pytest.raises(Rejected, match="4 requests in hand"):
+        future.result(10)
+
+
+def test_a_second_refusal_of_a_resting_request_does_not_end_it(url: str, make_client: MakeClient, hand: Any) -> None:
+    """A busy answer that comes twice, or late, leaves a request alone that is going to be sent again."""
+    client = make_client(url)
+    client._requester.config = RequesterConfig(client.name, backoff=0.3)
+    future = client.submit("manual", {"x": X})
+    request = hand.next()
+    hand.refuse(request, Rejected("busy"))
+    hand.refuse(request, Rejected("busy"))
+    hand.answer(hand.next(), {"y": X})
+    assert future.result(10).outcome is Outcome.OK
+
+
+def test_a_reply_to_the_first_attempt_ends_a_request_that_rests(url: str, make_client: MakeClient, hand: Any) -> None:
+    """Whatever attempt a result answers, it is the result."""
+    client = make_client(url)
+    client._requester.config = RequesterConfig(client.name, backoff=5.0)
+    future = client.submit("manual", {"x": X})
+    request = hand.next()
+    hand.refuse(request, Rejected("busy"))
+    hand.answer(request, {"y": X})
+    assert future.result(2).attempts == 1
+
+
+def test_the_callers_fault_does_not_stop_the_link(url: str, client: Client, hand: Any) -> None:
+    """Code of the caller that raises on an outcome is logged; the next outcome comes."""
+
+    def raises(result: InferResult) -> None:
+        raise ValueError(result.id)
+
+    requester = client._requester
+    requester.submit(request_to(), 10, raises)
+    hand.answer(hand.next(), {"y": X})
+    future = client.submit("manual", {"x": X})
+    hand.answer(hand.next(), {"y": X})
+    assert future.result(10).outcome is Outcome.OK
+
+
+def test_a_full_table_holds_the_caller_until_there_is_room(url: str, make_client: MakeClient, hand: Any) -> None:
+    """`submit` waits when `max_pending` requests are unanswered, and goes on with the next outcome."""
+    client = make_client(url)
+    client._requester.config = RequesterConfig(client.name, max_pending=2)
+    waiting = [client.submit("manual", {"x": X}) for _ in range(2)]
+    done: Future[Future[InferResult]] = Future()
+    thread = threading.Thread(target=lambda: done.set_result(client.submit("manual", {"x": X})))
+    thread.start()
+    first = hand.next()
+    hand.next()
+    assert hand.requests.empty()
+    assert not done.done()
+    hand.answer(first, {"y": X})
+    thread.join(10)
+    third = hand.next()
+    hand.answer(third, {"y": X})
+    assert done.result(10).result(10).outcome is Outcome.OK
+    assert waiting[0].result(10).outcome is Outcome.OK
+
+
+def test_a_full_table_holds_nobody_beyond_the_timeout(url: str, make_client: MakeClient, hand: Any) -> None:
+    """Who finds no room within the timeout is told so in time."""
+    client = make_client(url)
+    client._requester.config = RequesterConfig(client.name, max_pending=1)
+    client.submit("manual", {"x": X}, timeout=60)
+    hand.next()
+    with pytest.raises(Expired, match="1 requests are unanswered"):
+        client.infer("manual", {"x": X}, timeout=0.02)
+
+
+def test_closing_frees_who_waits_for_room(url: str, make_client: MakeClient, hand: Any) -> None:
+    """A caller that waits for room is told that the client was closed."""
+    client = make_client(url)
+    client._requester.config = RequesterConfig(client.name, max_pending=1)
+    client.submit("manual", {"x": X}, timeout=60)
+    hand.next()
+    raised: Future[BaseException | None] = Future()
+    thread = threading.Thread(target=lambda: raised.set_result(_raised(client)))
+    thread.start()
+    client.close()
+    thread.join(10)
+    assert isinstance(raised.result(0), Cancelled)
+
+
+def _raised(client: Client) -> BaseException | None:
+    try:
+        client.submit("manual", {"x": X}, timeout=60)
+    except MqinferError as error:
+        return error
+    return None
+
+
+def test_a_lost_connection_loses_no_request(
+    url: str, make_client: MakeClient, serve: Serve, write_echo: WriteEcho
+) -> None:
+    """The client's connection is cut ten times under load: every request ends as ok, exactly once."""
+    serve(url, write_echo(delay_ms=1))
+    client = make_client(url, window=8)
+    futures = [client.submit("echo", {"x": np.full((1, 4), n, np.float32)}, timeout=60) for n in range(200)]
+    for cut in range(10):
+        futures[cut * 20].result(60)
+        link_of(client).drop()
+        link_of(client).restore()
+    for number, future in enumerate(futures):
+        assert future.result(60).outputs["x"][0, 0] == number
+    assert client.counters().outcomes[Outcome.OK] == 200
+
+
+def test_requests_wait_for_the_connection(url: str, client: Client, hand: Any) -> None:
+    """What is asked while the link is down goes out when it is up again; without that it expires, saying so."""
+    link_of(client).drop()
+    future = client.submit("manual", {"x": X}, timeout=60)
+    with pytest.raises(Expired, match="before it could be sent"):
+        client.infer("manual", {"x": X}, timeout=0.01)
+    link_of(client).restore()
+    hand.answer(hand.next(), {"y": X})
+    assert future.result(10).outcome is Outcome.OK
+
+
+def test_deadlines_and_retries_go_by_the_clock_that_was_given(url: str, unique: Callable[[str], str]) -> None:
+    """With a clock that stands still nothing expires; when it jumps, everything does."""
+    now = [0.0]
+    config = RequesterConfig(unique("client"))
+    requester = Requester(
+        lambda handler: make_link(url, client_id=config.name, on_connection=handler), config, lambda: now[0]
+    )
+    requester.open()
+    link = requester.link
+    assert isinstance(link, MemoryLink)
+    link.drop()
+    results: Future[InferResult] = Future()
+    requester.submit(request_to(), 5.0, results.set_result)
+    assert requester.counters().pending == 1
+    now[0] = 5.0
+    # A new request with an earlier deadline makes the timer look at the clock again.
+    requester.submit(request_to(), -1.0, lambda _: None)
+    assert results.result(10).outcome is Outcome.EXPIRED
+    requester.close()
+    assert requester.counters().outcomes[Outcome.EXPIRED] == 2
+
+
+def test_a_request_can_be_taken_back(url: str, client: Client, hand: Any) -> None:
+    """Cancelling gives the outcome once; a second time there is nothing to cancel, and its reply is late."""
+    results: Future[InferResult] = Future()
+    request_id = client._requester.submit(request_to(), 10, results.set_result)
+    request = hand.next()
+    assert client._requester.cancel(request_id)
+    assert not client._requester.cancel(request_id)
+    assert results.result(10).outcome is Outcome.CANCELLED
+    hand.answer(request, {"y": X})
+    client.close()
+    assert client.counters().late == 1
