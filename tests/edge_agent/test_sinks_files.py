@@ -154,6 +154,18 @@ def test_video_opens_and_holds_every_frame(tmp_path: Path) -> None:
     assert cv2.VideoCapture(str(paths[0])).get(cv2.CAP_PROP_FPS) == pytest.approx(20)
 
 
+def test_frames_that_could_not_be_decoded_are_black_in_the_video(tmp_path: Path) -> None:
+    """They never set its size: before the first real picture they are left out, after it they keep their place."""
+    sinks = open_sinks(tmp_path, CARD)
+    nothing = np.zeros((0, 0, 3), np.uint8)
+    for number, picture in enumerate((nothing, picture_of(1), nothing, picture_of(3))):
+        outcome = Outcome.OK if picture.size else Outcome.ERROR
+        sinks.write(frame_of(number), picture, result_of(frame_of(number), outcome, output=mask_of(number)))
+    (path,) = (path for path in sinks.close() if path.suffix == ".mp4")
+    assert frames_in(path) == 3
+    assert cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FRAME_HEIGHT) > HEIGHT
+
+
 def frames_in(path: Path) -> int:
     """Count the frames that really decode."""
     video = cv2.VideoCapture(str(path))

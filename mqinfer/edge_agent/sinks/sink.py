@@ -25,7 +25,7 @@ class Sink(Protocol):
 
         Args:
             frame: As it was read.
-            picture: What the model saw, before its own normalisation.
+            picture: What the model saw, before its own normalisation; `[0, 0, 3]` where the frame could not be decoded.
             result: The outcome.
         """
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.opencv import opencv
 from mqinfer.client.result import InferResult
@@ -23,6 +25,9 @@ _FALLBACK_RATE = 10.0
 class VideoSink:
     """Writes `overlay-<stream>.mp4` with every frame, also those without an answer (their caption says why).
 
+    A frame that could not be decoded is black; before the first one that could be, it is left out, because a video's
+    size is that of its first picture.
+
     The rate is that of the first two frames' log times, because a video has one rate only: a recording with an
     irregular rate plays faster or slower in places. The caption shows each frame's own stamp.
 
@@ -39,6 +44,7 @@ class VideoSink:
         self._directory = directory
         self._classes = tuple(classes)
         self._names = FileNames()
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self._videos: dict[str, _Video] = {}
 
     def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
@@ -47,6 +53,12 @@ class VideoSink:
         Raises:
             ConfigError: The video can't be written.
         """
+        if picture.size:
+            self._shapes[frame.source] = picture.shape
+        elif frame.source in self._shapes:
+            picture = np.zeros(self._shapes[frame.source], np.uint8)
+        else:
+            return
         if frame.source not in self._videos:
             path = self._directory / f"overlay-{self._names.of(frame.source)}.mp4"
             self._videos[frame.source] = _Video(self._cv2, path)
