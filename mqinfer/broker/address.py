@@ -105,7 +105,7 @@ class BrokerAddress:
             password=_decode(parts.password),
             tls=tls if encrypted else None,
             transport=transport,
-            path=parts.path or "/mqtt",
+            path=(transport == "websockets" and parts.path) or "/mqtt",
         )
 
 

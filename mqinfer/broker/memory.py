@@ -185,6 +185,8 @@ class MemoryLink:
         will: Message | None = None,
         on_connection: ConnectionHandler | None = None,
     ) -> None:
+        if will is not None:
+            encode_head(will)  # a will that can't be published is refused here, not when it is due
         self._broker = broker
         self._client_id = client_id or f"memory-{next(_numbers)}"
         self._will = will
@@ -212,6 +214,7 @@ class MemoryLink:
             timeout: In seconds, for `on_connection` to return.
         """
         if self._thread is None:
+            self._events = queue.SimpleQueue()
             self._thread = threading.Thread(target=self._run, name=f"mqinfer-memory-{self._client_id}", daemon=True)
             self._thread.start()
         self.restore()

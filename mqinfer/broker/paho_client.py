@@ -66,6 +66,11 @@ class PlainClient(Client):
         self.on_message = self._on_received
         self.on_publish = self._on_puback
 
+    @property
+    def holds_acks(self) -> bool:
+        """Never: paho sends each PUBACK at once."""
+        return False
+
     def send(self, message: Message, _head: Head, _taken: Container[int]) -> int:
         """Queue a PUBLISH, which paho encodes and numbers itself; returns its packet identifier."""
         payload = bytes(message.payload) if isinstance(message.payload, memoryview) else message.payload

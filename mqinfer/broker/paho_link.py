@@ -46,6 +46,7 @@ _log = logging.getLogger("mqinfer.broker")
 _MOST_WAITING = 65_535  # messages that may wait for the link's thread: a backstop, the sender's window is far smaller
 _TICK_S = 1.0  # how often the keep-alive is looked at
 _ANSWER_S = 10.0  # how long a SUBACK may take
+_HOLD_S = 0.001  # how long PUBACKs wait for a message that they can travel with
 _LEAVE_S = 1.0  # how long a DISCONNECT may take to leave
 # Mosquitto 2.0 doesn't tell a client that another took over its name, so twins throw each other out for ever; only a
 # connection that stood for this long resets the back-off.
@@ -106,6 +107,8 @@ class PahoLink:
         on_connection: ConnectionHandler | None = None,
         client: type[PlainClient | FastClient] | None = None,
     ) -> None:
+        if will is not None:
+            encode_head(will)  # a will that can't be published is refused here, not on the link's thread
         tls = None if address.tls is None else make_tls_context(address.tls)
         self._identity = Identity(address, client_id, will, tls=tls)
         self._on_connection = on_connection
@@ -150,9 +153,11 @@ class PahoLink:
             BrokerUnreachable: Nobody answered in time, or nobody listens there.
             NotAuthorized: The broker refused the credentials.
         """
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             return
+        self.close(0.0)  # what is left of a thread that gave up
         self._opened, self._close_by = Future(), None
+        self._backoff.reset()
         thread = threading.Thread(
             target=self._run, args=(timeout,), name=f"mqinfer-link-{self._identity.client_id}", daemon=True
         )
@@ -248,9 +253,9 @@ class PahoLink:
             return
         command = _Command(question, Future())
         self._commands.append(command)
-        self._waker.wake()
         if not self._connected or thread is threading.current_thread():
             return
+        self._waker.wake()
         try:
             command.answer.result(_ANSWER_S)
         except FutureTimeoutError as error:
@@ -283,15 +288,16 @@ class PahoLink:
             if not self._opened.done() or isinstance(error, NotAuthorized):
                 _log.log(logging.CRITICAL if self._opened.done() else logging.DEBUG, "giving up: %s", error)
                 return error
-            if self._close_by is None:
-                self._pause(error)
+            self._pause(error)
             timeout = _HANDSHAKE_S
         return None
 
     def _pause(self, error: LinkError) -> None:
         wait = self._backoff.next()
         _log.warning("%s; next attempt in %.1f s", error, wait)
-        self._waker.sleep(wait)
+        self._waker.set_asleep()
+        if self._close_by is None:  # looked at again: `close` wakes only who has said that he sleeps
+            self._waker.sleep(wait)
 
     def _live(self, session: Session, timeout: float) -> LinkError:
         """Serve one connection from dialling to its end; returns why it ended."""
@@ -313,6 +319,8 @@ class PahoLink:
             while session.alive:
                 events = selector.select(self._time_to_sleep(session))
                 self._turn(session, [key.fileobj for key, _ in events])
+                if not events:
+                    session.flush()
                 if not self._connected:
                     self._await_readiness(session, ready_by)
                 if self._close_by is not None:
@@ -323,6 +331,8 @@ class PahoLink:
         self._waker.set_asleep()
         if self._commands or (self._outbox and session.has_room):
             return 0.0
+        if session.holds_acks:
+            return _HOLD_S
         if self._close_by is None:
             return _TICK_S
         now = time.monotonic()
@@ -399,7 +409,7 @@ class PahoLink:
 
 
 def _watch(selector: selectors.BaseSelector, session: Session, watched: int) -> int:
-    """Let `select` tell of a socket that takes bytes again, while some wait; changed seldom, for it is a system call."""
+    """Let `select` tell of a socket that takes bytes again, while some wait; seldom changed, it is a system call."""
     wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if session.wants_write else 0)
     if wanted != watched and session.alive:
         selector.modify(session, wanted)

@@ -134,6 +134,16 @@ class Session:
         if self._client.want_write():
             self._client.loop_write()
 
+    @property
+    def holds_acks(self) -> bool:
+        """Whether PUBACKs wait for a message that they can travel with."""
+        return self._client.holds_acks
+
+    def flush(self) -> None:
+        """Send PUBACKs that have waited long enough."""
+        if self._client.holds_acks:
+            self._client.loop_write()
+
     def tick(self) -> None:
         """Keep the connection alive and find out when it isn't; does something about once a second."""
         now = time.monotonic()

@@ -23,7 +23,9 @@ _log = logging.getLogger("mqinfer.broker")
 
 _ATTEMPTS = 20
 _LOG_LINES = 10_000
+_TERMINATIONS = 5  # Mosquitto 2.0 can miss a SIGTERM that comes just before it sleeps: it is sent again each second
 _READY = " running"
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _PORT_IN_USE = "Address already in use"
 
 
@@ -93,6 +95,10 @@ class MosquittoServer:
             BrokerUnreachable: It ended, or was not ready in time; the message repeats its log.
         """
         program = find_mosquitto()
+        if self._bind not in _LOOPBACK:
+            _log.warning(
+                "Mosquitto listens on %s without asking for a password: anybody who reaches it may use it", self._bind
+            )
         for _ in range(_ATTEMPTS):
             self._port = self._wanted_port or _free_port(self._bind)
             run = _Run(program, self._configuration(self._port))
@@ -181,16 +187,20 @@ class _Run:
     def log(self) -> str:
         return "".join(self._lines.copy())
 
-    def end(self, *, kill: bool) -> None:
-        if kill:
-            self.process.kill()
-        else:
-            self.process.terminate()
+    def _has_ended(self, timeout: float) -> bool:
         try:
-            self.process.wait(5.0)
+            self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            return False
+        return True
+
+    def end(self, *, kill: bool) -> None:
+        for _ in range(0 if kill else _TERMINATIONS):
+            self.process.terminate()
+            if self._has_ended(1.0):
+                break
+        self.process.kill()  # does nothing where it has ended
+        self.process.wait()
         self._reader.join()
         self._folder.cleanup()
 

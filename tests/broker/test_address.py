@@ -17,7 +17,7 @@ from mqinfer.protocol.errors import ConfigError
     ("url", "address"),
     [
         ("mqtt://host", BrokerAddress("host")),
-        ("mqtt://HOST:1884/", BrokerAddress("host", 1884, path="/")),
+        ("mqtt://HOST:1884/", BrokerAddress("host", 1884)),
         ("mqtt://[::1]:1884", BrokerAddress("::1", 1884)),
         ("mqtt://[fe80::1%25eth0]", BrokerAddress("fe80::1%eth0")),
         ("mqtt://user@host", BrokerAddress("host", username="user")),

@@ -435,6 +435,8 @@ def test_what_may_not_be_published(links: Links) -> None:
     for topic in ("", "a/+", "a/#", "a\0"):
         with pytest.raises(BadTopic):
             link.publish(Message(topic, b""))
+    with pytest.raises(BadTopic):
+        links.make(will=Message("will/+", b""))
     for topic_filter in ("", "a#", "a/#/b", "a+/b"):
         with pytest.raises(BadTopic):
             link.subscribe(topic_filter, Inbox())

@@ -21,7 +21,7 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.paho_client import PlainClient
 from mqinfer.broker.paho_link import PahoLink
 from mqinfer.broker.paho_session import Session
-from mqinfer.broker.paho_socket import FastClient, fits
+from mqinfer.broker.paho_socket import FastClient, _is_known_paho, fits
 from mqinfer.broker.server import MosquittoServer
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, NotAuthorized, NotConnected
 
@@ -205,6 +205,74 @@ def test_closing_while_the_broker_is_away(server: MosquittoServer, unique: Uniqu
     assert not link.connected
 
 
+@pytest.mark.parametrize("client", [None, PlainClient])
+def test_a_narrow_receive_maximum(
+    unique: Unique, closing: Callable[[PahoLink], PahoLink], client: type[PlainClient] | None
+) -> None:
+    """No more messages are unacknowledged than the broker allows, and all of a burst get through."""
+
+    def configuration(port: int) -> str:
+        return render(port).replace("max_inflight_messages 1000", "max_inflight_messages 3")
+
+    most, topic, done = [0], unique("t"), threading.Event()
+
+    class Watched(Session):
+        def write(self) -> None:
+            most[0] = max(most[0], len(self._acks))
+            super().write()
+
+    with MosquittoServer(configuration=configuration) as narrow, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mqinfer.broker.paho_link.Session", Watched)
+        link = closing(link_to(narrow, unique("c"), client=client))
+        link.open()
+        got: list[Message] = []
+
+        def handle(message: Message) -> None:
+            got.append(message)
+            if len(got) == 200:
+                done.set()
+
+        link.subscribe(topic, handle)
+        for number in range(200):
+            link.publish(Message(topic, b"%d" % number))
+        assert done.wait(PATIENCE)
+        link.close()
+    assert [message.payload for message in got] == [b"%d" % number for number in range(200)]
+    assert most == [3]
+
+
+def test_an_unknown_paho(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where paho's private names are others, its public interface does the work."""
+    address = BrokerAddress.parse(broker_url)
+    assert fits(address)
+    monkeypatch.setattr("mqinfer.broker.paho_socket._PRIVATE_NAMES", ("_no_such_name",))
+    _is_known_paho.cache_clear()
+    assert not fits(address)
+    monkeypatch.undo()
+    _is_known_paho.cache_clear()
+
+
+def test_a_link_that_gave_up_opens_again(
+    broker_url: str, unique: Unique, closing: Callable[[PahoLink], PahoLink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its thread has ended for good, `open` starts anew."""
+    told = Told()
+    link = closing(PahoLink(BrokerAddress.parse(broker_url), client_id=unique("c"), on_connection=told))
+    link.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "write", _fail)
+        link.publish(Message(unique("t"), b"x"))
+        told.wait_for(True, False)
+        assert link._thread is not None
+        link._thread.join(PATIENCE)
+    link.open()
+    assert roundtrip(link, unique("t")).payload == b"x"
+
+
+def _fail(_self: object) -> None:
+    raise RuntimeError("a defect")
+
+
 def test_nagle_is_off(broker_url: str, unique: Unique, closing: Callable[[PahoLink], PahoLink]) -> None:
     """TCP_NODELAY is set on the socket: without it each QoS 1 round trip stalls for 83 ms."""
     sockets: list[int] = []
@@ -351,11 +419,7 @@ def test_the_thread_dies(
     told = Told()
     link = closing(PahoLink(BrokerAddress.parse(broker_url), client_id=unique("c"), on_connection=told))
     link.open()
-
-    def fail(_self: object) -> None:
-        raise RuntimeError("a defect")
-
-    monkeypatch.setattr(Session, "write", fail)
+    monkeypatch.setattr(Session, "write", _fail)
     link.publish(Message(unique("t"), b"x"))
     told.wait_for(True, False)
     link.close()
