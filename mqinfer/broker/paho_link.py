@@ -293,10 +293,10 @@ class PahoLink:
         return None
 
     def _pause(self, error: LinkError) -> None:
-        wait = self._backoff.next()
-        _log.warning("%s; next attempt in %.1f s", error, wait)
-        self._waker.set_asleep()
-        if self._close_by is None:  # looked at again: `close` wakes only who has said that he sleeps
+        self._waker.set_asleep()  # before the look at `_close_by`: `close` wakes only who has said that he sleeps
+        if self._close_by is None:
+            wait = self._backoff.next()
+            _log.warning("%s; next attempt in %.1f s", error, wait)
             self._waker.sleep(wait)
 
     def _live(self, session: Session, timeout: float) -> LinkError:

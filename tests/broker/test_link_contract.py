@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -249,14 +250,15 @@ def test_the_will_on_loss(links: Links, unique: Unique) -> None:
     assert (bytes(got.payload), got.user_properties) == (b"lost", (("boot", "7"),))
 
 
-def test_no_will_on_close(links: Links, unique: Unique) -> None:
-    """A link that was closed leaves without its will."""
+def test_no_will_on_close(links: Links, unique: Unique, caplog: pytest.LogCaptureFixture) -> None:
+    """A link that was closed leaves without its will, and without a warning."""
     inbox, topic = Inbox(), unique(TOPIC)
     watcher = links.open()
     watcher.subscribe(topic, inbox)
     links.open(will=Message(topic, b"lost")).close()
     publish_and_wait(watcher, Message(topic, b"after"))
     assert inbox.payloads(1) == [b"after"]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_a_share_group_competes(links: Links, unique: Unique) -> None:
