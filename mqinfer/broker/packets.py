@@ -31,7 +31,6 @@ PUBLISH, PUBACK = 0x30, 0x40
 
 _LARGEST = 268_435_455  # what four bytes of seven bits hold
 _EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA, _USER_PROPERTY = 0x02, 0x03, 0x08, 0x09, 0x26
-_PAYLOAD_FORMAT, _SUBSCRIPTION_IDENTIFIER, _TOPIC_ALIAS = 0x01, 0x0B, 0x23
 
 _u16 = struct.Struct("!H")
 _u32 = struct.Struct("!I")
@@ -210,24 +209,24 @@ def _decode_properties(body: memoryview) -> dict[str, Any]:
 def _decode_property(body: memoryview, at: int, identifier: int, properties: dict[str, Any]) -> int:
     """Decode one property behind its identifier; returns where the next one starts."""
     match identifier:
-        case 0x03:
+        case 0x03:  # Content Type
             properties["content_type"], at = _text(body, at)
-        case 0x08:
+        case 0x08:  # Response Topic
             properties["response_topic"], at = _text(body, at)
-        case 0x09:
+        case 0x09:  # Correlation Data
             properties["correlation_data"], at = _bytes(body, at)
-        case 0x02:
+        case 0x02:  # Message Expiry Interval
             (properties["expiry_s"],) = _u32.unpack_from(body, at)
             at += 4
-        case 0x26:
+        case 0x26:  # User Property
             name, at = _text(body, at)
             value, at = _text(body, at)
             properties["user_properties"] = (*properties.get("user_properties", ()), (name, value))
-        case 0x01:
+        case 0x01:  # Payload Format Indicator
             at += 1
-        case 0x0B:
+        case 0x0B:  # Subscription Identifier
             _, at = decode_variable_integer(body, at)
-        case _:  # a Topic Alias too: this client allows none
+        case _:  # Topic Alias too: this client allows none
             raise BadEnvelope(f"PUBLISH has a property 0x{identifier:02x} that does not belong there")
     return at
 
