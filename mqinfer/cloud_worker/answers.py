@@ -55,6 +55,8 @@ class Answers:
 
     def is_new(self, ticket: Ticket) -> bool:
         """Tell whether a request is to be run; one that was answered before gets the same reply again."""
+        if ticket.key is None:
+            return True
         with self._lock:
             known = self._memory.begin(ticket.key)
         if known is Seen.NEW:
@@ -105,16 +107,22 @@ class Answers:
         except MqinferError as error:  # an output that JSON can't carry
             response = self._response(ticket.request, error)
             message = write_reply(ticket.path, response, {})
-        with self._lock:
-            if response.outcome is Outcome.REJECTED:
-                self._memory.forget(ticket.key)  # sent again, it may be served
-            else:
-                self._memory.finish(ticket.key, message)
-        self._meter.count(response.outcome)
+        self._remember(ticket, response.outcome, message)
         try:
             self._send(message)
         except MessageTooLarge as error:
             self._reply(ticket, self._response(ticket.request, error), {})
+        else:
+            self._meter.count(response.outcome)
+
+    def _remember(self, ticket: Ticket, outcome: Outcome, message: Message) -> None:
+        if ticket.key is None:
+            return
+        with self._lock:
+            if outcome is Outcome.REJECTED:
+                self._memory.forget(ticket.key)  # sent again, it may be served
+            else:
+                self._memory.finish(ticket.key, message)
 
     def _send(self, message: Message) -> None:
         try:

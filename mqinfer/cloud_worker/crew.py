@@ -96,14 +96,17 @@ class Crew(Generic[M, T]):
         with self._idle:
             return self._idle.wait_for(lambda: self.depth == 0, timeout)
 
-    def stop(self) -> None:
-        """Let every thread finish what it has in hand, and join them."""
+    def stop(self) -> tuple[list[M], list[T]]:
+        """Let every thread finish its job, join them, and give back what nobody began: undecoded and decoded."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
+        messages = list(self._intake)
+        self._intake.clear()
+        return messages, self._batcher.clear()
 
     def _work(self) -> None:
         while True:
@@ -128,6 +131,8 @@ class Crew(Generic[M, T]):
                 if self._intake:
                     message = self._intake.popleft()
                     self._hands += 1
+                    if wait is not None:
+                        self._changed.notify()  # another one watches the delay of the batch meanwhile
                     return lambda: self._decode_one(message)
                 self._changed.wait(wait)
             return None

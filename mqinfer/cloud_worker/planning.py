@@ -8,6 +8,7 @@ from dataclasses import replace
 from mqinfer.cloud_worker.process import ProcessSpec
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ModelNotFound
+from mqinfer.protocol.topics import check_name
 
 __all__ = ["plan"]
 
@@ -25,6 +26,7 @@ def plan(
 
     Raises:
         ModelNotFound: The repository has nothing to serve, or lacks one of `models`.
+        BadTopic: The worker's name, with the numbers, breaks the naming rules.
     """
     versions = repository.models()
     names = sorted({version.name for version in versions})
@@ -41,7 +43,7 @@ def plan(
             template,
             model=version.name,
             version=version.version,
-            options=replace(template.options, name=f"{template.options.name}.{number}"),
+            options=replace(template.options, name=check_name("worker", f"{template.options.name}.{number}")),
         )
         for number, version in enumerate(copies)
     ]

@@ -104,12 +104,17 @@ def run_process(spec: ProcessSpec, pipe: Connection) -> None:
     try:
         worker = serve(spec)
     except MqinferError as error:
-        pipe.send(Report(error=f"{error.code}: {error}"))
+        _tell(pipe, Report(error=f"{error.code}: {error}"))
         return
-    pipe.send(Report(device=worker.card.device, engine=worker.card.backend))
+    _tell(pipe, Report(device=worker.card.device, engine=worker.card.backend))
     threading.Thread(target=_watch, args=(pipe, stop), name="mqinfer-orphan-watch", daemon=True).start()
     stop.wait()
     worker.stop()
+
+
+def _tell(pipe: Connection, report: Report) -> None:
+    with contextlib.suppress(OSError):  # the supervisor is gone, which `_watch` finds out next
+        pipe.send(report)
 
 
 def _watch(pipe: Connection, stop: threading.Event) -> None:

@@ -6,11 +6,15 @@ bounded decoding, then the run.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mqinfer.bags.decode import to_rgb
 from mqinfer.bags.frame import RawImage
@@ -26,6 +30,7 @@ from mqinfer.protocol.types import EncodedTensor, InferRequest, TensorSpec
 
 __all__ = ["IMAGE_ENCODING", "Completed", "InferenceService", "Prepared"]
 
+log = logging.getLogger("mqinfer.cloud_worker")
 IMAGE_ENCODING = "image_encoding"
 """Tensor parameter that marks an image: its ROS encoding. The model's image contract is then applied to it."""
 
@@ -89,12 +94,15 @@ class InferenceService:
         """Check and decode a request.
 
         Raises:
-            ModelNotFound: It is for another model.
+            ModelNotFound: It is for another model or version.
+            BadImage: A picture's pixels are not what its encoding says.
             InvalidRequest: A name, shape, datatype, codec or size is wrong.
         """
         card = self.model.card
         if request.model_name != card.name:
             raise ModelNotFound(f"this worker serves model {card.name!r}, not {request.model_name!r}")
+        if request.model_version not in {None, card.version}:
+            raise ModelNotFound(f"this worker serves version {card.version} of it, not {request.model_version}")
         self._check_names(request)
         inputs: dict[str, Array] = {}
         decode_ns = preprocess_ns = 0
@@ -118,10 +126,10 @@ class InferenceService:
             outputs = self.model.backend.infer(_join([item.inputs for item in batch]), batch[0].outputs)
             inferred = time.perf_counter_ns()
             parts = _split(outputs, [item.rows for item in batch])
-        except MqinferError as error:
+        except Exception as error:  # noqa: BLE001  mapped below: also what a back end from elsewhere lets through
             if len(batch) > 1:
                 return [done for item in batch for done in self.run([item])]
-            return [Completed({}, error, time.perf_counter_ns() - started)]
+            return [Completed({}, _failure(error), time.perf_counter_ns() - started)]
         inference, postprocess = inferred - started, time.perf_counter_ns() - inferred
         return [Completed(part, None, inference, postprocess) for part in parts]
 
@@ -155,10 +163,10 @@ class InferenceService:
 
     def _preprocess(self, tensor: EncodedTensor, array: Array, contract: ImageContract, spec: TensorSpec) -> Array:
         encoding = str(tensor.parameters[IMAGE_ENCODING])
-        pixels = array[0] if array.ndim == 4 or (array.ndim == 3 and array.shape[-1] not in (1, 3)) else array
+        pixels = _one_picture(tensor.name, array)
         if encoding not in _PLAIN:  # a mosaic, 16 bits, …: what bags know of
             pixels, encoding = to_rgb(_as_recorded(pixels, encoding), limits=self._limits), "rgb8"
-        batch = to_model_input(np.asarray(pixels, np.uint8), encoding, contract, spec.datatype)
+        batch = to_model_input(cast("NDArray[np.uint8]", pixels), encoding, contract, spec.datatype)
         return batch if self._max_rows or len(spec.shape) == batch.ndim else batch[0]
 
     def _count_rows(self, inputs: dict[str, Array]) -> int:
@@ -178,6 +186,13 @@ class InferenceService:
         return outputs, tuple((name, inputs[name].shape[1:]) for name in self._inputs)
 
 
+def _failure(error: Exception) -> MqinferError:
+    if isinstance(error, MqinferError):
+        return error
+    log.error("the back end broke its contract", exc_info=error)
+    return ModelFailed(f"the back end raised {error!r}")
+
+
 def _check_shape(tensor: EncodedTensor, spec: TensorSpec) -> None:
     if tensor.datatype is not spec.datatype:
         raise BadTensor(f"input {tensor.name!r} is {spec.datatype}, not {tensor.datatype}")
@@ -186,6 +201,23 @@ def _check_shape(tensor: EncodedTensor, spec: TensorSpec) -> None:
     )
     if not fits:
         raise BadTensor(f"input {tensor.name!r} has shape {list(spec.shape)} (-1: any), not {list(tensor.shape)}")
+
+
+def _one_picture(name: str, array: Array) -> Array:
+    """Drop the batch axis of `[1, H, W, C]` or `[1, H, W]`; several pictures are sent as so many requests."""
+    batched = array.ndim == 4 or (array.ndim == 3 and array.shape[2] not in (1, 3))
+    shape = array.shape[1:] if batched else array.shape
+    if (
+        array.dtype not in (np.uint8, np.uint16)
+        or array.size == 0
+        or len(shape) not in (2, 3)
+        or array.size != prod(shape)
+    ):
+        raise BadTensor(
+            f"input {name!r}: a picture is UINT8 or UINT16 [H, W] or [H, W, 3], with an optional leading 1, "
+            f"not {array.dtype} {list(array.shape)}"
+        )
+    return array.reshape(shape)
 
 
 def _as_recorded(pixels: Array, encoding: str) -> RawImage:

@@ -29,7 +29,7 @@ class Event:
     """Something that happened to a worker process.
 
     Attributes:
-        kind: `ready`, `failed` (it won't be tried again), `died` (it is started again), `stopped`.
+        kind: `ready`, `failed` (it never served and won't be tried again), `died` (it is started again), `stopped`.
         worker: Its name.
         model: What it serves.
         detail: More about it.
@@ -54,6 +54,7 @@ class _Child:
     delay: float = _FIRST_DELAY_S
     restart_at: float | None = 0.0
     ready: bool = False
+    failure: str = ""
 
 
 @dataclass(slots=True)
@@ -145,11 +146,7 @@ class Supervisor:
         if not isinstance(report, Report):
             return
         if report.error:
-            child.restart_at = None
-            child.delay = float(
-                "inf"
-            )  # a model that can't be loaded, or a broker that says no: trying again won't help
-            self._tell(child, "failed", report.error)
+            child.failure = report.error
         else:
             child.ready = True
             self._tell(child, "ready", f"{report.engine} on {report.device}")
@@ -158,13 +155,17 @@ class Supervisor:
         if child.process is None:
             return
         child.process.join()
-        code, child.process, child.pipe = child.process.exitcode, None, None
-        if child.delay == float("inf"):
+        if child.pipe and child.pipe.poll():  # what it said last
+            self._read(child)
+        said, code = child.failure, child.process.exitcode
+        child.process, child.pipe, child.failure = None, None, ""
+        if said and not child.ready:  # a model that can't be loaded, or no broker: trying again won't help
+            self._tell(child, "failed", said)
             return
         if time.monotonic() - child.started > _STEADY_S:
             child.delay = _FIRST_DELAY_S
         child.restart_at = time.monotonic() + child.delay
-        detail = f"exit code {code}; starting it again in {child.delay:g} s"
+        detail = f"{said or f'exit code {code}'}; starting it again in {child.delay:g} s"
         child.delay = min(_LAST_DELAY_S, 2 * child.delay)
         self._tell(child, "died", detail)
 

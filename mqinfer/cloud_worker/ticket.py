@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mqinfer.broker.link import Message
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import BadTopic
+from mqinfer.protocol.errors import BadEnvelope, BadTopic
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.topics import InferAddress, Topics, may_reply
 from mqinfer.protocol.types import InferRequest, InferResponse
 
 __all__ = ["ReplyPath", "Ticket", "read_ticket", "reply_path", "write_reply"]
 
-_LENGTH_DIGITS = 12
-"""More digits than any payload has bytes."""
+_LENGTH = re.compile(r"[0-9]{1,12}")  # more digits than any payload has bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,12 @@ class Ticket:
     deadline: float
 
     @property
-    def key(self) -> tuple[str, str]:
-        """What makes a request the same one again: the client and the id."""
-        return self.address.client, self.request.id
+    def key(self) -> tuple[str, str] | None:
+        """What makes a request the same one again: the client and the id; None in JSON, where ids need not be unique.
+
+        A script that sends everything under one id is to get an answer to each.
+        """
+        return None if self.path.is_json else (self.address.client, self.request.id)
 
 
 def reply_path(topics: Topics, message: Message) -> ReplyPath:
@@ -124,16 +127,22 @@ def _is_json(message: Message) -> bool:
     return bytes(message.payload[:16]).lstrip()[:1] == b"{"
 
 
+def _length(text: str) -> int:
+    if not _LENGTH.fullmatch(text):
+        raise BadEnvelope(f"user property {oip_json.HEADER_LENGTH} is {text[:40]!r}; it is to be a number of bytes")
+    return int(text)
+
+
 def _read_binary(message: Message, limits: Limits) -> InferRequest:
     return envelope.decode_request(message.payload, limits)
 
 
 def _read_json(message: Message, address: InferAddress, limits: Limits) -> InferRequest:
-    length = dict(message.user_properties).get(oip_json.HEADER_LENGTH, "")[:_LENGTH_DIGITS]
+    length = dict(message.user_properties).get(oip_json.HEADER_LENGTH)
     return oip_json.decode_request(
         message.payload,
         address.model,
         address.version,
-        header_length=int(length) if length.isdecimal() else None,
+        header_length=None if length is None else _length(length),
         limits=limits,
     )

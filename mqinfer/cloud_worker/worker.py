@@ -73,7 +73,7 @@ class Worker:
         self._service = InferenceService(model, options.limits)
         self._meter = LoadMeter()
         self._boot = int.from_bytes(os.urandom(4))
-        self._status = WorkerStatus.READY
+        self._status: WorkerStatus | None = None  # nothing is said before requests can come in
         batching = model.config.dynamic_batching
         delay = batching.max_queue_delay_microseconds / 1e6 if batching else 0.0
         self._crew: Crew[tuple[Message, float], _Work] = Crew(
@@ -104,9 +104,16 @@ class Worker:
             NotAuthorized: The broker refused the credentials or a subscription.
         """
         self._crew.start()
-        self._link.open(timeout)
-        for topic_filter, share in self._subscriptions():
-            self._link.subscribe(topic_filter, self._receive, share=share)
+        try:
+            self._link.open(timeout)
+            for topic_filter, share in self._subscriptions():
+                self._link.subscribe(topic_filter, self._receive, share=share)
+        except BaseException:
+            self._crew.stop()
+            self._link.close()
+            raise
+        self._status = WorkerStatus.READY
+        self._announce()
         log.info("worker %s serves %s", self.name, self._model.card.name)
 
     def stop(self, timeout: float = 30.0) -> None:
@@ -121,11 +128,19 @@ class Worker:
             self._link.unsubscribe(topic_filter, share=share)
         if not self._crew.drain(timeout):
             log.warning("worker %s stops with work in hand after %g s", self.name, timeout)
-        self._crew.stop()
+        self._turn_away(*self._crew.stop())
         self._status = WorkerStatus.STOPPED
         self._announce()
         self._link.close()
         self._model.backend.close()
+
+    def _turn_away(self, messages: Sequence[tuple[Message, float]], works: Sequence[_Work]) -> None:
+        """Answer what nobody began, so that it is sent to another worker."""
+        why = Rejected(f"worker {self.name} is stopping")
+        for message, _ in messages:
+            self._answers.refuse(message, why)
+        for work in works:
+            self._answers.answer(work.ticket, why, Timings())
 
     def _subscriptions(self) -> list[tuple[str, str | None]]:
         topics, card = self._options.topics, self._model.card
@@ -140,11 +155,13 @@ class Worker:
 
     def _announce(self) -> None:
         """Publish card and state, retained, so that whoever comes later knows."""
-        topics, card = self._options.topics, self._model.card
+        topics, card, status = self._options.topics, self._model.card, self._status
+        if status is None:
+            return
         try:
-            if self._is_default and self._status is WorkerStatus.READY:
+            if self._is_default and status is WorkerStatus.READY:
                 self._link.publish(Message(topics.card(card.name), card_to_json(card), retain=True), ignore_ack)
-            self._link.publish(self._state_message(self._status), ignore_ack)
+            self._link.publish(self._state_message(status), ignore_ack)
         except NotConnected:
             log.info("not connected; the state is published with the next connection")
 
@@ -186,6 +203,10 @@ class Worker:
             prepared = self._service.prepare(ticket.request)
         except MqinferError as error:
             self._answers.answer(ticket, error, Timings())
+            return
+        except Exception as error:  # a defect; the request gets its outcome all the same
+            log.exception("worker %s, request %s", self.name, ticket.request.id)
+            self._answers.answer(ticket, MqinferError(f"can't be prepared: {error!r}"), Timings())
             return
         work = _Work(ticket, prepared, started, self._clock())
         self._crew.add(work, prepared.key, prepared.rows)

@@ -13,12 +13,12 @@ from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message
 from mqinfer.client import Client
 from mqinfer.client.requester import Counters, Requester
+from mqinfer.codecs import encode_tensor
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.envelope import decode_request, encode_response
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome
-from mqinfer.codecs import encode_tensor
 
 
 def check_books(counters: Counters, requester: Requester) -> None:
