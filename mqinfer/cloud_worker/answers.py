@@ -111,7 +111,11 @@ class Answers:
         try:
             self._send(message)
         except MessageTooLarge as error:
-            self._reply(ticket, self._response(ticket.request, error), {})
+            if response.error is None:
+                self._reply(ticket, self._response(ticket.request, error), {})
+            else:  # not even an error fits through
+                self._meter.count(f"dropped_{error.code}")
+                log.warning("request %s can't be answered: %s", response.id, error)
         else:
             self._meter.count(response.outcome)
 

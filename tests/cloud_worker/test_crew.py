@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqinfer.cloud_worker.batcher import Batcher
+from mqinfer.cloud_worker.crew import Crew
+
+
+def nothing() -> None:
+    """Finish without doing anything."""
+
+
+class Shop:
+    """A crew whose jobs are hooks, and what it did."""
+
+    def __init__(self, threads: int = 2, batcher: Batcher[int] | None = None) -> None:
+        self.done: list[int] = []
+        self.on_decode: Callable[[int], None] = self.pass_on
+        self.on_run: Callable[[Sequence[int]], Callable[[], None]] = self.note
+        self.crew: Crew[int, int] = Crew(batcher or Batcher(4), self._decode, self._run, threads)
+        self.crew.start()
+
+    def _decode(self, message: int) -> None:
+        self.on_decode(message)
+
+    def _run(self, batch: Sequence[int]) -> Callable[[], None]:
+        return self.on_run(batch)
+
+    def pass_on(self, message: int) -> None:
+        """Decode a message to itself."""
+        self.crew.add(message, "key", 1)
+
+    def note(self, batch: Sequence[int]) -> Callable[[], None]:
+        """Run a batch by noting it."""
+        self.done += batch
+        return nothing
+
+
+@pytest.fixture
+def open_shop() -> Iterator[Callable[..., Shop]]:
+    """Start crews that are stopped with the test."""
+    shops: list[Shop] = []
+
+    def make(threads: int = 2, batcher: Batcher[int] | None = None) -> Shop:
+        shops.append(Shop(threads, batcher))
+        return shops[-1]
+
+    yield make
+    for shop in shops:
+        shop.crew.stop()
+
+
+@given(threads=st.integers(1, 4), count=st.integers(0, 60), delay=st.sampled_from([0.0, 0.001]))
+def test_everything_is_done_once_and_one_at_a_time(threads: int, count: int, delay: float) -> None:
+    """Whatever the number of threads, every message is run exactly once, and runs never overlap."""
+    shop = Shop(threads, Batcher(4, delay))
+    running = threading.Lock()
+
+    def run(batch: Sequence[int]) -> Callable[[], None]:
+        assert running.acquire(blocking=False), "two runs at a time"
+        shop.done += batch
+        running.release()
+        return nothing
+
+    shop.on_run = run
+    for number in range(count):
+        shop.crew.receive(number)
+    assert shop.crew.drain(30)
+    assert shop.crew.stop() == ([], [])
+    assert sorted(shop.done) == list(range(count))
+    assert shop.crew.depth == 0
+
+
+def test_decoding_goes_on_while_the_model_runs(open_shop: Callable[..., Shop]) -> None:
+    """With two threads the second message is decoded while the first one runs, and runs after it."""
+    shop = open_shop()
+    in_run, release, decoded = threading.Event(), threading.Event(), threading.Event()
+
+    def run(batch: Sequence[int]) -> Callable[[], None]:
+        in_run.set()
+        assert release.wait(10)
+        return shop.note(batch)
+
+    def decode(message: int) -> None:
+        shop.pass_on(message)
+        if message == 2:
+            decoded.set()
+
+    shop.on_run, shop.on_decode = run, decode
+    shop.crew.receive(1)
+    assert in_run.wait(10)
+    shop.crew.receive(2)
+    assert decoded.wait(10)
+    assert shop.crew.depth >= 2
+    assert not shop.crew.drain(0.01)
+    release.set()
+    assert shop.crew.drain(10)
+    assert shop.done == [1, 2]
+
+
+def test_the_next_batch_runs_while_the_last_one_is_answered(open_shop: Callable[..., Shop]) -> None:
+    """What `run` returns is called outside the run, so encoding does not hold up the model."""
+    shop = open_shop()
+    second_ran = threading.Event()
+
+    def run(batch: Sequence[int]) -> Callable[[], None]:
+        shop.done += batch
+        if 2 in batch:
+            second_ran.set()
+            return nothing
+        return lambda: shop.done.append(-1 if second_ran.wait(10) else -2)
+
+    shop.on_run = run
+    shop.crew.receive(1)
+    shop.crew.receive(2)
+    assert shop.crew.drain(20)
+    assert sorted(shop.done) in ([-1, 1, 2], [1, 2])
+
+
+def test_a_due_batch_does_not_wait_for_a_decoding(open_shop: Callable[..., Shop]) -> None:
+    """While one thread decodes, the other one watches the delay of the batch that waits."""
+    shop = open_shop(2, Batcher(4, 0.05))
+    ran, entered = threading.Event(), threading.Event()
+
+    def run(batch: Sequence[int]) -> Callable[[], None]:
+        ran.set()
+        return shop.note(batch)
+
+    def decode(message: int) -> None:
+        if message == 2:
+            entered.set()
+            assert ran.wait(10), "the batch waits for the decoding"
+        shop.pass_on(message)
+
+    shop.on_run, shop.on_decode = run, decode
+    for _ in range(10):
+        ran.clear()
+        entered.clear()
+        shop.crew.receive(1)
+        shop.crew.receive(2)
+        assert shop.crew.drain(20)
+    assert len(shop.done) == 20
+
+
+@pytest.mark.parametrize("where", ["decode", "run", "finish"])
+def test_an_exception_costs_one_job(
+    open_shop: Callable[..., Shop], where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A defect is logged; depth returns to 0, and the next message is served, also by a single thread."""
+    shop = open_shop(1)
+    broken = True
+
+    def fail(*_: object) -> None:
+        if broken:
+            raise ZeroDivisionError
+
+    def decode(message: int) -> None:
+        if where == "decode":
+            fail()
+        shop.pass_on(message)
+
+    def run(batch: Sequence[int]) -> Callable[[], None]:
+        if where == "run":
+            fail()
+        shop.note(batch)
+        return fail if where == "finish" else nothing
+
+    shop.on_decode, shop.on_run = decode, run
+    with caplog.at_level(logging.CRITICAL, "mqinfer"):
+        for number in range(5):
+            shop.crew.receive(number)
+        assert shop.crew.drain(10)
+    assert shop.crew.depth == 0
+    broken = False
+    shop.crew.receive(99)
+    assert shop.crew.drain(10)
+    assert shop.done[-1] == 99
+
+
+def test_stopping_gives_back_what_nobody_began(open_shop: Callable[..., Shop]) -> None:
+    """The job in hand is finished; what still waits, decoded or not, is handed back."""
+    shop = open_shop(1, Batcher(1))
+    in_run, release = threading.Event(), threading.Event()
+
+    def run(batch: Sequence[int]) -> Callable[[], None]:
+        in_run.set()
+        assert release.wait(10)
+        return shop.note(batch)
+
+    shop.on_run = run
+    shop.crew.receive(1)
+    assert in_run.wait(10)
+    for number in (2, 3):
+        shop.crew.receive(number)
+    shop.crew.add(4, "key", 1)
+    stopper = threading.Thread(target=lambda: left.extend(shop.crew.stop()))
+    left: list[list[int]] = []
+    stopper.start()
+    while not shop.crew._closing:
+        time.sleep(0)  # until `stop` has begun: it waits for the run
+    release.set()
+    stopper.join(10)
+    assert left == [[2, 3], [4]]
+    assert shop.done == [1]
+    assert shop.crew.depth == 0
+
+
+def test_a_crew_that_was_never_started_can_be_stopped() -> None:
+    """Stopping is safe whatever came before."""
+    crew: Crew[int, int] = Crew(Batcher(1), lambda _: None, lambda _: nothing, 2)
+    assert crew.stop() == ([], [])

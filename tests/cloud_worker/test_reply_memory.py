@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqinfer.broker.link import Message
+from mqinfer.cloud_worker.reply_memory import _ID_COST, ReplyMemory, Seen
+
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["begin", "finish", "forget"]), st.integers(0, 8), st.integers(0, 900)), max_size=80
+)
+
+
+@given(ACTIONS, st.integers(0, 3000))
+def test_the_bound_holds_and_what_is_told_is_true(actions: list[tuple[str, int, int]], bound: int) -> None:
+    """Stored replies never cost more than the bound; an id is new, running, or gives the reply stored last."""
+    memory = ReplyMemory(bound)
+    running: set[int] = set()
+    stored: dict[int, Message] = {}
+    for action, key, size in actions:
+        if action == "begin":
+            known = memory.begin(key)
+            if isinstance(known, Message):
+                assert known is stored[key]
+            elif known is Seen.RUNNING:
+                assert key in running
+            else:
+                assert key not in running
+                running.add(key)
+                stored.pop(key, None)
+        elif action == "finish":
+            stored[key] = Message("t", bytes(size))
+            memory.finish(key, stored[key])
+            running.discard(key)
+        else:
+            memory.forget(key)
+            running.discard(key)
+            stored.pop(key, None)
+        replies = [reply for reply in memory._entries.values() if reply]
+        assert memory._bytes == sum(len(reply.payload) + _ID_COST for reply in replies) <= bound
+
+
+def test_the_oldest_reply_goes_first() -> None:
+    """Room is made by forgetting what was finished longest ago; running ones stay."""
+    memory = ReplyMemory(2 * (_ID_COST + 10))
+    memory.begin("running")
+    for key in "abc":
+        memory.begin(key)
+        memory.finish(key, Message("t", bytes(10)))
+    assert memory.begin("a") is Seen.NEW
+    assert isinstance(memory.begin("b"), Message)
+    assert isinstance(memory.begin("c"), Message)
+    assert memory.begin("running") is Seen.RUNNING
+
+
+def test_a_reply_above_the_bound_is_not_kept() -> None:
+    """Its request runs again if it comes again."""
+    memory = ReplyMemory(_ID_COST + 9)
+    memory.begin("a")
+    memory.finish("a", Message("t", bytes(10)))
+    assert memory.begin("a") is Seen.NEW

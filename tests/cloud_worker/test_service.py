@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from mqinfer.bags.decode import to_rgb
+from mqinfer.bags.frame import RawImage
+from mqinfer.client.inputs import OUTPUT_ENCODING
+from mqinfer.cloud_worker.service import InferenceService, Prepared
+from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.models.loading import LoadedModel
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import (
+    BadEncoding,
+    BadImage,
+    BadTensor,
+    InvalidRequest,
+    ModelFailed,
+    ModelNotFound,
+    MqinferError,
+)
+from mqinfer.protocol.types import EncodedTensor, InferRequest, RequestedOutput
+
+Gated = Callable[..., tuple[LoadedModel, Any]]
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def ask(*tensors: EncodedTensor, model: str = "echo", **rest: Any) -> InferRequest:
+    """Make a request."""
+    return InferRequest("1", model, tensors, **rest)
+
+
+def picture(array: Array, encoding: str, name: str = "x") -> EncodedTensor:
+    """Make an input that the image contract applies to."""
+    return encode_tensor(name, array, "raw", {"image_encoding": encoding})
+
+
+@pytest.fixture
+def service(gated: Gated) -> InferenceService:
+    """A model with two inputs, one of them of fixed width."""
+    return InferenceService(gated("echo", ("x", "FP32", [-1, 4]), ("n", "INT64", [-1]))[0])
+
+
+def inputs(rows: int, start: int = 0) -> tuple[EncodedTensor, EncodedTensor]:
+    """Make both inputs of that model, with contents that tell where they came from."""
+    numbers = np.arange(start, start + rows)
+    return encode_tensor("x", np.repeat(numbers[:, None], 4, 1).astype(np.float32)), encode_tensor("n", numbers)
+
+
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=8))
+def test_a_batch_is_split_without_mixing_answers(service: InferenceService, rows: list[int]) -> None:
+    """Each request gets the rows that it sent, whatever else ran with it."""
+    prepared = [service.prepare(ask(*inputs(count, 1000 * index))) for index, count in enumerate(rows)]
+    assert len({item.key for item in prepared}) == 1
+    for index, done in enumerate(service.run(prepared)):
+        assert done.error is None
+        np.testing.assert_array_equal(done.outputs["n"], np.arange(1000 * index, 1000 * index + rows[index]))
+        np.testing.assert_array_equal(done.outputs["x"][:, 0], done.outputs["n"])
+
+
+@pytest.mark.parametrize(
+    ("tensors", "rest", "error", "words"),
+    [
+        (inputs(1)[:1], {}, BadTensor, r"takes the inputs \['n', 'x'\]"),
+        ((*inputs(1), encode_tensor("y", X)), {}, BadTensor, "takes the inputs"),
+        ((inputs(1)[0], inputs(1)[0]), {}, BadTensor, "takes the inputs"),
+        ((encode_tensor("x", X.astype("f8")), inputs(2)[1]), {}, BadTensor, "FP32, not FP64"),
+        ((encode_tensor("x", X[:, 1:]), inputs(2)[1]), {}, BadTensor, r"not \[2, 3\]"),
+        ((encode_tensor("x", X[0]), inputs(2)[1]), {}, BadTensor, r"not \[4\]"),
+        ((inputs(2)[0], inputs(3)[1]), {}, BadTensor, r"differ in their batch axis: \[2, 3\]"),
+        (inputs(9), {}, BadTensor, "a batch of 9.*at most 8"),
+        (inputs(1), {"model": "other"}, ModelNotFound, "not 'other'"),
+        (inputs(1), {"model_version": "2"}, ModelNotFound, "version 1 of it, not 2"),
+        (inputs(1), {"outputs": (RequestedOutput("z"),)}, BadTensor, r"not \['z'\]"),
+        ((picture(X, "rgb8"), inputs(2)[1]), {}, BadTensor, "takes no image"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused(
+    service: InferenceService,
+    tensors: tuple[EncodedTensor, ...],
+    rest: dict[str, Any],
+    error: type[MqinferError],
+    words: str,
+) -> None:
+    """Names, datatypes, shapes, rows, model, version and outputs are checked, each with its own words."""
+    with pytest.raises(error, match=words):
+        service.prepare(ask(*tensors, **rest))
+
+
+def test_shape_and_datatype_are_checked_before_anything_is_decoded(service: InferenceService) -> None:
+    """A tensor that does not fit is refused by its declaration; its bytes are not looked at."""
+    bomb = EncodedTensor("x", inputs(1)[0].datatype, (1_000_000_000, 5), "lz4", b"\x1f" + b"\xff" * 20)
+    with pytest.raises(BadTensor, match="has shape"):
+        service.prepare(ask(bomb, inputs(1)[1]))
+
+
+def test_outputs_are_chosen_and_encoded_as_asked(service: InferenceService) -> None:
+    """Only what was asked for comes back, each by its own codec, the rest by the request's."""
+    request = ask(
+        *inputs(2),
+        outputs=(RequestedOutput("n", "shuffle-lz4"), RequestedOutput("x")),
+        parameters={OUTPUT_ENCODING: "lz4"},
+    )
+    (done,) = service.run([service.prepare(request)])
+    encoded = service.encode(request, done.outputs)
+    assert [(tensor.name, tensor.encoding) for tensor in encoded] == [("n", "shuffle-lz4"), ("x", "lz4")]
+    np.testing.assert_array_equal(decode_tensor(encoded[0]), [0, 1])
+    (only,) = service.run([service.prepare(ask(*inputs(1), outputs=(RequestedOutput("n"),)))])
+    assert list(only.outputs) == ["n"]
+
+
+def test_an_output_that_the_codec_can_not_carry(service: InferenceService) -> None:
+    """The codec's own words come back."""
+    request = ask(*inputs(1), parameters={OUTPUT_ENCODING: "png"})
+    with pytest.raises(BadEncoding, match="png takes"):
+        service.encode(request, {"x": X})
+
+
+def test_requests_that_want_different_outputs_do_not_share_a_batch(service: InferenceService) -> None:
+    """The key holds the outputs wanted."""
+    all_of_them = service.prepare(ask(*inputs(1)))
+    one = service.prepare(ask(*inputs(1), outputs=(RequestedOutput("n"),)))
+    assert all_of_them.key != one.key
+
+
+def test_one_bad_member_does_not_spoil_a_batch(gated: Gated) -> None:
+    """When a batch fails, each member runs alone, and only the bad one has an error."""
+    model, backend = gated()
+    service = InferenceService(model)
+    backend.fails = lambda given: ModelFailed("a 7") if 7 in given["x"] else None
+    batch = [service.prepare(ask(encode_tensor("x", np.full((1, 4), n, np.float32)))) for n in (5, 7, 6)]
+    done = service.run(batch)
+    assert [item.error is None for item in done] == [True, False, True]
+    assert [item.outputs["x"][0, 0] for item in done if not item.error] == [5, 6]
+    assert backend.runs == [3, 1, 1, 1]
+
+
+def test_a_back_end_that_breaks_its_contract_is_the_models_failure(
+    gated: Gated, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever a back end from elsewhere raises becomes ModelFailed, so that nobody waits for an answer."""
+    model, backend = gated()
+    service = InferenceService(model)
+    backend.fails = lambda _: IndexError("out of range")
+    with caplog.at_level(logging.CRITICAL, "mqinfer"):
+        (done,) = service.run([service.prepare(ask(encode_tensor("x", X)))])
+    assert isinstance(done.error, ModelFailed)
+    assert "IndexError" in str(done.error)
+
+
+def test_outputs_without_a_batch_axis_are_an_error_and_not_cut_up(gated: Gated) -> None:
+    """A model that sums over its batch can't share runs; alone, its answer is taken as it is."""
+    model, backend = gated()
+    service = InferenceService(model)
+    original = backend.infer
+
+    def summed(given: Mapping[str, Array], outputs: Any = ()) -> dict[str, Array]:
+        return {"x": original(given, outputs)["x"].sum(0)}
+
+    backend.infer = summed
+    done = service.run([service.prepare(ask(encode_tensor("x", X))) for _ in range(3)])
+    assert all(item.error is None and item.outputs["x"].shape == (4,) for item in done)
+
+
+def test_a_model_without_a_batch_axis(gated: Gated) -> None:
+    """It takes its inputs as they are and shares no run."""
+    service = InferenceService(gated("echo", ("x", "FP32", [4]), config="max_batch_size = 0")[0])
+    first, second = (service.prepare(ask(encode_tensor("x", X[row]))) for row in (0, 1))
+    assert service.max_rows == first.rows == 1
+    assert first.key != second.key
+    np.testing.assert_array_equal(service.run([second])[0].outputs["x"], X[1])
+
+
+PIXELS = hnp.arrays(np.uint8, (6, 8, 3))
+
+
+def prepared_picture(service: InferenceService, array: Array, encoding: str) -> Array:
+    """Give what the model would see."""
+    found: Prepared = service.prepare(ask(picture(array, encoding)))
+    return found.inputs["x"]
+
+
+@pytest.fixture
+def eye(gated: Gated) -> InferenceService:
+    """A model that takes RGB pictures of any size, unscaled."""
+    return InferenceService(gated("echo", ("x", "UINT8", [-1, -1, -1, 3]))[0])
+
+
+@given(PIXELS)
+def test_plain_pictures(eye: InferenceService, pixels: Array) -> None:
+    """rgb8 is taken as it is, bgr8 turned round, mono8 repeated; the batch axis may be there or not."""
+    np.testing.assert_array_equal(prepared_picture(eye, pixels, "rgb8")[0], pixels)
+    np.testing.assert_array_equal(prepared_picture(eye, pixels[None], "rgb8")[0], pixels)
+    np.testing.assert_array_equal(prepared_picture(eye, pixels, "bgr8")[0], pixels[:, :, ::-1])
+    for mono in (pixels[:, :, 0], pixels[None, :, :, 0], pixels[:, :, :1], pixels[None, :, :, :1]):
+        np.testing.assert_array_equal(prepared_picture(eye, mono, "mono8")[0], np.repeat(pixels[:, :, :1], 3, 2))
+
+
+@pytest.mark.parametrize("pattern", ["rggb", "bggr", "gbrg", "grbg"])
+@pytest.mark.parametrize("bits", [8, 16])
+def test_mosaics_are_demosaiced_by_the_worker(eye: InferenceService, pattern: str, bits: int) -> None:
+    """A mosaic becomes what the edge would have made of it, in 8 and in 16 bits."""
+    dtype = np.uint8 if bits == 8 else np.uint16
+    mosaic = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (6, 8), dtype)
+    encoding = f"bayer_{pattern}{bits}"
+    expected = to_rgb(RawImage(encoding, 6, 8, mosaic.strides[0], is_bigendian=False, data=mosaic.tobytes()))
+    for array in (mosaic, mosaic[None]):
+        np.testing.assert_array_equal(prepared_picture(eye, array, encoding)[0], expected)
+
+
+@given(hnp.arrays(np.uint16, (4, 5)))
+def test_sixteen_bits_are_scaled_to_eight(eye: InferenceService, pixels: Array) -> None:
+    """mono16 keeps its order of brightness and its extremes."""
+    seen = prepared_picture(eye, pixels, "mono16")[0, :, :, 0].astype(float)
+    assert np.all(np.abs(seen - pixels.astype(float) / 257) <= 1)
+
+
+def test_the_contracts_size_colour_and_layout_are_applied(gated: Gated) -> None:
+    """A picture of another size is brought to the model's, in its layout, order and range."""
+    config = '[image]\ncolour = "bgr"\nlayout = "NCHW"\nscale = 0.5\nmean = [1, 2, 3]\nstd = [2, 2, 2]\n'
+    service = InferenceService(gated("echo", ("x", "FP32", [-1, 3, 4, 6]), config=config)[0])
+    flat = np.broadcast_to(np.array([10, 20, 30], np.uint8), (8, 12, 3))
+    seen = prepared_picture(service, flat, "rgb8")
+    assert seen.shape == (1, 3, 4, 6)
+    np.testing.assert_allclose(
+        seen[0, :, 0, 0].astype(np.float64), [(30 / 2 - 1) / 2, (20 / 2 - 2) / 2, (10 / 2 - 3) / 2]
+    )
+
+
+def test_a_picture_for_a_model_without_a_batch_axis(gated: Gated) -> None:
+    """The array has exactly the axes that the model declares."""
+    service = InferenceService(gated("echo", ("x", "UINT8", [4, 6, 3]), config="max_batch_size = 0")[0])
+    pixels = np.random.default_rng(0).integers(0, 255, (4, 6, 3), np.uint8)
+    np.testing.assert_array_equal(prepared_picture(service, pixels, "rgb8"), pixels)
+
+
+@pytest.mark.parametrize(
+    ("array", "encoding", "error"),
+    [
+        (np.zeros((2, 4, 4, 3), np.uint8), "rgb8", BadTensor),
+        (np.zeros((2, 4, 4), np.uint8), "bayer_rggb8", BadTensor),
+        (np.zeros((4, 4), np.uint8), "rgb8", BadTensor),
+        (np.zeros((4, 4, 3), np.uint16), "rgb8", BadTensor),
+        (np.zeros((4, 4, 3), np.float32), "rgb8", BadTensor),
+        (np.zeros((4, 4), np.float32), "32FC1", BadTensor),
+        (np.zeros(4, np.uint8), "mono8", BadTensor),
+        (np.zeros(4, np.uint8), "bayer_rggb8", BadTensor),
+        (np.zeros((0, 4), np.uint8), "bayer_rggb8", BadTensor),
+        (np.zeros((1, 0, 0, 3), np.uint8), "rgb8", BadTensor),
+        (np.array([[b"a"]], object), "mono16", BadTensor),
+        (np.zeros((4, 4), np.uint8), "mono16", BadImage),
+        (np.zeros((4, 4), np.uint8), "no_such_encoding", BadImage),
+        (np.zeros((1, 1, 1, 4, 4), np.uint8), "mono8", BadTensor),
+    ],
+)
+def test_what_is_no_picture_is_refused(
+    eye: InferenceService, array: Array, encoding: str, error: type[MqinferError]
+) -> None:
+    """Wrong axes, several pictures in one, wrong datatypes and unknown encodings each give a typed error."""
+    with pytest.raises(error):
+        eye.prepare(ask(picture(array, encoding)))
+
+
+@given(
+    array=st.one_of(
+        hnp.arrays(np.uint8, hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)),
+        hnp.arrays(np.uint16, hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)),
+    ),
+    encoding=st.sampled_from(["rgb8", "bgr8", "mono8", "mono16", "rgb16", "bayer_rggb8", "bayer_gbrg16", "yuv422", ""]),
+)
+def test_any_array_under_any_encoding_is_a_picture_or_a_typed_error(
+    eye: InferenceService, array: Array, encoding: str
+) -> None:
+    """Nothing but an error of the tree leaves `prepare`."""
+    with suppress(InvalidRequest, BadImage):
+        assert prepared_picture(eye, array, encoding).shape[0] == 1
