@@ -1,0 +1,8 @@
+"""The ways to a model that are measured against each other."""
+
+from mqinfer.bench.contestants.bare_grpc import BareGrpc
+from mqinfer.bench.contestants.contestant import Contestant, Drive
+from mqinfer.bench.contestants.direct import Direct
+from mqinfer.bench.contestants.over_mqtt import OverMqtt
+
+__all__ = ["BareGrpc", "Contestant", "Direct", "Drive", "OverMqtt"]

@@ -1,0 +1,163 @@
+"""What was measured, for the terminal, for other programs and for a document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from mqinfer.bench.contestants import BareGrpc, Direct, OverMqtt
+from mqinfer.bench.results import Measurement, Round
+from mqinfer.bench.targets import Verdict, judge
+from mqinfer.protocol.errors import ConfigError
+
+__all__ = ["Grid", "as_json", "as_markdown", "grids", "print_report", "write_report"]
+
+_ROLES = ("client", "broker", "server")
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A titled table of words that can be drawn in several ways.
+
+    Attributes:
+        title: Above it.
+        headings: Of the columns.
+        rows: As many cells each as there are headings.
+        words: So many columns from the left hold words; the others hold figures.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: int
+
+
+def grids(measurement: Measurement) -> tuple[Grid, ...]:
+    """Lay the measurement out: figures, targets, and mqinfer's time by stage with one caller and with many."""
+    callers = measurement.settings.get("callers", "8")
+    return (
+        _figures(measurement, callers),
+        _targets(judge(measurement, OverMqtt.name, BareGrpc.name)),
+        _stages(measurement, "one caller", lambda each: each.stages_ms),
+        _stages(measurement, f"{callers} callers", lambda each: each.busy_stages_ms),
+    )
+
+
+def print_report(measurement: Measurement, console: Console) -> None:
+    """Print the tables."""
+    for grid in grids(measurement):
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+        for number, heading in enumerate(grid.headings):
+            is_word = number < grid.words
+            table.add_column(heading, justify="left" if is_word else "right", no_wrap=is_word)
+        for row in grid.rows:
+            table.add_row(*row)
+        console.print(f"\n{grid.title}", style="bold", highlight=False)
+        console.print(table)
+
+
+def write_report(measurement: Measurement, directory: Path) -> tuple[Path, ...]:
+    """Write `bench.json` (every round) and `bench.md` (the tables).
+
+    Raises:
+        ConfigError: The directory can't be written.
+    """
+    files = {directory / "bench.json": as_json(measurement), directory / "bench.md": as_markdown(measurement)}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for path, text in files.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write to {directory}: {error.strerror or error}; name another folder") from error
+    return tuple(files)
+
+
+def as_json(measurement: Measurement) -> str:
+    """Give everything that was measured, round by round, and the verdicts."""
+    verdicts = [
+        {
+            "what": verdict.target.what,
+            "workload": verdict.target.workload,
+            "bound": verdict.target.bound,
+            "later": verdict.target.later,
+            "smaller_is_better": verdict.target.smaller_is_better,
+            "ratio": verdict.ratio,
+            "passed": verdict.passed,
+        }
+        for verdict in judge(measurement, OverMqtt.name, BareGrpc.name)
+    ]
+    return json.dumps({**asdict(measurement), "targets": verdicts}, indent=2) + "\n"
+
+
+def as_markdown(measurement: Measurement) -> str:
+    """Give the tables and the circumstances as Markdown."""
+    parts = ["# The path, measured", _sentences(measurement)]
+    for grid in grids(measurement):
+        rule = ["---"] * grid.words + ["---:"] * (len(grid.headings) - grid.words)
+        lines = [_line(grid.headings), _line(rule)]
+        lines += [_line(row) for row in grid.rows]
+        parts.append(f"## {grid.title}\n\n" + "\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _sentences(measurement: Measurement) -> str:
+    settings, machine = dict(measurement.settings), measurement.machine
+    rounds, seconds = settings.get("rounds", "?"), settings.get("seconds", "?")
+    facts = ", ".join(f"{name} {value}" for name, value in machine.items())
+    return (
+        f"Medians of {rounds} rounds of {seconds} s for each figure; the contestants took turns within each round, and "
+        "ratios are medians of the rounds' ratios. Client, broker and server shared the machine.\n\n"
+        f"Machine: {facts}."
+    )
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _figures(measurement: Measurement, callers: str) -> Grid:
+    headings = ["workload", "contestant", f"req/s, {callers} callers", "of direct", "p50 ms, one caller"]
+    headings += [f"{role} CPU s / 1000" for role in _ROLES]
+    rows = []
+    for series in measurement.series:
+        share = measurement.ratio(series.workload, series.contestant, Direct.name, lambda each: each.rate)
+        cpu = series.median_of(lambda each: each.cpu_s)
+        figures = [f"{series.rate:,.0f}", _share(share), f"{series.latency_ms:.3f}"]
+        figures += [f"{cpu[role]:.3f}" if role in cpu else "" for role in _ROLES]
+        rows.append([series.workload, series.contestant, *figures])
+    return Grid("Throughput, latency and processor time", headings, rows, words=2)
+
+
+def _targets(verdicts: Sequence[Verdict]) -> Grid:
+    rows = [
+        [
+            verdict.target.what,
+            "pass" if verdict.passed else "miss",
+            "-" if verdict.ratio is None else f"{verdict.ratio:.2f}x",
+            f"{'<' if verdict.target.smaller_is_better else '>='} {verdict.target.bound:g}x",
+            f"{verdict.target.later:g}x" if verdict.target.later else "",
+        ]
+        for verdict in verdicts
+    ]
+    return Grid(
+        f"{OverMqtt.name} against {BareGrpc.name}", ["what", "verdict", "ratio", "target", "later"], rows, words=2
+    )
+
+
+def _stages(measurement: Measurement, callers: str, pick: Callable[[Round], Mapping[str, float]]) -> Grid:
+    """Lay out mqinfer's time: one line a stage, one column a workload."""
+    columns = {each.workload: each.median_of(pick) for each in measurement.series if each.contestant == OverMqtt.name}
+    stages = next(iter(columns.values()), {})
+    rows = [[stage.replace("_", " "), *(f"{means[stage]:.3f}" for means in columns.values())] for stage in stages]
+    rows.append(["together", *(f"{sum(means.values()):.3f}" for means in columns.values())])
+    return Grid(f"{OverMqtt.name}, mean time by stage in ms, {callers}", ["stage", *columns], rows, words=1)
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"

@@ -1,0 +1,109 @@
+"""What is asked: four ONNX models, each with one input array, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mqinfer.bench.session import open_session
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import ConfigError
+
+__all__ = ["WORKLOADS", "Workload", "fixed_shape", "load_workloads", "numpy_dtype"]
+
+WORKLOADS = {
+    "small": "small_16",
+    "frame": "frame_mask",
+    "classifier": "classifier_224",
+    "vae": "vae_like",
+}
+"""Model in the repository, by the workload's name in the tables."""
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "tensor(float)": np.dtype("<f4"),
+    "tensor(uint8)": np.dtype("u1"),
+    "tensor(int64)": np.dtype("<i8"),
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One model and the array that every request carries.
+
+    Attributes:
+        name: In the tables.
+        model: Its folder in the repository.
+        path: The ONNX file, `<repository>/<model>/1/<file>`.
+        input: Name of the model's one input.
+        array: What every request carries.
+        output: Name of the model's first output, the only one that is asked for.
+        expected: That output.
+    """
+
+    name: str
+    model: str
+    path: Path
+    input: str
+    array: Array
+    output: str
+    expected: Array
+
+    @cached_property
+    def feeds(self) -> dict[str, Any]:
+        """The input by name."""
+        return {self.input: self.array}
+
+
+def fixed_shape(shape: Sequence[object]) -> tuple[int, ...]:
+    """Give a shape with 1 for every axis of any size."""
+    return tuple(size if isinstance(size, int) and size > 0 else 1 for size in shape)
+
+
+def numpy_dtype(onnx_type: str) -> np.dtype[Any]:
+    """Give the dtype of ONNX Runtime's name for it.
+
+    Raises:
+        ConfigError: The bench has no such model.
+    """
+    if onnx_type not in _DTYPES:
+        raise ConfigError(f"the bench has no workload of type {onnx_type}; there are {', '.join(_DTYPES)}")
+    return _DTYPES[onnx_type]
+
+
+def load_workloads(repository: Path, names: Sequence[str] = tuple(WORKLOADS)) -> tuple[Workload, ...]:
+    """Read the models' inputs, make an array for each (seeded), and run it once for the expected output.
+
+    Args:
+        repository: Where the models lie.
+        names: Keys of `WORKLOADS`.
+
+    Raises:
+        ConfigError: A name is unknown, or its model is not in the repository.
+    """
+    unknown = [name for name in names if name not in WORKLOADS]
+    if unknown:
+        raise ConfigError(f"no workload is called {', '.join(map(repr, unknown))}; there are {', '.join(WORKLOADS)}")
+    return tuple(_load(name, repository / WORKLOADS[name] / "1") for name in names)
+
+
+def _load(name: str, folder: Path) -> Workload:
+    path = next(iter(sorted(folder.glob("*.onnx"))), None)
+    if path is None:
+        raise ConfigError(f"there is no ONNX model in {folder}; leave the repository out, and the models are built")
+    session = open_session(path)
+    source, target = session.get_inputs()[0], session.get_outputs()[0]
+    array = _some_array(numpy_dtype(source.type), fixed_shape(source.shape))
+    (expected,) = session.run([target.name], {source.name: array})
+    return Workload(name, WORKLOADS[name], path, source.name, array, target.name, expected)
+
+
+def _some_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    random = np.random.default_rng(7)
+    if dtype.kind in "ui":
+        return random.integers(0, 256, shape).astype(dtype)
+    return random.standard_normal(shape).astype(dtype)

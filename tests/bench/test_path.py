@@ -1,0 +1,120 @@
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mqinfer.bench.contestants.contestant import Stopwatch
+from mqinfer.bench.cpu import CpuMeter, seconds_of
+from mqinfer.bench.models import build_models
+from mqinfer.bench.path import PathOptions, measure_path
+from mqinfer.bench.workloads import Workload, fixed_shape, load_workloads
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.types import Timings
+
+ROLES = {"direct": {"client"}, "bare grpc.aio": {"client", "server"}, "mqinfer": {"client", "broker", "server"}}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the bench's models."""
+    folder = tmp_path_factory.mktemp("models")
+    build_models(folder)
+    return folder
+
+
+def small(repository: Path) -> Workload:
+    """Load the one workload."""
+    (workload,) = load_workloads(repository, ["small"])
+    return workload
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_all_contestants_are_measured(repository: Path) -> None:
+    """Two short rounds over real processes: every figure is there, whatever its size."""
+    said: list[str] = []
+    measurement = measure_path([small(repository)], PathOptions(2, 0.05, 2, 0.05), said.append)
+    assert [(each.contestant, len(each.rounds)) for each in measurement.series] == [(name, 2) for name in ROLES]
+    for series in measurement.series:
+        assert series.rate > 0
+        assert series.latency_ms > 0
+        assert set(series.rounds[0].cpu_s) == ROLES[series.contestant]
+        assert bool(series.rounds[0].stages_ms) == (series.contestant == "mqinfer")
+    assert measurement.settings["rounds"] == "2"
+    assert len(said) == 1 + 2 * len(ROLES)
+
+
+def test_models_take_and_give_what_the_targets_speak_of(repository: Path) -> None:
+    """Types and shapes of every workload; the outputs are neither constant nor overflowing."""
+    found = {
+        workload.name: (workload.array.dtype.name, workload.array.shape, workload.expected.shape)
+        for workload in load_workloads(repository)
+    }
+    assert found == {
+        "small": ("float32", (1, 16), (1, 16)),
+        "frame": ("uint8", (1, 608, 968, 3), (1, 608, 968)),
+        "classifier": ("float32", (1, 3, 224, 224), (1, 1000)),
+        "vae": ("float32", (1, 3, 100), (1, 3, 100)),
+    }
+    for workload in load_workloads(repository):
+        assert 0.01 < float(workload.expected.astype(np.float64).std()) < 1000
+
+
+def test_models_that_cannot_be_written_name_the_folder(tmp_path: Path) -> None:
+    """A file in the folder's place is one clear message."""
+    (tmp_path / "models").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot write .*small_16"):
+        build_models(tmp_path / "models", ["small_16"])
+
+
+def test_unknown_or_missing_workloads_are_refused(tmp_path: Path) -> None:
+    """The message lists the names, or names the folder."""
+    with pytest.raises(ConfigError, match="'huge'; there are small, frame, classifier, vae"):
+        load_workloads(tmp_path, ["huge"])
+    with pytest.raises(ConfigError, match=r"no ONNX model in .*small_16"):
+        load_workloads(tmp_path, ["small"])
+
+
+def test_fixed_shape_puts_one_for_any_size() -> None:
+    """Names, None and -1 all mean any size."""
+    assert fixed_shape(["n", None, -1, 3]) == (1, 1, 1, 3)
+
+
+@pytest.mark.parametrize("options", [(0, 1.0, 8), (1, 0.0, 8), (1, 1.0, 1)])
+def test_settings_that_measure_nothing_are_refused(options: tuple[int, float, int]) -> None:
+    """No rounds, no time, or one caller where many are meant."""
+    with pytest.raises(ConfigError, match="measure nothing"):
+        PathOptions(*options)
+
+
+def test_stopwatch_collects_laps() -> None:
+    """One latency a lap, and the timings in their order."""
+    watch = Stopwatch(seconds=1000)
+    assert not watch.is_over()
+    watch.lap(watch.started, [Timings(inference=1)])
+    watch.lap(watch.started)
+    drive = watch.drive()
+    assert (len(drive.latencies_ns), drive.timings) == (2, (Timings(inference=1),))
+    assert drive.rate > 0
+
+
+def test_cpu_meter_sees_this_process_work() -> None:
+    """A tenth of a second of arithmetic in another thread is counted for both readings of this process."""
+    meter = CpuMeter({"same": os.getpid()})
+    before = seconds_of(os.getpid())
+    thread = threading.Thread(target=_work, name="mqinfer-test-work")
+    thread.start()
+    thread.join()
+    spent = meter.spent()
+    assert spent["client"] >= 0.1
+    assert spent["same"] == pytest.approx(spent["client"], abs=0.05)
+    assert seconds_of(os.getpid()) > before
+
+
+def _work() -> None:
+    started = time.thread_time()
+    while time.thread_time() - started < 0.1:
+        pass

@@ -1,0 +1,106 @@
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mqinfer.bench.contestants import BareGrpc, Direct, OverMqtt
+from mqinfer.bench.report import as_json, as_markdown, grids, print_report, write_report
+from mqinfer.bench.results import Measurement, Round, Series
+from mqinfer.bench.targets import judge
+from mqinfer.protocol.errors import ConfigError
+
+
+def series(contestant: str, *rates: float, latency_ms: float = 1.0) -> Series:
+    """Make the rounds of one contestant with small tensors."""
+    cpu = {"client": 0.2, "server": 0.3, "broker": 0.1} if contestant == OverMqtt.name else {"client": 0.4}
+    stages = {"transmission": 0.25, "inference": 0.5} if contestant == OverMqtt.name else {}
+    return Series("small", contestant, tuple(Round(rate, latency_ms, cpu, stages, stages) for rate in rates))
+
+
+def measurement_of(*found: Series) -> Measurement:
+    """Make a run."""
+    return Measurement(found, {"cores": "2"}, {"rounds": "3", "seconds": "1.5", "callers": "8"})
+
+
+RUN = measurement_of(
+    series(Direct.name, 10_000, 11_000, 12_000),
+    series(BareGrpc.name, 1000, 2000, 4000),
+    series(OverMqtt.name, 1600, 3200, 6400, latency_ms=0.4),
+)
+
+
+def test_ratio_is_the_median_of_the_rounds_ratios() -> None:
+    """A round that another program slowed down for both is no outlier in the ratio."""
+    assert RUN.ratio("small", OverMqtt.name, BareGrpc.name, lambda each: each.rate) == pytest.approx(1.6)
+    assert RUN.ratio("small", OverMqtt.name, Direct.name, lambda each: each.rate) == pytest.approx(3200 / 11_000)
+    assert RUN.ratio("frame", OverMqtt.name, BareGrpc.name, lambda each: each.rate) is None
+
+
+def test_series_gives_medians() -> None:
+    """Of rates, and of every entry of a mapping."""
+    found = RUN.find("small", BareGrpc.name)
+    assert found is not None
+    assert found.rate == 2000
+    assert found.median_of(lambda each: each.cpu_s) == {"client": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("rate", "latency", "expected"),
+    [(1500, 0.49, [True, True]), (1499, 0.49, [False, True]), (1500, 0.5, [True, False])],
+)
+def test_targets_pass_at_their_bound_and_not_before(rate: float, latency: float, expected: list[bool]) -> None:
+    """Throughput of at least 1.5 times, latency below half; other workloads are not judged."""
+    run = measurement_of(series(BareGrpc.name, 1000), series(OverMqtt.name, rate, latency_ms=latency))
+    verdicts = judge(run, OverMqtt.name, BareGrpc.name)
+    assert [verdict.target.workload for verdict in verdicts] == ["small", "small"]
+    assert [verdict.passed for verdict in verdicts] == expected
+
+
+def test_a_target_that_was_not_measured_is_not_passed() -> None:
+    """Without the other contestant there is no ratio, and no pass."""
+    assert [
+        verdict.passed for verdict in judge(measurement_of(series(OverMqtt.name, 9)), OverMqtt.name, BareGrpc.name)
+    ] == [
+        False,
+        False,
+    ]
+
+
+def test_markdown_holds_every_table() -> None:
+    """Each grid is a Markdown table whose rows have as many cells as its head, with the circumstances above."""
+    text = as_markdown(RUN)
+    assert text.startswith("# The path, measured\n")
+    assert "Medians of 3 rounds of 1.5 s" in text
+    assert "cores 2" in text
+    for grid in grids(RUN):
+        assert f"## {grid.title}" in text
+        assert all(len(row) == len(grid.headings) for row in grid.rows)
+    assert "| small | mqinfer | 3,200 | 29% | 0.400 | 0.200 | 0.100 | 0.300 |" in text
+    assert "| together | 0.750 |" in text
+    assert "| small tensors, 8 callers, requests/s | pass | 1.60x | >= 1.5x | 2.6x |" in text
+
+
+def test_json_holds_every_round_and_verdict() -> None:
+    """Another program finds all that was measured."""
+    content = json.loads(as_json(RUN))
+    assert [each["rate"] for each in content["series"][1]["rounds"]] == [1000, 2000, 4000]
+    assert [verdict["passed"] for verdict in content["targets"]] == [True, True]
+
+
+def test_tables_are_printed() -> None:
+    """The terminal shows contestants, targets and stages."""
+    console = Console(file=io.StringIO(), width=150)
+    with console.capture() as captured:
+        print_report(RUN, console)
+    for expected in ("bare grpc.aio", "1.60x", "transmission", "mean time by stage in ms, 8 callers"):
+        assert expected in captured.get()
+
+
+def test_files_are_written_or_the_folder_is_named(tmp_path: Path) -> None:
+    """Two files, in a folder that is made; a file in its place is one clear message."""
+    assert [path.name for path in write_report(RUN, tmp_path / "new" / "out")] == ["bench.json", "bench.md"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot write to .*file"):
+        write_report(RUN, tmp_path / "file")
