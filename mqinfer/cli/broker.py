@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from mqinfer.broker.configuration import render
 from mqinfer.broker.server import MosquittoServer
 from mqinfer.cli.options import until_signal
+from mqinfer.protocol.errors import BrokerUnreachable
 
 __all__ = ["broker"]
 
@@ -26,4 +28,13 @@ def broker(
 
     with MosquittoServer(port or None, bind=bind, configuration=configuration) as server:
         typer.echo(f"broker ready at {server.url}")
+        ended: list[int] = []
+        threading.Thread(target=_watch, args=(server, ended, stop), name="mqinfer-broker-watch", daemon=True).start()
         stop.wait()
+        if any(ended):  # with 0 it was told to end, as by a Ctrl-C that reaches the whole group
+            raise BrokerUnreachable(f"Mosquitto ended with status {ended[0]}; it said:\n{server.log().strip()}")
+
+
+def _watch(server: MosquittoServer, ended: list[int], stop: threading.Event) -> None:
+    ended.append(server.wait())
+    stop.set()

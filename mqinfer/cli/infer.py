@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,9 @@ from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Root, address
 from mqinfer.client import Client, InferResult
 from mqinfer.client.inputs import Input
 from mqinfer.codecs import encoded_image
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.errors import BadEncoding, ConfigError
+from mqinfer.protocol.types import EncodedTensor
 
 __all__ = ["infer"]
 
@@ -40,7 +43,7 @@ def infer(
     with Client(address(broker, ca_file, cert_file, key_file), root=root) as client:
         result = client.infer(model, inputs, version=version, encoding=encoding, timeout=timeout)
     if output:
-        np.savez(output, allow_pickle=False, **{name: _plain(array) for name, array in result.outputs.items()})
+        _write(output, result)
     typer.echo(json.dumps(_describe(result, output), indent=2))
 
 
@@ -50,14 +53,32 @@ def _read(text: str) -> tuple[str, Input]:
     if not equals or not name or not file:
         raise ConfigError(f"--input {text!r} is to be NAME=FILE, such as input=frame.npy")
     try:
-        if path.suffix.lower() in _PICTURES:
-            return name, encoded_image(name, path.read_bytes(), {"image_encoding": "rgb8"})
-        array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+        return name, _picture(name, path) if path.suffix.lower() in _PICTURES else _array(path)
+    except (OSError, ValueError, EOFError, BadEncoding) as error:
         raise ConfigError(
-            f"--input {text!r}: can't read {path}: {error}; it is to be an .npy array or a picture"
+            f"--input {text!r}: can't read {path}: {error}; it is to be an .npy array, or a .jpg or .png picture"
         ) from error
-    return name, array
+
+
+def _array(path: Path) -> np.ndarray[Any, Any]:
+    with path.open("rb") as file:
+        array: np.ndarray[Any, Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
+def _picture(name: str, path: Path) -> EncodedTensor:
+    tensor = encoded_image(name, path.read_bytes())
+    channels = "rgb" if len(tensor.shape) == 4 else "mono"
+    bits = 16 if tensor.datatype is Datatype.UINT16 else 8
+    return replace(tensor, parameters={"image_encoding": f"{channels}{bits}"})
+
+
+def _write(output: Path, result: InferResult) -> None:
+    try:
+        with output.open("wb") as file:
+            np.savez(file, allow_pickle=False, **{name: _plain(array) for name, array in result.outputs.items()})
+    except OSError as error:
+        raise ConfigError(f"--output {output}: can't be written: {error.strerror or error}") from error
 
 
 def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -131,8 +131,6 @@ class Crew(Generic[M, T]):
                 if self._intake:
                     message = self._intake.popleft()
                     self._hands += 1
-                    if wait is not None:
-                        self._changed.notify()  # another one watches the delay of the batch meanwhile
                     return lambda: self._decode_one(message)
                 self._changed.wait(wait)
             return None

@@ -9,15 +9,22 @@ from dataclasses import dataclass
 from mqinfer.bags.decode import to_rgb
 from mqinfer.bags.demosaic import Demosaic
 from mqinfer.bags.frame import CompressedImage, Frame
-from mqinfer.codecs import available_encodings, encode_tensor, encoded_image, parse_encoding, probe_image
+from mqinfer.codecs import (
+    Encoding,
+    available_encodings,
+    encode_tensor,
+    encoded_image,
+    parse_encoding,
+    probe_image,
+)
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.statistics import EdgeStage
 from mqinfer.models.image import fit
 from mqinfer.protocol.card import ImageContract, ModelCard
-from mqinfer.protocol.errors import ConfigError, MqinferError
+from mqinfer.protocol.errors import BadEncoding, ConfigError, MqinferError
 from mqinfer.protocol.types import EncodedTensor
 
-__all__ = ["PreparedFrame", "Preparer", "RecordStage", "choose_encoding"]
+__all__ = ["PreparedFrame", "Preparer", "RecordStage", "check_output_encoding", "choose_encoding"]
 
 RecordStage = Callable[[EdgeStage, int], None]
 """Takes how long a stage took, in nanoseconds."""
@@ -105,7 +112,23 @@ def choose_encoding(wish: str | None, card: ModelCard) -> str:
     """
     if wish is None:
         return "jpeg:90" if "jpeg" in card.encodings and "jpeg" in available_encodings() else "lz4"
-    name = parse_encoding(wish).name
+    name = _parsed(wish).name
     if name not in card.encodings:
         raise ConfigError(f"the worker of {card.name!r} can't decode {name!r}; it takes {', '.join(card.encodings)}")
     return wish
+
+
+def check_output_encoding(wish: str) -> None:
+    """Check the name of a codec for the results.
+
+    Raises:
+        ConfigError: It is unknown.
+    """
+    _parsed(wish)
+
+
+def _parsed(wish: str) -> Encoding:
+    try:
+        return parse_encoding(wish)
+    except BadEncoding as error:
+        raise ConfigError(str(error)) from error

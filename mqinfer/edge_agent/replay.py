@@ -26,13 +26,14 @@ from mqinfer.edge_agent.order import Reorder
 from mqinfer.edge_agent.preparation import PreparedFrame, Preparer
 from mqinfer.edge_agent.sinks.sink import Picture, Sink
 from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics
-from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.errors import BadImage, MqinferError
 from mqinfer.protocol.types import Capture, ErrorInfo, Outcome
 
 __all__ = ["Replay", "ReplayOptions"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 _PREPARERS = 2
+_NO_PICTURE: Picture = np.zeros((0, 0, 3), np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Replay:
         preparer: Preparer,
         options: ReplayOptions,
         statistics: ReplayStatistics,
-        sink: Sink,
+        sink: Sink | None,
     ) -> None:
         """Prepare.
 
@@ -82,7 +83,7 @@ class Replay:
             preparer: Of the model's image input.
             options: How frames are sent.
             statistics: Told of everything.
-            sink: Gets every frame with its outcome, in the order of reading.
+            sink: Gets every frame with its outcome, in the order of reading; None where nobody wants them.
         """
         self._requester = requester
         self._preparer = preparer
@@ -108,27 +109,36 @@ class Replay:
         writer = threading.Thread(target=self._write_all, name="mqinfer-replay-sinks")
         writer.start()
         try:
-            with ThreadPoolExecutor(_PREPARERS, thread_name_prefix="mqinfer-replay-prepare") as pool:
-                for number, frame in enumerate(self._read(frames)):
-                    self._in_hand.acquire()
-                    if is_stopped() or self._sink_error:
-                        break
-                    pool.submit(self._prepare_and_send, number, frame)
-            for _ in range(self._options.window):  # all permits back: every outcome is in
-                self._window.acquire()
+            self._send_all(frames, is_stopped)
         finally:
             self._ended.put(None)
             writer.join()
         if self._sink_error:
             raise self._sink_error
 
-    def _read(self, frames: Iterable[Frame]) -> Iterator[Frame]:
-        started = time.perf_counter_ns()
-        for frame in frames:
+    def _send_all(self, frames: Iterable[Frame], is_stopped: Callable[[], bool]) -> None:
+        try:
+            with ThreadPoolExecutor(_PREPARERS, thread_name_prefix="mqinfer-replay-prepare") as pool:
+                for number, frame in enumerate(self._read(frames, is_stopped)):
+                    pool.submit(self._prepare_and_send, number, frame)
+        finally:  # also where the source breaks off
+            for _ in range(self._options.window):  # all permits back: every outcome is in
+                self._window.acquire()
+
+    def _read(self, frames: Iterable[Frame], is_stopped: Callable[[], bool]) -> Iterator[Frame]:
+        """Take a frame only when there is room for it, so that every frame that was read is sent."""
+        source = iter(frames)
+        while True:
+            self._in_hand.acquire()
+            if is_stopped() or self._sink_error:
+                return
+            started = time.perf_counter_ns()
+            frame = next(source, None)
+            if frame is None:
+                return
             self._statistics.frame_read(frame.source)
             self._statistics.stage(frame.source, EdgeStage.READ, time.perf_counter_ns() - started)
             yield frame
-            started = time.perf_counter_ns()
 
     def _prepare_and_send(self, number: int, frame: Frame) -> None:
         self._window.acquire()
@@ -136,17 +146,21 @@ class Replay:
         capture = Capture(frame.source, frame.sequence, frame.capture_time_ns, frame.frame_id)
         prepared = None
         try:
-            prepared = self._preparer.prepare(frame, partial(self._statistics.stage, frame.source))
+            prepared = self._prepare(frame)
             request = make_request(self._options.model, {prepared.tensor.name: prepared.tensor}, self._say(capture))
-            end = partial(self._end, number, frame, prepared)
-        except MqinferError as error:  # this frame's fault; the next one may be better
+            self._requester.submit(request, self._options.timeout, partial(self._end, number, frame, prepared))
+        except MqinferError as error:  # this frame's fault, or the client was closed; there is no request
             log.warning("%s, frame %d: %s", frame.source, frame.sequence, error)
             self._end(number, frame, prepared, _unsent(self._options.model, capture, error))
+
+    def _prepare(self, frame: Frame) -> PreparedFrame:
+        try:
+            return self._preparer.prepare(frame, partial(self._statistics.stage, frame.source))
+        except MqinferError:
+            raise
         except Exception as error:  # a defect; the frame gets its outcome all the same, or the run would wait for it
             log.exception("%s, frame %d", frame.source, frame.sequence)
-            self._end(number, frame, prepared, _unsent(self._options.model, capture, MqinferError(repr(error))))
-        else:
-            self._requester.submit(request, self._options.timeout, end)
+            raise MqinferError(f"can't be prepared: {error!r}") from error
 
     def _say(self, capture: Capture) -> InferOptions:
         options = self._options
@@ -165,7 +179,7 @@ class Replay:
                 self._in_hand.release()
 
     def _write(self, ended: _Ended) -> None:
-        if self._sink_error:
+        if self._sink is None or self._sink_error:
             return  # the run is ending; what could not be kept is said once
         try:
             self._sink.write(ended.frame, _picture(ended.prepared), ended.result)
@@ -177,7 +191,10 @@ class Replay:
 
 
 def _picture(prepared: PreparedFrame | None) -> Picture:
-    return prepared.picture() if prepared else np.zeros((0, 0, 3), np.uint8)
+    try:
+        return prepared.picture() if prepared else _NO_PICTURE
+    except BadImage:  # a JPEG that passed untouched; its outcome says the same
+        return _NO_PICTURE
 
 
 def _unsent(model: str, capture: Capture, error: MqinferError) -> InferResult:

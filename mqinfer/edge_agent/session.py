@@ -16,7 +16,7 @@ from mqinfer.bags.pacing import Pacer, replay
 from mqinfer.bags.sources import open_source
 from mqinfer.client.cards import CardShelf
 from mqinfer.client.requester import Requester
-from mqinfer.edge_agent.preparation import Preparer, choose_encoding
+from mqinfer.edge_agent.preparation import Preparer, check_output_encoding, choose_encoding
 from mqinfer.edge_agent.progress import Goal, progress
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
 from mqinfer.edge_agent.sinks.opening import SINK_KINDS, SinkSet, open_sinks
@@ -101,15 +101,15 @@ def run_session(
     with closing(_open(settings)) as source:
         card = CardShelf(requester.link, requester.config.topics).get(options.model, settings.card_timeout)
         encoding = choose_encoding(settings.encoding, card)
+        check_output_encoding(options.output_encoding)
         preparer = Preparer(_contract(card), encoding, settings.demosaic, settings.bit_depth)
         statistics = ReplayStatistics()
         sinks = _open_sinks(settings, card)
         broke_off = None
         try:
             with progress(statistics, _goal(settings, source), console):
-                Replay(requester, preparer, options, statistics, sinks).run(
-                    _frames(settings, source, stop), stop.is_set
-                )
+                run = Replay(requester, preparer, options, statistics, sinks if settings.output else None)
+                run.run(_frames(settings, source, stop), stop.is_set)
         except SourceError as error:
             broke_off = error
         finally:

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer.bags.decode import to_rgb
+from mqinfer.bags.frame import CompressedImage, Frame, RawImage
+from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.edge_agent.preparation import Preparer, check_output_encoding, choose_encoding
+from mqinfer.edge_agent.statistics import EdgeStage
+from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.errors import BadImage, ConfigError
+
+CARD = ModelCard("m", "1", ("1",), "p", (), (), encodings=("raw", "lz4", "jpeg"))
+PIXELS = np.random.default_rng(1).integers(0, 255, (24, 32, 3), np.uint8)
+
+
+def frame_of(image: RawImage | CompressedImage) -> Frame:
+    """Put an image into a frame."""
+    return Frame("/camera", 0, 1, 2, "front", image)
+
+
+def raw(pixels: Any, encoding: str = "rgb8") -> RawImage:
+    """Make a recorded image."""
+    return RawImage(encoding, pixels.shape[0], pixels.shape[1], pixels.strides[0], is_bigendian=False, data=pixels.tobytes())
+
+
+def jpeg(pixels: Any) -> bytes:
+    """Make a JPEG."""
+    return bytes(encode_tensor("x", pixels, "jpeg:90").data)
+
+
+def ignore(stage: EdgeStage, nanoseconds: int) -> None:
+    """Take no notice."""
+
+
+def test_a_frame_of_the_right_size_travels_as_it_is() -> None:
+    """Lossless codecs keep every pixel, and each stage is timed."""
+    stages: list[EdgeStage] = []
+    preparer = Preparer(ImageContract("input", 32, 24), "lz4")
+    prepared = preparer.prepare(frame_of(raw(PIXELS)), lambda stage, _: stages.append(stage))
+    np.testing.assert_array_equal(decode_tensor(prepared.tensor)[0], PIXELS)
+    assert prepared.tensor.name == "input"
+    assert prepared.tensor.parameters["image_encoding"] == "rgb8"
+    assert stages == [EdgeStage.DEMOSAIC, EdgeStage.RESIZE, EdgeStage.ENCODE]
+    assert prepared.bytes_raw == PIXELS.nbytes
+    np.testing.assert_array_equal(prepared.picture(), PIXELS)
+
+
+@pytest.mark.parametrize(("width", "height", "shape"), [(16, 12, (12, 16)), (64, 48, (48, 64)), (None, None, (24, 32)), (16, None, (24, 16))])
+def test_the_size_is_the_models(width: int | None, height: int | None, shape: tuple[int, int]) -> None:
+    """A side that the model leaves open stays as it is."""
+    prepared = Preparer(ImageContract("x", width, height), "raw").prepare(frame_of(raw(PIXELS)), ignore)
+    assert prepared.tensor.shape == (1, *shape, 3)
+    assert prepared.picture().shape == (*shape, 3)
+
+
+@pytest.mark.parametrize("encoding", ["bayer_rggb8", "bayer_gbrg16", "mono8", "mono16"])
+def test_mosaics_and_grey_are_made_rgb(encoding: str) -> None:
+    """What travels is what `to_rgb` makes of the recording."""
+    pixels = PIXELS[:, :, 0].astype(np.uint16 if encoding.endswith("16") else np.uint8)
+    image = raw(np.ascontiguousarray(pixels), encoding)
+    prepared = Preparer(ImageContract("x", 32, 24), "raw", bit_depth=8).prepare(frame_of(image), ignore)
+    np.testing.assert_array_equal(decode_tensor(prepared.tensor)[0], to_rgb(image, bit_depth=8))
+
+
+def test_a_jpeg_that_fits_passes_untouched() -> None:
+    """Its very bytes travel; the picture for the sinks is decoded only when it is wanted."""
+    data = jpeg(PIXELS)
+    for contract in (ImageContract("x", 32, 24), ImageContract("x")):
+        prepared = Preparer(contract, "jpeg:50").prepare(frame_of(CompressedImage("rgb8; jpeg compressed bgr8", data)), ignore)
+        assert prepared.tensor.data is data
+        assert prepared.tensor.shape == (1, 24, 32, 3)
+        assert prepared.bytes_raw == PIXELS.nbytes
+        assert prepared.picture().shape == PIXELS.shape
+
+
+@pytest.mark.parametrize(
+    ("contract", "encoding", "image"),
+    [
+        (ImageContract("x", 16, 12), "jpeg", CompressedImage("jpeg", jpeg(PIXELS))),
+        (ImageContract("x", 32, 24), "lz4", CompressedImage("jpeg", jpeg(PIXELS))),
+        (ImageContract("x", 32, 24), "jpeg", CompressedImage("jpeg", jpeg(PIXELS[:, :, 0]))),
+        (ImageContract("x", 32, 24), "jpeg", CompressedImage("bayer_rggb8; jpeg compressed", jpeg(PIXELS[:, :, 0]))),
+        (ImageContract("x", 32, 24), "jpeg", CompressedImage("png", bytes(encode_tensor("x", PIXELS, "png").data))),
+    ],
+)
+def test_other_pictures_are_decoded_and_encoded_again(
+    contract: ImageContract, encoding: str, image: CompressedImage
+) -> None:
+    """Another size, codec, colour or format: the bytes are not the recorded ones."""
+    prepared = Preparer(contract, encoding).prepare(frame_of(image), ignore)
+    assert bytes(prepared.tensor.data) != bytes(image.data)
+    assert prepared.tensor.encoding == encoding
+    assert decode_tensor(prepared.tensor).shape == (1, contract.height, contract.width, 3)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        replace(raw(PIXELS), data=b"short"),
+        replace(raw(PIXELS), encoding="no_such"),
+        CompressedImage("jpeg", b"\xff\xd8\xff\xe0 ten bytes"),
+        CompressedImage("jpeg", b""),
+    ],
+)
+def test_a_broken_frame_is_a_bad_image(image: RawImage | CompressedImage) -> None:
+    """The decoder's words come back by class."""
+    with pytest.raises(BadImage):
+        Preparer(ImageContract("x", 32, 24), "jpeg").prepare(frame_of(image), ignore)
+
+
+def test_the_encoding_is_chosen_from_what_the_worker_takes() -> None:
+    """JPEG where it can be decoded, LZ4 otherwise; a wish is checked."""
+    assert choose_encoding(None, CARD) == "jpeg:90"
+    assert choose_encoding(None, replace(CARD, encodings=("raw", "lz4"))) == "lz4"
+    assert choose_encoding("jpeg:50", CARD) == "jpeg:50"
+    with pytest.raises(ConfigError, match=r"'m' can't decode 'png'; it takes raw, lz4, jpeg"):
+        choose_encoding("png", CARD)
+    with pytest.raises(ConfigError, match="unknown encoding 'zip'"):
+        choose_encoding("zip", CARD)
+    with pytest.raises(ConfigError, match="no such level"):
+        choose_encoding("jpeg:101", CARD)
+
+
+def test_the_encoding_of_the_results_is_checked() -> None:
+    """A wrong name is a wrong setting, found before the first frame."""
+    check_output_encoding("lz4")
+    with pytest.raises(ConfigError, match="unknown encoding"):
+        check_output_encoding("zip")
