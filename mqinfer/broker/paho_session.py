@@ -129,6 +129,16 @@ class Session:
         """Handle what has come."""
         self._client.read()
 
+    @property
+    def can_write_at_once(self) -> bool:
+        """Whether a publisher's own thread may send: nothing of the client's but its socket is touched then."""
+        return isinstance(self._client, FastClient) and self.ready
+
+    def write_at_once(self) -> None:
+        """Send what is waiting, on the thread of a publisher."""
+        if isinstance(self._client, FastClient):
+            self._client.write_at_once()
+
     def write(self) -> None:
         """Send what is waiting, as much as the socket takes."""
         if self._client.want_write():

@@ -7,7 +7,8 @@ packet each time a socket takes only a part of it, and makes several objects wit
 - `_packet_read` receives into a `PacketReader`, which copies a payload at most once;
 - `_packet_write` sends many packets with one system call, and a large payload from the caller's own memory;
 - PUBACKs wait for the next message that goes out, a millisecond at most: in a dialogue they cost no system call;
-- `send` bypasses `publish`; paho never learns of these messages, so it can't send them a second time either.
+- `send` bypasses `publish`; paho never learns of these messages, so it can't send them a second time either;
+- `write_at_once` lets the thread that publishes write to the socket itself while the link's thread sleeps.
 
 Connecting, TLS, subscribing, keep-alive and DISCONNECT stay paho's. All methods with a leading underscore are paho's
 private names: `fits` checks that this version has them, and `PlainClient` does the work where it has not.
@@ -19,6 +20,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Container
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from time import monotonic
@@ -44,7 +46,7 @@ _PRIVATE_NAMES = ("_packet_read", "_packet_write", "_packet_handle", "_mid_gener
 _PRIVATE_FIELDS = ("_sock", "_in_packet", "_out_packet", "_last_bytes_received", "_last_msg_out")
 _READS = 64  # system calls in a row, so that a flood doesn't keep the link from sending
 _JOINED = 1 << 14  # payloads up to this size are copied behind their head: cheaper than one more buffer to gather
-_MOST_HELD = 16 * 4  # bytes of PUBACKs; Mosquitto's default window is 20 messages
+_MOST_HELD = 16  # PUBACKs; Mosquitto's default window is 20 messages
 _BUFFERS = 256  # what one sendmsg may gather; Linux allows 1024
 
 
@@ -75,7 +77,7 @@ class FastClient(Client):
         super().__init__(**client_arguments(identity, version5=version5))
         self._reader = PacketReader(version5=version5)
         self._buffers: deque[Buffer] = deque()
-        self._pubacks = bytearray()
+        self._pubacks: deque[bytes] = deque()  # filled by the link's thread, emptied by whichever thread writes
         self._is_tls = identity.tls is not None
 
     def send(self, message: Message, head: Head, taken: Container[int]) -> int:
@@ -103,6 +105,15 @@ class FastClient(Client):
     def want_write(self) -> bool:
         """Whether bytes wait for the socket; a few PUBACKs alone are no reason to write."""
         return bool(self._buffers) or len(self._pubacks) >= _MOST_HELD or super().want_write()
+
+    def write_at_once(self) -> None:
+        """Send what is queued here as far as the socket takes it; the link's thread finds out about errors."""
+        if self._out_packet:
+            return
+        self._gather_pubacks()
+        with suppress(OSError):  # full or broken: the link's thread goes on from there
+            while self._buffers and self._sock is not None:
+                self._forget(self._transmit(self._sock))
 
     def read(self) -> MQTTErrorCode:
         """Read what has come, with TLS also what the socket no longer tells `select` of."""
@@ -145,7 +156,7 @@ class FastClient(Client):
             if isinstance(packet, ReceivedMessage):
                 self.deliver(packet.message)
                 if packet.identifier:
-                    self._pubacks += encode_puback(packet.identifier)
+                    self._pubacks.append(encode_puback(packet.identifier))
             elif packet.command == PUBACK:
                 self.acked(*decode_puback(packet.body))
             else:
@@ -163,9 +174,7 @@ class FastClient(Client):
     def _packet_write(self) -> MQTTErrorCode:
         """Send what is queued here, then paho's own packets; whichever was sent in part goes on first."""
         self._last_msg_out = monotonic()
-        if self._pubacks:
-            self._buffers.append(bytes(self._pubacks))
-            self._pubacks.clear()
+        self._gather_pubacks()
         if self._out_packet and self._out_packet[0]["pos"]:
             code = super()._packet_write()
             if code or self._out_packet:
@@ -178,6 +187,11 @@ class FastClient(Client):
         except OSError:
             return MQTTErrorCode.MQTT_ERR_CONN_LOST
         return super()._packet_write() if self._out_packet else MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _gather_pubacks(self) -> None:
+        if self._pubacks:
+            held = [self._pubacks.popleft() for _ in range(len(self._pubacks))]
+            self._buffers.append(b"".join(held))
 
     def _transmit(self, sock: Any) -> int:
         if self._is_tls or len(self._buffers) == 1:  # TLS sockets can't gather

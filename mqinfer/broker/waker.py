@@ -36,6 +36,11 @@ class Waker:
         """For `select`: readable when somebody called `wake`."""
         return -1 if self._receiver is None else self._receiver.fileno()
 
+    @property
+    def is_asleep(self) -> bool:
+        """Whether the sleeper sleeps, or is about to."""
+        return self._asleep
+
     def set_asleep(self) -> None:
         """Ask to be woken from here on."""
         self._asleep = True

@@ -20,6 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode=None,  # its brackets would eat those of mqtt://[user:password@]host
 )
 app.command()(broker.broker)
 app.command()(worker.worker)
