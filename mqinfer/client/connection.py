@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ignore_ack
 from mqinfer.client.requester import Requester, RequesterConfig
+from mqinfer.protocol.errors import NotConnected
 from mqinfer.protocol.topics import check_name
 
 __all__ = ["Presence", "connect", "random_name"]
@@ -54,9 +56,10 @@ def connect(
 
     def make(on_connection: ConnectionHandler) -> Link:
         def announce(connected: bool) -> None:  # noqa: FBT001  the link's signature
-            on_connection(connected)  # first: a state that can't be sent must not hold up the requests
             if connected and presence:
-                requester.link.publish(presence.state(), ignore_ack)
+                with suppress(NotConnected):  # lost again already; the next connection says it
+                    requester.link.publish(presence.state(), ignore_ack)
+            on_connection(connected)
 
         return make_link(url, client_id=config.name, will=will, on_connection=announce)
 

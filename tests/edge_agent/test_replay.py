@@ -1,0 +1,325 @@
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mqinfer import InferResult, Outcome
+from mqinfer.bags.frame import CompressedImage, Frame, RawImage
+from mqinfer.client.connection import connect
+from mqinfer.client.requester import Requester, RequesterConfig
+from mqinfer.cloud_worker.worker import Worker
+from mqinfer.codecs import encode_tensor
+from mqinfer.edge_agent.preparation import Preparer
+from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
+from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
+from mqinfer.models.echo import EchoBackend
+from mqinfer.models.loading import LoadedModel, load_model
+from mqinfer.models.repository import Repository
+from mqinfer.protocol.card import ImageContract
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
+
+Serve = Callable[..., Worker]
+HEIGHT, WIDTH = 8, 12
+
+
+class UnevenEcho(EchoBackend):
+    """An echo whose runs take differently long."""
+
+    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
+        """Give the inputs back after a moment."""
+        threading.Event().wait(random.random() * 0.004)  # noqa: S311  to mix up the order
+        return super().infer(inputs, outputs)
+
+
+def picture_of(number: int) -> RawImage:
+    """Make a picture that tells its number."""
+    pixels = np.full((HEIGHT, WIDTH, 3), number % 256, np.uint8)
+    return RawImage("rgb8", HEIGHT, WIDTH, 3 * WIDTH, is_bigendian=False, data=pixels.tobytes())
+
+
+def frame_of(number: int, image: RawImage | CompressedImage | None = None) -> Frame:
+    """Make a frame of one of two streams."""
+    source = ("/left", "/right")[number % 2]
+    return Frame(
+        source, number // 2, 1_000_000_007 * number, 2_000_000_007 * number, "cam", image or picture_of(number)
+    )
+
+
+@dataclass
+class Notes:
+    """A sink that keeps what it gets."""
+
+    written: list[tuple[Frame, Picture, InferResult]] = field(default_factory=list)
+    fails_at: int | None = None
+    error: Exception = field(default_factory=lambda: ConfigError("cannot write results: no space left on device"))
+
+    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+        """Keep one result."""
+        if len(self.written) == self.fails_at:
+            raise self.error
+        self.written.append((frame, picture, result))
+
+    def close(self) -> tuple[Path, ...]:
+        """Have no files."""
+        return ()
+
+    def numbers(self) -> list[int]:
+        """Numbers of the frames, in the order in which they came."""
+        return [2 * frame.sequence + (frame.source == "/right") for frame, _, _ in self.written]
+
+
+Run = Callable[..., Snapshot]
+
+
+@pytest.fixture
+def requester(serve: Serve, write_echo: Callable[..., Path], unique: Callable[[str], str]) -> Iterator[Requester]:
+    """A client of two uneven workers over an in-memory broker; every request must have had one outcome."""
+    url = f"memory://{unique('broker')}"
+    repository = write_echo("echo", ("image", "UINT8", [-1, HEIGHT, WIDTH, 3]))
+    for _ in range(2):
+        model = load_model(Repository(repository).models()[0], device="cpu")
+        serve(url, LoadedModel(UnevenEcho(model.backend.inputs), model.card, model.config))
+    made = connect(url, RequesterConfig(unique("edge"), window=8))
+    yield made
+    made.close()
+    counters = made.counters()
+    assert counters.submitted == sum(counters.outcomes.values())
+    assert len(made._table) == 0
+
+
+@pytest.fixture
+def run(requester: Requester) -> Run:
+    """Replay frames, and give the counters, which must balance."""
+
+    def replay(
+        frames: Iterable[Frame],
+        sink: Notes | None,
+        is_stopped: Callable[[], bool] = lambda: False,
+        *,
+        window: int = 8,
+        timeout: float = 30.0,
+        encoding: str = "lz4",
+        error: type[MqinferError] | None = None,
+    ) -> Snapshot:
+        statistics = ReplayStatistics()
+        preparer = Preparer(ImageContract("image", WIDTH, HEIGHT), encoding)
+        job = Replay(requester, preparer, ReplayOptions("echo", window=window, timeout=timeout), statistics, sink)
+        if error:
+            with pytest.raises(error):
+                job.run(frames, is_stopped)
+        else:
+            job.run(frames, is_stopped)
+        snapshot = statistics.snapshot()
+        snapshot.check()
+        assert snapshot.in_flight == 0
+        assert snapshot.frames_read == snapshot.requests == snapshot.done
+        return snapshot
+
+    return replay
+
+
+@pytest.mark.parametrize("window", [1, 3, 16])
+def test_every_frame_has_one_outcome_in_the_order_of_reading(run: Run, window: int) -> None:
+    """Workers answer in any order; the sink gets each frame once, in order, with its own pixels and stamps."""
+    sink = Notes()
+    snapshot = run(map(frame_of, range(100)), sink, window=window)
+    assert snapshot.outcomes[Outcome.OK] == 100
+    assert sink.numbers() == list(range(100))
+    for number, (frame, picture, result) in enumerate(sink.written):
+        assert result.outputs["image"].ravel()[0] == picture.ravel()[0] == number
+        assert result.capture.capture_time_ns == frame.capture_time_ns == 1_000_000_007 * number
+        assert (result.capture.source, result.capture.sequence, result.capture.frame_id) == (
+            frame.source,
+            frame.sequence,
+            "cam",
+        )
+    assert {stream.source: stream.done for stream in snapshot.streams} == {"/left": 50, "/right": 50}
+
+
+def test_nothing_to_read(run: Run) -> None:
+    """An empty source is a run without frames."""
+    assert run([], Notes()).frames_read == 0
+
+
+def test_nobody_wants_the_results(run: Run) -> None:
+    """Without a sink no picture is made, and the counters are the result."""
+    assert run(map(frame_of, range(10)), None).outcomes[Outcome.OK] == 10
+
+
+def test_bad_frames_in_the_middle_have_their_outcome_and_the_rest_go_on(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Short data, an unknown encoding, a broken JPEG: each costs one frame, named in the log."""
+    images: dict[int, RawImage | CompressedImage] = {
+        3: RawImage("rgb8", HEIGHT, WIDTH, 3 * WIDTH, is_bigendian=False, data=b"short"),
+        7: RawImage("no_such", HEIGHT, WIDTH, 3 * WIDTH, is_bigendian=False, data=bytes(HEIGHT * WIDTH * 3)),
+        8: CompressedImage("jpeg", b"\xff\xd8\xff ten by"),
+    }
+    sink = Notes()
+    with caplog.at_level(logging.WARNING, "mqinfer.edge_agent"):
+        snapshot = run((frame_of(number, images.get(number)) for number in range(20)), sink)
+    assert (snapshot.outcomes[Outcome.OK], snapshot.outcomes[Outcome.ERROR]) == (17, 3)
+    assert sink.numbers() == list(range(20))
+    for number, (_, picture, result) in enumerate(sink.written):
+        assert (result.outcome is Outcome.ERROR) is (number in images)
+        if number in images:
+            assert result.error
+            assert result.error.code == "bad_image"
+            assert picture.size == 0
+            assert result.capture.capture_time_ns == 1_000_000_007 * number
+    assert "/right, frame 1:" in caplog.text
+
+
+def test_a_jpeg_that_fits_reaches_the_worker_byte_by_byte(run: Run, requester: Requester) -> None:
+    """A recorded JPEG of the model's size is not decoded on its way; a broken one costs only its own frame."""
+    picture = np.random.default_rng(0).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
+    data = bytes(encode_tensor("x", picture, "jpeg:75").data)
+    sent: list[bytes] = []
+    submit = requester.submit
+
+    def noted(request, timeout, settle):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        sent.append(bytes(request.inputs[0].data))
+        return submit(request, timeout, settle)
+
+    requester.submit = noted  # type: ignore[method-assign]
+    broken = data[: len(data) * 3 // 4]
+    sink = Notes()
+    frames = [frame_of(n, CompressedImage("jpeg", broken if n == 2 else data)) for n in range(6)]
+    snapshot = run(frames, sink, encoding="jpeg:90")
+    assert sent.count(data) == 5
+    assert sink.numbers() == list(range(6))
+    assert snapshot.outcomes[Outcome.OK] == 5
+    assert sink.written[2][2].outcome is Outcome.ERROR
+    assert sink.written[2][1].size == 0
+
+
+def breaking_off(after: int) -> Iterator[Frame]:
+    """Yield frames until the source is found to be damaged."""
+    yield from map(frame_of, range(after))
+    raise SourceError("drive.bag: damaged at byte 4711")
+
+
+@pytest.mark.parametrize("after", [0, 1, 25])
+def test_a_source_that_breaks_off(run: Run, after: int) -> None:
+    """What was read before has its outcome, in the sink too; then the error is raised."""
+    sink = Notes()
+    snapshot = run(breaking_off(after), sink, error=SourceError)
+    assert snapshot.outcomes[Outcome.OK] == after
+    assert sink.numbers() == list(range(after))
+
+
+def test_a_defect_in_a_source_comes_out_too(requester: Requester) -> None:
+    """Whatever the source raises is raised once everything has ended."""
+    sink = Notes()
+    job = Replay(requester, Preparer(ImageContract("image"), "lz4"), ReplayOptions("echo"), ReplayStatistics(), sink)
+
+    def frames() -> Iterator[Frame]:
+        yield frame_of(0)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        job.run(frames())
+    assert sink.numbers() == [0]
+
+
+@pytest.mark.parametrize(
+    "error", [ConfigError("cannot write it: no space left on device"), ZeroDivisionError("defect")]
+)
+def test_a_sink_that_fails_ends_the_run(run: Run, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """Reading stops, what is in flight ends, and the reason is raised."""
+    read: list[int] = []
+
+    def frames() -> Iterator[Frame]:
+        for number in range(10_000):
+            read.append(number)
+            yield frame_of(number)
+
+    sink = Notes(fails_at=5, error=error)
+    with caplog.at_level(logging.CRITICAL, "mqinfer"):
+        run(frames(), sink, window=2, error=MqinferError)
+    assert sink.numbers() == list(range(5))
+    assert len(read) < 100
+
+
+def test_a_full_disk_is_said_by_name(requester: Requester, tmp_path: Path) -> None:
+    """A real sink on a full device: the path and the system's word are in the message."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    (tmp_path / "results.jsonl").symlink_to("/dev/full")
+    sink = JsonlSink(tmp_path)
+    preparer = Preparer(ImageContract("image"), "lz4")
+    with pytest.raises(ConfigError, match=r"cannot write .*results.jsonl: No space left on device"):
+        Replay(requester, preparer, ReplayOptions("echo"), ReplayStatistics(), sink).run(map(frame_of, range(50)))
+    with pytest.raises(ConfigError, match="No space left"):
+        sink.close()
+
+
+def test_stopping(run: Run) -> None:
+    """After the stop no frame is read; what was read has its outcome."""
+    stop = threading.Event()
+
+    def frames() -> Iterator[Frame]:
+        for number in range(10_000):
+            if number == 30:
+                stop.set()
+            yield frame_of(number)
+
+    sink = Notes()
+    snapshot = run(frames(), sink, stop.is_set)
+    assert snapshot.frames_read == 31
+    assert sink.numbers() == list(range(31))
+
+
+def test_a_slow_consumer_holds_the_reader(run: Run) -> None:
+    """No more frames are in hand than the permits allow, however slow the sink is."""
+    read = 0
+    ahead: list[int] = []
+
+    def frames() -> Iterator[Frame]:
+        nonlocal read
+        for number in range(60):
+            read += 1
+            yield frame_of(number)
+
+    class Slow(Notes):
+        def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+            ahead.append(read - len(self.written))
+            threading.Event().wait(0.001)
+            super().write(frame, picture, result)
+
+    run(frames(), Slow(), window=4)
+    assert max(ahead) <= 2 * 4 + 2
+
+
+def test_closing_the_client_ends_a_run(run: Run, requester: Requester, caplog: pytest.LogCaptureFixture) -> None:
+    """When the client is closed under a run, every frame still has its outcome, and the run ends."""
+    sink = Notes()
+
+    def frames() -> Iterator[Frame]:
+        for number in range(40):
+            if number == 20:
+                requester.close()
+            yield frame_of(number)
+
+    with caplog.at_level(logging.CRITICAL, "mqinfer"):
+        snapshot = run(frames(), sink)
+    assert sink.numbers() == list(range(40))
+    assert snapshot.done == 40
+    assert snapshot.outcomes[Outcome.OK] < 40
+
+
+def test_frames_expire_without_a_worker(run: Run, requester: Requester) -> None:
+    """Nobody answers in time: each frame is expired, and the run ends."""
+    requester.link.drop()  # type: ignore[attr-defined]
+    snapshot = run(map(frame_of, range(10)), Notes(), timeout=0.01)
+    assert snapshot.outcomes[Outcome.EXPIRED] == 10

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from mqinfer import Outcome
+from mqinfer.bags.frame import RawImage
+from mqinfer.bags.sources import open_source
+from mqinfer.bags.writer import BagWriter, write_drive
+from mqinfer.broker import make_link
+from mqinfer.broker.link import Message
+from mqinfer.broker.memory import MemoryLink
+from mqinfer.client.connection import connect
+from mqinfer.client.requester import Requester, RequesterConfig
+from mqinfer.cloud_worker.worker import Worker
+from mqinfer.edge_agent.replay import ReplayOptions
+from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
+from mqinfer.edge_agent.state import presence
+from mqinfer.protocol.errors import ConfigError, ModelNotFound, SourceError
+
+Serve = Callable[..., Worker]
+WriteEcho = Callable[..., Path]
+FRAMES = 12
+
+
+@pytest.fixture(scope="session", params=[1, 2])
+def drive(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small synthetic drive, as a ROS 1 and as a ROS 2 bag."""
+    path = tmp_path_factory.mktemp("drive") / ("drive.bag" if request.param == 1 else "drive")
+    return write_drive(path, ros=request.param, frames=FRAMES, seed=3, width=96, height=64)
+
+
+@pytest.fixture
+def url(unique: Callable[[str], str]) -> str:
+    """URL of an in-memory broker of this test's own."""
+    return f"memory://{unique('broker')}"
+
+
+@pytest.fixture
+def requester(url: str, serve: Serve, write_echo: WriteEcho, unique: Callable[[str], str]) -> Iterator[Requester]:
+    """A client of an echo model that takes pictures."""
+    serve(url, write_echo("echo", ("image", "UINT8", [-1, 32, 48, 3])))
+    made = connect(url, RequesterConfig(unique("edge")))
+    yield made
+    made.close()
+    counters = made.counters()
+    assert counters.submitted == sum(counters.outcomes.values())
+    assert len(made._table) == 0
+
+
+def settings_for(source: Path | str, **changes: object) -> ReplaySettings:
+    """Make settings with a short patience for cards."""
+    settings = ReplaySettings(
+        str(source), ReplayOptions("echo", window=4), topics=("/camera/image_raw",), card_timeout=2
+    )
+    return replace(settings, **changes)  # type: ignore[arg-type]
+
+
+def run(settings: ReplaySettings, requester: Requester, stop: threading.Event | None = None) -> SessionReport:
+    """Run a session quietly."""
+    return run_session(settings, requester, "memory", stop or threading.Event(), Console(file=StringIO()))
+
+
+@pytest.mark.parametrize("encoding", [None, "lz4", "png", "raw"])
+def test_a_drive_from_beginning_to_end(drive: Path, requester: Requester, tmp_path: Path, encoding: str | None) -> None:
+    """Every frame is ok exactly once, and the results carry the header stamps to the nanosecond."""
+    report = run(
+        settings_for(drive, encoding=encoding, output=tmp_path, sinks=("jsonl", "mcap", "pictures")), requester
+    )
+    snapshot = report.snapshot
+    assert snapshot.frames_read == snapshot.requests == snapshot.outcomes[Outcome.OK] == FRAMES
+    assert report.broke_off is None
+    assert report.run.encoding == (encoding or "jpeg:90")
+    assert all(path.exists() for path in report.run.files)
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    recorded = open_source(str(drive), topics=["/camera/image_raw"])
+    stamps = [frame.capture_time_ns for frame in recorded.frames()]
+    recorded.close()
+    assert [line["capture_time_ns"] for line in lines] == stamps
+    assert [line["sequence"] for line in lines] == list(range(FRAMES))
+    assert {line["outcome"] for line in lines} == {"ok"}
+    assert snapshot.bytes_raw == FRAMES * 32 * 48 * 3
+
+
+def test_both_topics(drive: Path, requester: Requester) -> None:
+    """Without a choice all image topics are replayed, each with its own counters."""
+    snapshot = run(settings_for(drive, topics=()), requester).snapshot
+    assert {stream.source: stream.outcomes[Outcome.OK] for stream in snapshot.streams} == {
+        "/camera/image_raw": FRAMES,
+        "/camera/labels": FRAMES,
+    }
+
+
+def test_a_part_of_a_drive(drive: Path, requester: Requester) -> None:
+    """Start and duration choose the frames by their log times."""
+    snapshot = run(settings_for(drive, start=0.25, duration=0.5), requester).snapshot
+    assert 4 <= snapshot.outcomes[Outcome.OK] == snapshot.frames_read <= 6
+
+
+def test_stopping_a_loop(drive: Path, requester: Requester) -> None:
+    """A replay without end ends when it is told to, with balanced books."""
+    stop = threading.Event()
+    submit, sent = requester.submit, [0]
+
+    def counted(*arguments):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN202
+        sent[0] += 1
+        if sent[0] == 3 * FRAMES:
+            stop.set()
+        return submit(*arguments)
+
+    requester.submit = counted  # type: ignore[method-assign]
+    snapshot = run(settings_for(drive, loop=True), requester, stop).snapshot
+    assert snapshot.frames_read == snapshot.outcomes[Outcome.OK] >= 3 * FRAMES
+
+
+def test_stopping_a_paced_replay(drive: Path, requester: Requester) -> None:
+    """The pacer's wait ends with the stop."""
+    stop = threading.Event()
+    stop.set()
+    assert run(settings_for(drive, rate=0.001), requester, stop).snapshot.frames_read <= 1
+
+
+def test_a_bad_frame_in_a_bag(requester: Requester, tmp_path: Path) -> None:
+    """An image whose data is shorter than its header says is one error; the others are ok."""
+    good = RawImage("rgb8", 32, 48, 144, is_bigendian=False, data=bytes(32 * 144))
+    with BagWriter(tmp_path / "mixed.bag", "bag") as writer:
+        for number in range(6):
+            image = replace(good, data=bytes(100)) if number == 2 else good
+            writer.write("/camera/image_raw", image, number, number + 1)
+    snapshot = run(settings_for(tmp_path / "mixed.bag"), requester).snapshot
+    assert (snapshot.outcomes[Outcome.OK], snapshot.outcomes[Outcome.ERROR]) == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"source": "/no/such.bag"}, SourceError, "no such file"),
+        ({"topics": ("/nothing",)}, SourceError, "/camera/image_raw"),
+        ({"options": ReplayOptions("ecko"), "card_timeout": 0.05}, ModelNotFound, "models on this broker: echo"),
+        ({"encoding": "zip"}, ConfigError, "unknown encoding 'zip'"),
+        ({"options": ReplayOptions("echo", output_encoding="zip")}, ConfigError, "unknown encoding 'zip'"),
+        ({"output": Path("/proc/nowhere")}, ConfigError, "/proc/nowhere"),
+        ({"sinks": ("film",)}, ConfigError, "no sink is called 'film'"),
+        ({"rate": float("nan")}, ConfigError, "rate is nan"),
+    ],
+)
+def test_wrong_settings_are_said_before_the_first_frame(
+    drive: Path,
+    requester: Requester,
+    tmp_path: Path,
+    changes: dict[str, Any],
+    error: type[Exception],
+    words: str,
+) -> None:
+    """Each mistake gives its own message, and nothing is sent."""
+    settings = replace(settings_for(drive, output=tmp_path, sinks=("jsonl",)), **changes)
+    with pytest.raises(error, match=words):
+        run(settings, requester)
+    assert requester.counters().submitted == 0
+
+
+def test_a_model_without_pictures(
+    drive: Path, url: str, requester: Requester, serve: Serve, write_echo: WriteEcho
+) -> None:
+    """The message lists the inputs that it does take."""
+    serve(url, write_echo("numbers"), "numbers")
+    with pytest.raises(ConfigError, match=r"'numbers' takes no pictures; its inputs are x FP32\[-1, 4\]"):
+        run(settings_for(drive, options=ReplayOptions("numbers")), requester)
+
+
+def test_an_edge_says_of_itself_that_it_is_there(url: str, unique: Callable[[str], str]) -> None:
+    """`ready` at each connection, retained; `lost` by its will."""
+    seen: list[dict[str, object]] = []
+    watcher = make_link(url, client_id=unique("watcher"))
+    watcher.open()
+
+    def note(message: Message) -> None:
+        seen.append(json.loads(bytes(message.payload)))
+
+    config = RequesterConfig(unique("edge"), window=3)
+    watcher.subscribe(config.topics.client_state(config.name), note)
+    edge = connect(url, config, presence=presence(config, "drive.bag", "echo"))
+    link = edge.link
+    assert isinstance(link, MemoryLink)
+    link.drop()
+    link.restore()
+    link._wait_for_events()
+    edge.close()
+    watcher.close()
+    assert [state["status"] for state in seen] == ["ready", "lost", "ready"]
+    assert seen[0] == {
+        "client": config.name,
+        "status": "ready",
+        "source": "drive.bag",
+        "model": "echo",
+        "window": 3,
+    }
