@@ -17,9 +17,14 @@ app = typer.Typer(help="Recordings.", no_args_is_help=True)
 @app.command()
 def info(file: Annotated[str, typer.Argument(help="A bag, video, folder or camera.")]) -> None:
     """List the topics of a recording, with encodings, sizes, counts and rates."""
-    from mqinfer.bags.info import describe, table
+    from mqinfer.bags.info import describe, headline, table
 
-    Console().print(table(describe(file)))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # in a pipe no name is broken over two lines
+    found = describe(file)
+    console.print(headline(found), highlight=False)
+    console.print(table(found))
 
 
 @app.command()

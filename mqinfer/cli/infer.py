@@ -32,7 +32,7 @@ def infer(
     version: Annotated[str | None, typer.Option(help="Version of the model.")] = None,
     encoding: Annotated[str, typer.Option(help="Codec of the arrays: raw, lz4, shuffle-lz4, jpeg:90, png.")] = "raw",
     output: Annotated[Path | None, typer.Option(help="File for the outputs, .npz.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait.", min=0.001)] = 10,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait.", min=0.001, max=1e6)] = 10,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
     cert_file: CertFile = None,

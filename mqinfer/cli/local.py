@@ -11,6 +11,7 @@ from mqinfer.cloud_worker.options import WorkerOptions
 from mqinfer.cloud_worker.planning import plan
 from mqinfer.cloud_worker.process import ProcessSpec, serve
 from mqinfer.models.repository import Repository
+from mqinfer.protocol.errors import ModelNotFound
 from mqinfer.protocol.topics import Topics
 
 __all__ = ["local_worker"]
@@ -28,7 +29,13 @@ def local_worker(
     """
     template = ProcessSpec(repository, model, 0, broker, WorkerOptions("local", topics))
     specs = plan(Repository(repository), template, [model], instances=1)
-    worker = serve(next((spec for spec in specs if str(spec.version) == version), specs[-1]))
+    chosen = specs[-1:] if version is None else [spec for spec in specs if str(spec.version) == version]
+    if not chosen:
+        versions = ", ".join(str(spec.version) for spec in specs)
+        raise ModelNotFound(
+            f"repository {repository} serves no version {version} of model {model!r}; it has: {versions}"
+        )
+    worker = serve(chosen[0])
     try:
         yield
     finally:

@@ -51,7 +51,7 @@ def replay(
     duration: Annotated[float | None, typer.Option(help="Seconds to replay.")] = None,
     loop: Annotated[bool, typer.Option("--loop", help="Begin again at the end, until Ctrl-C.")] = False,
     window: Annotated[int, typer.Option(help="Requests in flight at a time.", min=1, max=1000)] = 8,
-    timeout: Annotated[float, typer.Option(help="Seconds that a frame may take.", min=0.001)] = 60,
+    timeout: Annotated[float, typer.Option(help="Seconds that a frame may take.", min=0.001, max=1e6)] = 60,
     encoding: Annotated[
         str | None, typer.Option(help="Of the frames: jpeg[:1-100], png[:0-9], lz4, raw. jpeg:90 by default.")
     ] = None,

@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from mqinfer._version import __version__
+from mqinfer.bags.writer import write_drive
+from mqinfer.cli.app import app
+from mqinfer.cloud_worker.worker import Worker
+from mqinfer.codecs import encode_tensor
+
+Serve = Callable[..., Worker]
+WriteEcho = Callable[..., Path]
+PICTURE = np.random.default_rng(0).integers(0, 255, (32, 48, 3), np.uint8)
+NOWHERE = "mqtt://127.0.0.1:1"
+
+
+def mqinfer(*arguments: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    command = [sys.executable, "-m", "mqinfer", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ([], ["broker", "worker", "replay", "infer", "bench", "models", "bag"]),
+        (["broker"], ["--port", "--bind", "Mosquitto"]),
+        (["worker"], ["--repository", "--broker", "--instances", "--device", "mqtt://[user:password@]host[:port]"]),
+        (["replay"], ["source", "--model", "--topic", "--rate", "--window", "--encoding", "--output", "--summary"]),
+        (["infer"], ["model", "--input", "NAME=FILE", "--output"]),
+        (["models", "build"], ["--model", "--list"]),
+        (["bag", "info"], ["file"]),
+        (["bag", "synth"], ["--frames", "--seed", "--encoding"]),
+    ],
+)
+def test_the_help_names_what_there_is(command: list[str], words: list[str]) -> None:
+    """Every subcommand explains itself, with the options that others script against."""
+    result = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    for word in words:
+        assert word in result.output
+
+
+def test_the_version() -> None:
+    """`--version` prints it and nothing else."""
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"mqinfer {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["worker"],
+        ["replay", "x.bag"],
+        ["replay", "x.bag", "--model", "m", "--window", "0"],
+        ["replay", "x.bag", "--model", "m", "--demosaic", "guess"],
+        ["replay", "x.bag", "--model", "m", "--rate", "-1"],
+        ["replay", "x.bag", "--model", "m", "--timeout", "inf"],
+        ["replay", "x.bag", "--model", "m", "--timeout", "nan"],
+        ["infer", "m"],
+        ["infer", "m", "--input", "x=y.npy", "--timeout", "0"],
+        ["broker", "--port", "99999"],
+    ],
+)
+def test_wrong_options_exit_with_2(arguments: list[str]) -> None:
+    """What the parser refuses is said by it."""
+    assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+def broken(folder: Path) -> dict[str, Path]:
+    """Write files that are not what they are said to be."""
+    files = {
+        "empty.npy": b"",
+        "text.npy": b"not an array",
+        "cut.npy": b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (4,), }\n",
+        "ten.jpg": b"\xff\xd8\xff\xe0 ten by",
+        "text.bag": b"not a bag",
+        "text.mcap": b"not a bag",
+    }
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    np.save(folder / "pickled.npy", np.array([{}], object), allow_pickle=True)
+    np.savez(folder / "archive.npz", x=np.zeros(1))
+    return {name: folder / name for name in (*files, "pickled.npy", "archive.npz", "missing.npy")}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x", "NAME=FILE"),
+        ("=a.npy", "NAME=FILE"),
+        ("x=", "NAME=FILE"),
+        ("x=FOLDER/missing.npy", "No such file"),
+        ("x=FOLDER", "can't read"),
+        ("x=FOLDER/empty.npy", "can't read"),
+        ("x=FOLDER/text.npy", "can't read"),
+        ("x=FOLDER/cut.npy", "can't read"),
+        ("x=FOLDER/pickled.npy", "can't read"),
+        ("x=FOLDER/archive.npz", "can't read"),
+        ("x=FOLDER/ten.jpg", "can't read"),
+    ],
+)
+def test_a_wrong_input_is_a_wrong_option(tmp_path: Path, text: str, words: str, capfd: Any, run_main: Any) -> None:
+    """One message with the option, the file and the reason; exit code 2; nothing was asked of any broker."""
+    broken(tmp_path)
+    assert run_main("infer", "m", "--broker", NOWHERE, "--input", text.replace("FOLDER", str(tmp_path))) == 2
+    message = capfd.readouterr().err
+    assert "--input" in message
+    assert words in message
+    assert "Traceback" not in message
+
+
+@pytest.fixture
+def run_main(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Run `main` in this process and give its exit code."""
+    from mqinfer.cli import main
+
+    def run(*arguments: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["mqinfer", *map(str, arguments)])
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            main()
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return 0
+
+    return run
+
+
+@pytest.fixture
+def url(unique: Callable[[str], str]) -> str:
+    """URL of an in-memory broker of this test's own."""
+    return f"memory://{unique('broker')}"
+
+
+@pytest.fixture(scope="session")
+def drive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small synthetic drive."""
+    return write_drive(tmp_path_factory.mktemp("drive") / "drive.bag", ros=1, frames=5, seed=1, width=96, height=64)
+
+
+def test_infer_in_every_form(
+    url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
+) -> None:
+    """Arrays and pictures go in, JSON comes out, and the outputs land in the file that was named."""
+    repository = write_echo("echo", ("x", "FP32", [-1, 4]))
+    write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
+    serve(url, repository, "echo")
+    serve(url, repository, "eye")
+    np.save(tmp_path / "x.npy", np.arange(4, dtype=np.float32).reshape(1, 4))
+    output = tmp_path / "result"  # without a suffix, and none is added
+    assert run_main("infer", "echo", "--broker", url, "--input", f"x={tmp_path}/x.npy", "--output", output) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert said["outputs"]["x"]["values"] == [0, 1, 2, 3]
+    assert said["written"] == str(output)
+    np.testing.assert_array_equal(np.load(output)["x"], [[0, 1, 2, 3]])
+    pictures: dict[str, np.ndarray[Any, Any]] = {
+        "rgb.png": PICTURE,
+        "grey.png": PICTURE[:, :, 0],
+        "deep.png": PICTURE.astype(np.uint16) * 257,
+        "rgb.jpg": PICTURE,
+    }
+    for name, pixels in pictures.items():
+        file = tmp_path / name
+        file.write_bytes(encode_tensor("image", pixels, "jpeg" if name.endswith("jpg") else "png").data)
+        assert run_main("infer", "eye", "--broker", url, "--input", f"image={file}", "--output", output) == 0
+        capfd.readouterr()
+        seen = np.load(output)["image"][0]
+        expected = np.broadcast_to(PICTURE[:, :, :1], PICTURE.shape) if name == "grey.png" else PICTURE
+        assert seen.shape == expected.shape
+        if not name.endswith("jpg"):
+            np.testing.assert_array_equal(seen, expected)
+
+
+def test_an_output_that_can_not_be_written(
+    url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
+) -> None:
+    """The file and the system's word are said."""
+    serve(url, write_echo())
+    np.save(tmp_path / "x.npy", np.zeros((1, 4), np.float32))
+    place = tmp_path / "no" / "result.npz"
+    assert run_main("infer", "echo", "--broker", url, "--input", f"x={tmp_path}/x.npy", "--output", place) == 2
+    assert f"--output {place}: can't be written" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("timeout", ["nan", "inf"])
+def test_a_timeout_that_is_no_number(tmp_path: Path, url: str, run_main: Any, capfd: Any, timeout: str) -> None:
+    """Such a time can't be counted down."""
+    np.save(tmp_path / "x.npy", np.zeros((1, 4), np.float32))
+    assert run_main("infer", "m", "--broker", url, "--input", f"x={tmp_path}/x.npy", "--timeout", timeout) == 2
+    assert "timeout" in capfd.readouterr().err
+
+
+def test_a_replay_within_the_process(
+    drive: Path, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
+) -> None:
+    """`--local` needs no broker; files, summary and table are there, and the exit code is 0."""
+    repository = write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
+    summary = tmp_path / "summary.json"
+    code = run_main(
+        *("replay", drive, "--model", "eye", "--local", "--repository", repository, "--topic", "/camera/image_raw"),
+        *("--output", tmp_path / "out", "--sink", "jsonl", "--summary", summary),
+    )
+    streams = capfd.readouterr()
+    assert code == 0, streams.err
+    assert f"wrote {summary}" in streams.out
+    said = json.loads(summary.read_text())
+    assert said["frames_read"] == said["requests"] == said["outcomes"]["ok"] == 5
+    assert (tmp_path / "out" / "results.jsonl").exists()
+
+
+def test_a_frame_that_is_not_answered_makes_the_exit_code_1(
+    drive: Path, write_echo: WriteEcho, run_main: Any, capfd: Any
+) -> None:
+    """Errors are counted in the table."""
+    repository = write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]), fail_every=4)
+    code = run_main(
+        *("replay", drive, "--model", "eye", "--local", "--repository", repository, "--window", "1"),
+        *("--topic", "/camera/image_raw"),
+    )
+    assert code == 1
+    assert "error" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--broker", NOWHERE, "--model", "m", "DRIVE"], 1, "127.0.0.1:1"),
+        (["--broker", "http://x", "--model", "m", "DRIVE"], 2, "http"),
+        (["--local", "--repository", "FOLDER/none", "--model", "m", "DRIVE"], 2, "there is no such folder"),
+        (["--local", "--repository", "REPOSITORY", "--model", "ecko", "DRIVE"], 1, "no model ecko; it has: eye"),
+        (
+            ["--local", "--repository", "REPOSITORY", "--model", "eye", "--version", "9", "DRIVE"],
+            1,
+            "no version 9 of model 'eye'; it has: 1",
+        ),
+        (["--local", "--repository", "REPOSITORY", "--model", "eye", "FOLDER/none.bag"], 1, "no such file"),
+        (["--local", "--repository", "REPOSITORY", "--model", "eye", "FOLDER/text.bag"], 1, "text.bag"),
+        (["--local", "--repository", "REPOSITORY", "--model", "eye", "FOLDER/text.mcap"], 1, "text.mcap"),
+        (["--local", "--repository", "REPOSITORY", "--model", "eye", "--encoding", "zip", "DRIVE"], 2, "'zip'"),
+        (["--local", "--repository", "REPOSITORY", "--model", "eye", "--output-encoding", "zip", "DRIVE"], 2, "'zip'"),
+        (
+            ["--local", "--repository", "REPOSITORY", "--model", "eye", "--topic", "/no", "DRIVE"],
+            1,
+            "/camera/image_raw",
+        ),
+        (["--local", "--repository", "REPOSITORY", "--model", "eye", "--name", "A B", "DRIVE"], 2, "client 'A B'"),
+        (["--local", "--repository", "REPOSITORY", "--model", "eye", "--output", "/proc/no", "DRIVE"], 2, "/proc/no"),
+        (
+            ["--local", "--repository", "REPOSITORY", "--model", "eye", "--summary", "/proc/no/s", "DRIVE"],
+            2,
+            "/proc/no",
+        ),
+    ],
+)
+def test_bad_input_to_a_replay(
+    drive: Path,
+    write_echo: WriteEcho,
+    tmp_path: Path,
+    run_main: Any,
+    capfd: Any,
+    arguments: list[str],
+    code: int,
+    words: str,
+) -> None:
+    """One clear message, the right exit code, no traceback."""
+    broken(tmp_path)
+    repository = write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
+    names = {"DRIVE": drive, "FOLDER": tmp_path, "REPOSITORY": repository}
+    for name, place in names.items():
+        arguments = [argument.replace(name, str(place)) for argument in arguments]
+    assert run_main("replay", *arguments) == code
+    said = capfd.readouterr().err
+    assert words in said
+    assert "error:" in said
+    assert "Traceback" not in said
+
+
+def test_bad_input_to_a_worker(write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any) -> None:
+    """No repository, an unknown model, a bad name or address: said before any process starts."""
+    repository = write_echo("a")
+    for arguments, code, words in (
+        (("--repository", tmp_path / "none"), 2, "there is no such folder"),
+        (("--repository", repository, "--model", "b"), 1, "no model b; it has: a"),
+        (("--repository", repository, "--name", "A B"), 2, "worker 'A B.0'"),
+        (("--repository", repository, "--broker", "ftp://x"), 2, "ftp"),
+    ):
+        assert run_main("worker", *arguments) == code
+        said = capfd.readouterr().err
+        assert words in said
+        assert "Traceback" not in said
+
+
+def test_bag_commands(tmp_path: Path, run_main: Any, capfd: Any) -> None:
+    """A drive is rendered, listed, and not written over."""
+    bag = tmp_path / "drive.bag"
+    make = ("bag", "synth", bag, "--ros", "1", "--frames", "2", "--width", "96", "--height", "64")
+    assert run_main(*make) == 0
+    assert run_main("bag", "info", bag) == 0
+    assert "/camera/image_raw" in capfd.readouterr().out
+    assert run_main(*make) == 1
+    assert "exists already" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+def test_the_whole_with_processes_of_their_own(drive: Path, write_echo: WriteEcho, tmp_path: Path) -> None:
+    """Broker, worker, infer and replay as a user starts them; each ends cleanly when it is told to."""
+    repository = write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
+    command = [sys.executable, "-u", "-m", "mqinfer"]
+    broker = subprocess.Popen([*command, "broker", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert broker.stdout
+        url = broker.stdout.readline().split()[-1]
+        assert url.startswith("mqtt://127.0.0.1:")
+        worker = subprocess.Popen(
+            [*command, "worker", "--repository", repository, "--broker", url, "--instances", "2"],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert worker.stderr
+        assert [worker.stderr.readline().split()[0] for _ in range(2)] == ["ready", "ready"]
+        np.save(tmp_path / "x.npy", PICTURE[None])
+        asked = mqinfer("infer", "eye", "--broker", url, "--input", f"image={tmp_path}/x.npy")
+        assert asked.returncode == 0, asked.stderr
+        assert json.loads(asked.stdout)["outputs"]["image"]["shape"] == [1, 32, 48, 3]
+        wrong = mqinfer("infer", "ecko", "--broker", url, "--input", f"image={tmp_path}/x.npy")
+        assert wrong.returncode == 1
+        assert "no worker serves it" in wrong.stderr
+        assert "Traceback" not in wrong.stderr
+        played = mqinfer("replay", drive, "--model", "eye", "--broker", url, "--summary", tmp_path / "s.json")
+        assert played.returncode == 0, played.stderr
+        assert json.loads((tmp_path / "s.json").read_text())["outcomes"]["ok"] == 10
+        worker.send_signal(signal.SIGINT)
+        _, rest = worker.communicate(timeout=60)
+        assert worker.returncode == 0
+        assert rest.count("stopped") == 2
+        assert "Traceback" not in rest
+        broker.send_signal(signal.SIGTERM)
+        assert broker.wait(30) == 0
+    finally:
+        broker.kill()
+        broker.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+def test_a_mosquitto_that_dies_ends_the_command() -> None:
+    """`mqinfer broker` does not wait for ever beside a broker that is gone."""
+    command = [sys.executable, "-u", "-m", "mqinfer", "broker", "--port", "0"]
+    broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert broker.stdout
+    broker.stdout.readline()
+    children = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    _, said = broker.communicate(timeout=30)
+    assert broker.returncode == 1
+    assert "Mosquitto ended with status -9" in said
