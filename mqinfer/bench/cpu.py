@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from mqinfer.protocol.errors import ConfigError
+
 __all__ = ["CpuMeter", "seconds_of"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -16,8 +18,18 @@ def seconds_of(pid: int) -> float:
     """Give the user and system time of all threads of a process, in seconds, to a hundredth of a second.
 
     Fields 14 and 15 of /proc/PID/stat (proc_pid_stat(5)); the name before them may hold spaces and brackets.
+
+    Raises:
+        ConfigError: There is no such process, or this system has no /proc.
     """
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    try:
+        line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(
+            f"the processor time of process {pid} can't be read: {error.strerror or error}; the bench needs Linux, "
+            "and processes that outlive it"
+        ) from error
+    fields = line.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 

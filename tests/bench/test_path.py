@@ -1,3 +1,4 @@
+import io
 import os
 import threading
 import time
@@ -5,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from mqinfer.bench import run
 from mqinfer.bench.contestants.contestant import Stopwatch
 from mqinfer.bench.cpu import CpuMeter, seconds_of
 from mqinfer.bench.models import build_models
-from mqinfer.bench.path import PathOptions, measure_path
+from mqinfer.bench.path import PathOptions
 from mqinfer.bench.workloads import Workload, fixed_shape, load_workloads
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Timings
@@ -33,10 +36,12 @@ def small(repository: Path) -> Workload:
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_all_contestants_are_measured(repository: Path) -> None:
-    """Two short rounds over real processes: every figure is there, whatever its size."""
-    said: list[str] = []
-    measurement = measure_path([small(repository)], PathOptions(2, 0.05, 2, 0.05), said.append)
+def test_all_contestants_are_measured(repository: Path, tmp_path: Path) -> None:
+    """Two short rounds over real processes: every figure is there, whatever its size, and so are the files."""
+    console = Console(file=io.StringIO())
+    options = PathOptions(rounds=2, seconds=0.05, callers=2, warm_up_seconds=0.05)
+    with console.capture() as captured:
+        measurement = run(options, ["small"], output=tmp_path, repository=repository, console=console)
     assert [(each.contestant, len(each.rounds)) for each in measurement.series] == [(name, 2) for name in ROLES]
     for series in measurement.series:
         assert series.rate > 0
@@ -44,7 +49,8 @@ def test_all_contestants_are_measured(repository: Path) -> None:
         assert set(series.rounds[0].cpu_s) == ROLES[series.contestant]
         assert bool(series.rounds[0].stages_ms) == (series.contestant == "mqinfer")
     assert measurement.settings["rounds"] == "2"
-    assert len(said) == 1 + 2 * len(ROLES)
+    assert "2. mqinfer: " in captured.get()
+    assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md"}
 
 
 def test_models_take_and_give_what_the_targets_speak_of(repository: Path) -> None:
@@ -112,6 +118,12 @@ def test_cpu_meter_sees_this_process_work() -> None:
     assert spent["client"] >= 0.1
     assert spent["same"] == pytest.approx(spent["client"], abs=0.05)
     assert seconds_of(os.getpid()) > before
+
+
+def test_a_process_that_is_gone_is_named() -> None:
+    """A contestant that died is one clear message and no traceback of the file system."""
+    with pytest.raises(ConfigError, match="process 4194305 can't be read"):  # above Linux's largest number
+        seconds_of(4_194_305)
 
 
 def _work() -> None:

@@ -6,17 +6,19 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mqinfer.bench.contestants.contestant import Drive, Stopwatch
 from mqinfer.bench.workloads import Workload
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
+from mqinfer.protocol.errors import MissingExtra, ModelFailed, ModelNotLoadable
 
 __all__ = ["METHOD", "OPTIONS", "BareGrpc"]
+
+_Result = TypeVar("_Result")
 
 METHOD = "/bench.Raw/Infer"
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -58,12 +60,11 @@ class BareGrpc:
 
     def infer(self) -> Mapping[str, Array]:
         """Ask once."""
-        array = self._runner.run(self._ask())
-        return {self._workload.output: array}
+        return {self._workload.output: self._run(self._ask())}
 
     def drive(self, callers: int, seconds: float) -> Drive:
         """Let as many tasks ask in turn."""
-        return self._runner.run(self._drive(callers, seconds))
+        return self._run(self._drive(callers, seconds))
 
     def pids(self) -> Mapping[str, int]:
         """The server."""
@@ -76,6 +77,14 @@ class BareGrpc:
         self._runner.close()
         if self._server is not None:
             self._server.communicate()
+
+    def _run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        import grpc
+
+        try:
+            return self._runner.run(work)
+        except grpc.RpcError as error:
+            raise ModelFailed(f"the bench's gRPC server did not answer for {self._workload.name}: {error}") from error
 
     async def _connect(self, make_channel: Any, target: str) -> None:
         # Made inside the loop that it belongs to.

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from mqinfer.bench.contestants.contestant import Drive, Stopwatch
@@ -19,7 +19,7 @@ from mqinfer.cloud_worker.options import WorkerOptions
 from mqinfer.cloud_worker.process import ProcessSpec
 from mqinfer.cloud_worker.supervisor import Event, Supervisor
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import ModelNotLoadable
+from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable
 
 __all__ = ["OverMqtt"]
 
@@ -65,7 +65,10 @@ class OverMqtt:
         self._supervisor = Supervisor([spec], events.put)
         self._thread = threading.Thread(target=self._supervisor.run, name="mqinfer-bench-supervisor")
         self._thread.start()
-        event = events.get(timeout=_START_TIMEOUT_S)
+        try:
+            event = events.get(timeout=_START_TIMEOUT_S)
+        except Empty as error:
+            raise ModelNotLoadable(f"the bench's worker was not ready within {_START_TIMEOUT_S:g} s") from error
         if event.kind != "ready":
             raise ModelNotLoadable(f"the bench's worker did not start: {event.kind}: {event.detail}")
         self._client = Client(self._broker)
@@ -83,8 +86,10 @@ class OverMqtt:
 
     def pids(self) -> Mapping[str, int]:
         """The worker and the broker."""
-        workers = self._supervisor.pids if self._supervisor else {}
-        return {"broker": self._broker_pid, "server": workers[self._worker_name]}
+        worker = self._supervisor.pids.get(self._worker_name) if self._supervisor else None
+        if worker is None:
+            raise ModelFailed(f"the bench's worker for {self._workload.name} does not run; it says why above")
+        return {"broker": self._broker_pid, "server": worker}
 
     def close(self) -> None:
         """Disconnect and stop the worker."""
