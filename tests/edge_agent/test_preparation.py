@@ -25,7 +25,9 @@ def frame_of(image: RawImage | CompressedImage) -> Frame:
 
 def raw(pixels: Any, encoding: str = "rgb8") -> RawImage:
     """Make a recorded image."""
-    return RawImage(encoding, pixels.shape[0], pixels.shape[1], pixels.strides[0], is_bigendian=False, data=pixels.tobytes())
+    return RawImage(
+        encoding, pixels.shape[0], pixels.shape[1], pixels.strides[0], is_bigendian=False, data=pixels.tobytes()
+    )
 
 
 def jpeg(pixels: Any) -> bytes:
@@ -50,7 +52,9 @@ def test_a_frame_of_the_right_size_travels_as_it_is() -> None:
     np.testing.assert_array_equal(prepared.picture(), PIXELS)
 
 
-@pytest.mark.parametrize(("width", "height", "shape"), [(16, 12, (12, 16)), (64, 48, (48, 64)), (None, None, (24, 32)), (16, None, (24, 16))])
+@pytest.mark.parametrize(
+    ("width", "height", "shape"), [(16, 12, (12, 16)), (64, 48, (48, 64)), (None, None, (24, 32)), (16, None, (24, 16))]
+)
 def test_the_size_is_the_models(width: int | None, height: int | None, shape: tuple[int, int]) -> None:
     """A side that the model leaves open stays as it is."""
     prepared = Preparer(ImageContract("x", width, height), "raw").prepare(frame_of(raw(PIXELS)), ignore)
@@ -71,7 +75,9 @@ def test_a_jpeg_that_fits_passes_untouched() -> None:
     """Its very bytes travel; the picture for the sinks is decoded only when it is wanted."""
     data = jpeg(PIXELS)
     for contract in (ImageContract("x", 32, 24), ImageContract("x")):
-        prepared = Preparer(contract, "jpeg:50").prepare(frame_of(CompressedImage("rgb8; jpeg compressed bgr8", data)), ignore)
+        prepared = Preparer(contract, "jpeg:50").prepare(
+            frame_of(CompressedImage("rgb8; jpeg compressed bgr8", data)), ignore
+        )
         assert prepared.tensor.data is data
         assert prepared.tensor.shape == (1, 24, 32, 3)
         assert prepared.bytes_raw == PIXELS.nbytes
