@@ -55,6 +55,7 @@ class RequesterConfig:
         window: Requests in flight at a time.
         max_pending: Requests without an outcome at a time; `submit` waits for room beyond that.
         patience: Seconds during which a request that finds no worker, or only busy ones, is tried again.
+        settling: Seconds after a reconnection during which patience does not end: workers come back in their own time.
         backoff: Seconds before such a request is sent again the first time; doubled each time, at most one second.
         limits: For replies.
     """
@@ -65,6 +66,7 @@ class RequesterConfig:
     max_pending: int = 1024
     patience: float = 2.0
     backoff: float = 0.02
+    settling: float = 6.0
     limits: Limits = DEFAULT_LIMITS
 
 
@@ -108,6 +110,8 @@ class Requester:
         self._submitted = 0
         self._malformed = 0
         self._closed = False
+        self._was_lost = False
+        self._settled_by = 0.0
         # Boot nonce and counter: an id is never used twice, not even by a restarted twin of the same name.
         self._nonce = os.urandom(8).hex()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="mqinfer-client-decode")
@@ -253,7 +257,7 @@ class Requester:
                 return
             if entry.refused_since is None:
                 entry.refused_since = now
-            patient = now - entry.refused_since < self.config.patience
+            patient = now - entry.refused_since < self.config.patience or now < self._settled_by
         if patient:
             self._rest(request_id, now + min(1.0, self.config.backoff * 2 ** (entry.attempts - 1)))
         else:
@@ -276,9 +280,12 @@ class Requester:
         if not connected:
             with self._lock:
                 recalled = self._table.recall()
+                self._was_lost = True
             if recalled:
                 log.warning("connection lost with %d requests in flight; they will be sent again", recalled)
             return
+        if self._was_lost:
+            self._settled_by = self._clock() + self.config.settling
         self._pump()
 
     def _on_reply(self, message: Message) -> None:
@@ -294,7 +301,14 @@ class Requester:
         if all(tensor.encoding == "raw" for tensor in response.outputs):
             self._finish(response, received)
         else:
-            # It stays in flight until it is decoded, so the window bounds the pool's queue as well.
+            self._decode_elsewhere(response, received)
+
+    def _decode_elsewhere(self, response: InferResponse, received: float) -> None:
+        """Leave a reply that a codec has work with to the pool; it stays in flight, so the window bounds the pool."""
+        with self._lock:
+            known = response.id in self._table
+            self._table.late += not known
+        if known:
             self._pool.submit(self._finish, response, received)
 
     def _retry_busy(self, response: InferResponse) -> bool:
@@ -306,7 +320,11 @@ class Requester:
         return known
 
     def _finish(self, response: InferResponse, received: float) -> None:
-        outputs, problem = decode_outputs(response, self.config.limits)
+        try:
+            outputs, problem = decode_outputs(response, self.config.limits)
+        except Exception as error:  # a defect; the request gets its outcome all the same
+            log.exception("decoding the reply to request %s", response.id)
+            outputs, problem = {}, MqinferError(f"the reply can't be decoded: {error!r}")
         with self._lock:
             entry = self._table.settle(response.id)
         if entry:

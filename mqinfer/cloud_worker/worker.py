@@ -226,12 +226,13 @@ class Worker:
 
     def _finish(self, batch: Sequence[_Work], completed: dict[int, Completed], ran: float) -> None:
         for work in batch:
-            done = completed.get(id(work))
-            if done is None:
-                late = Expired(f"the deadline passed in the queue of worker {self.name}")
-                self._answers.answer(work.ticket, late, Timings())
-            else:
+            done = completed.get(id(work)) or Completed(
+                {}, Expired(f"the deadline passed in the queue of worker {self.name}"), inference_ns=0
+            )
+            try:
                 self._answer_completed(work, done, ran)
+            except Exception:  # a defect; the rest of the batch is answered all the same
+                log.exception("worker %s could not answer request %s", self.name, work.ticket.request.id)
 
     def _answer_completed(self, work: _Work, done: Completed, ran: float) -> None:
         queued = work.started - work.ticket.received + ran - work.ready
