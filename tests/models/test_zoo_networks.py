@@ -1,0 +1,183 @@
+"""The zoo's networks at small sizes: shapes, published parameter counts, the same weights for the same seed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer.errors import MissingExtra
+from mqinfer.models.zoo import small_models
+from mqinfer.models.zoo.mobilenet_v3 import Size, mobilenet_v3
+from mqinfer.models.zoo.segmentation import deeplab_v3_plus, encoder_decoder, mobilenet_v3_segmentation
+from mqinfer.protocol.datatypes import Array
+
+HEIGHT, WIDTH = 96, 128
+FRAME = (1, 608, 968)
+
+Write = Callable[[Path], None]
+Build = Callable[..., Any]
+
+WRITERS = [
+    small_models.write_small_16,
+    small_models.write_frame_mask,
+    small_models.write_classifier_224,
+    small_models.write_vae_like,
+]
+
+
+def run(path: Path, array: Array) -> dict[str, Any]:
+    """Run an ONNX model on its one input, and give the outputs by name."""
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = 2
+    session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, {"input": array}), strict=True))
+
+
+def written(write: Write, folder: Path) -> Path:
+    """Write a model into a folder."""
+    path = folder / "model.onnx"
+    write(path)
+    return path
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_the_same_bytes_twice(write: Write, tmp_path: Path) -> None:
+    """What the code writes depends on the code alone."""
+    assert written(write, tmp_path).read_bytes() == written(write, tmp_path).read_bytes()
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    ("write", "shape", "outputs"),
+    [
+        (small_models.write_small_16, (16,), {"output": (16,)}),
+        (small_models.write_classifier_224, (3, 224, 224), {"output": (1000,)}),
+        (small_models.write_vae_like, (100, 3), {"output": (100, 3), "score": ()}),
+    ],
+)
+def test_batches(
+    write: Write, shape: tuple[int, ...], outputs: dict[str, tuple[int, ...]], batch: int, tmp_path: Path
+) -> None:
+    """The batch axis is open, outputs are finite float32, and each row answers for itself."""
+    rows = np.random.default_rng(1).random((batch, *shape), np.float32)
+    path = written(write, tmp_path)
+    results = run(path, rows)
+    assert {name: array.shape for name, array in results.items()} == {
+        name: (batch, *rest) for name, rest in outputs.items()
+    }
+    alone = run(path, rows[-1:])
+    for name, array in results.items():
+        assert array.dtype == np.float32
+        assert np.isfinite(array).all()
+        np.testing.assert_allclose(array[-1:], alone[name], rtol=1e-4, atol=1e-4)
+
+
+def test_frame_mask_is_the_green_of_each_block(tmp_path: Path) -> None:
+    """Each pixel of the mask is the upper half of the green byte in the middle of its 8x8 block."""
+    picture = np.random.default_rng(2).integers(0, 256, (*FRAME, 3), np.uint8)
+    mask = run(written(small_models.write_frame_mask, tmp_path), picture)["output"]
+    expected = (picture[:, 4::8, 4::8, 1] >> 4).repeat(8, axis=1).repeat(8, axis=2)
+    assert mask.dtype == np.uint8
+    np.testing.assert_array_equal(mask, expected)
+
+
+def test_vae_scores_by_error_and_divergence(tmp_path: Path) -> None:
+    """The score is at least the squared error, since a divergence is never negative; the far from usual scores more."""
+    events = np.random.default_rng(3).normal(size=(2, 100, 3)).astype(np.float32)
+    events[1] *= 5
+    result = run(written(small_models.write_vae_like, tmp_path), events)
+    error = ((events - result["output"]) ** 2).sum(axis=(1, 2))
+    assert (result["score"] >= error).all()
+    assert result["score"][1] > result["score"][0]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_onnx_missing(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without onnx, the error names the extra that brings it."""
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingExtra, match=r"mqinfer\[bench\]"):
+        write(tmp_path / "model.onnx")
+
+
+@pytest.fixture(scope="module")
+def keras() -> Any:
+    """Keras, imported as the product imports it."""
+    from mqinfer.models.zoo.layers import keras as imported
+
+    return imported()
+
+
+def trainable(model: Any) -> int:
+    """Count the weights that training changes."""
+    return sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "count"), [("small", 927_008), ("large", 2_971_952)])
+def test_backbone_has_the_published_number_of_weights(keras: Any, size: Size, count: int) -> None:
+    """As torchvision's `mobilenet_v3_*().features` have; the output stride changes nothing of that."""
+    picture = keras.Input((HEIGHT, WIDTH, 3))
+    for output_stride in (8, 32):
+        low, last = mobilenet_v3(picture, size, output_stride=output_stride)
+        assert trainable(keras.Model(picture, last)) == count
+        assert low.shape[1:3] == (HEIGHT // 4, WIDTH // 4)
+        assert last.shape[1:3] == (HEIGHT // output_stride, WIDTH // output_stride)
+
+
+@pytest.mark.slow
+def test_strides_become_dilations(keras: Any) -> None:
+    """Blocks behind the first lost stride look twice as far, those behind the second four times."""
+    picture = keras.Input((HEIGHT, WIDTH, 3))
+    _, last = mobilenet_v3(picture, "large")
+    layers = keras.Model(picture, last).layers
+    rates = [layer.dilation_rate[0] for layer in layers if isinstance(layer, keras.layers.DepthwiseConv2D)]
+    assert rates == [1] * 7 + [2] * 6 + [4] * 2
+
+
+@pytest.mark.slow
+def test_narrow_tail(keras: Any) -> None:
+    """Half a tail gives half as many last features."""
+    picture = keras.Input((HEIGHT, WIDTH, 3))
+    _, last = mobilenet_v3(picture, "large", tail=0.5)
+    assert last.shape[-1] == 480
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("build", "megabytes"),
+    [
+        (lambda *shape, **options: mobilenet_v3_segmentation("small", *shape, **options), 4.6),
+        (lambda *shape, **options: mobilenet_v3_segmentation("large", *shape, **options), 8.6),
+        (deeplab_v3_plus, 49.7),
+        (encoder_decoder, 29.4),
+    ],
+    ids=["small", "large", "deeplab", "encoder-decoder"],
+)
+def test_segmentation_networks(keras: Any, build: Build, megabytes: float) -> None:
+    """Logits at full size, where sizes halve to odd numbers too; as heavy as the seeds' files, to a tenth."""
+    model = build(HEIGHT + 8, WIDTH + 8, classes=5)
+    pixels = np.random.default_rng(4).random((2, HEIGHT + 8, WIDTH + 8, 3), np.float32)
+    logits = np.asarray(model(pixels, training=False))
+    assert logits.shape == (2, HEIGHT + 8, WIDTH + 8, 5)
+    assert logits.dtype == np.float32
+    assert np.isfinite(logits).all()
+    assert model.count_params() * 4e-6 == pytest.approx(megabytes, rel=0.1)
+    assert isinstance(model, keras.Model)
+
+
+@pytest.mark.slow
+def test_weights_by_seed() -> None:
+    """The same seed, the same weights; another, others."""
+    first, again, other = (
+        mobilenet_v3_segmentation("small", HEIGHT, WIDTH, seed=seed).get_weights() for seed in (5, 5, 6)
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
