@@ -44,7 +44,8 @@ def synth(
     """Render a drive: a road scene as Bayer mosaics, with its true classes on /camera/labels."""
     from mqinfer.bags.writer import write_drive
 
-    with Progress(console=Console(stderr=True), transient=True) as display:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as display:
         task = display.add_task("rendering", total=frames)
         path = write_drive(
             out,

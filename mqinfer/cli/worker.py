@@ -58,7 +58,7 @@ def worker(
     )
     scan = Repository(repository)
     for problem in scan.problems():
-        _console.print(f"[bold red]not served[/] {problem.model}: {problem.reason}", highlight=False)
+        _console.print(f"[bold red]not served[/] {problem.model}: {problem.reason}", highlight=False, soft_wrap=True)
     supervisor = Supervisor(plan(scan, spec, model or (), instances), on_event=_report)
     signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
     signal.signal(signal.SIGINT, lambda *_: supervisor.stop())
@@ -68,7 +68,9 @@ def worker(
 
 def _report(event: Event) -> None:
     style = _STYLES.get(event.kind, "dim")
-    _console.print(f"[{style}]{event.kind:8}[/] {event.worker}: {event.model} {event.detail}", highlight=False)
+    _console.print(
+        f"[{style}]{event.kind:8}[/] {event.worker}: {event.model} {event.detail}", highlight=False, soft_wrap=True
+    )
 
 
 def _host_name() -> str:
