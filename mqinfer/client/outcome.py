@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from mqinfer.client.pending import Entry
 from mqinfer.client.result import InferResult
@@ -88,9 +87,15 @@ def expiry(entry: Entry) -> Expired:
 
 def _timings(entry: Entry, response: InferResponse, received: float) -> Timings:
     """Add the client's part: its own queue, and as transmission what the worker's stages don't explain."""
+    worker = response.timings
     elapsed = round((received - entry.sent) * 1e9)
-    return replace(
-        response.timings,
+    return Timings(
         client_queue=round((entry.sent - entry.submitted) * 1e9),
-        transmission=max(0, elapsed - response.timings.server),
+        transmission=max(0, elapsed - worker.server),
+        server_queue=worker.server_queue,
+        decode=worker.decode,
+        preprocess=worker.preprocess,
+        inference=worker.inference,
+        postprocess=worker.postprocess,
+        encode=worker.encode,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mqinfer.protocol.errors import BadTopic
 
@@ -92,11 +93,11 @@ class Topics:
 
     def infer(self, model: str, client: str, version: str | None = None) -> str:
         """Name the shared channel of a model, or of one version of it, for one sender."""
-        return f"{self._channel(model, version)}/{check_name('client', client)}"
+        return _infer(self.root, model, client, version)
 
     def infer_filter(self, model: str, version: str | None = None) -> str:
         """Filter for the same from every sender; workers share it."""
-        return f"{self._channel(model, version)}/+"
+        return f"{_channel(self.root, model, version)}/+"
 
     def lane(self, worker: str, model: str, client: str) -> str:
         """Name one worker's own channel for one model and sender."""
@@ -109,7 +110,7 @@ class Topics:
 
     def result(self, model: str, client: str, request: str) -> str:
         """Name the topic of one reply."""
-        return f"{self._results(model)}/{check_name('client', client)}/{_check_request(request)}"
+        return _results(self.root, model, client) + _check_request(request)
 
     def results_of_client(self, client: str) -> str:
         """Filter for all replies to one client."""
@@ -117,11 +118,11 @@ class Topics:
 
     def results_of_model(self, model: str) -> str:
         """Filter for all replies of one model: what a dashboard or a recorder subscribes to."""
-        return f"{self._results(model)}/+/+"
+        return f"{self.root}/results/{check_name('model', model)}/+/+"
 
     def card(self, model: str) -> str:
         """Name the topic of a model's card (retained)."""
-        return f"{self._model(model)}/card"
+        return f"{_model(self.root, model)}/card"
 
     def cards(self) -> str:
         """Filter for all model cards."""
@@ -141,54 +142,28 @@ class Topics:
 
     def parse_infer(self, topic: str) -> InferAddress:
         """Take apart a request topic: a model's channel, a version's channel or a worker's lane."""
-        match self._levels(topic):
-            case ["models", model, "infer", client]:
-                return InferAddress(check_name("model", model), None, check_name("client", client), None)
-            case ["models", model, "versions", version, "infer", client]:
-                checked = _check_version(version)
-                return InferAddress(check_name("model", model), checked, check_name("client", client), None)
-            case ["workers", worker, "infer", model, client]:
-                name = check_name("worker", worker)
-                return InferAddress(check_name("model", model), None, check_name("client", client), name)
-        raise self._foreign(topic, "request")
+        return _parse_infer(self.root, topic)
 
     def parse_result(self, topic: str) -> ResultAddress:
         """Take apart a result topic."""
-        match self._levels(topic):
+        match _levels(self.root, topic):
             case ["results", model, client, request]:
                 return ResultAddress(check_name("model", model), check_name("client", client), _check_request(request))
-        raise self._foreign(topic, "result")
+        raise _foreign(self.root, topic, "result")
 
     def parse_worker_state(self, topic: str) -> str:
         """Give the worker whose state topic it is."""
-        match self._levels(topic):
+        match _levels(self.root, topic):
             case ["workers", worker, "state"]:
                 return check_name("worker", worker)
-        raise self._foreign(topic, "worker state")
+        raise _foreign(self.root, topic, "worker state")
 
     def parse_card(self, topic: str) -> str:
         """Give the model whose card topic it is."""
-        match self._levels(topic):
+        match _levels(self.root, topic):
             case ["models", model, "card"]:
                 return check_name("model", model)
-        raise self._foreign(topic, "model card")
-
-    def _model(self, model: str) -> str:
-        return f"{self.root}/models/{check_name('model', model)}"
-
-    def _channel(self, model: str, version: str | None) -> str:
-        versions = "" if version is None else f"/versions/{_check_version(version)}"
-        return f"{self._model(model)}{versions}/infer"
-
-    def _results(self, model: str) -> str:
-        return f"{self.root}/results/{check_name('model', model)}"
-
-    def _levels(self, topic: str) -> list[str]:
-        inside = topic.startswith(f"{self.root}/")
-        return topic[len(self.root) + 1 :].split("/", 8) if inside else []
-
-    def _foreign(self, topic: str, kind: str) -> BadTopic:
-        return BadTopic(f"{topic[:200]!r} is no {kind} topic below {self.root!r}")
+        raise _foreign(self.root, topic, "model card")
 
 
 def may_reply(topics: Topics, response_topic: str, model: str, client: str) -> bool:
@@ -201,7 +176,51 @@ def may_reply(topics: Topics, response_topic: str, model: str, client: str) -> b
         client: Of the request's topic, where the broker's access rules vouch for it.
     """
     try:
-        address = topics.parse_result(response_topic)
+        own = _results(topics.root, model, client)
     except BadTopic:
         return False
-    return (address.model, address.client) == (model, client)
+    return response_topic.startswith(own) and _REQUEST.fullmatch(response_topic, len(own)) is not None
+
+
+def _model(root: str, model: str) -> str:
+    return f"{root}/models/{check_name('model', model)}"
+
+
+def _channel(root: str, model: str, version: str | None) -> str:
+    versions = "" if version is None else f"/versions/{_check_version(version)}"
+    return f"{_model(root, model)}{versions}/infer"
+
+
+def _levels(root: str, topic: str) -> list[str]:
+    return topic[len(root) + 1 :].split("/", 8) if topic.startswith(f"{root}/") else []
+
+
+def _foreign(root: str, topic: str, kind: str) -> BadTopic:
+    return BadTopic(f"{topic[:200]!r} is no {kind} topic below {root!r}")
+
+
+# These three are on the path of every request, with the same few names; only names that follow the rules are kept.
+
+
+@lru_cache(maxsize=1024)
+def _infer(root: str, model: str, client: str, version: str | None) -> str:
+    return f"{_channel(root, model, version)}/{check_name('client', client)}"
+
+
+@lru_cache(maxsize=1024)
+def _results(root: str, model: str, client: str) -> str:
+    return f"{root}/results/{check_name('model', model)}/{check_name('client', client)}/"
+
+
+@lru_cache(maxsize=1024)
+def _parse_infer(root: str, topic: str) -> InferAddress:
+    match _levels(root, topic):
+        case ["models", model, "infer", client]:
+            return InferAddress(check_name("model", model), None, check_name("client", client), None)
+        case ["models", model, "versions", version, "infer", client]:
+            checked = _check_version(version)
+            return InferAddress(check_name("model", model), checked, check_name("client", client), None)
+        case ["workers", worker, "infer", model, client]:
+            name = check_name("worker", worker)
+            return InferAddress(check_name("model", model), None, check_name("client", client), name)
+    raise _foreign(root, topic, "request")

@@ -7,7 +7,7 @@ Field names follow the Open Inference Protocol v2 where it has a word for the th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mqinfer.protocol.datatypes import Datatype
@@ -81,7 +81,7 @@ class EncodedTensor:
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if any(size < 0 for size in self.shape):
+        if min(self.shape, default=0) < 0:
             raise BadTensor(f"tensor {self.name!r}: shape {list(self.shape)} has a negative entry")
 
 
@@ -164,12 +164,12 @@ class Timings:
     @property
     def server(self) -> int:
         """From the worker's receipt of the request to the hand-over of the reply, in nanoseconds."""
-        return self.total - self.client_queue - self.transmission
+        return self.server_queue + self.decode + self.preprocess + self.inference + self.postprocess + self.encode
 
     @property
     def total(self) -> int:
         """All stages together, in nanoseconds."""
-        return sum(getattr(self, part.name) for part in fields(self))
+        return self.client_queue + self.transmission + self.server
 
 
 @dataclass(frozen=True, slots=True)
