@@ -6,7 +6,7 @@ Narrow on purpose, so that another engine is one new file. `tests/broker/test_li
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol
 
@@ -31,7 +31,9 @@ class Message:
 
     Attributes:
         topic: Without wildcards.
-        payload: At most the broker's Maximum Packet Size.
+        payload: At most the broker's Maximum Packet Size, its tail included.
+        tail: What follows the payload, in pieces that need not lie together in memory: a sender's large arrays travel
+            without a copy. They must stay as they are until the message is acknowledged. Received messages have none.
         qos: 0 or 1; QoS 2 is never used.
         retain: Whether the broker keeps it for later subscribers.
         content_type: Media type of the payload.
@@ -50,6 +52,11 @@ class Message:
     correlation_data: bytes | None = None
     expiry_s: int | None = None
     user_properties: tuple[tuple[str, str], ...] = ()
+    tail: tuple[Buffer, ...] = ()
+
+    def joined(self) -> Message:
+        """The message with all of its payload in one piece."""
+        return replace(self, payload=b"".join((self.payload, *self.tail)), tail=()) if self.tail else self
 
 
 MessageHandler = Callable[[Message], None]

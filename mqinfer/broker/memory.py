@@ -2,7 +2,7 @@
 
 It behaves as Mosquitto does where mqinfer can tell the difference: shared subscriptions deal in turn, a message that
 nobody receives is acknowledged with 0x10, a full queue drops the newest message although its sender is told "success".
-No payload is copied.
+No payload is copied, unless it is in pieces.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class MemoryLink:
             raise MessageTooLarge(
                 f"topic {message.topic!r}: {size} bytes, and the broker takes {self._broker.max_packet_size}"
             )
-        code = self._broker.publish(message)
+        code = self._broker.publish(message.joined())
         if message.qos:
             self._events.put(_Event(self._session, on_ack, code))
 
@@ -279,7 +279,7 @@ class MemoryLink:
         self._leave()
         self._events.put(_Event(self._session, self._tell, False))
         if self._will is not None:
-            self._broker.publish(self._will)
+            self._broker.publish(self._will.joined())
 
     def restore(self) -> None:
         """Connect again after `drop`: subscribe anew, then tell `on_connection`."""

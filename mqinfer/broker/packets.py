@@ -18,6 +18,7 @@ __all__ = [
     "PUBLISH",
     "Head",
     "ReceivedHead",
+    "buffer_size",
     "decode_head",
     "decode_puback",
     "decode_variable_integer",
@@ -69,7 +70,7 @@ def encode_head(message: Message, *, version5: bool = True) -> Head:
     check_topic(message.topic)
     properties = _encode_properties(message) if version5 else b""
     topic = message.topic.encode()
-    remaining = 2 + len(topic) + 2 * message.qos + len(properties) + payload_size(message.payload)
+    remaining = 2 + len(topic) + 2 * message.qos + len(properties) + payload_size(message)
     if remaining > _LARGEST:
         raise MessageTooLarge(f"topic {message.topic!r}: {remaining} bytes, and an MQTT packet holds {_LARGEST}")
     data = bytearray((PUBLISH | message.qos << 1 | message.retain,))
@@ -84,20 +85,29 @@ def encode_head(message: Message, *, version5: bool = True) -> Head:
 
 def packet_size(message: Message, head: Head) -> int:
     """Bytes of the whole packet, which is what a broker's Maximum Packet Size bounds."""
-    return len(head.data) + payload_size(message.payload)
+    return len(head.data) + payload_size(message)
 
 
-def payload_size(payload: Buffer) -> int:
-    """Bytes of a payload.
+def payload_size(message: Message) -> int:
+    """Bytes of a message's payload and its tail.
+
+    Raises:
+        ConfigError: A piece is a view whose bytes don't follow one another in memory.
+    """
+    return buffer_size(message.payload) + sum(map(buffer_size, message.tail))
+
+
+def buffer_size(buffer: Buffer) -> int:
+    """Bytes of one piece of a payload.
 
     Raises:
         ConfigError: It is a view whose bytes don't follow one another in memory.
     """
-    if isinstance(payload, memoryview):
-        if not payload.c_contiguous:
+    if isinstance(buffer, memoryview):
+        if not buffer.c_contiguous:
             raise ConfigError("a payload's memory must be contiguous; copy the array first")
-        return payload.nbytes
-    return len(payload)
+        return buffer.nbytes
+    return len(buffer)
 
 
 def decode_head(body: memoryview, qos: int, *, version5: bool) -> ReceivedHead:

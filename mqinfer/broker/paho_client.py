@@ -73,7 +73,7 @@ class PlainClient(Client):
 
     def send(self, message: Message, _head: Head, _taken: Container[int]) -> int:
         """Queue a PUBLISH, which paho encodes and numbers itself; returns its packet identifier."""
-        payload = bytes(message.payload) if isinstance(message.payload, memoryview) else message.payload
+        payload = b"".join((message.payload, *message.tail))
         properties = _properties(PacketTypes.PUBLISH, message) if self.protocol == MQTTProtocolVersion.MQTTv5 else None
         return self.publish(message.topic, payload, message.qos, message.retain, properties).mid
 
@@ -176,7 +176,7 @@ def has_buffered(sock: Any) -> bool:
 
 def _set_will(client: Client, will: Message) -> None:
     properties = _properties(PacketTypes.WILLMESSAGE, will) if client.protocol == MQTTProtocolVersion.MQTTv5 else None
-    client.will_set(will.topic, bytes(will.payload), will.qos, will.retain, properties)
+    client.will_set(will.topic, bytes(will.joined().payload), will.qos, will.retain, properties)
 
 
 def _properties(packet_type: int, message: Message) -> Properties:

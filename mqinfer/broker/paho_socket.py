@@ -33,7 +33,7 @@ from paho.mqtt.exception import MalformedPacket
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
 from mqinfer.broker.packet_reader import OtherPacket, PacketReader, ReceivedMessage
-from mqinfer.broker.packets import PUBACK, Head, decode_puback, encode_puback, payload_size
+from mqinfer.broker.packets import PUBACK, Head, buffer_size, decode_puback, encode_puback
 from mqinfer.broker.paho_client import Identity, client_arguments, has_buffered
 from mqinfer.protocol.errors import BadEnvelope
 from mqinfer.protocol.types import Buffer
@@ -45,7 +45,7 @@ _log = logging.getLogger("mqinfer.broker")
 _PRIVATE_NAMES = ("_packet_read", "_packet_write", "_packet_handle", "_mid_generate")
 _PRIVATE_FIELDS = ("_sock", "_in_packet", "_out_packet", "_last_bytes_received", "_last_msg_out")
 _READS = 64  # system calls in a row, so that a flood doesn't keep the link from sending
-_JOINED = 1 << 14  # payloads up to this size are copied behind their head: cheaper than one more buffer to gather
+_JOINED = 1 << 14  # pieces up to this size are copied behind what comes before: cheaper than one more buffer to gather
 _MOST_HELD = 16  # PUBACKs; Mosquitto's default window is 20 messages
 _BUFFERS = 256  # what one sendmsg may gather; Linux allows 1024
 
@@ -82,19 +82,20 @@ class FastClient(Client):
 
     def send(self, message: Message, head: Head, taken: Container[int]) -> int:
         """Queue a PUBLISH; returns its packet identifier, which is none of those taken."""
-        data, payload = head.data, message.payload
-        identifier = 0
+        data, identifier = head.data, 0
         if head.identifier_at:
             identifier = self._mid_generate()
             while identifier in taken:
                 identifier = self._mid_generate()
             data[head.identifier_at : head.identifier_at + 2] = identifier.to_bytes(2, "big")
-        if len(data) + payload_size(payload) <= _JOINED:
-            data += payload
+        for piece in (message.payload, *message.tail):
+            if buffer_size(piece) <= _JOINED:
+                data += piece
+            else:
+                self._buffers.extend(filter(len, (data, memoryview(piece).cast("B"))))  # an empty one is never sent
+                data = bytearray()
+        if data:
             self._buffers.append(data)
-        else:
-            self._buffers.append(data)
-            self._buffers.append(memoryview(payload).cast("B"))
         return identifier
 
     @property

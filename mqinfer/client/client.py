@@ -75,6 +75,7 @@ class Client:
         Args:
             model: Name of the model.
             inputs: Arrays by input name, batch axis included, as the model's card says; or tensors that are encoded.
+                They are sent from where they lie: leave them as they are until this returns.
             timeout: In seconds; the result or the error comes no later.
             **options: `version`, `encoding`, `outputs` and the others of `InferOptions`.
 
@@ -93,7 +94,8 @@ class Client:
     ) -> Future[InferResult]:
         """Ask, and get a future at once; its `result()` gives or raises what `infer` would. Arguments as there.
 
-        Leave the arrays as they are until then: a request that is sent again is encoded from them again.
+        Leave the arrays as they are until then: they are sent from where they lie, without a copy, and again with each
+        retry.
 
         Raises:
             MqinferError: The request can't be made: `BadTensor`, `BadEncoding`, `BadTopic`, `ConfigError`, or

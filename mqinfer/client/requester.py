@@ -19,10 +19,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
+from mqinfer.broker.packets import payload_size
 from mqinfer.client.outcome import answered, decode_outputs, expiry, failed
 from mqinfer.client.pending import Entry, PendingTable, Settle
 from mqinfer.client.result import InferResult
-from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response, encode_request
+from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response, request_pieces
 from mqinfer.protocol.errors import (
     Cancelled,
     ConfigError,
@@ -229,8 +230,7 @@ class Requester:
             entry.request = replace(entry.request, attempt=entry.attempts, timeout_us=max(0, int(left * 1e6)))
         request = entry.request
         try:
-            payload = encode_request(request)
-            entry.bytes_sent += len(payload)
+            payload, *tail = request_pieces(request)
             message = Message(
                 topic=self.config.topics.infer(request.model_name, self.config.name, request.model_version),
                 payload=payload,
@@ -238,7 +238,9 @@ class Requester:
                 response_topic=request.response_topic,
                 correlation_data=bytes.fromhex(request.id),
                 expiry_s=max(1, math.ceil(left)),
+                tail=tuple(tail),
             )
+            entry.bytes_sent += payload_size(message)
             self.link.publish(message, partial(self._on_ack, request.id))
         except NotConnected:
             self._rest(request.id, self._clock() + self.config.backoff)

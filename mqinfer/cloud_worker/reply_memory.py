@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from enum import Enum
 
 from mqinfer.broker.link import Message
+from mqinfer.broker.packets import payload_size
 
 __all__ = ["ReplyMemory", "Seen"]
 
@@ -44,7 +45,7 @@ class ReplyMemory:
     def finish(self, key: Hashable, reply: Message) -> None:
         """Keep the reply of a request that ran."""
         self.forget(key)
-        cost = len(reply.payload) + _ID_COST
+        cost = payload_size(reply) + _ID_COST
         if cost > self._max_bytes:
             return
         self._entries[key] = reply
@@ -55,7 +56,7 @@ class ReplyMemory:
         """Let a request run again: its outcome was one that a retry may better."""
         reply = self._entries.pop(key, None)
         if reply:
-            self._bytes -= len(reply.payload) + _ID_COST
+            self._bytes -= payload_size(reply) + _ID_COST
 
     def _shrink(self) -> None:
         while self._bytes > self._max_bytes:

@@ -12,7 +12,7 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadEnvelope, BadTopic
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.topics import InferAddress, Topics, may_reply
-from mqinfer.protocol.types import InferRequest, InferResponse
+from mqinfer.protocol.types import Buffer, InferRequest, InferResponse
 
 __all__ = ["ReplyPath", "Ticket", "read_ticket", "reply_path", "write_reply"]
 
@@ -105,18 +105,21 @@ def write_reply(path: ReplyPath, response: InferResponse, arrays: Mapping[str, A
         arrays: The outputs before encoding; used for the JSON form.
     """
     properties: tuple[tuple[str, str], ...] = ()
+    payload: Buffer
+    tail: list[Buffer] = []
     if path.is_json:
         payload, length = oip_json.encode_response(response, arrays=arrays, binary=path.binary)
         if length is not None:
             properties = ((oip_json.HEADER_LENGTH, str(length)),)
     else:
-        payload = envelope.encode_response(response)
+        payload, *tail = envelope.response_pieces(response)
     return Message(
         topic=path.topic,
         payload=payload,
         content_type=oip_json.CONTENT_TYPE if path.is_json else envelope.CONTENT_TYPE,
         correlation_data=path.correlation_data,
         user_properties=properties,
+        tail=tuple(tail),
     )
 
 

@@ -42,6 +42,8 @@ __all__ = [
     "decode_response",
     "encode_request",
     "encode_response",
+    "request_pieces",
+    "response_pieces",
 ]
 
 CONTENT_TYPE = "application/vnd.mqinfer.v1"
@@ -55,7 +57,16 @@ _MAP_ENTRIES = 128
 
 
 def encode_request(request: InferRequest) -> bytes:
-    """Make the payload of a request; its tensors are copied once, into the payload.
+    """Make the payload of a request in one piece; its tensors are copied once, into the payload.
+
+    Raises:
+        BadEnvelope: A field or parameter can't be packed, or a parameter takes the name of a field.
+    """
+    return b"".join(request_pieces(request))
+
+
+def request_pieces(request: InferRequest) -> tuple[Buffer, ...]:
+    """Make the payload of a request, in pieces that are to follow one another: its tensors are not copied.
 
     Raises:
         BadEnvelope: A field or parameter can't be packed, or a parameter takes the name of a field.
@@ -68,11 +79,20 @@ def encode_request(request: InferRequest) -> bytes:
         header["parameters"] = parameters
     if request.outputs:
         header["outputs"] = requested_outputs(request.outputs)
-    return _join(header, "inputs", request.inputs)
+    return _pieces(header, "inputs", request.inputs)
 
 
 def encode_response(response: InferResponse) -> bytes:
-    """Make the payload of a reply; its tensors are copied once, into the payload.
+    """Make the payload of a reply in one piece; its tensors are copied once, into the payload.
+
+    Raises:
+        BadEnvelope: A field or parameter can't be packed, or a parameter takes the name of a field.
+    """
+    return b"".join(response_pieces(response))
+
+
+def response_pieces(response: InferResponse) -> tuple[Buffer, ...]:
+    """Make the payload of a reply, in pieces that are to follow one another: its tensors are not copied.
 
     Raises:
         BadEnvelope: A field or parameter can't be packed, or a parameter takes the name of a field.
@@ -86,7 +106,7 @@ def encode_response(response: InferResponse) -> bytes:
     parameters = response_parameters(response)
     if parameters:
         header["parameters"] = parameters
-    return _join(header, "outputs", response.outputs)
+    return _pieces(header, "outputs", response.outputs)
 
 
 def decode_request(payload: Buffer, limits: Limits = DEFAULT_LIMITS) -> InferRequest:
@@ -119,25 +139,22 @@ def decode_response(payload: Buffer, limits: Limits = DEFAULT_LIMITS) -> InferRe
     return make_response(header, header, outputs, error)
 
 
-def _join(header: dict[str, Any], key: str, tensors: Sequence[EncodedTensor]) -> bytes:
+def _pieces(header: dict[str, Any], key: str, tensors: Sequence[EncodedTensor]) -> tuple[Buffer, ...]:
     header[key] = described = []
-    parts: list[Buffer] = [b"", b"", b""]
+    data_pieces: list[Buffer] = []
     for tensor in tensors:
         data = tensor.data
         size = data.nbytes if type(data) is memoryview else len(data)
         described.append(_describe(tensor, size))
-        parts.append(data)
-        parts.append(_PADDING[size % ALIGNMENT])
+        data_pieces += (data, _PADDING[size % ALIGNMENT])
     try:
         packed: bytes = msgpack.packb(header)
     except (TypeError, ValueError, OverflowError) as error:
         raise BadEnvelope(
             f"a field or parameter can't be packed ({error}); use booleans, numbers and strings"
         ) from error
-    parts[0] = MAGIC + len(packed).to_bytes(4, "little")
-    parts[1] = packed
-    parts[2] = _PADDING[(_FIXED + len(packed)) % ALIGNMENT]
-    return b"".join(parts)
+    length = len(packed)
+    return MAGIC + length.to_bytes(4, "little") + packed + _PADDING[(_FIXED + length) % ALIGNMENT], *data_pieces
 
 
 def _describe(tensor: EncodedTensor, size: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -18,6 +19,7 @@ from mqinfer.broker.paho_client import PlainClient
 from mqinfer.broker.paho_link import PahoLink
 from mqinfer.broker.server import MosquittoServer
 from mqinfer.protocol.errors import BadTopic, ConfigError, MessageTooLarge, NotConnected
+from mqinfer.protocol.types import Buffer
 
 MAX_PACKET = 300_000
 PATIENCE = 10.0
@@ -198,6 +200,19 @@ def test_payloads_of_all_kinds(links: Links, unique: Unique, size: int, make: Ca
     assert inbox.payloads(1) == [payload[:size]]
 
 
+@pytest.mark.parametrize("large", [1, 20_000, 90_000])
+def test_a_tail_arrives_behind_its_payload(links: Links, unique: Unique, large: int) -> None:
+    """The pieces of a tail, empty and large ones too, arrive as one payload; what is published next comes whole."""
+    inbox, topic = Inbox(), unique(TOPIC)
+    link = links.open()
+    link.subscribe(topic, inbox)
+    pieces: tuple[Buffer, ...] = (b"", b"a" * large, memoryview(b"b" * large), bytearray(b"cc"), b"d" * large, b"")
+    link.publish(Message(topic, b"head", tail=pieces))
+    link.publish(Message(topic, b"", tail=(b"tail",)))
+    assert inbox.payloads(2) == [b"".join((b"head", *pieces)), b"tail"]
+    assert [message.tail for message in inbox.messages] == [(), ()]
+
+
 def test_wildcards(links: Links, unique: Unique) -> None:
     """`+` takes one level, `#` the rest, and each message goes to the handler of its filter."""
     root = unique("root")
@@ -295,6 +310,15 @@ def test_the_ack_tells_whether_anybody_listens(links: Links, unique: Unique) -> 
     assert publish_and_wait(link, Message(topic, b"x")) == ReasonCode.SUCCESS
     link.unsubscribe(topic)
     assert publish_and_wait(link, Message(topic, b"x")) == ReasonCode.NO_MATCHING_SUBSCRIBERS
+
+
+def test_an_ack_that_comes_alone(links: Links, unique: Unique) -> None:
+    """A lone PUBACK is told of although nothing comes behind it, time and again."""
+    topic, inbox = unique(TOPIC), Inbox()
+    links.open().subscribe(topic, inbox)
+    link = links.open()
+    assert [publish_and_wait(link, Message(topic, b"x")) for _ in range(3)] == [ReasonCode.SUCCESS] * 3
+    assert inbox.payloads(3) == [b"x"] * 3
 
 
 def test_qos_0_has_no_ack(links: Links, unique: Unique) -> None:
@@ -425,7 +449,10 @@ def test_the_maximum_packet_size(links: Links, unique: Unique, qos: int) -> None
     with pytest.raises(MessageTooLarge, match=rf"{MAX_PACKET + 1}.*{MAX_PACKET}"):
         link.publish(message(room + 1))
     link.publish(message(room))
-    assert len(inbox.wait_for(1)[0].payload) == room
+    link.publish(replace(message(room - 40_000), tail=(bytes(40_000),)))
+    assert [len(payload) for payload in inbox.payloads(2)] == [room, room]
+    with pytest.raises(MessageTooLarge, match=rf"{MAX_PACKET + 1}.*{MAX_PACKET}"):
+        link.publish(replace(message(room - 40_000), tail=(bytes(40_001),)))
     assert link.connected
 
 

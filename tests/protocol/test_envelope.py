@@ -18,6 +18,8 @@ from mqinfer.protocol.envelope import (
     decode_response,
     encode_request,
     encode_response,
+    request_pieces,
+    response_pieces,
 )
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import Limits
@@ -323,3 +325,12 @@ def test_bad_fields_of_replies_are_refused(field: str, value: object) -> None:
     """A reply with a wrong field is refused by its name."""
     with pytest.raises(BadEnvelope):
         decode_response(payload_of({"id": "r", "model_name": "m", field: value}))
+
+
+@given(tensors())
+def test_pieces_are_the_payload_without_a_copy(parts: tuple[EncodedTensor, ...]) -> None:
+    """The pieces make the payload, and a tensor's piece is the very memory that the tensor has."""
+    request, response = InferRequest("i", "m", parts), InferResponse("i", "m", outputs=parts)
+    assert b"".join(request_pieces(request)) == encode_request(request)
+    assert b"".join(response_pieces(response)) == encode_response(response)
+    assert all(piece is tensor.data for piece, tensor in zip(request_pieces(request)[1::2], parts, strict=True))
