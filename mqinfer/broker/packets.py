@@ -94,7 +94,8 @@ def payload_size(message: Message) -> int:
     Raises:
         ConfigError: A piece is a view whose bytes don't follow one another in memory.
     """
-    return buffer_size(message.payload) + sum(map(buffer_size, message.tail))
+    size = buffer_size(message.payload)
+    return size + sum(map(buffer_size, message.tail)) if message.tail else size
 
 
 def buffer_size(buffer: Buffer) -> int:

@@ -2,8 +2,8 @@
 
 The rules of the thread:
 
-- Only it calls paho. A publisher appends to a bounded queue; and while the link's thread sleeps, the publisher writes to
-  the socket itself, which saves a switch of threads. The lock around writing is never held while a handler runs.
+- Only it calls paho. A publisher appends to a bounded queue; and while the link's thread sleeps, the publisher writes
+  to the socket itself, which saves a switch of threads. The lock around writing is never held while a handler runs.
 - Nothing is kept over a loss of the connection: what was queued or unacknowledged is dropped and counted, and whoever
   owns a request sends it again when `on_connection` tells of the new connection.
 - A refused login or a name that another connection has taken over ends it: trying again would never stop.

@@ -72,11 +72,13 @@ def reply_path(topics: Topics, message: Message) -> ReplyPath:
     return _path(topics, topics.parse_infer(message.topic), message, message.response_topic)
 
 
-def _path(topics: Topics, address: InferAddress, message: Message, topic: str | None) -> ReplyPath:
+def _path(
+    topics: Topics, address: InferAddress, message: Message, topic: str | None, *, binary: bool = False
+) -> ReplyPath:
     if not topic or not may_reply(topics, topic, address.model, address.client):
         own = topics.result(address.model, address.client, "ID")
         raise BadTopic(f"the request's Response Topic is {topic!r}; it is to be like {own!r}")
-    return ReplyPath(topic, message.correlation_data, is_json=_is_json(message))
+    return ReplyPath(topic, message.correlation_data, _is_json(message), binary)
 
 
 def read_ticket(topics: Topics, message: Message, received: float, limits: Limits) -> Ticket:
@@ -88,12 +90,12 @@ def read_ticket(topics: Topics, message: Message, received: float, limits: Limit
     """
     address = topics.parse_infer(message.topic)
     request = _read_json(message, address, limits) if _is_json(message) else _read_binary(message, limits)
-    path = _path(topics, address, message, message.response_topic or request.response_topic)
+    binary = request.parameters.get(oip_json.BINARY_OUTPUT) is True
+    path = _path(topics, address, message, message.response_topic or request.response_topic, binary=binary)
     if not request.id:  # JSON may leave it out; the reply topic tells the sender's requests apart as well
         request = replace(request, id=path.topic.rpartition("/")[2])
-    binary = request.parameters.get(oip_json.BINARY_OUTPUT) is True
     deadline = float("inf") if request.timeout_us is None else received + request.timeout_us / 1e6
-    return Ticket(request, address, replace(path, binary=binary), received, deadline)
+    return Ticket(request, address, path, received, deadline)
 
 
 def write_reply(path: ReplyPath, response: InferResponse, arrays: Mapping[str, Array]) -> Message:

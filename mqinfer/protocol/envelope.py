@@ -54,6 +54,8 @@ ALIGNMENT = 64
 _FIXED = len(MAGIC) + 4
 _PADDING = tuple(bytes(-size % ALIGNMENT) for size in range(ALIGNMENT))
 _MAP_ENTRIES = 128
+_WORTH_PIECES = 1 << 14
+"""Bytes of tensors above which a payload is left in pieces; below, handling them would cost more than a copy."""
 
 
 def encode_request(request: InferRequest) -> bytes:
@@ -66,7 +68,7 @@ def encode_request(request: InferRequest) -> bytes:
 
 
 def request_pieces(request: InferRequest) -> tuple[Buffer, ...]:
-    """Make the payload of a request, in pieces that are to follow one another: its tensors are not copied.
+    """Make the payload of a request, in pieces that are to follow one another: no large tensor is copied.
 
     Raises:
         BadEnvelope: A field or parameter can't be packed, or a parameter takes the name of a field.
@@ -92,7 +94,7 @@ def encode_response(response: InferResponse) -> bytes:
 
 
 def response_pieces(response: InferResponse) -> tuple[Buffer, ...]:
-    """Make the payload of a reply, in pieces that are to follow one another: its tensors are not copied.
+    """Make the payload of a reply, in pieces that are to follow one another: no large tensor is copied.
 
     Raises:
         BadEnvelope: A field or parameter can't be packed, or a parameter takes the name of a field.
@@ -141,12 +143,14 @@ def decode_response(payload: Buffer, limits: Limits = DEFAULT_LIMITS) -> InferRe
 
 def _pieces(header: dict[str, Any], key: str, tensors: Sequence[EncodedTensor]) -> tuple[Buffer, ...]:
     header[key] = described = []
-    data_pieces: list[Buffer] = []
+    pieces: list[Buffer] = [b""]
+    total = 0
     for tensor in tensors:
         data = tensor.data
         size = data.nbytes if type(data) is memoryview else len(data)
         described.append(_describe(tensor, size))
-        data_pieces += (data, _PADDING[size % ALIGNMENT])
+        pieces += (data, _PADDING[size % ALIGNMENT])
+        total += size
     try:
         packed: bytes = msgpack.packb(header)
     except (TypeError, ValueError, OverflowError) as error:
@@ -154,7 +158,8 @@ def _pieces(header: dict[str, Any], key: str, tensors: Sequence[EncodedTensor]) 
             f"a field or parameter can't be packed ({error}); use booleans, numbers and strings"
         ) from error
     length = len(packed)
-    return MAGIC + length.to_bytes(4, "little") + packed + _PADDING[(_FIXED + length) % ALIGNMENT], *data_pieces
+    pieces[0] = MAGIC + length.to_bytes(4, "little") + packed + _PADDING[(_FIXED + length) % ALIGNMENT]
+    return tuple(pieces) if total > _WORTH_PIECES else (b"".join(pieces),)
 
 
 def _describe(tensor: EncodedTensor, size: int) -> dict[str, Any]:
