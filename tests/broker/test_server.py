@@ -126,7 +126,7 @@ def test_mosquitto_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.broker
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 def test_it_keeps_the_memory_of_large_payloads() -> None:
-    """The allocator is told not to give memory back after each message, unless the user's environment says otherwise."""
+    """The allocator is told not to give memory back after each message."""
     with MosquittoServer() as server:
         environment = Path(f"/proc/{server.pid}/environ").read_bytes()
     assert b"MALLOC_TRIM_THRESHOLD_=" in environment
