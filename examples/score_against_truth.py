@@ -23,6 +23,7 @@ from mcap.reader import make_reader
 from mqinfer.bags.decode import to_array
 from mqinfer.bags.sources import open_source
 from mqinfer.bags.synthetic import CLASSES
+from mqinfer.models.metrics import confusion, report
 
 Mask = npt.NDArray[np.uint8]
 
@@ -38,17 +39,17 @@ def masks(mcap: Path) -> Iterator[tuple[int, Mask]]:
                 yield stamp, pixels.reshape(image["height"], image["step"])
 
 
-def confusion(bag: str, mcap: Path) -> npt.NDArray[np.int64]:
+def counted(bag: str, mcap: Path) -> npt.NDArray[np.int64]:
     """Count pixels by true class (rows) and found class (columns) over all frames of a drive."""
     found = dict(masks(mcap))
     counts = np.zeros((len(CLASSES), len(CLASSES)), np.int64)
     with closing(open_source(bag, topics=["/camera/labels"])) as source:
         for frame in source.frames():
-            truth = to_array(frame.image).astype(np.int64)
+            truth = to_array(frame.image).astype(np.uint8)
             mask = found.get(frame.capture_time_ns)
             if mask is None:
                 sys.exit(f"{mcap} has no mask for the frame of {bag} captured at {frame.capture_time_ns} ns")
-            counts += np.bincount((truth * len(CLASSES) + mask).ravel(), minlength=counts.size).reshape(counts.shape)
+            counts += confusion(mask, truth, len(CLASSES))
     return counts
 
 
@@ -59,14 +60,12 @@ def main() -> int:
     parser.add_argument("--require-iou", type=float, default=0.0)
     options = parser.parse_args()
     pairs = [pair.rpartition("=") for pair in options.pairs]
-    counts = np.sum([confusion(bag, Path(mcap)) for bag, _, mcap in pairs], axis=0)
-    union = counts.sum(axis=0) + counts.sum(axis=1) - counts.diagonal()
-    scores = {info.name: counts[n, n] / union[n] for n, info in enumerate(CLASSES) if union[n]}
-    for name, score in scores.items():
+    counts = np.sum([counted(bag, Path(mcap)) for bag, _, mcap in pairs], axis=0)
+    scores = report(counts, [info.name for info in CLASSES])
+    for name, score in scores.per_class.items():
         print(f"  {name:12} {score:.3f}")
-    mean = float(np.mean(list(scores.values())))
-    print(f"mean IoU over {len(scores)} classes: {mean:.3f} (required: {options.require_iou:.2f})")
-    return 0 if mean >= options.require_iou else 1
+    print(f"mean IoU over {len(scores.per_class)} classes: {scores.mean_iou:.3f} (required: {options.require_iou:.2f})")
+    return 0 if scores.mean_iou >= options.require_iou else 1
 
 
 if __name__ == "__main__":

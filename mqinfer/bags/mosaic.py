@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from mqinfer.bags.demosaic import PATTERNS
 from mqinfer.bags.frame import RawImage
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["PATTERNS", "make_mosaic", "raw_image"]
+__all__ = ["make_mosaic", "raw_image"]
 
-PATTERNS = ("rggb", "bggr", "gbrg", "grbg")
 _CHANNEL = {"r": 0, "g": 1, "b": 2}
 
 
-def make_mosaic(picture: npt.NDArray[np.generic], pattern: str) -> npt.NDArray[np.generic]:
+def make_mosaic(picture: npt.NDArray[np.unsignedinteger], pattern: str) -> npt.NDArray[np.unsignedinteger]:
     """Keep of each pixel the one channel that its filter lets through.
 
     Args:
-        picture: RGB of any dtype, shape [H,W,3].
+        picture: RGB of any unsigned dtype, shape [H,W,3].
         pattern: Filters of the top-left 2x2 pixels, row by row, as ROS names them: one of `PATTERNS`.
 
     Returns:
@@ -49,7 +49,7 @@ def raw_image(picture: npt.NDArray[np.uint8], encoding: str, bits: int = 16) -> 
     """
     pattern, depth = encoding.removeprefix("bayer_")[:4], encoding.removeprefix("bayer_")[4:]
     if encoding in {"rgb8", "mono8"}:
-        pixels: npt.NDArray[np.generic] = np.ascontiguousarray(picture)
+        pixels: npt.NDArray[np.unsignedinteger] = np.ascontiguousarray(picture)
     elif encoding.startswith("bayer_") and depth == "8":
         pixels = make_mosaic(picture, pattern)
     elif encoding.startswith("bayer_") and depth == "16" and 8 <= bits <= 16:
@@ -63,7 +63,7 @@ def raw_image(picture: npt.NDArray[np.uint8], encoding: str, bits: int = 16) -> 
     return RawImage(encoding, height, width, pixels.nbytes // height, is_bigendian=False, data=pixels.tobytes())
 
 
-def _deepen(mosaic: npt.NDArray[np.generic], bits: int) -> npt.NDArray[np.uint16]:
+def _deepen(mosaic: npt.NDArray[np.unsignedinteger], bits: int) -> npt.NDArray[np.uint16]:
     """Stretch 0..255 to 0..2^bits-1, rounded to the nearest, little-endian."""
     full = (1 << bits) - 1
     return ((mosaic.astype(np.uint32) * full + 127) // 255).astype("<u2")

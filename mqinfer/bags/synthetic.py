@@ -20,7 +20,7 @@ from mqinfer.bags.scenery.things import Building, Lamp, Tree, draw_building, dra
 from mqinfer.bags.scenery.world import Thing, World
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["CLASSES", "Label", "Scene", "SyntheticDrive", "render"]
+__all__ = ["CLASSES", "Label", "Scene", "SyntheticDrive"]
 
 _SOILS = ((98.0, 124.0, 62.0), (116.0, 130.0, 70.0), (132.0, 120.0, 84.0), (84.0, 112.0, 58.0))
 
@@ -134,9 +134,3 @@ def _draw(canvas: Canvas, thing: Thing, position: float) -> None:
             draw_lamp(canvas, thing, position)
         case Car():
             draw_car(canvas, thing, position)
-
-
-def render(seed: int, index: int, width: int = 968, height: int = 608) -> tuple[Pixels, Pixels]:
-    """Render one frame of one drive as (picture uint8 [H,W,3], mask uint8 [H,W])."""
-    scene = SyntheticDrive(seed, width, height).scene(index)
-    return scene.picture, scene.mask

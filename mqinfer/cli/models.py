@@ -22,6 +22,8 @@ def build(
     verbose: Verbose = False,
 ) -> None:
     """Build the networks of the field into a model repository; what is there already is left alone."""
+    from mqinfer.bags.lessons import lesson_drive, lessons_key
+    from mqinfer.bags.synthetic import CLASSES
     from mqinfer.models import zoo
 
     set_up_logging(verbose=verbose)
@@ -29,5 +31,6 @@ def build(
         for name, purpose in zoo.catalogue().items():
             typer.echo(f"{name:40} {purpose}")
         return
-    for built in zoo.build(directory, model, progress=typer.echo):
+    lessons = zoo.Lessons(lesson_drive, CLASSES, lessons_key())
+    for built in zoo.build(directory, model, lessons=lessons, progress=typer.echo):
         typer.echo(f"{built.path}")

@@ -4,37 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from mqinfer.bags.opencv import opencv
 from mqinfer.bags.scenery.camera import Floats, View
-from mqinfer.protocol.errors import MissingExtra
 
-if TYPE_CHECKING:
-    from types import ModuleType
-
-__all__ = ["Canvas", "Colour", "Pixels", "opencv"]
+__all__ = ["Canvas", "Colour", "Pixels"]
 
 Pixels = npt.NDArray[np.uint8]
 Colour = tuple[float, float, float]
 
 _SHIFT = 3  # fractional bits of the coordinates handed to OpenCV
 _FARTHEST_PIXEL = 20_000  # beyond it OpenCV's fixed-point coordinates would overflow
-
-
-def opencv() -> ModuleType:
-    """Import OpenCV.
-
-    Raises:
-        MissingExtra: It is not installed.
-    """
-    try:
-        import cv2
-    except ImportError as error:
-        raise MissingExtra.of("opencv-python-headless", "edge") from error
-    return cv2
 
 
 @dataclass(frozen=True, slots=True, eq=False)

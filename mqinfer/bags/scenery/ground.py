@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mqinfer.bags.opencv import opencv
 from mqinfer.bags.scenery.camera import Floats
-from mqinfer.bags.scenery.canvas import Canvas, Colour, Pixels, opencv
+from mqinfer.bags.scenery.canvas import Canvas, Colour, Pixels
 from mqinfer.bags.scenery.labels import Label
 from mqinfer.bags.scenery.light import Hour
 
 __all__ = ["Ground", "Layout", "draw_ground", "draw_sky"]
 
 _STATIONS = np.geomspace(2.5, 390, 64)  # metres ahead at which the road's edges are sampled
-_MARKED_M = 75.0  # beyond it lane marks are thinner than a pixel
+_MARKED_M = 60.0  # beyond it lane marks are thinner than a pixel
 _ASPHALT: Colour = (104, 104, 108)
 _PAINT: Colour = (232, 232, 226)
 _YELLOW: Colour = (222, 190, 92)

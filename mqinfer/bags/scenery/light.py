@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mqinfer.bags.scenery.canvas import Colour, Pixels, opencv
+from mqinfer.bags.opencv import opencv
+from mqinfer.bags.scenery.canvas import Colour, Pixels
 
 __all__ = ["HOURS", "Hour", "Sensor", "clouds"]
 

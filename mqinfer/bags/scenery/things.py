@@ -168,8 +168,8 @@ def draw_lamp(canvas: Canvas, lamp: Lamp, position: float) -> None:
     ahead = lamp.reach - position
     inward = -1.0 if lamp.right > 0 else 1.0
     reach, top = lamp.right + 1.9 * inward, lamp.height
-    post = [(lamp.right - 0.13, 0), (lamp.right + 0.13, 0), (lamp.right + 0.1, top), (lamp.right - 0.1, top)]
-    arm = [(lamp.right, top), (lamp.right, top - 0.2), (reach, top + 0.2), (reach, top + 0.4)]
-    head = [(reach - 0.5, top + 0.15), (reach + 0.5, top + 0.15), (reach + 0.4, top + 0.5), (reach - 0.4, top + 0.5)]
+    post = [(lamp.right - 0.17, 0), (lamp.right + 0.17, 0), (lamp.right + 0.13, top), (lamp.right - 0.13, top)]
+    arm = [(lamp.right, top), (lamp.right, top - 0.3), (reach, top + 0.1), (reach, top + 0.4)]
+    head = [(reach - 0.55, top + 0.1), (reach + 0.55, top + 0.1), (reach + 0.4, top + 0.5), (reach - 0.4, top + 0.5)]
     quads = np.array([[(ahead, right, up) for right, up in quad] for quad in (post, arm, head)])
     canvas.paint(quads, _METAL, Label.POLE)

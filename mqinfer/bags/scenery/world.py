@@ -185,6 +185,6 @@ def _plant(rng: np.random.Generator, reach: float, right: float, trunk: float) -
 
 
 def _in_sight(thing: Thing, position: float) -> bool:
-    limits = {Building: (1.3, 140.0), Tree: (2.2, 130.0), Lamp: (2.2, 55.0), Car: (2.0, 95.0)}
+    limits = {Building: (1.3, 140.0), Tree: (2.2, 130.0), Lamp: (2.2, 46.0), Car: (2.0, 95.0)}
     nearest, farthest = limits[type(thing)]
     return nearest < thing.reach - position < farthest

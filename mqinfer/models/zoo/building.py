@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from mqinfer.models.zoo.catalogue import CATALOGUE, Entry
-from mqinfer.models.zoo.training import TrainingPlan, train
+from mqinfer.models.zoo.catalogue import CATALOGUE, Entry, Trained
+from mqinfer.models.zoo.training import Lessons, TrainingPlan, train
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 
@@ -18,7 +18,6 @@ __all__ = ["BuiltModel", "build", "catalogue"]
 
 _PLAN = TrainingPlan()
 _KEY_FILE = "zoo.key"
-_BAGS = Path(__file__).parents[2] / "bags"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,56 +41,67 @@ def catalogue() -> Mapping[str, str]:
 
 
 def build(
-    directory: Path, names: Sequence[str] | None = None, *, progress: Callable[[str], None] = lambda _: None
+    directory: Path,
+    names: Sequence[str] | None = None,
+    *,
+    lessons: Lessons | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> list[BuiltModel]:
     """Build models into a repository.
 
     Args:
         directory: The repository.
         names: Which; None for all.
+        lessons: What the trained ones learn from; not needed for the others.
         progress: Told what happens, in lines.
 
     Raises:
-        ConfigError: There is no such model.
+        ConfigError: There is no such model, or it is a trained one and there are no lessons.
         MissingExtra: TensorFlow, tf2onnx or onnx is not installed.
     """
     unknown = sorted(set(names or ()) - set(CATALOGUE))
     if unknown:
         raise ConfigError(f"the zoo has no {', '.join(unknown)}; it has {', '.join(CATALOGUE)}")
-    return [_build_one(directory, name, CATALOGUE[name], progress) for name in names or CATALOGUE]
+    return [_build_one(directory, name, CATALOGUE[name], lessons, progress) for name in names or CATALOGUE]
 
 
-def _build_one(directory: Path, name: str, entry: Entry, progress: Callable[[str], None]) -> BuiltModel:
-    folder, key = directory / name, _key(entry)
+def _build_one(
+    directory: Path, name: str, entry: Entry, lessons: Lessons | None, progress: Callable[[str], None]
+) -> BuiltModel:
+    if entry.trained and lessons is None:
+        raise ConfigError(f"{name} is trained while it is built; pass the lessons to train it on, or build others")
+    needed = lessons if entry.trained else None
+    folder, key = directory / name, _key(entry, needed)
     key_file = folder / _KEY_FILE
     if key_file.is_file() and key_file.read_text() == key:
         return BuiltModel(name, folder, fresh=False)
-    weights = _weights(directory, progress) if entry.trained else None
+    trained = _trained(directory, needed, progress) if needed else None
     progress(f"building {name}: {entry.purpose}")
     version = folder / "1"
     shutil.rmtree(version, ignore_errors=True)
     version.mkdir(parents=True)
-    entry.write(weights, version)
-    (folder / "model.toml").write_text(_config(entry))
+    entry.write(trained, version)
+    (folder / "model.toml").write_text(_config(entry, needed))
     key_file.write_text(key)  # last, so that a build that was interrupted is done again
     return BuiltModel(name, folder, fresh=True)
 
 
-def _weights(directory: Path, progress: Callable[[str], None]) -> Path:
+def _trained(directory: Path, lessons: Lessons, progress: Callable[[str], None]) -> Trained:
     """Train once for all models that stand on the same weights."""
-    key = _digest([*_own_files("training.py", "drive_net.py", "layers.py"), *_scenery()], repr(astuple(_PLAN)))
+    own = [Path(__file__).parent / name for name in ("training.py", "drive_net.py", "layers.py")]
+    key = _digest(own, repr(astuple(_PLAN)) + lessons.key)
     path = directory / "drive_segmentation" / f"{key[:16]}.weights.h5"
     if not path.is_file():
         progress("training on synthetic drives (minutes, once)")
         part = path.with_name(f"part-{path.name}")
-        train(_PLAN, part, progress)
+        train(lessons, _PLAN, part, progress)
         part.rename(path)
-    return path
+    return Trained(path, len(lessons.classes))
 
 
-def _key(entry: Entry) -> str:
+def _key(entry: Entry, lessons: Lessons | None) -> str:
     files = sorted(Path(__file__).parent.glob("*.py"))
-    return _digest([*files, *(_scenery() if entry.trained else ())], _config(entry))
+    return _digest(files, _config(entry, lessons) + (lessons.key if lessons else ""))
 
 
 def _digest(files: Iterable[Path], more: str) -> str:
@@ -101,16 +111,9 @@ def _digest(files: Iterable[Path], more: str) -> str:
     return digest.hexdigest()
 
 
-def _own_files(*names: str) -> list[Path]:
-    return [Path(__file__).parent / name for name in names]
-
-
-def _scenery() -> list[Path]:
-    return [_BAGS / "synthetic.py", *sorted((_BAGS / "scenery").glob("*.py"))]
-
-
-def _config(entry: Entry) -> str:
-    return entry.config + "".join(map(_class_table, entry.classes))
+def _config(entry: Entry, lessons: Lessons | None) -> str:
+    classes = lessons.classes if lessons else entry.classes
+    return entry.config + "".join(map(_class_table, classes))
 
 
 def _class_table(info: ClassInfo) -> str:

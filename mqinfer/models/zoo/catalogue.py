@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqinfer.bags.synthetic import CLASSES
-from mqinfer.models.zoo import drive_segmentation, seeds
+from mqinfer.models.zoo import drive_segmentation, seeds, small_models
 from mqinfer.protocol.card import ClassInfo
 
-__all__ = ["CATALOGUE", "Entry"]
+__all__ = ["CATALOGUE", "Entry", "Trained"]
 
 _CITYSCAPES = tuple(
     ClassInfo(name, colour)
@@ -40,35 +39,47 @@ _CITYSCAPES = tuple(
 
 
 @dataclass(frozen=True, slots=True)
+class Trained:
+    """What training left: a file of weights, and how many classes they tell apart."""
+
+    weights: Path
+    classes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One model of the zoo.
 
     Attributes:
         purpose: What it is, in a line.
-        write: Writes the version folder; gets the trained weights where `trained`, else None.
-        trained: Whether it stands on the weights that are trained on synthetic drives.
+        write: Fills the version folder; gets what was trained where `trained`, else None.
+        trained: Whether it stands on the weights that are trained on synthetic drives; its classes are the drives'.
         config: Top of its `model.toml`.
         classes: Of its mask.
     """
 
     purpose: str
-    write: Callable[[Path | None, Path], None]
+    write: Callable[[Trained | None, Path], None]
     trained: bool = False
     config: str = ""
     classes: tuple[ClassInfo, ...] = ()
 
 
-def _trained(write: Callable[[Path, Path], None]) -> Callable[[Path | None, Path], None]:
-    def checked(weights: Path | None, folder: Path) -> None:
-        if weights is None:
+def _trained(write: Callable[[Path, int, Path], None]) -> Callable[[Trained | None, Path], None]:
+    def checked(trained: Trained | None, folder: Path) -> None:
+        if trained is None:
             raise ValueError("a trained model needs its weights")
-        write(weights, folder)
+        write(trained.weights, trained.classes, folder)
 
     return checked
 
 
-def _untrained(write: Callable[[Path], None]) -> Callable[[Path | None, Path], None]:
+def _untrained(write: Callable[[Path], None]) -> Callable[[Trained | None, Path], None]:
     return lambda _, folder: write(folder)
+
+
+def _small(write: Callable[[Path], None]) -> Callable[[Trained | None, Path], None]:
+    return lambda _, folder: write(folder / "model.onnx")
 
 
 _ALONE = "max_batch_size = 1  # a large picture gains nothing from a batch on a CPU\n"
@@ -85,21 +96,18 @@ CATALOGUE: Mapping[str, Entry] = {
         _trained(drive_segmentation.write_graph),
         trained=True,
         config=_DRIVE,
-        classes=CLASSES,
     ),
     "drive_segmentation_savedmodel": Entry(
         "the same as a SavedModel",
         _trained(drive_segmentation.write_saved),
         trained=True,
         config=_DRIVE,
-        classes=CLASSES,
     ),
     "drive_segmentation_onnx": Entry(
         "the same as ONNX",
         _trained(drive_segmentation.write_onnx_file),
         trained=True,
         config=_DRIVE,
-        classes=CLASSES,
     ),
     "mobilenet_v3_small_968_608_os8": Entry(
         "MobileNetV3-small, output stride 8, 968x608, frozen graph, random weights",
@@ -125,5 +133,14 @@ CATALOGUE: Mapping[str, Entry] = {
         config=_ALONE,
         classes=_CITYSCAPES,
     ),
+    "classifier_224": Entry(
+        "MobileNetV2 classifier at half width, 3x224x224, ONNX, random weights",
+        _small(small_models.write_classifier_224),
+    ),
+    "small_16": Entry("one dense layer of 16, ONNX, for measurements", _small(small_models.write_small_16)),
+    "frame_mask": Entry(
+        "968x608 picture to a mask for next to no work, ONNX, for measurements", _small(small_models.write_frame_mask)
+    ),
+    "vae_like": Entry("convolutional autoencoder, ONNX, for measurements", _small(small_models.write_vae_like)),
 }
 """Every model by its name in the repository."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mqinfer.bags.synthetic import CLASSES
 from mqinfer.models.zoo.drive_net import drive_net
 from mqinfer.models.zoo.export import Inference, write_frozen_graph, write_onnx, write_saved_model
 from mqinfer.models.zoo.layers import tensorflow
@@ -16,24 +15,24 @@ HEIGHT, WIDTH = 608, 968
 _SHAPE = (None, HEIGHT, WIDTH, 3)
 
 
-def write_graph(weights: Path, folder: Path) -> None:
+def write_graph(weights: Path, classes: int, folder: Path) -> None:
     """Write `model.pb`."""
-    write_frozen_graph(_inference(_load(weights)), _SHAPE, "uint8", folder / "model.pb")
+    write_frozen_graph(_inference(_load(weights, classes)), _SHAPE, "uint8", folder / "model.pb")
 
 
-def write_saved(weights: Path, folder: Path) -> None:
+def write_saved(weights: Path, classes: int, folder: Path) -> None:
     """Write `model.savedmodel`."""
-    model = _load(weights)
+    model = _load(weights, classes)
     write_saved_model(_inference(model), _SHAPE, "uint8", folder / "model.savedmodel", model)
 
 
-def write_onnx_file(weights: Path, folder: Path) -> None:
+def write_onnx_file(weights: Path, classes: int, folder: Path) -> None:
     """Write `model.onnx`."""
-    write_onnx(_inference(_load(weights)), _SHAPE, "uint8", folder / "model.onnx")
+    write_onnx(_inference(_load(weights, classes)), _SHAPE, "uint8", folder / "model.onnx")
 
 
-def _load(weights: Path) -> Any:
-    model = drive_net(HEIGHT // 2, WIDTH // 2, len(CLASSES))
+def _load(weights: Path, classes: int) -> Any:
+    model = drive_net(HEIGHT // 2, WIDTH // 2, classes)
     model.load_weights(weights)
     return model
 

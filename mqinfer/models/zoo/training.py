@@ -1,28 +1,48 @@
-"""Trains `drive_segmentation` on synthetic drives: minutes on two cores, from nothing but a seed."""
+"""Trains `drive_segmentation` on synthetic drives: minutes on two cores, from nothing but a seed.
+
+Where the drives come from is the caller's business (`mqinfer.bags.lessons` for the command): models and bags do not
+know each other.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.bags.synthetic import CLASSES, SyntheticDrive
 from mqinfer.models.zoo.drive_net import drive_net
 from mqinfer.models.zoo.layers import keras, tensorflow
+from mqinfer.protocol.card import ClassInfo
 
-__all__ = ["TrainingPlan", "train"]
+__all__ = ["Lessons", "TrainingPlan", "train"]
 
 log = logging.getLogger("mqinfer.models")
 Pixels = npt.NDArray[np.uint8]
-_FULL = (608, 968)
 _SEED = 20_000
 """First seed of the drives to learn from; held-out drives have seeds far from these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """What there is to learn from.
+
+    Attributes:
+        drive: From a seed to the pictures (RGB uint8 [H,W,3]) and masks (uint8 [H,W]) of one drive, as many as are
+            asked for, all of one size.
+        classes: What the numbers in the masks mean.
+        key: Another one whenever the drives have become others.
+    """
+
+    drive: Callable[[int], Iterator[tuple[Pixels, Pixels]]]
+    classes: tuple[ClassInfo, ...]
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +66,11 @@ class TrainingPlan:
     rate: float = 4e-3
 
 
-def train(plan: TrainingPlan, weights: Path, progress: Callable[[str], None]) -> None:
+def train(lessons: Lessons, plan: TrainingPlan, weights: Path, progress: Callable[[str], None]) -> None:
     """Learn, and write the weights (`.weights.h5`).
 
     Args:
+        lessons: What from.
         plan: How much.
         weights: File to write.
         progress: Told what happens, in lines.
@@ -59,34 +80,23 @@ def train(plan: TrainingPlan, weights: Path, progress: Callable[[str], None]) ->
     """
     started = time.monotonic()
     keras().utils.set_random_seed(7)
-    pictures, masks = _render(plan)
+    pictures, masks = _render(lessons, plan)
     progress(f"rendered {len(pictures)} frames of {plan.drives} drives in {time.monotonic() - started:.0f} s")
-    model = drive_net(*plan.crop, len(CLASSES))
-    _fit(model, plan, pictures, masks, progress)
+    model = drive_net(*plan.crop, len(lessons.classes))
+    _fit(model, plan, (pictures, masks), _class_weights(masks, len(lessons.classes)), progress)
     weights.parent.mkdir(parents=True, exist_ok=True)
     model.save_weights(weights)
     progress(f"trained in {time.monotonic() - started:.0f} s")
 
 
-def _render(plan: TrainingPlan) -> tuple[Pixels, Pixels]:
-    """Render frames as the edge will see them: through a mosaic and back, then halved."""
+def _render(lessons: Lessons, plan: TrainingPlan) -> tuple[Pixels, Pixels]:
+    """Collect pictures and masks, halved: the exported network halves its input too."""
     pictures, masks = [], []
     for drive in range(plan.drives):
-        scenes = SyntheticDrive(_SEED + drive, _FULL[1], _FULL[0], rate=1 / 4)
-        for index in range(plan.frames):
-            scene = scenes.scene(index)
-            pictures.append(_halve(_through_mosaic(scene.picture)))
-            masks.append(scene.mask[::2, ::2])
+        for picture, mask in islice(lessons.drive(_SEED + drive), plan.frames):
+            pictures.append(_halve(picture))
+            masks.append(mask[::2, ::2])
     return np.stack(pictures), np.stack(masks)
-
-
-def _through_mosaic(picture: Pixels) -> Pixels:
-    from mqinfer.bags.demosaic import demosaic
-
-    mosaic = picture[..., 1].copy()
-    mosaic[::2, ::2] = picture[::2, ::2, 0]
-    mosaic[1::2, 1::2] = picture[1::2, 1::2, 2]
-    return np.asarray(demosaic(mosaic, "rggb"), np.uint8)
 
 
 def _halve(picture: Pixels) -> Pixels:
@@ -95,13 +105,19 @@ def _halve(picture: Pixels) -> Pixels:
     return np.asarray(fit(picture, picture.shape[1] // 2, picture.shape[0] // 2), np.uint8)
 
 
-def _fit(model: Any, plan: TrainingPlan, pictures: Pixels, masks: Pixels, progress: Callable[[str], None]) -> None:
+def _fit(
+    model: Any,
+    plan: TrainingPlan,
+    data: tuple[Pixels, Pixels],
+    class_weights: npt.NDArray[np.float32],
+    progress: Callable[[str], None],
+) -> None:
     tf = tensorflow()
     schedule = keras().optimizers.schedules.CosineDecay(
         plan.rate / 20, plan.steps, alpha=0.01, warmup_target=plan.rate, warmup_steps=plan.steps // 20
     )
     optimizer = keras().optimizers.AdamW(schedule, weight_decay=1e-3)
-    weights = tf.constant(_class_weights(masks))
+    weights = tf.constant(class_weights)
 
     @tf.function(jit_compile=False)  # type: ignore[untyped-decorator]  # TensorFlow ships no types
     def step(picture: Any, mask: Any) -> Any:
@@ -115,14 +131,14 @@ def _fit(model: Any, plan: TrainingPlan, pictures: Pixels, masks: Pixels, progre
 
     rng = np.random.default_rng(7)
     for number in range(plan.steps):
-        loss = step(*_crops(rng, plan, pictures, masks))
+        loss = step(*_crops(rng, plan, *data))
         if number % 100 == 99:
             progress(f"step {number + 1} of {plan.steps}, loss {float(loss):.3f}")
 
 
-def _class_weights(masks: Pixels) -> npt.NDArray[np.float32]:
+def _class_weights(masks: Pixels, classes: int) -> npt.NDArray[np.float32]:
     """Weigh rare classes up, by the root of their rarity: poles, lane marks and cars are few pixels."""
-    shares = np.bincount(masks.ravel(), minlength=len(CLASSES)) / masks.size
+    shares = np.bincount(masks.ravel(), minlength=classes) / masks.size
     weights = np.sqrt(0.05 / np.maximum(shares, 1e-4))
     return np.clip(weights, 0.5, 6.0).astype(np.float32)
 
