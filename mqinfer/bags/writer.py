@@ -47,13 +47,13 @@ class BagWriter:
     """Writes images of any encoding on any topic; a context manager, complete once it is left.
 
     Args:
-        path: A file that does not exist yet for `bag`, a directory that does not exist yet otherwise.
+        path: New: a file whose name ends in `.bag` for `bag`, otherwise a directory whose name does not.
         storage: `bag` for ROS 1; `mcap` or `sqlite3` for ROS 2.
         compression: None, or for ROS 1 `lz4` or `bz2` (of chunks), for ROS 2 `zstd` (of the whole file for sqlite3,
             of chunks for mcap).
 
     Raises:
-        ConfigError: No such storage, or it can't compress so.
+        ConfigError: No such storage, it can't compress so, or the path's name is that of the other kind.
         SourceError: The path exists already or can't be written.
         MissingExtra: rosbags is not installed.
     """
@@ -67,6 +67,8 @@ class BagWriter:
         self._ros1 = storage == "bag"
         store = typesys.Stores.ROS1_NOETIC if self._ros1 else typesys.Stores.ROS2_HUMBLE
         self._types: Any = typesys.get_typestore(store)
+        if self._ros1 != (self._path.suffix == ".bag"):  # readers tell the two apart by it
+            raise ConfigError(f"{self._path}: the name of a ROS 1 bag ends in .bag, that of a ROS 2 folder does not")
         with _mapped(self._path):
             if self._path.exists():
                 raise FileExistsError(self._path)

@@ -1,0 +1,179 @@
+"""Building the zoo into a repository: what is trained, what is exported, and what is left alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer.models.loading import load_model
+from mqinfer.models.repository import Repository
+from mqinfer.models.zoo import Lessons, building, catalogue
+from mqinfer.models.zoo.training import TrainingPlan
+from mqinfer.protocol.card import ClassInfo
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.errors import ConfigError, MissingExtra
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+DRIVES = ["drive_segmentation", "drive_segmentation_savedmodel", "drive_segmentation_onnx"]
+SMALL = ["classifier_224", "small_16", "frame_mask", "vae_like"]
+CLASSES = (ClassInfo("sky", (70, 130, 180)), ClassInfo("road", (128, 64, 128)))
+FRAME = (608, 968)
+
+
+def horizon(seed: int, height: int = 128, width: int = 128) -> Iterator[tuple[Pixels, Pixels]]:
+    """Blue sky over a dark road, with a horizon that moves: a lesson that is learned in a few steps."""
+    rng = np.random.default_rng(seed)
+    while True:
+        mask = np.zeros((height, width), np.uint8)
+        mask[int(rng.integers(height // 3, height // 2)) :] = 1
+        colours = np.array([(80, 140, 230), (60, 50, 50)])[mask]
+        yield np.clip(colours + rng.normal(0, 4, colours.shape), 0, 255).astype(np.uint8), mask
+
+
+LESSONS = Lessons(horizon, CLASSES, "horizon 1")
+PLAN = TrainingPlan(drives=4, frames=2, crop=(64, 64), batch=2, steps=60, rate=1e-2)
+
+
+@pytest.fixture(scope="module")
+def drives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A repository with the trained network in its three formats, trained briefly on the horizon."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(building, "_PLAN", PLAN)
+        path = tmp_path_factory.mktemp("zoo")
+        built = building.build(path, DRIVES, lessons=LESSONS)
+        assert [model.fresh for model in built] == [True] * 3
+        yield path
+
+
+@pytest.mark.slow
+def test_three_formats_agree(drives: Path) -> None:
+    """Frozen graph, SavedModel and ONNX give one mask, and it is the right one, horizon and all."""
+    picture, truth = next(horizon(99, *FRAME))
+    masks = {}
+    for found in Repository(drives).models():
+        model = load_model(found, device="cpu")
+        (spec,) = model.backend.inputs
+        assert (spec.name, spec.datatype, spec.shape[1:]) == ("input", Datatype.UINT8, (*FRAME, 3))
+        assert model.card.classes == CLASSES
+        assert model.card.image is not None
+        assert (model.card.image.width, model.card.image.height) == (968, 608)
+        masks[found.name] = model.backend.infer({"input": picture[None]})["output"]
+        model.backend.close()
+    assert set(masks) == set(DRIVES)
+    first = masks[DRIVES[0]]
+    assert first.shape == (1, *FRAME)
+    assert first.dtype == np.uint8
+    assert (first[0] == truth).mean() > 0.98
+    for mask in masks.values():
+        assert (mask == first).mean() > 0.9999
+
+
+@pytest.mark.slow
+def test_weights_are_trained_once(drives: Path) -> None:
+    """Built again, nothing happens; with one model lost, it is exported from the same weights."""
+    told: list[str] = []
+    assert not any(model.fresh for model in building.build(drives, DRIVES, lessons=LESSONS, progress=told.append))
+    assert told == []
+    (drives / DRIVES[2] / "zoo.key").unlink()
+    built = building.build(drives, DRIVES, lessons=LESSONS, progress=told.append)
+    assert [model.fresh for model in built] == [False, False, True]
+    assert len(told) == 1
+    assert told[0].startswith("building drive_segmentation_onnx")
+
+
+@pytest.mark.slow
+def test_other_lessons_other_network(drives: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lessons with another key make the model anew."""
+    monkeypatch.setattr(building, "train", lambda *_: pytest.fail("trained"))
+    other = Lessons(horizon, CLASSES, "horizon 2")
+    with pytest.raises(pytest.fail.Exception, match="trained"):
+        building.build(drives, DRIVES[:1], lessons=other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_mobilenet_graphs(size: str, tmp_path: Path) -> None:
+    """The frozen graphs take and give what the seeds' do, and their files are as large, to a tenth."""
+    name = f"mobilenet_v3_{size}_968_608_os8"
+    building.build(tmp_path, [name])
+    (found,) = Repository(tmp_path).models()
+    assert found.path.stat().st_size == pytest.approx({"small": 4.6e6, "large": 8.6e6}[size], rel=0.1)
+    model = load_model(found, device="cpu")
+    assert [(spec.name, spec.datatype, spec.shape) for spec in model.backend.inputs] == [
+        ("input", Datatype.UINT8, (1, *FRAME, 3))
+    ]
+    mask = model.backend.infer({"input": np.zeros((1, *FRAME, 3), np.uint8)})["output"]
+    assert mask.shape == (1, *FRAME)
+    assert mask.dtype == np.uint8
+    assert mask.max() < 19 == len(model.card.classes)
+    model.backend.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "megabytes"), [("mobilenetv3_large_os8_deeplabv3plus", 49.7), ("encoder_decoder_2048_1024", 29.4)]
+)
+def test_large_saved_models(name: str, megabytes: float, tmp_path: Path) -> None:
+    """Picture in, logits of 19 classes at full size out; folders as large as the seeds', to a tenth. Not run: 4 s."""
+    building.build(tmp_path, [name])
+    (found,) = Repository(tmp_path).models()
+    size = sum(file.stat().st_size for file in found.path.rglob("*") if file.is_file())
+    assert size == pytest.approx(megabytes * 1e6, rel=0.1)
+    model = load_model(found, device="cpu")
+    assert [(spec.name, spec.datatype, spec.shape) for spec in model.backend.inputs] == [
+        ("input", Datatype.UINT8, (-1, 1024, 2048, 3))
+    ]
+    assert [(spec.datatype, spec.shape[-3:]) for spec in model.backend.outputs] == [(Datatype.FP32, (1024, 2048, 19))]
+    model.backend.close()
+
+
+def test_small_models_are_served(tmp_path: Path) -> None:
+    """The ONNX models for measurements need no TensorFlow, and load from the repository."""
+    assert all(model.fresh for model in building.build(tmp_path, SMALL))
+    found = Repository(tmp_path).models()
+    assert {each.name for each in found} == set(SMALL)
+    for each in found:
+        model = load_model(each, device="cpu")
+        assert model.backend.inputs[0].name == "input"
+        model.backend.close()
+
+
+def test_same_bytes_each_time(tmp_path: Path) -> None:
+    """The small models are the same files wherever they are built."""
+    for place in ("one", "other"):
+        building.build(tmp_path / place, SMALL)
+    for name in SMALL:
+        one, other = (tmp_path / place / name / "1" / "model.onnx" for place in ("one", "other"))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_unknown_model(tmp_path: Path) -> None:
+    """The message names what there is."""
+    with pytest.raises(ConfigError, match="has no resnet; it has drive_segmentation"):
+        building.build(tmp_path, ["resnet"])
+
+
+def test_no_lessons(tmp_path: Path) -> None:
+    """A trained model can't be built without lessons, and says so before anything is done."""
+    with pytest.raises(ConfigError, match="lessons"):
+        building.build(tmp_path, ["drive_segmentation"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_tensorflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the extra; what was begun does not count as built."""
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    for _ in range(2):
+        with pytest.raises(MissingExtra, match=r"mqinfer\[tensorflow\]"):
+            building.build(tmp_path, ["encoder_decoder_2048_1024"])
+
+
+def test_catalogue() -> None:
+    """Every model has a line that says what it is, and a name that a repository takes."""
+    assert set(DRIVES + SMALL) < set(catalogue())
+    assert all(catalogue().values())
