@@ -19,6 +19,7 @@ def tensorflow() -> Any:
         import tensorflow as tf
     except ImportError as error:
         raise MissingExtra.of("tensorflow-cpu", "tensorflow") from error
+    tf.get_logger().setLevel("ERROR")  # its own converters use what it calls deprecated
     return tf
 
 
