@@ -12,7 +12,7 @@ __all__ = ["Backend"]
 
 
 class Backend(Protocol):
-    """A model in memory, ready to run. One caller at a time."""
+    """A model in memory, ready to run. At most `concurrency` callers at a time."""
 
     @property
     def platform(self) -> str:
@@ -25,6 +25,14 @@ class Backend(Protocol):
     @property
     def device(self) -> str:
         """What it really runs on: `cpu`, `cuda:0`, … (never what was merely asked for)."""
+
+    @property
+    def precision(self) -> str:
+        """What it computes in: `fp32`, `bf16`, `fp16`, `int8`."""
+
+    @property
+    def concurrency(self) -> int:
+        """How many calls of `infer` may run at the same time; more than 1 where the engine keeps several streams."""
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

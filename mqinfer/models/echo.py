@@ -30,6 +30,8 @@ class EchoBackend:
     platform = "mqinfer_echo"
     engine = f"mqinfer {__version__}"
     device = "cpu"
+    precision = "fp32"
+    concurrency = 1
 
     def __init__(self, inputs: Sequence[TensorSpec], *, delay_s: float = 0.0, fail_every: int = 0) -> None:
         self.inputs = tuple(inputs)

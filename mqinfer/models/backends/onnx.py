@@ -123,6 +123,8 @@ class OnnxBackend:
     """
 
     platform = "onnx_onnxv1"
+    precision = "fp32"
+    concurrency = 1
 
     def __init__(self, session: Any, engine: str, device: str, path: Path, options: LoadOptions) -> None:
         self._session = session

@@ -92,6 +92,9 @@ class TensorFlowModel:
 class TensorFlowBackend:
     """Runs a loaded model."""
 
+    precision = "fp32"
+    concurrency = 1
+
     def __init__(self, tensorflow: Any, model: TensorFlowModel, device: str) -> None:
         self._tensorflow = tensorflow
         self._path = model.path
