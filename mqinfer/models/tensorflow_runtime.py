@@ -68,7 +68,7 @@ def settle_device(tensorflow: Any, wish: DeviceWish, threads: int) -> str:
 @contextmanager
 def loading(tensorflow: Any, path: Path) -> Iterator[None]:
     """Turn what TensorFlow raises while it loads a model into ModelNotLoadable."""
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped] # its stubs are not installed
+    from google.protobuf.message import DecodeError
 
     foreign = (tensorflow.errors.OpError, DecodeError, OSError, ValueError, TypeError, KeyError, RuntimeError)
     try:
