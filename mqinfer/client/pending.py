@@ -8,19 +8,24 @@ in flight, so the queue is here, where it can be seen and bounded, and not in th
 from __future__ import annotations
 
 import heapq
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mqinfer.client.fleet import Way
+from mqinfer.client.lane import Lane
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.types import InferRequest
 
-__all__ = ["Entry", "PendingTable", "Settle"]
+__all__ = ["Choose", "Entry", "PendingTable", "Settle"]
 
 Settle = Callable[[InferResult], None]
 _SLACK = 64
 """Alarms of settled entries are swept once they outnumber the living by this many."""
+_Channel = tuple[str, str | None]
+"""Model and version: what waits for one need not wait for another."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +41,9 @@ class Entry:
         attempts: How often it was sent.
         bytes_sent: Of all attempts together.
         refused_since: When it was turned away first on this connection, or None.
+        lane: The worker that it was sent to, or None on a model's channel.
+        retry_at: When its last sending counts as unanswered.
+        deaths: Workers that were lost while they had it.
     """
 
     request: InferRequest
@@ -46,6 +54,18 @@ class Entry:
     attempts: int = 0
     bytes_sent: int = 0
     refused_since: float | None = None
+    lane: Lane | None = None
+    retry_at: float = math.inf
+    deaths: int = 0
+
+    @property
+    def channel(self) -> _Channel:
+        """The model and version asked for."""
+        return self.request.model_name, self.request.model_version
+
+
+Choose = Callable[[Entry], Lane | Way]
+"""Says where an entry goes next."""
 
 
 @dataclass(slots=True)
@@ -61,40 +81,68 @@ class PendingTable:
     window: int
     late: int = 0
     retries: int = 0
-    _waiting: OrderedDict[str, Entry] = field(default_factory=OrderedDict)
+    _waiting: dict[_Channel, OrderedDict[str, Entry]] = field(default_factory=dict)
     _in_flight: dict[str, Entry] = field(default_factory=dict)
     _resting: dict[str, Entry] = field(default_factory=dict)
     _alarms: list[tuple[float, int, Literal["expire", "resume"], Entry]] = field(default_factory=list)
     _ticket: int = 0
+    _waiting_count: int = 0
 
     def __len__(self) -> int:
         """Count the requests without an outcome."""
-        return len(self._waiting) + len(self._in_flight) + len(self._resting)
+        return self._waiting_count + len(self._in_flight) + len(self._resting)
 
     @property
     def in_flight(self) -> int:
         """Requests that are sent and unanswered."""
         return len(self._in_flight)
 
+    @property
+    def waiting(self) -> int:
+        """Requests that wait to be sent."""
+        return self._waiting_count
+
+    def waiting_with(self, entry: Entry) -> int:
+        """Count the requests that wait for the same model and version as an entry, with it."""
+        return len(self._waiting.get(entry.channel, ()))
+
     def add(self, entry: Entry) -> None:
         """Take in a request; its deadline runs from now on."""
-        self._waiting[entry.request.id] = entry
+        self._queue(entry)
         self._set_alarm(entry.deadline, "expire", entry)
 
-    def next_to_send(self, now: float) -> Entry | None:
-        """Move the first waiting request into the window, or give None if none waits or the window is full."""
-        if not self._waiting or len(self._in_flight) >= self.window:
+    def next_to_send(self, now: float, choose: Choose = lambda _: Way.SHARED) -> Entry | None:
+        """Move the first waiting request that can go somewhere into the window.
+
+        Args:
+            now: The clock's reading.
+            choose: Says where; the entry's `lane` is set to it. Models take turns.
+
+        Returns:
+            The entry, or None where none waits, none can go anywhere, or the window is full.
+        """
+        if len(self._in_flight) >= self.window:
             return None
-        request_id, entry = self._waiting.popitem(last=False)
-        entry.attempts += 1
-        entry.sent = now
-        self.retries += entry.attempts > 1
-        self._in_flight[request_id] = entry
-        return entry
+        for channel in list(self._waiting):
+            entry = next(iter(self._waiting[channel].values()))
+            way = choose(entry)
+            if way is not Way.WAIT:
+                self._leave_queue(entry)
+                if channel in self._waiting:  # to the end, so that models take turns
+                    self._waiting[channel] = self._waiting.pop(channel)
+                return self._launch(entry, way if isinstance(way, Lane) else None, now)
+        return None
 
     def __contains__(self, request_id: str) -> bool:
         """Tell whether a request has no outcome yet."""
-        return request_id in self._in_flight or request_id in self._resting or request_id in self._waiting
+        return self.entry(request_id) is not None
+
+    def entry(self, request_id: str) -> Entry | None:
+        """Look at a request, without taking it out."""
+        found = self._in_flight.get(request_id) or self._resting.get(request_id)
+        if found:
+            return found
+        return next((queue[request_id] for queue in self._waiting.values() if request_id in queue), None)
 
     def in_flight_entry(self, request_id: str) -> Entry | None:
         """Look at a request that is in flight, without taking it out."""
@@ -108,27 +156,47 @@ class PendingTable:
 
     def rest(self, request_id: str, until: float) -> bool:
         """Take a request out of flight and let it queue again at `until`; False if it is not in flight."""
-        entry = self._in_flight.pop(request_id, None)
+        entry = self._land(request_id)
         if entry is None:
             return False
         self._resting[request_id] = entry
         self._set_alarm(until, "resume", entry)
         return True
 
-    def recall(self) -> int:
-        """Put everything in flight back at the head of the queue, oldest first: the connection was lost.
+    def requeue(self, request_id: str) -> bool:
+        """Put a request in flight back at the head of its queue, to be sent elsewhere; False if it isn't in flight."""
+        entry = self._land(request_id)
+        if entry is None:
+            return False
+        self._queue(entry, first=True)
+        return True
 
-        On the next one all patience begins anew, since workers may need as long as clients to be there again.
+    def recall(self, lane: Lane | None = None) -> list[Entry]:
+        """Put what is in flight back at the head of the queue, oldest first.
+
+        Args:
+            lane: Only what was sent to this worker: it is lost. None for everything: the connection was lost; on the
+                next one all patience begins anew, since workers may need as long as clients to be there again.
+
+        Returns:
+            The entries.
         """
-        recalled = len(self._in_flight)
-        for store in (self._in_flight, self._resting, self._waiting):
-            for entry in store.values():
+        recalled = [entry for entry in self._in_flight.values() if lane is None or entry.lane is lane]
+        for entry in reversed(recalled):
+            self.requeue(entry.request.id)
+        if lane is None:
+            queued = [entry for queue in self._waiting.values() for entry in queue.values()]
+            for entry in (*queued, *self._resting.values()):
                 entry.refused_since = None
-        for request_id, entry in reversed(self._in_flight.items()):
-            self._waiting[request_id] = entry
-            self._waiting.move_to_end(request_id, last=False)
-        self._in_flight.clear()
         return recalled
+
+    def overdue(self, now: float) -> list[Entry]:
+        """List what is in flight and got no reply in the time of one attempt."""
+        return [entry for entry in self._in_flight.values() if entry.retry_at <= now]
+
+    def next_overdue(self) -> float:
+        """Tell when the next entry in flight is overdue; infinite where none is in flight."""
+        return min((entry.retry_at for entry in self._in_flight.values()), default=math.inf)
 
     def next_alarm(self) -> float | None:
         """Tell when `wake` has something to do next."""
@@ -142,22 +210,58 @@ class PendingTable:
             request_id = entry.request.id
             if action == "expire" and self._remove(request_id):
                 expired.append(entry)
-            elif action == "resume" and request_id in self._resting:
-                self._waiting[request_id] = self._resting.pop(request_id)
+            elif action == "resume" and self._resting.pop(request_id, None):
+                self._queue(entry)
         return expired
 
     def drain(self) -> list[Entry]:
         """Take out everything: the client is closing."""
-        left = [*self._in_flight.values(), *self._resting.values(), *self._waiting.values()]
-        for store in (self._in_flight, self._resting, self._waiting, self._alarms):
+        queued = [entry for queue in self._waiting.values() for entry in queue.values()]
+        left = [*self._in_flight.values(), *self._resting.values(), *queued]
+        for request_id in list(self._in_flight):
+            self._land(request_id)
+        for store in (self._resting, self._waiting, self._alarms):
             store.clear()
+        self._waiting_count = 0
         return left
 
+    def _launch(self, entry: Entry, lane: Lane | None, now: float) -> Entry:
+        entry.attempts += 1
+        entry.sent = now
+        entry.lane = lane
+        self.retries += entry.attempts > 1
+        self._in_flight[entry.request.id] = entry
+        return entry
+
+    def _land(self, request_id: str) -> Entry | None:
+        """Take a request out of flight."""
+        entry = self._in_flight.pop(request_id, None)
+        if entry and entry.lane:
+            entry.lane.forget(request_id)
+        return entry
+
+    def _queue(self, entry: Entry, *, first: bool = False) -> None:
+        queue = self._waiting.setdefault(entry.channel, OrderedDict())
+        queue[entry.request.id] = entry
+        self._waiting_count += 1
+        if first:
+            queue.move_to_end(entry.request.id, last=False)
+
+    def _leave_queue(self, entry: Entry) -> bool:
+        queue = self._waiting.get(entry.channel)
+        if not queue or entry.request.id not in queue:
+            return False
+        del queue[entry.request.id]
+        self._waiting_count -= 1
+        if not queue:
+            del self._waiting[entry.channel]
+        return True
+
     def _remove(self, request_id: str) -> Entry | None:
-        for store in (self._in_flight, self._resting, self._waiting):
-            if request_id in store:
-                return store.pop(request_id)
-        return None
+        entry = self.entry(request_id)
+        if entry and not self._land(request_id) and not self._leave_queue(entry):
+            del self._resting[request_id]
+        return entry
 
     def _set_alarm(self, when: float, action: Literal["expire", "resume"], entry: Entry) -> None:
         self._ticket += 1

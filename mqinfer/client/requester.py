@@ -20,8 +20,9 @@ from functools import partial
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.packets import payload_size
+from mqinfer.client.dispatcher import Dispatcher
 from mqinfer.client.outcome import answered, decode_outputs, expiry, failed
-from mqinfer.client.pending import Entry, PendingTable, Settle
+from mqinfer.client.pending import Entry, Settle
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response, request_pieces
 from mqinfer.protocol.errors import (
@@ -32,11 +33,13 @@ from mqinfer.protocol.errors import (
     NotAuthorized,
     NotConnected,
     NoWorker,
+    Poison,
     Rejected,
 )
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome
+from mqinfer.protocol.worker_state import WorkerState
 
 __all__ = ["Counters", "Requester", "RequesterConfig"]
 
@@ -103,7 +106,8 @@ class Requester:
     ) -> None:
         self.config = config
         self._clock = clock
-        self._table = PendingTable(config.window)
+        self._dispatcher = Dispatcher(config.window)
+        self._table = self._dispatcher.table
         self._lock = threading.Lock()
         self._alarm = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
@@ -113,6 +117,7 @@ class Requester:
         self._closed = False
         self._was_lost = False
         self._settled_by = 0.0
+        self._sleeps_until = 0.0
         # Boot nonce and counter: an id is never used twice, not even by a restarted twin of the same name.
         self._nonce = os.urandom(8).hex()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="mqinfer-client-decode")
@@ -128,6 +133,10 @@ class Requester:
         """
         self.link.open(timeout)
         self.link.subscribe(self.config.topics.results_of_client(self.config.name), self._on_reply)
+        try:
+            self.link.subscribe(self.config.topics.worker_states(), self._on_state)
+        except NotAuthorized as error:
+            log.info("%s; requests go over the models' channels, not to workers that this client chooses", error)
         self._timer.start()
 
     def submit(self, request: InferRequest, timeout: float, settle: Settle) -> str:
@@ -154,10 +163,8 @@ class Requester:
             self._wait_for_room(timeout)
             entry = self._make_entry(request, now, timeout, settle)
             self._submitted += 1
-            earliest = self._table.next_alarm()
             self._table.add(entry)
-            if earliest is None or entry.deadline < earliest:
-                self._alarm.notify()
+            self._wake_timer(now)
         self._pump()
         return entry.request.id
 
@@ -219,10 +226,19 @@ class Requester:
         """Send what waits, as far as the window goes."""
         while self.link.connected:
             with self._lock:
-                entry = self._table.next_to_send(self._clock())
+                now = self._clock()
+                entry = self._dispatcher.next(now)
+                self._wake_timer(now)
             if entry is None:
                 return
             self._send(entry)
+
+    def _wake_timer(self, now: float) -> None:
+        """Wake the timer's thread if it would sleep too long; the lock is held."""
+        due = self._dispatcher.next_wake(now)
+        if due is not None and due < self._sleeps_until:
+            self._sleeps_until = due
+            self._alarm.notify()
 
     def _send(self, entry: Entry) -> None:
         left = entry.deadline - entry.sent
@@ -232,7 +248,7 @@ class Requester:
         try:
             payload, *tail = request_pieces(request)
             message = Message(
-                topic=self.config.topics.infer(request.model_name, self.config.name, request.model_version),
+                topic=self._topic(entry),
                 payload=payload,
                 content_type=CONTENT_TYPE,
                 response_topic=request.response_topic,
@@ -241,16 +257,31 @@ class Requester:
                 tail=tuple(tail),
             )
             entry.bytes_sent += payload_size(message)
-            self.link.publish(message, partial(self._on_ack, request.id))
+            self.link.publish(message, partial(self._on_ack, request.id, entry.attempts))
         except NotConnected:
             self._rest(request.id, self._clock() + self.config.backoff)
         except MqinferError as error:  # too large, a name outside the rules: it will not get better
             self._give_up(request.id, error)
 
-    def _on_ack(self, request_id: str, code: int) -> None:
+    def _topic(self, entry: Entry) -> str:
+        request, topics = entry.request, self.config.topics
+        if entry.lane:
+            return topics.lane(entry.lane.worker, request.model_name, self.config.name)
+        return topics.infer(request.model_name, self.config.name, request.model_version)
+
+    def _on_ack(self, request_id: str, attempt: int, code: int) -> None:
         if code == ReasonCode.SUCCESS:  # no promise of anything: only a reply is one
             return
-        if code == ReasonCode.NOT_AUTHORIZED:
+        with self._lock:
+            entry = self._table.in_flight_entry(request_id)
+            if entry is None or entry.attempts != attempt:
+                return  # it was sent again since
+            over_lane = entry.lane is not None
+            if over_lane and code == ReasonCode.NO_MATCHING_SUBSCRIBERS:
+                self._dispatcher.unheard(request_id)
+        if over_lane and code == ReasonCode.NO_MATCHING_SUBSCRIBERS:
+            self._pump()
+        elif code == ReasonCode.NOT_AUTHORIZED:
             self._give_up(request_id, NotAuthorized("the broker does not let this client ask for this model"))
         elif code == ReasonCode.NO_MATCHING_SUBSCRIBERS:
             self._refused(request_id, NoWorker("no worker serves it; start one, or check the model's name and version"))
@@ -267,7 +298,10 @@ class Requester:
             if entry.refused_since is None:
                 entry.refused_since = now
             patient = now - entry.refused_since < self.config.patience or now < self._settled_by
-        if patient:
+            elsewhere = patient and self._dispatcher.busy(request_id, now)
+        if elsewhere:
+            self._pump()
+        elif patient:
             self._rest(request_id, now + min(1.0, self.config.backoff * 2 ** (entry.attempts - 1)))
         else:
             self._give_up(request_id, why)
@@ -275,7 +309,7 @@ class Requester:
     def _rest(self, request_id: str, until: float) -> None:
         with self._lock:
             if self._table.rest(request_id, until):
-                self._alarm.notify()
+                self._wake_timer(self._clock())
 
     def _give_up(self, request_id: str, why: MqinferError) -> None:
         with self._lock:
@@ -288,13 +322,28 @@ class Requester:
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
         if not connected:
             with self._lock:
-                recalled = self._table.recall()
+                recalled = self._dispatcher.disconnected()
                 self._was_lost = True
             if recalled:
                 log.warning("connection lost with %d requests in flight; they will be sent again", recalled)
             return
         if self._was_lost:
             self._settled_by = self._clock() + self.config.settling
+        self._pump()
+
+    def _on_state(self, message: Message) -> None:
+        if not message.payload:
+            return
+        try:
+            self.config.topics.parse_worker_state(message.topic)
+            state = WorkerState.from_json(message.payload)
+        except MqinferError as error:
+            log.warning("ignored the unreadable state on %s: %s", message.topic, error)
+            return
+        with self._lock:
+            poisonous = self._dispatcher.state(state)
+        for entry in poisonous:
+            self._fail(entry, Poison(f"{entry.deaths} workers died while they had it, {state.worker} the last of them"))
         self._pump()
 
     def _on_reply(self, message: Message) -> None:
@@ -304,9 +353,11 @@ class Requester:
             self._malformed += 1  # only the link's thread counts here
             log.warning("dropped an unreadable reply on %s: %s", message.topic, error)
             return
+        received = self._clock()
         if response.outcome is Outcome.REJECTED and self._retry_busy(response):
             return
-        received = self._clock()
+        with self._lock:
+            self._dispatcher.heard(response, received)
         if all(tensor.encoding == "raw" for tensor in response.outputs):
             self._finish(response, received)
         else:
@@ -355,14 +406,18 @@ class Requester:
     def _run_timer(self) -> None:
         while True:
             with self._lock:
+                self._sleep_until_due()
                 if self._closed:
                     return
-                now = self._clock()
-                due = self._table.next_alarm()
-                if due is None or due > now:
-                    self._alarm.wait(None if due is None else due - now)
-                    continue
-                expired = self._table.wake(now)
+                expired = self._dispatcher.wake(self._clock())
             for entry in expired:
                 self._fail(entry, expiry(entry))
             self._pump()
+
+    def _sleep_until_due(self) -> None:
+        now = self._clock()
+        due = self._dispatcher.next_wake(now)
+        if not self._closed and (due is None or due > now):
+            self._sleeps_until = math.inf if due is None else due
+            self._alarm.wait(None if due is None else due - now)
+            self._sleeps_until = 0.0

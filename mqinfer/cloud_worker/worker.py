@@ -26,7 +26,7 @@ from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.card_json import card_to_json
 from mqinfer.protocol.errors import Expired, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.types import Timings
-from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
+from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
 __all__ = ["LinkMaker", "Worker"]
 
@@ -171,7 +171,7 @@ class Worker:
             worker=self.name,
             status=status,
             boot=self._boot,
-            models=((self._model.card.name, self._model.card.version),),
+            models=(ServedModel(self._model.card.name, self._model.card.version, self._is_default),),
             capacity=self._options.capacity,
             depth=load.depth,
             service_time_us=load.service_time_us,

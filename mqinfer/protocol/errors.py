@@ -11,6 +11,7 @@
     │   └── LimitExceeded          limit_exceeded      larger than a stated limit
     ├── ModelNotFound              model_not_found
     ├── ModelFailed                model_failed        the model raised while it ran
+    │   └── Poison                 poison              workers died on the request, twice
     ├── ModelNotLoadable           model_not_loadable  missing, truncated, or of an unknown format
     ├── Unanswered                 unanswered          no result, through nobody's fault in the request
     │   ├── Expired                expired             the deadline passed
@@ -58,6 +59,7 @@ __all__ = [
     "NoWorker",
     "NotAuthorized",
     "NotConnected",
+    "Poison",
     "Rejected",
     "SourceError",
     "Superseded",
@@ -118,6 +120,12 @@ class ModelFailed(MqinferError):
     """The model raised while it ran."""
 
     code = "model_failed"
+
+
+class Poison(ModelFailed):
+    """Two workers died while they had the request; it is not sent to a third."""
+
+    code = "poison"
 
 
 class ModelNotLoadable(MqinferError):

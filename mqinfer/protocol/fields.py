@@ -12,7 +12,19 @@ from typing import Any
 from mqinfer.protocol.errors import BadEnvelope
 from mqinfer.protocol.types import Scalar
 
-__all__ = ["Record", "array", "integer", "number", "numbers", "record", "records", "scalars", "text", "texts"]
+__all__ = [
+    "Record",
+    "array",
+    "boolean",
+    "integer",
+    "number",
+    "numbers",
+    "record",
+    "records",
+    "scalars",
+    "text",
+    "texts",
+]
 
 Record = Mapping[str, Any]
 
@@ -43,6 +55,14 @@ def text(fields: Record, key: str, where: str, default: str | None = None) -> st
         raise _wrong(fields, key, where, "a string")
     if not value.isascii() and not _is_unicode(value):
         raise BadEnvelope(f"{where}: {key!r} holds half of a surrogate pair; strings must be Unicode")
+    return value
+
+
+def boolean(fields: Record, key: str, where: str, *, default: bool) -> bool:
+    """Read true or false; `default` stands in where the field is absent."""
+    value = fields.get(key, default)
+    if type(value) is not bool:
+        raise _wrong(fields, key, where, "a boolean")
     return value
 
 

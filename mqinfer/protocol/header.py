@@ -98,7 +98,7 @@ def reply_fields(response: InferResponse) -> dict[str, Any]:
     if response.timings != _NO_TIMINGS:
         found["timings"] = _timings(response.timings)
     if response.load != _NO_LOAD:
-        found["load"] = {"depth": response.load.depth, "service_time_us": response.load.service_time_us}
+        found["load"] = _load_record(response.load)
     return found
 
 
@@ -260,4 +260,13 @@ def _parse_load(reply: Record) -> WorkerLoad:
     if "load" not in reply:
         return _NO_LOAD
     found = record(reply, "load", "reply")
-    return WorkerLoad(integer(found, "depth", "load", 0), integer(found, "service_time_us", "load", 0))
+    return WorkerLoad(
+        integer(found, "depth", "load", 0),
+        integer(found, "service_time_us", "load", 0),
+        integer(found, "window", "load", 0),
+    )
+
+
+def _load_record(load: WorkerLoad) -> dict[str, int]:
+    found = {"depth": load.depth, "service_time_us": load.service_time_us}
+    return {**found, "window": load.window} if load.window else found

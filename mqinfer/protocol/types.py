@@ -179,10 +179,12 @@ class WorkerLoad:
     Attributes:
         depth: Requests in hand, running ones included, when the reply was sent.
         service_time_us: Smoothed time of one request in the worker, in microseconds.
+        window: Requests that this client may have unanswered at the worker; 0 where it does not say.
     """
 
     depth: int = 0
     service_time_us: int = 0
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True)

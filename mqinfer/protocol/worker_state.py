@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mqinfer.protocol.errors import BadEnvelope
-from mqinfer.protocol.fields import Record, integer, record, records, text
+from mqinfer.protocol.fields import Record, boolean, integer, record, records, text
 from mqinfer.protocol.json_text import parse_object, write_object
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["WorkerState", "WorkerStatus"]
+__all__ = ["ServedModel", "WorkerState", "WorkerStatus"]
 
 _MAX_STATE_BYTES = 64 << 10
 
@@ -26,6 +26,21 @@ class WorkerStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model version that a worker serves.
+
+    Attributes:
+        name: Of the model.
+        version: The version.
+        default: Whether requests that name no version are for it.
+    """
+
+    name: str
+    version: str
+    default: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerState:
     """One worker's state.
 
@@ -34,7 +49,7 @@ class WorkerState:
         status: Whether it takes requests.
         boot: A number drawn at its start; the will repeats it, so that the will of a twin that was thrown out does not
             count against the one that lives.
-        models: Name and version of each model that it serves.
+        models: The versions that it serves.
         capacity: Requests that it takes at once; above it answers `rejected`.
         depth: Requests in hand.
         service_time_us: Smoothed time of one request, in microseconds.
@@ -44,7 +59,7 @@ class WorkerState:
     worker: str
     status: WorkerStatus
     boot: int
-    models: tuple[tuple[str, str], ...] = ()
+    models: tuple[ServedModel, ...] = ()
     capacity: int = 0
     depth: int = 0
     service_time_us: int = 0
@@ -56,7 +71,9 @@ class WorkerState:
             "worker": self.worker,
             "status": self.status,
             "boot": self.boot,
-            "models": [{"name": name, "version": version} for name, version in self.models],
+            "models": [
+                {"name": model.name, "version": model.version, "default": model.default} for model in self.models
+            ],
             "capacity": self.capacity,
             "depth": self.depth,
             "service_time_us": self.service_time_us,
@@ -80,14 +97,18 @@ class WorkerState:
             worker=text(fields, "worker", where),
             status=_status(fields, where),
             boot=integer(fields, "boot", where),
-            models=tuple(
-                (text(model, "name", f"{where}, models"), text(model, "version", where, "")) for model in models
-            ),
+            models=tuple(_served(model, f"{where}, models") for model in models),
             capacity=integer(fields, "capacity", where, 0),
             depth=integer(fields, "depth", where, 0),
             service_time_us=integer(fields, "service_time_us", where, 0),
             counters={name: integer(counters, name, f"{where}, counters") for name in counters},
         )
+
+
+def _served(model: Record, where: str) -> ServedModel:
+    return ServedModel(
+        text(model, "name", where), text(model, "version", where, ""), boolean(model, "default", where, default=True)
+    )
 
 
 def _status(fields: Record, where: str) -> WorkerStatus:

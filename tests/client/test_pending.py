@@ -18,6 +18,11 @@ def make_entry(name: str, now: float = 0.0, timeout: float = 100.0) -> Entry:
     return Entry(InferRequest(name, "model", ()), ignore, submitted=now, deadline=now + timeout, sent=now)
 
 
+def queue_of(table: PendingTable) -> list[str]:
+    """List what waits, in its order; these tests ask one model only."""
+    return [name for queue in table._waiting.values() for name in queue]
+
+
 class Table(RuleBasedStateMachine):
     """Drives a table as a requester would, beside a model of it made of plain lists."""
 
@@ -93,7 +98,7 @@ class Table(RuleBasedStateMachine):
     @rule()
     def recall(self) -> None:
         """The connection is lost: what was in flight is sent first, in the order in which it was sent."""
-        assert self.table.recall() == len(self.flying)
+        assert [entry.request.id for entry in self.table.recall()] == self.flying
         self.waiting = self.flying + self.waiting
         self.flying = []
 
@@ -108,7 +113,7 @@ class Table(RuleBasedStateMachine):
         for name in expired:
             self.leave(name)
         rested = [name for name, until in self.resting.items() if until <= self.now]
-        queued = list(self.table._waiting)[len(self.waiting) :]
+        queued = queue_of(self.table)[len(self.waiting) :]
         assert sorted(queued) == sorted(rested)
         assert [self.resting[name] for name in queued] == sorted(self.resting[name] for name in rested)
         for name in queued:
@@ -134,7 +139,7 @@ class Table(RuleBasedStateMachine):
         assert len(self.table) == len(self.living)
         assert len(self.left) == len(set(self.left))
         assert self.table.in_flight == len(self.flying) <= self.window
-        assert list(self.table._waiting) == self.waiting
+        assert queue_of(self.table) == self.waiting
         assert self.table.late == self.late
         assert self.table.retries == self.retries
 

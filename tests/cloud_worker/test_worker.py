@@ -27,7 +27,7 @@ from mqinfer.protocol.errors import BrokerUnreachable
 from mqinfer.protocol.oip_json import HEADER_LENGTH
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import EncodedTensor, InferRequest, InferResponse
-from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
+from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]
@@ -127,7 +127,9 @@ def test_state_and_card_are_retained_in_their_order(
     cards = [card_from_json(message.payload) for topic, message in seen if topic.endswith("/card")]
     assert [state.status for state in states] == [WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.STOPPED]
     assert len({state.boot for state in states}) == 1
-    assert {(state.worker, state.models, state.capacity) for state in states} == {(name, (("echo", "1"),), 64)}
+    assert {(state.worker, state.models, state.capacity) for state in states} == {
+        (name, (ServedModel("echo", "1"),), 64)
+    }
     assert cards[0] == model.card
     assert all(subscriptions_at_ready)
 

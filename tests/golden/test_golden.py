@@ -30,7 +30,7 @@ from mqinfer.protocol.types import (
     Timings,
     WorkerLoad,
 )
-from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
+from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
 FOLDER = Path(__file__).parent
 
@@ -116,7 +116,7 @@ CARD = ModelCard(
     "sha256:" + "0f" * 32,
     backend="tensorflow 2.21.0",
 )
-STATE = WorkerState("gpu-0", WorkerStatus.READY, 17, (("seg", "3"),), 16, 2, 900, {"ok": 41})
+STATE = WorkerState("gpu-0", WorkerStatus.READY, 17, (ServedModel("seg", "3"),), 16, 2, 900, {"ok": 41})
 
 
 def coded(encoding: str) -> bytes:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.protocol.errors import BadEnvelope, LimitExceeded
-from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
+from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 whole = st.integers(0, 2**63 - 1)
@@ -17,7 +17,7 @@ states = st.builds(
     worker=texts,
     status=st.sampled_from(WorkerStatus),
     boot=whole,
-    models=st.lists(st.tuples(texts, texts), max_size=3).map(tuple),
+    models=st.lists(st.builds(ServedModel, texts, texts, st.booleans()), max_size=3).map(tuple),
     capacity=whole,
     depth=whole,
     service_time_us=whole,

@@ -1,0 +1,129 @@
+"""The workers that a client knows, and which of them gets the next request: the one expected to finish it first.
+
+Mosquitto deals a shared subscription blindly in turn, so a slow or stalled worker gets as much as a fast one. Here the
+client holds a window per worker and sends to the worker with the least expected finish, (outstanding + others' + 1) x
+smoothed service time: join-the-shortest-queue weighted by speed (Weinberg 1978 has its near-optimality for equal
+workers). Pure: the owner passes the clock's reading and holds a lock.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from mqinfer.client.lane import Lane, Patience
+from mqinfer.protocol.types import WorkerLoad
+from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
+
+__all__ = ["Fleet", "Way"]
+
+_WEIGHT = 0.2
+"""Weight of the newest reading in a smoothed time."""
+
+
+class Way(Enum):
+    """Where a request goes if not to a worker of its own."""
+
+    SHARED = "shared"
+    """The model's channel: no worker of it is known."""
+    WAIT = "wait"
+    """Nowhere yet: every worker of it has its hands full, or is in doubt."""
+
+
+class Fleet:
+    """The workers by name. Not thread-safe."""
+
+    def __init__(self, patience: Patience | None = None) -> None:
+        """Begin with none.
+
+        Args:
+            patience: With silent workers.
+        """
+        self._patience = patience or Patience()
+        self._lanes: dict[str, Lane] = {}
+        self._shared: dict[str, float] = {}  # smoothed seconds from sending to reply, by model
+
+    def __len__(self) -> int:
+        """Count the workers that take requests."""
+        return sum(lane.open for lane in self._lanes.values())
+
+    def lane(self, worker: str) -> Lane | None:
+        """Look at a worker."""
+        return self._lanes.get(worker)
+
+    def update(self, state: WorkerState) -> Lane | None:
+        """Take in what a worker, or the broker for it, says.
+
+        Returns:
+            The lane whose unanswered requests nobody will answer: the worker is lost, has stopped, or begun anew.
+        """
+        lane = self._lanes.get(state.worker)
+        if state.status in {WorkerStatus.LOST, WorkerStatus.STOPPED}:
+            if lane is None or lane.boot != state.boot:
+                return None  # the will of a twin that was thrown out
+            return self._lanes.pop(state.worker)
+        reborn = lane if lane is not None and lane.boot != state.boot and state.status is WorkerStatus.READY else None
+        if lane is None or reborn:
+            lane = self._lanes[state.worker] = Lane(state.worker, self._patience)
+        lane.update(state)
+        return reborn
+
+    def heard(self, worker: str, load: WorkerLoad) -> None:
+        """Note a reply of a worker."""
+        if lane := self._lanes.get(worker):
+            lane.heard(load)
+
+    def gone(self, lane: Lane) -> None:
+        """Note that nobody listens on a lane any more; its worker counts again with its next state."""
+        if self._lanes.get(lane.worker) is lane:
+            lane.open = False
+
+    def choose(
+        self, model: str, version: str | None, now: float, *, waiting: int = 1, suspect: bool = False
+    ) -> Lane | Way:
+        """Choose where the next request for a model goes.
+
+        Args:
+            model: Asked for.
+            version: Asked for, or None.
+            now: The clock's reading.
+            waiting: Requests for the model that wait in this client.
+            suspect: Whether a worker died on the request: it goes where no other such request is, since one of the
+                two would be blamed for the other.
+        """
+        serving = [lane for lane in self._lanes.values() if lane.open and lane.serves(model, version)]
+        if not serving:
+            return Way.SHARED
+        usable = [lane for lane in serving if lane.is_usable(now) and not (suspect and lane.has_suspect)]
+        best = min(usable, key=_finish, default=None)
+        if best is None or not best.is_full:
+            return best or Way.WAIT
+        # The one that finishes first is full. Waiting for it is better than a slower one that has room, unless so much
+        # waits that the last of it would finish later still.
+        second = min((lane for lane in usable if not lane.is_full), key=_finish, default=None)
+        by_waiting = best.expected() + waiting / sum(1 / max(lane.service, 1e-6) for lane in usable)
+        return second if second and second.expected() <= by_waiting else Way.WAIT
+
+    def shared_retry(self, model: str, now: float) -> float:
+        """Tell when to send a request again that goes over a model's channel, where nobody knows the queue."""
+        usual = self._shared.get(model)
+        if usual is None:
+            return now + self._patience.attempt_unknown
+        return now + max(self._patience.attempt_shared, self._patience.attempt_factor * usual)
+
+    def shared_heard(self, model: str, seconds: float) -> None:
+        """Note how long a reply took that came over a model's channel."""
+        usual = self._shared.get(model, seconds)
+        self._shared[model] = usual + _WEIGHT * (seconds - usual)
+
+    def next_opening(self, now: float) -> float | None:
+        """Tell when a lane that is closed for a time opens again, at the earliest."""
+        times = [lane.closed_until for lane in self._lanes.values() if lane.open and lane.closed_until > now]
+        return min(times, default=None)
+
+    def clear(self) -> None:
+        """Forget everything: on a new connection the broker tells again who is there."""
+        self._lanes.clear()
+
+
+def _finish(lane: Lane) -> tuple[float, int]:
+    return lane.expected(), lane.outstanding

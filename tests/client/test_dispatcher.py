@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from mqinfer.client.dispatcher import Dispatcher
+from mqinfer.client.pending import Entry
+from mqinfer.client.result import InferResult
+from mqinfer.client.retry_budget import RetryBudget
+from mqinfer.protocol.types import InferRequest, InferResponse, WorkerLoad
+from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
+
+WORKERS = ["a", "b", "c"]
+
+
+def ignore(result: InferResult) -> None:
+    """Take no notice of an outcome."""
+
+
+def make_entry(name: str, now: float = 0.0, timeout: float = 100.0) -> Entry:
+    """Make an entry as a requester does."""
+    return Entry(InferRequest(name, "m", ()), ignore, submitted=now, deadline=now + timeout, sent=now)
+
+
+def state(worker: str, status: WorkerStatus = WorkerStatus.READY, boot: int = 1) -> WorkerState:
+    """Say what a worker with a service time of 10 ms says."""
+    return WorkerState(worker, status, boot, (ServedModel("m", "1"),), 8, 0, 10_000)
+
+
+def reply(name: str, worker: str) -> InferResponse:
+    """Answer a request."""
+    return InferResponse(name, "m", worker=worker, load=WorkerLoad(1, 10_000, 4))
+
+
+def dispatcher_with(*workers: str) -> Dispatcher:
+    """Make a dispatcher that knows these workers."""
+    dispatcher = Dispatcher(16)
+    for worker in workers:
+        dispatcher.state(state(worker))
+    return dispatcher
+
+
+def send(dispatcher: Dispatcher, name: str, now: float = 0.0) -> Entry:
+    """Submit a request, and see it sent."""
+    dispatcher.table.add(make_entry(name, now))
+    entry = dispatcher.next(now)
+    assert entry is not None
+    assert entry.request.id == name
+    return entry
+
+
+def test_what_a_lost_worker_had_is_sent_to_another_at_once() -> None:
+    """The will is enough: nobody waits for a time-out."""
+    dispatcher = dispatcher_with("a")
+    entry = send(dispatcher, "1")
+    assert dispatcher.state(state("b")) == []
+    assert dispatcher.state(state("a", WorkerStatus.LOST)) == []
+    assert dispatcher.next(0.1) is entry
+    assert entry.lane is dispatcher.fleet.lane("b")
+    assert (entry.attempts, entry.deaths) == (2, 1)
+
+
+def test_two_deaths_are_enough() -> None:
+    """The second worker that dies on a request makes it poison; its neighbour is sent on."""
+    dispatcher = dispatcher_with("a", "b")
+    poison = send(dispatcher, "poison")
+    assert poison.lane
+    assert dispatcher.state(state(poison.lane.worker, WorkerStatus.LOST)) == []
+    assert dispatcher.next(0.0) is poison
+    neighbour = send(dispatcher, "neighbour")
+    assert neighbour.lane is poison.lane
+    assert neighbour.lane
+    assert dispatcher.state(state(neighbour.lane.worker, WorkerStatus.LOST)) == [poison]
+    dispatcher.state(state("c"))
+    assert dispatcher.next(0.0) is neighbour
+    assert neighbour.deaths == 1
+
+
+def test_a_stopped_worker_is_no_death() -> None:
+    """A rolling restart makes no request poison."""
+    dispatcher = dispatcher_with("a")
+    entry = send(dispatcher, "1")
+    assert dispatcher.state(state("a", WorkerStatus.STOPPED)) == []
+    assert dispatcher.next(0.0) is entry
+    assert entry.lane is None
+    assert entry.deaths == 0
+
+
+def test_silence_sends_a_request_elsewhere_after_the_time_of_an_attempt() -> None:
+    """A second at least, and the worker that was silent is left alone."""
+    dispatcher = dispatcher_with("a", "b")
+    entry = send(dispatcher, "1")
+    silent = entry.lane
+    assert dispatcher.next_wake(0.0) == 1.0
+    assert dispatcher.wake(0.99) == []
+    assert dispatcher.next(0.99) is None
+    dispatcher.wake(1.0)
+    assert dispatcher.next(1.0) is entry
+    assert entry.lane is not silent
+    assert entry.attempts == 2
+
+
+def test_a_reply_to_an_earlier_attempt_is_as_good() -> None:
+    """The first reply is taken, whoever sends it, and the other is late."""
+    dispatcher = dispatcher_with("a", "b")
+    entry = send(dispatcher, "1")
+    silent = entry.lane
+    assert silent
+    dispatcher.wake(1.0)
+    dispatcher.next(1.0)
+    dispatcher.heard(reply("1", silent.worker), 1.1)
+    assert dispatcher.table.settle("1") is entry
+    assert dispatcher.table.settle("1") is None
+    assert dispatcher.table.late == 1
+    assert silent.outstanding == 0
+
+
+def test_nobody_listens_on_a_lane() -> None:
+    """PUBACK 0x10 closes the lane, and the request goes elsewhere with no delay."""
+    dispatcher = dispatcher_with("a")
+    entry = send(dispatcher, "1")
+    dispatcher.unheard("1")
+    assert dispatcher.next(0.0) is entry
+    assert entry.lane is None
+
+
+def test_a_busy_worker_is_left_alone_for_the_time_of_one_request() -> None:
+    """Its window is zero meanwhile, and the request waits in the client."""
+    dispatcher = dispatcher_with("a")
+    entry = send(dispatcher, "1")
+    assert dispatcher.busy("1", 0.0)
+    assert dispatcher.next(0.005) is None
+    wake = dispatcher.next_wake(0.005)
+    assert wake is not None
+    assert wake <= 0.011
+    assert dispatcher.next(0.011) is entry
+
+
+def test_retries_for_silence_keep_to_a_budget() -> None:
+    """Where everybody is silent, not everything is sent again each second."""
+    dispatcher = Dispatcher(1000)
+    for number in range(500):
+        dispatcher.table.add(make_entry(str(number)))
+    sent = 0
+    for tenth in range(300):
+        now = tenth / 10
+        dispatcher.wake(now)
+        while dispatcher.next(now):
+            sent += 1
+    assert dispatcher.table.retries == sent - 500
+    assert 0 < dispatcher.table.retries <= 16 + 50
+    assert dispatcher.withheld > 0
+
+
+def test_the_budget_is_a_share_and_a_burst() -> None:
+    """Tokens don't pile up beyond the burst."""
+    budget = RetryBudget(share=0.25, burst=2)
+    assert [budget.spend() for _ in range(3)] == [True, True, False]
+    for _ in range(4):
+        budget.earn()
+    assert [budget.spend(), budget.spend()] == [True, False]
+    for _ in range(1000):
+        budget.earn()
+    assert [budget.spend() for _ in range(3)] == [True, True, False]
+
+
+class Delivery(RuleBasedStateMachine):
+    """Workers come, die, stall and answer late, connections break: every request still leaves exactly once."""
+
+    @initialize()
+    def start(self) -> None:
+        """Begin without workers."""
+        self.dispatcher = Dispatcher(4)
+        self.now = 0.0
+        self.number = 0
+        self.boot = dict.fromkeys(WORKERS, 0)
+        self.asked: set[str] = set()
+        self.ended: list[str] = []
+        self.sent: list[tuple[str, str]] = []
+
+    def end(self, entries: list[Entry]) -> None:
+        """Note outcomes."""
+        self.ended += [entry.request.id for entry in entries]
+
+    @rule(timeout=st.floats(0, 30))
+    def ask(self, timeout: float) -> None:
+        """A caller asks."""
+        self.number += 1
+        self.asked.add(str(self.number))
+        self.dispatcher.table.add(make_entry(str(self.number), self.now, timeout))
+
+    @rule()
+    def pump(self) -> None:
+        """Everything that can be sent is sent."""
+        while entry := self.dispatcher.next(self.now):
+            self.sent.append((entry.request.id, entry.lane.worker if entry.lane else "a"))
+
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        """A worker answers something that it once got, perhaps for the second time."""
+        if self.sent:
+            name, worker = data.draw(st.sampled_from(self.sent))
+            self.dispatcher.heard(reply(name, worker), self.now)
+            entry = self.dispatcher.table.settle(name)
+            self.end([entry] if entry else [])
+
+    @rule(data=st.data())
+    def refuse(self, data: st.DataObject) -> None:
+        """A worker is busy, or nobody listens."""
+        if self.sent:
+            name, _ = data.draw(st.sampled_from(self.sent))
+            if data.draw(st.booleans()):
+                self.dispatcher.busy(name, self.now)
+            else:
+                self.dispatcher.unheard(name)
+
+    @rule(worker=st.sampled_from(WORKERS), status=st.sampled_from(WorkerStatus), reborn=st.booleans())
+    def say(self, worker: str, status: WorkerStatus, reborn: bool) -> None:  # noqa: FBT001  drawn by Hypothesis
+        """A worker, or the broker for it, publishes a state; the boot number may be a new one, or a twin's."""
+        self.boot[worker] += reborn
+        self.end(self.dispatcher.state(state(worker, status, self.boot[worker])))
+
+    @rule(seconds=st.floats(0, 5))
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+        self.end(self.dispatcher.wake(self.now))
+
+    @rule()
+    def disconnect(self) -> None:
+        """The connection is lost."""
+        self.dispatcher.disconnected()
+
+    @invariant()
+    def books_balance(self) -> None:
+        """Nothing leaves twice, and what has not left is in the table."""
+        if not hasattr(self, "dispatcher"):
+            return
+        assert len(self.ended) == len(set(self.ended))
+        living = self.asked - set(self.ended)
+        assert len(self.dispatcher.table) == len(living)
+        assert all(name in self.dispatcher.table for name in living)
+
+    @invariant()
+    def lanes_owe_only_what_is_in_flight(self) -> None:
+        """No worker is charged for a request that has left, and the timer is set for what is in flight."""
+        if not hasattr(self, "dispatcher"):
+            return
+        owed = sum(lane.outstanding for name in WORKERS if (lane := self.dispatcher.fleet.lane(name)))
+        assert owed <= self.dispatcher.table.in_flight <= 4
+        if self.dispatcher.table.in_flight:
+            wake = self.dispatcher.next_wake(self.now)
+            assert wake is not None
+            assert wake <= max(self.dispatcher.table.next_overdue(), self.now + 1e-9)
+
+    def teardown(self) -> None:
+        """At the end of time every request has its outcome."""
+        if hasattr(self, "dispatcher"):
+            self.end(self.dispatcher.wake(self.now + 100))
+            assert set(self.ended) == self.asked
+
+
+TestDelivery = Delivery.TestCase
+TestDelivery.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqinfer.client.fleet import Fleet, Way
+from mqinfer.client.lane import Lane, Patience
+from mqinfer.protocol.types import WorkerLoad
+from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
+
+PATIENCE = Patience(doubt=0.05, attempt=1.0, quarantine=1.0)
+
+
+def state(worker: str, service_ms: float = 10, status: WorkerStatus = WorkerStatus.READY, boot: int = 1) -> WorkerState:
+    """Say what a worker of the model `m` says."""
+    return WorkerState(worker, status, boot, (ServedModel("m", "1"),), 64, 0, round(service_ms * 1e3))
+
+
+def fleet_of(**service_ms: float) -> Fleet:
+    """Make a fleet of workers with these service times."""
+    fleet = Fleet(PATIENCE)
+    for worker, each in service_ms.items():
+        fleet.update(state(worker, each))
+    return fleet
+
+
+def chosen(fleet: Fleet, now: float = 0.0, waiting: int = 1) -> Lane:
+    """Choose, and insist on a lane."""
+    way = fleet.choose("m", None, now, waiting=waiting)
+    assert isinstance(way, Lane)
+    return way
+
+
+def test_without_workers_the_channel_is_taken() -> None:
+    """So that any worker may answer, and the broker tells if there is none."""
+    fleet = fleet_of(a=10)
+    assert fleet.choose("other", None, 0.0) is Way.SHARED
+    assert fleet.choose("m", "2", 0.0) is Way.SHARED
+    assert fleet.choose("m", "1", 0.0) is fleet.lane("a")
+
+
+def test_a_worker_of_another_version_gets_only_what_names_it() -> None:
+    """Requests without a version are for the default one."""
+    fleet = Fleet(PATIENCE)
+    fleet.update(WorkerState("old", WorkerStatus.READY, 1, (ServedModel("m", "1", default=False),), 8, 0, 10))
+    fleet.update(WorkerState("new", WorkerStatus.READY, 1, (ServedModel("m", "2"),), 8, 0, 10))
+    assert fleet.choose("m", None, 0.0) is fleet.lane("new")
+    assert fleet.choose("m", "1", 0.0) is fleet.lane("old")
+
+
+def test_the_least_expected_finish_wins() -> None:
+    """A worker five times slower is taken when the fast one has five in hand, and not before."""
+    fleet = fleet_of(fast=10, slow=50)
+    for worker in ("fast", "slow"):
+        lane = fleet.lane(worker)
+        assert lane is not None
+        lane.window = 8
+    order = []
+    for number in range(6):
+        lane = chosen(fleet)
+        lane.send(str(number), 0.0)
+        order.append(lane.worker)
+    assert Counter(order[:4]) == {"fast": 4}
+    assert "slow" in order
+
+
+def test_waiting_for_a_full_fast_worker_beats_a_slow_idle_one() -> None:
+    """Unless so much waits that the slow one would be done before the last of it."""
+    fleet = fleet_of(fast=10, slow=100)
+    for number in range(4):
+        chosen(fleet).send(str(number), 0.0)
+    assert fleet.choose("m", None, 0.0, waiting=1) is Way.WAIT
+    assert chosen(fleet, waiting=100).worker == "slow"
+
+
+def test_a_silent_worker_gets_nothing_more_until_it_is_heard() -> None:
+    """Doubt begins after three times the expected time, long before a request counts as unanswered."""
+    fleet = fleet_of(a=20, b=20)
+    first = chosen(fleet)
+    first.send("1", 0.0)
+    assert first.is_usable(0.05)
+    assert not first.is_usable(0.07)
+    assert all(chosen(fleet, 0.07) is not first for _ in range(3))
+    first.forget("1")
+    fleet.heard(first.worker, WorkerLoad(1, 20_000))
+    assert first.is_usable(0.08)
+
+
+def test_quarantine_doubles_and_ends_with_one_probe() -> None:
+    """A worker that let an attempt time out gets one request at a time until it answers."""
+    fleet = fleet_of(a=10)
+    lane = chosen(fleet)
+    lane.timed_out(0.0)
+    assert fleet.choose("m", None, 0.9) is Way.WAIT
+    assert fleet.next_opening(0.9) == pytest.approx(1.0)
+    assert chosen(fleet, 1.0) is lane
+    lane.send("probe", 1.0)
+    assert fleet.choose("m", None, 1.0) is Way.WAIT
+    lane.forget("probe")
+    lane.timed_out(2.0)
+    assert fleet.next_opening(2.0) == pytest.approx(4.0)
+    fleet.heard("a", WorkerLoad(1, 10_000))
+    lane.send("1", 4.0)
+    assert chosen(fleet, 4.0) is lane
+
+
+def test_the_will_of_a_twin_counts_for_nothing() -> None:
+    """A lost or stopped worker is known by its boot number."""
+    fleet = fleet_of(a=10)
+    assert fleet.update(state("a", status=WorkerStatus.LOST, boot=99)) is None
+    assert len(fleet) == 1
+    lane = fleet.lane("a")
+    assert fleet.update(state("a", status=WorkerStatus.LOST)) is lane
+    assert len(fleet) == 0
+
+
+def test_a_worker_that_begins_anew_gives_up_what_it_had() -> None:
+    """Its new boot number tells that the process which had the requests is gone."""
+    fleet = fleet_of(a=10)
+    lane = chosen(fleet)
+    lane.send("1", 0.0)
+    assert fleet.update(state("a", boot=2)) is lane
+    assert chosen(fleet).outstanding == 0
+
+
+def test_a_draining_worker_keeps_what_it_has_and_gets_nothing() -> None:
+    """It answers what is in its hands."""
+    fleet = fleet_of(a=10)
+    chosen(fleet).send("1", 0.0)
+    assert fleet.update(state("a", status=WorkerStatus.DRAINING)) is None
+    assert fleet.choose("m", None, 0.0) is Way.SHARED
+    lane = fleet.lane("a")
+    assert lane is not None
+    assert lane.outstanding == 1
+
+
+def test_a_request_on_which_a_worker_died_is_kept_apart_from_its_like() -> None:
+    """Else one of the two would be blamed for the other."""
+    fleet = fleet_of(a=10, b=10)
+    first = chosen(fleet)
+    first.send("1", 0.0, suspect=True)
+    second = fleet.choose("m", None, 0.0, suspect=True)
+    assert isinstance(second, Lane)
+    assert second is not first
+    second.send("2", 0.0, suspect=True)
+    assert fleet.choose("m", None, 0.0, suspect=True) is Way.WAIT
+    assert isinstance(fleet.choose("m", None, 0.0), Lane)
+
+
+def makespan(services: list[float], requests: int, clients: int) -> float:
+    """Simulate clients that send everything at once, each with a fleet of its own; give the time of the last reply."""
+    fleets = [fleet_of(**{f"w{n}": each * 1e3 for n, each in enumerate(services)}) for _ in range(clients)]
+    left = [requests // clients] * clients
+    free_at = dict.fromkeys((f"w{n}" for n in range(len(services))), 0.0)
+    in_hand: Counter[str] = Counter()
+    events: list[tuple[float, int, int, str, str]] = []
+    numbers = count()
+    patient = Patience(doubt=1e9, attempt=1e9)
+    for fleet in fleets:
+        for worker in free_at:
+            lane = fleet.lane(worker)
+            assert lane is not None
+            lane.patience = patient
+            lane.window = 4
+
+    def pump(client: int, now: float) -> None:
+        while left[client] and isinstance(way := fleets[client].choose("m", None, now, waiting=left[client]), Lane):
+            number = next(numbers)
+            way.send(str(number), now)
+            left[client] -= 1
+            in_hand[way.worker] += 1
+            free_at[way.worker] = max(free_at[way.worker], now) + services[int(way.worker[1:])]
+            heapq.heappush(events, (free_at[way.worker], number, client, way.worker, str(number)))
+
+    for client in range(clients):
+        pump(client, 0.0)
+    now = 0.0
+    while events:
+        now, _, client, worker, request = heapq.heappop(events)
+        lane = fleets[client].lane(worker)
+        assert lane is not None
+        lane.forget(request)
+        fleets[client].heard(worker, WorkerLoad(in_hand[worker], round(services[int(worker[1:])] * 1e6)))
+        in_hand[worker] -= 1
+        pump(client, now)
+    assert not any(left)
+    return now
+
+
+@pytest.mark.parametrize(("clients", "bound"), [(1, 1.15), (4, 1.25)])
+@pytest.mark.parametrize("services", [[0.02, 0.2], [0.02, 0.02, 0.1], [0.01, 0.01]])
+def test_unlike_workers_finish_together(services: list[float], clients: int, bound: float) -> None:
+    """The last reply comes at most 15 % (one client) or 25 % (four) after the ideal; blind turns take up to 5.5x."""
+    ideal = 300 / sum(1 / each for each in services)
+    assert makespan(services, 300, clients) <= bound * ideal
+
+
+@given(st.lists(st.floats(0.001, 0.2), min_size=1, max_size=5))
+def test_any_mix_of_workers_comes_near_the_ideal(services: list[float]) -> None:
+    """One client with 500 requests: within 15 % of the ideal, and the longest single service beyond it."""
+    ideal = 500 / sum(1 / each for each in services)
+    assert makespan(services, 500, 1) <= 1.15 * ideal + max(services)
