@@ -210,8 +210,8 @@ class PendingTable:
             request_id = entry.request.id
             if action == "expire" and self._remove(request_id):
                 expired.append(entry)
-            elif action == "resume" and self._resting.pop(request_id, None):
-                self._queue(entry)
+            elif action == "resume" and request_id in self._resting:
+                self._queue(self._resting.pop(request_id))
         return expired
 
     def drain(self) -> list[Entry]:

@@ -70,8 +70,7 @@ def test_two_deaths_are_enough() -> None:
     assert dispatcher.next(0.0) is poison
     neighbour = send(dispatcher, "neighbour")
     assert neighbour.lane is poison.lane
-    assert neighbour.lane
-    assert dispatcher.state(state(neighbour.lane.worker, WorkerStatus.LOST)) == [poison]
+    assert dispatcher.state(state(poison.lane.worker, WorkerStatus.LOST)) == [poison]
     dispatcher.state(state("c"))
     assert dispatcher.next(0.0) is neighbour
     assert neighbour.deaths == 1
