@@ -94,6 +94,8 @@ class Client:
     ) -> Future[InferResult]:
         """Ask, and get a future at once; its `result()` gives or raises what `infer` would. Arguments as there.
 
+        The future's `cancel()` takes the request back, also from a worker that has it and has not run it yet.
+
         Leave the arrays as they are until then: they are sent from where they lie, without a copy, and again with each
         retry.
 
@@ -103,7 +105,8 @@ class Client:
         """
         future: Future[InferResult] = Future()
         request = make_request(model, inputs, options)
-        self._requester.submit(request, timeout, lambda result: _settle(future, result))
+        request_id = self._requester.submit(request, timeout, lambda result: _settle(future, result))
+        future.add_done_callback(lambda done: done.cancelled() and self._requester.cancel(request_id))
         return future
 
     def card(self, model: str, timeout: float = 5.0) -> ModelCard:

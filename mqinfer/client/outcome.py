@@ -8,7 +8,7 @@ from mqinfer.client.pending import Entry
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import decode_tensor
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import BadEncoding, Cancelled, Expired, MqinferError, Rejected
+from mqinfer.protocol.errors import BadEncoding, Cancelled, Expired, MqinferError, Rejected, Superseded
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import ErrorInfo, InferResponse, Outcome, Timings
 
@@ -18,6 +18,7 @@ _OUTCOMES: Mapping[str, Outcome] = {
     Expired.code: Outcome.EXPIRED,
     Rejected.code: Outcome.REJECTED,
     Cancelled.code: Outcome.CANCELLED,
+    Superseded.code: Outcome.SUPERSEDED,
 }
 
 

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -24,17 +25,20 @@ from mqinfer.client.dispatcher import Dispatcher
 from mqinfer.client.outcome import answered, decode_outputs, expiry, failed
 from mqinfer.client.pending import Entry, Settle
 from mqinfer.client.result import InferResult
+from mqinfer.protocol.cancellation import Cancellation
 from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response, request_pieces
 from mqinfer.protocol.errors import (
     Cancelled,
     ConfigError,
     Expired,
+    LinkError,
     MqinferError,
     NotAuthorized,
     NotConnected,
     NoWorker,
     Poison,
     Rejected,
+    Superseded,
 )
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import Topics
@@ -168,14 +172,35 @@ class Requester:
         self._pump()
         return entry.request.id
 
-    def cancel(self, request_id: str) -> bool:
-        """Give a request the outcome `cancelled`; False if it has one already. Work already sent is not called back."""
+    def cancel(self, request_id: str, why: Cancelled | Superseded | None = None) -> bool:
+        """Take a request back: it ends as `cancelled` or `superseded`, and a worker that has it skips it.
+
+        Args:
+            request_id: From `submit`.
+            why: What the caller is told, and which of the two it is.
+
+        Returns:
+            False if it has its outcome already.
+        """
         with self._lock:
             entry = self._table.settle(request_id)
             self._table.late -= entry is None
-        if entry:
-            self._fail(entry, Cancelled("cancelled by the caller"))
-        return entry is not None
+        if entry is None:
+            return False
+        reason = why or Cancelled("cancelled by the caller")
+        self._fail(entry, reason)
+        if entry.attempts:
+            self._call_back(entry.request, reason)
+        self._pump()
+        return True
+
+    def _call_back(self, request: InferRequest, why: Cancelled | Superseded) -> None:
+        outcome = Outcome.SUPERSEDED if isinstance(why, Superseded) else Outcome.CANCELLED
+        topic = self.config.topics.cancel(request.model_name, self.config.name)
+        with suppress(LinkError):  # without a connection no worker answers it either
+            self.link.publish(
+                Message(topic, Cancellation((request.id,), outcome).to_json(), content_type=oip_json.CONTENT_TYPE)
+            )
 
     def counters(self) -> Counters:
         """Say what became of everything, at one instant."""

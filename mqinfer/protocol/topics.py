@@ -108,6 +108,14 @@ class Topics:
         """Filter for all requests to one worker."""
         return f"{self.root}/workers/{check_name('worker', worker)}/infer/+/+"
 
+    def cancel(self, model: str, client: str) -> str:
+        """Name the topic on which a client takes back requests to a model; every worker of the model listens."""
+        return f"{_model(self.root, model)}/cancel/{check_name('client', client)}"
+
+    def cancel_filter(self, model: str) -> str:
+        """Filter for the same from every sender; not shared, since nobody knows which worker has a request."""
+        return f"{_model(self.root, model)}/cancel/+"
+
     def result(self, model: str, client: str, request: str) -> str:
         """Name the topic of one reply."""
         return _results(self.root, model, client) + _check_request(request)
@@ -150,6 +158,14 @@ class Topics:
             case ["results", model, client, request]:
                 return ResultAddress(check_name("model", model), check_name("client", client), _check_request(request))
         raise _foreign(self.root, topic, "result")
+
+    def parse_cancel(self, topic: str) -> str:
+        """Give the client that takes requests back on a topic."""
+        match _levels(self.root, topic):
+            case ["models", model, "cancel", client]:
+                check_name("model", model)
+                return check_name("client", client)
+        raise _foreign(self.root, topic, "cancellation")
 
     def parse_worker_state(self, topic: str) -> str:
         """Give the worker whose state topic it is."""
