@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from mqinfer.bags.demosaic import Demosaic
+from mqinfer.bags.sources import is_live
 from mqinfer.cli.local import local_worker
 from mqinfer.cli.options import (
     Broker,
@@ -26,16 +27,20 @@ from mqinfer.cli.options import (
 )
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.requester import Requester, RequesterConfig
+from mqinfer.edge_agent.economy import EconomyBounds
 from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
 from mqinfer.edge_agent.sinks.opening import SINK_KINDS
 from mqinfer.edge_agent.state import presence, state_message
+from mqinfer.edge_agent.stream import Policy
 from mqinfer.edge_agent.summary import summary, summary_table, write_summary
 from mqinfer.protocol.errors import LinkError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 
 __all__ = ["replay"]
+
+_FRESH_S, _LASTING_S = 2.0, 60.0
 
 
 def replay(
@@ -51,7 +56,17 @@ def replay(
     duration: Annotated[float | None, typer.Option(help="Seconds to replay.")] = None,
     loop: Annotated[bool, typer.Option("--loop", help="Begin again at the end, until Ctrl-C.")] = False,
     window: Annotated[int, typer.Option(help="Requests in flight at a time.", min=1, max=1000)] = 8,
-    timeout: Annotated[float, typer.Option(help="Seconds that a frame may take.", min=0.001, max=1e6)] = 60,
+    policy: Annotated[
+        Policy | None, typer.Option(help="latest: fresh, drops frames; all: drops none. latest for cameras.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds that a frame may take: 60, or 2 with latest.", min=0.001, max=1e6)
+    ] = None,
+    min_rate: Annotated[
+        float, typer.Option(help="Answered frames a second below which quality, then size are given up.", min=0)
+    ] = 0,
+    min_quality: Annotated[int, typer.Option(help="JPEG quality at least.", min=1, max=100)] = 50,
+    min_scale: Annotated[float, typer.Option(help="Width and height at least, as a factor.", min=0.1, max=1)] = 0.5,
     encoding: Annotated[
         str | None, typer.Option(help="Of the frames: jpeg[:1-100], png[:0-9], lz4, raw. jpeg:90 by default.")
     ] = None,
@@ -71,9 +86,12 @@ def replay(
 ) -> None:
     """Send the frames of a recorded drive to a model, and keep the results."""
     set_up_logging(verbose=verbose)
+    chosen = policy or (Policy.LATEST if is_live(source) else Policy.ALL)
+    patience = timeout or (_FRESH_S if chosen is Policy.LATEST else _LASTING_S)
+    bounds = EconomyBounds(min_rate, min_quality, min_scale)
     settings = ReplaySettings(
         source=source,
-        options=ReplayOptions(model, version, window, timeout, output_encoding),
+        options=ReplayOptions(model, version, window, patience, output_encoding, chosen, bounds),
         topics=topic or (),
         rate=rate,
         start=start,

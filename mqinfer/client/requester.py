@@ -198,9 +198,7 @@ class Requester:
         outcome = Outcome.SUPERSEDED if isinstance(why, Superseded) else Outcome.CANCELLED
         topic = self.config.topics.cancel(request.model_name, self.config.name)
         with suppress(LinkError):  # without a connection no worker answers it either
-            self.link.publish(
-                Message(topic, Cancellation((request.id,), outcome).to_json(), content_type=oip_json.CONTENT_TYPE)
-            )
+            self.link.publish(Message(topic, Cancellation((request.id,), outcome).to_json()))
 
     def counters(self) -> Counters:
         """Say what became of everything, at one instant."""

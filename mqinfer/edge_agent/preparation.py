@@ -17,6 +17,7 @@ from mqinfer.codecs import (
     parse_encoding,
     probe_image,
 )
+from mqinfer.edge_agent.economy import FULL, Step
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.statistics import EdgeStage
 from mqinfer.models.image import fit
@@ -28,6 +29,7 @@ __all__ = ["PreparedFrame", "Preparer", "RecordStage", "check_output_encoding", 
 
 RecordStage = Callable[[EdgeStage, int], None]
 """Takes how long a stage took, in nanoseconds."""
+_JPEG_QUALITY = 90
 _RGB = {"image_encoding": "rgb8"}
 
 
@@ -62,14 +64,25 @@ class Preparer:
     demosaic: Demosaic = Demosaic.BILINEAR
     bit_depth: int | None = None
 
-    def prepare(self, frame: Frame, record: RecordStage) -> PreparedFrame:
+    @property
+    def quality(self) -> int | None:
+        """JPEG quality of the frames; None where they don't travel as JPEG."""
+        encoding = parse_encoding(self.encoding)
+        return (encoding.level or _JPEG_QUALITY) if encoding.name == "jpeg" else None
+
+    def prepare(self, frame: Frame, record: RecordStage, step: Step = FULL) -> PreparedFrame:
         """Demosaic, resize and encode; a JPEG that fits as it is passes untouched.
+
+        Args:
+            frame: As recorded.
+            record: Told how long each stage took.
+            step: What is given up for the time being: quality, size; the worker brings the picture to the model's size.
 
         Raises:
             BadImage: The frame can't be turned into pixels.
             BadEncoding: The codec can't carry pictures.
         """
-        if isinstance(frame.image, CompressedImage):
+        if isinstance(frame.image, CompressedImage) and step is FULL:
             untouched = self._pass_through(frame.image)
             if untouched:
                 return untouched
@@ -77,9 +90,12 @@ class Preparer:
         pixels = to_rgb(frame.image, demosaic=self.demosaic, bit_depth=self.bit_depth)
         decoded = time.perf_counter_ns()
         height, width = pixels.shape[:2]
-        picture = fit(pixels, self.contract.width or width, self.contract.height or height)
+        width, height = self.contract.width or width, self.contract.height or height
+        picture = fit(pixels, width, height)
+        sent = fit(picture, max(1, round(width * step.scale)), max(1, round(height * step.scale)))
         resized = time.perf_counter_ns()
-        tensor = encode_tensor(self.contract.input, picture[None], self.encoding, _RGB)
+        encoding = self.encoding if step.quality is None else f"jpeg:{step.quality}"
+        tensor = encode_tensor(self.contract.input, sent[None], encoding, _RGB)
         record(EdgeStage.DEMOSAIC, decoded - started)
         record(EdgeStage.RESIZE, resized - decoded)
         record(EdgeStage.ENCODE, time.perf_counter_ns() - resized)

@@ -1,8 +1,9 @@
-"""The life of a recorded drive: read, prepare, send, and keep the results in the order of reading.
+"""Sends the frames of a source to a model, and keeps the results in the order of reading.
 
-Threads: the caller's reads and paces; two prepare (demosaic, resize, encode) and submit; one writes to the sinks. What
-is between them is bounded by two counts of permits: frames in hand (from reading until the sinks are done) and the
-window (from preparing until the outcome). When either runs out the reader waits: nothing is dropped.
+Threads: the caller's reads and paces; two prepare (demosaic, resize, encode) and submit; one writes to the sinks. Every
+stream has a window that follows the queueing delay. What comes while it is full waits: with the policy `all` in the
+preparing threads and behind them in the reader, so that nothing is dropped; with `latest` in a place for one frame,
+which a newer one takes over, and the older ends as `superseded`. What is between reading and the sinks is bounded too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 
@@ -22,17 +23,24 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.inputs import InferOptions, make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.delay_window import DelayWindow
+from mqinfer.edge_agent.economy import Economy, EconomyBounds
 from mqinfer.edge_agent.order import Reorder
 from mqinfer.edge_agent.preparation import PreparedFrame, Preparer
 from mqinfer.edge_agent.sinks.sink import Picture, Sink
 from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics
-from mqinfer.protocol.errors import BadImage, MqinferError
+from mqinfer.edge_agent.stream import Policy, Stream
+from mqinfer.protocol.errors import BadImage, MqinferError, Superseded
 from mqinfer.protocol.types import Capture, ErrorInfo, Outcome
 
 __all__ = ["Replay", "ReplayOptions"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 _PREPARERS = 2
+_LATEST_IN_HAND = 64
+"""Frames from reading until the sinks are done, at least, where a slow one must not hold up the reader."""
+_FRESH_SHARE = 0.5
+"""Of the model's time that a frame of the policy `latest` may wait in queues."""
 _NO_PICTURE: Picture = np.zeros((0, 0, 3), np.uint8)
 
 
@@ -43,9 +51,11 @@ class ReplayOptions:
     Attributes:
         model: Name of the model.
         version: Of the model, or None for the one that its policy prefers.
-        window: Requests in flight at a time.
+        window: Requests of one stream in flight at a time, at most.
         timeout: Of each request, in seconds.
         output_encoding: Codec of the results.
+        policy: What happens to a frame that comes while the window is full.
+        economy: What may be given up where too few frames come through.
     """
 
     model: str
@@ -53,6 +63,17 @@ class ReplayOptions:
     window: int = 8
     timeout: float = 60.0
     output_encoding: str = "lz4"
+    policy: Policy = Policy.ALL
+    economy: EconomyBounds = field(default_factory=EconomyBounds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    """A frame, numbered in the order of reading, and its stream."""
+
+    number: int
+    frame: Frame
+    stream: Stream[_Job]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,10 +111,17 @@ class Replay:
         self._options = options
         self._statistics = statistics
         self._sink = sink
-        self._window = threading.Semaphore(options.window)
-        self._in_hand = threading.Semaphore(2 * options.window + _PREPARERS)
+        self._streams: dict[str, Stream[_Job]] = {}
+        self._changed = threading.Condition()
+        self._under_way = 0  # frames that were read and have no outcome
+        most = 2 * options.window + _PREPARERS
+        self._in_hand = threading.Semaphore(max(most, _LATEST_IN_HAND) if self._is_live else most)
         self._ended: SimpleQueue[_Ended | None] = SimpleQueue()
         self._sink_error: MqinferError | None = None
+
+    @property
+    def _is_live(self) -> bool:
+        return self._options.policy is Policy.LATEST
 
     def run(self, frames: Iterable[Frame], is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Send every frame, and return when the sinks have all the outcomes.
@@ -117,13 +145,17 @@ class Replay:
             raise self._sink_error
 
     def _send_all(self, frames: Iterable[Frame], is_stopped: Callable[[], bool]) -> None:
-        try:
-            with ThreadPoolExecutor(_PREPARERS, thread_name_prefix="mqinfer-replay-prepare") as pool:
+        with ThreadPoolExecutor(_PREPARERS, thread_name_prefix="mqinfer-replay-prepare") as pool:
+            self._pool = pool
+            try:
                 for number, frame in enumerate(self._read(frames, is_stopped)):
-                    pool.submit(self._prepare_and_send, number, frame)
-        finally:  # also where the source breaks off
-            for _ in range(self._options.window):  # all permits back: every outcome is in
-                self._window.acquire()
+                    self._take(_Job(number, frame, self._stream(frame.source)))
+            finally:  # also where the source breaks off
+                with self._changed:
+                    self._changed.wait_for(lambda: self._under_way == 0)
+
+    def _start(self, job: _Job) -> None:
+        self._pool.submit(self._prepare_and_send, job)
 
     def _read(self, frames: Iterable[Frame], is_stopped: Callable[[], bool]) -> Iterator[Frame]:
         """Take a frame only when there is room for it, so that every frame that was read is sent."""
@@ -140,36 +172,76 @@ class Replay:
             self._statistics.stage(frame.source, EdgeStage.READ, time.perf_counter_ns() - started)
             yield frame
 
-    def _prepare_and_send(self, number: int, frame: Frame) -> None:
-        self._window.acquire()
-        self._statistics.request_sent(frame.source)
-        capture = Capture(frame.source, frame.sequence, frame.capture_time_ns, frame.frame_id)
+    def _stream(self, source: str) -> Stream[_Job]:
+        if source not in self._streams:
+            options = self._options
+            share = _FRESH_SHARE if self._is_live else 1.0
+            economy = Economy(options.economy, self._preparer.quality)
+            self._streams[source] = Stream(DelayWindow(options.window, share), economy)
+        return self._streams[source]
+
+    def _take(self, job: _Job) -> None:
+        """Send a frame that was read, or let it wait for room in its stream's window."""
+        self._statistics.request_sent(job.frame.source)
+        with self._changed:
+            self._under_way += 1
+            job.stream.economy.offered(time.monotonic())
+            now, lost = job.stream.offer(job) if self._is_live else (job, None)
+        if now:
+            self._start(now)
+        if lost:
+            self._conclude(lost, None, self._ended_here(lost, Superseded("a newer frame of the stream came first")))
+
+    def _prepare_and_send(self, job: _Job) -> None:
+        if not self._is_live:
+            with self._changed:
+                self._changed.wait_for(lambda: job.stream.has_room)
+                job.stream.enter()
         prepared = None
         try:
-            prepared = self._prepare(frame)
-            request = make_request(self._options.model, {prepared.tensor.name: prepared.tensor}, self._say(capture))
-            self._requester.submit(request, self._options.timeout, partial(self._end, number, frame, prepared))
+            prepared = self._prepare(job)
+            request = make_request(self._options.model, {prepared.tensor.name: prepared.tensor}, self._say(job.frame))
+            self._requester.submit(request, self._options.timeout, partial(self._end, job, prepared))
         except MqinferError as error:  # this frame's fault, or the client was closed; there is no request
-            log.warning("%s, frame %d: %s", frame.source, frame.sequence, error)
-            self._end(number, frame, prepared, _unsent(self._options.model, capture, error))
+            log.warning("%s, frame %d: %s", job.frame.source, job.frame.sequence, error)
+            self._end(job, prepared, self._ended_here(job, error))
 
-    def _prepare(self, frame: Frame) -> PreparedFrame:
+    def _prepare(self, job: _Job) -> PreparedFrame:
+        frame = job.frame
         try:
-            return self._preparer.prepare(frame, partial(self._statistics.stage, frame.source))
+            return self._preparer.prepare(frame, partial(self._statistics.stage, frame.source), job.stream.economy.step)
         except MqinferError:
             raise
         except Exception as error:  # a defect; the frame gets its outcome all the same, or the run would wait for it
             log.exception("%s, frame %d", frame.source, frame.sequence)
             raise MqinferError(f"can't be prepared: {error!r}") from error
 
-    def _say(self, capture: Capture) -> InferOptions:
+    def _say(self, frame: Frame) -> InferOptions:
         options = self._options
-        return {"version": options.version, "output_encoding": options.output_encoding, "capture": capture}
+        return {"version": options.version, "output_encoding": options.output_encoding, "capture": _capture(frame)}
 
-    def _end(self, number: int, frame: Frame, prepared: PreparedFrame | None, result: InferResult) -> None:
+    def _end(self, job: _Job, prepared: PreparedFrame | None, result: InferResult) -> None:
+        """Take a frame out of its stream's window; another one may have waited for that."""
+        with self._changed:
+            following = job.stream.leave(result, time.monotonic())
+            self._changed.notify_all()
+        if following:
+            self._start(following)
+        self._conclude(job, prepared, result)
+
+    def _conclude(self, job: _Job, prepared: PreparedFrame | None, result: InferResult) -> None:
         self._statistics.finished(result, bytes_raw=prepared.bytes_raw if prepared else 0)
-        self._ended.put(_Ended(number, frame, prepared, result))
-        self._window.release()
+        self._ended.put(_Ended(job.number, job.frame, prepared, result))
+        with self._changed:
+            self._under_way -= 1
+            self._changed.notify_all()
+
+    def _ended_here(self, job: _Job, error: MqinferError) -> InferResult:
+        """Make the outcome of a frame that never became a request."""
+        outcome = Outcome.SUPERSEDED if isinstance(error, Superseded) else Outcome.ERROR
+        why = ErrorInfo(error.code, str(error))
+        capture = _capture(job.frame)
+        return InferResult(id="", outcome=outcome, model_name=self._options.model, error=why, capture=capture)
 
     def _write_all(self) -> None:
         order: Reorder[_Ended] = Reorder()
@@ -197,8 +269,5 @@ def _picture(prepared: PreparedFrame | None) -> Picture:
         return _NO_PICTURE
 
 
-def _unsent(model: str, capture: Capture, error: MqinferError) -> InferResult:
-    """Make the outcome of a frame that never became a request."""
-    return InferResult(
-        id="", outcome=Outcome.ERROR, model_name=model, error=ErrorInfo(error.code, str(error)), capture=capture
-    )
+def _capture(frame: Frame) -> Capture:
+    return Capture(frame.source, frame.sequence, frame.capture_time_ns, frame.frame_id)

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.delay_window import DelayWindow
+from mqinfer.edge_agent.economy import FULL, Economy, EconomyBounds, Step
+from mqinfer.edge_agent.stream import Stream
+from mqinfer.protocol.types import Outcome, Timings
+
+
+@dataclass
+class Served:
+    """What a simulated stream came to, in seconds."""
+
+    ages: list[float]
+    lost: int
+    windows: list[int]
+
+
+def live(frames: int, interval: float, service: float, workers: int = 1, most: int = 8) -> Served:
+    """Simulate a stream of the policy `latest` against workers that share one queue, without any network."""
+    stream: Stream[float] = Stream(DelayWindow(most, 0.5), Economy(EconomyBounds(), None))
+    free = [0.0] * workers
+    events: list[tuple[float, int, float, Timings]] = []
+    served = Served([], 0, [])
+
+    def send(taken: float, now: float) -> None:
+        start = max(now, heapq.heappop(free))
+        heapq.heappush(free, start + service)
+        timings = Timings(server_queue=round((start - now) * 1e9), inference=round(service * 1e9))
+        heapq.heappush(events, (start + service, len(served.ages) + len(events), taken, timings))
+
+    def settle(until: float) -> None:
+        while events and events[0][0] <= until:
+            now, _, taken, timings = heapq.heappop(events)
+            served.ages.append(now - taken)
+            served.windows.append(stream.window.limit)
+            result = InferResult("", Outcome.OK, "m", timings=timings)
+            following = stream.leave(result, now)
+            if following is not None:
+                send(following, now)
+
+    for number in range(frames):
+        now = number * interval
+        settle(now)
+        started, lost = stream.offer(now)
+        served.lost += lost is not None
+        if started is not None:
+            send(started, now)
+    settle(float("inf"))
+    assert stream.under_way == 0
+    assert stream.waiting is None
+    assert len(served.ages) + served.lost == frames
+    return served
+
+
+@pytest.mark.parametrize("overload", [1.5, 5, 20])
+def test_overload_makes_no_frame_old(overload: float) -> None:
+    """The 99th percentile of the age of answered frames is at most 3 service times, and the worker is kept busy."""
+    served = live(2000, 0.1 / overload, 0.1)
+    ages = sorted(served.ages)
+    assert ages[int(0.99 * len(ages))] <= 3 * 0.1
+    assert len(ages) >= 0.95 * 2000 / overload
+
+
+def test_without_overload_nothing_is_lost() -> None:
+    """Every frame is answered, as old as the model's time makes it."""
+    served = live(500, 0.1, 0.05)
+    assert served.lost == 0
+    assert max(served.ages) <= 0.06
+
+
+def test_the_window_follows_the_number_of_workers() -> None:
+    """Three workers get three frames at a time, and all of their capacity is used."""
+    served = live(3000, 0.01, 0.1, workers=3)
+    assert 3 <= sorted(served.windows)[len(served.windows) // 2] <= 4
+    assert len(served.ages) >= 0.9 * 3000 * 0.01 * 3 / 0.1
+
+
+def test_slow_start_and_recovery() -> None:
+    """It begins with one request, doubles each round trip, and begins anew after a time-out."""
+    window = DelayWindow(16)
+    quick = Timings(inference=10_000_000)
+    assert window.limit == 1
+    window.answered(quick, 0.0)
+    assert window.limit == 2
+    for _ in range(2):
+        window.answered(quick, 0.0)
+    assert window.limit == 4
+    window.unanswered()
+    assert window.limit == 1
+    for _ in range(20):
+        window.answered(quick, 0.0)
+    assert window.limit == 16
+
+
+def test_a_thin_link_is_seen_in_the_transmission() -> None:
+    """What waits on the way counts like what waits in the worker."""
+    window = DelayWindow(16)
+    window.answered(Timings(inference=10_000_000, transmission=5_000_000), 0.0)
+    for number in range(1, 8):
+        late = Timings(inference=10_000_000, transmission=5_000_000 + 30_000_000 * number)
+        window.answered(late, float(number))
+    assert window.limit == 1
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 10**9), st.integers(0, 10**9)), max_size=200))
+def test_the_window_keeps_its_bounds(replies: list[tuple[bool, int, int]]) -> None:
+    """Whatever the replies say, at least 1 and at most what the user allows."""
+    window = DelayWindow(5)
+    for number, (is_answered, queue, inference) in enumerate(replies):
+        if is_answered:
+            window.answered(Timings(server_queue=queue, inference=inference), float(number))
+        else:
+            window.unanswered()
+        assert 1 <= window.limit <= 5
+
+
+@dataclass
+class Player:
+    """Lets an economy live through seconds, from time 0."""
+
+    economy: Economy
+    now: int = 0
+
+    def play(self, seconds: int, offered: int, answered: int) -> list[Step]:
+        """Let seconds pass with so many frames offered and answered in each; give the step after each."""
+        steps = []
+        for second in range(self.now, self.now + seconds):
+            for number in range(offered):
+                self.economy.offered(second + number / offered)
+            for _ in range(answered):
+                self.economy.answered()
+            steps.append(self.economy.step)
+        self.now += seconds
+        return steps
+
+
+def test_quality_goes_before_size_and_both_stay_within_bounds() -> None:
+    """With too few frames answered: quality 80, 70, 60, then 0.8 and 0.64 of the size, and no further."""
+    economy = Economy(EconomyBounds(least_rate=5, least_quality=60, least_scale=0.6), 90)
+    steps = Player(economy).play(30, offered=10, answered=1)
+    distinct = [step for number, step in enumerate(steps) if number == 0 or step != steps[number - 1]]
+    assert distinct == [FULL, Step(80), Step(70), Step(60), Step(60, 0.8), Step(60, 0.8 * 0.8)]
+
+
+def test_what_was_given_up_comes_back() -> None:
+    """Where more frames come through than need, a step back is tried after a while."""
+    economy = Economy(EconomyBounds(least_rate=5), 90)
+    player = Player(economy)
+    player.play(8, offered=10, answered=1)
+    assert economy.step != FULL
+    player.play(60, offered=10, answered=10)
+    assert economy.step == FULL
+
+
+def test_without_a_least_rate_only_frames_are_given_up() -> None:
+    """The user has to say below which rate a worse picture is better than fewer."""
+    economy = Economy(EconomyBounds(), 90)
+    assert set(Player(economy).play(20, offered=10, answered=0)) == {FULL}
+
+
+def test_a_slow_source_asks_for_no_more_than_it_has() -> None:
+    """Two frames a second that are all answered are enough, whatever the least rate says."""
+    economy = Economy(EconomyBounds(least_rate=5), 90)
+    assert set(Player(economy).play(20, offered=2, answered=2)) == {FULL}
+
+
+def test_frames_that_are_no_jpeg_have_only_size_to_give() -> None:
+    """There is no quality to lower."""
+    economy = Economy(EconomyBounds(least_rate=5, least_scale=0.8), None)
+    assert Player(economy).play(10, offered=10, answered=0)[-1] == Step(None, 0.8)
