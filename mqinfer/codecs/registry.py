@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from mqinfer.codecs.codec import Codec
 from mqinfer.codecs.image import ImageCodec
 from mqinfer.codecs.lz4_block import Lz4Codec
+from mqinfer.codecs.mask import MaskCodec
 from mqinfer.codecs.raw import RawCodec
 from mqinfer.protocol.datatypes import Array, datatype_of
 from mqinfer.protocol.errors import BadEncoding
@@ -25,6 +26,7 @@ _CODECS: Mapping[str, Codec] = {
     "raw": RawCodec(),
     "lz4": Lz4Codec(),
     "shuffle-lz4": Lz4Codec(shuffle=True),
+    "mask": MaskCodec(),
     "jpeg": ImageCodec("jpeg"),
     "png": ImageCodec("png"),
 }

@@ -67,7 +67,7 @@ class EncodedTensor:
         name: Name of the model's input or output.
         datatype: Of the decoded array.
         shape: Of the decoded array; every entry is 0 or more.
-        encoding: Name of the codec (`raw`, `lz4`, `shuffle-lz4`, `jpeg`, `png`).
+        encoding: Name of the codec (`raw`, `lz4`, `shuffle-lz4`, `mask`, `jpeg`, `png`).
         data: The encoded bytes; on the receiving side a view on the payload.
         parameters: Further per-tensor parameters. `image_encoding` (a ROS name such as `rgb8`) marks an image:
             the worker then applies the model's image contract to it.

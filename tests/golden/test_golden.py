@@ -55,10 +55,19 @@ TEXT_ARRAYS = {name: array for name, array in ARRAYS.items() if name not in {"fp
 }
 RAMP = np.linspace(-1, 1, 100, dtype=np.float32).reshape(4, 25)
 BARS = np.repeat(np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]]], np.uint8), 16, axis=1).repeat(16, axis=0)
+STRIPES = np.repeat(np.array([0, 7, 7, 255, 3], np.uint8), 66_000).reshape(1, 600, 550)
 GREY16 = (np.arange(24, dtype=np.uint16) * np.uint16(2730)).reshape(4, 6)
 CODED: dict[str, dict[str, Array]] = {
     "lz4": {"ramp": RAMP, "bytes": ARRAYS["bytes"]},
     "shuffle-lz4": {"ramp": RAMP, "bytes": ARRAYS["bytes"]},
+    "mask": {
+        "stripes": STRIPES,
+        "bits1": ARRAYS["bool"],
+        "bits2": np.arange(7, dtype=np.uint8) % 4,
+        "bits4": np.arange(7, dtype=np.uint8) + 9,
+        "bits8": ARRAYS["uint8"] * 60,
+        "empty": np.zeros((0, 3), np.uint8),
+    },
     "png": {"bars": BARS, "grey16": GREY16},
     "jpeg": {"bars": BARS[None], "grey": BARS[..., 1]},
 }
@@ -227,7 +236,7 @@ def test_golden_cards_and_states_are_read() -> None:
     assert WorkerState.from_json(golden("state.json")) == STATE
 
 
-@pytest.mark.parametrize("encoding", ["lz4", "shuffle-lz4", "png"])
+@pytest.mark.parametrize("encoding", ["lz4", "shuffle-lz4", "mask", "png"])
 def test_golden_tensors_are_decoded(encoding: str) -> None:
     """Each lossless codec, bit by bit."""
     check_arrays(arrays_of(envelope.decode_request(golden(CODED_FILES[encoding]))), CODED[encoding])
