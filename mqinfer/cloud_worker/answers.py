@@ -98,7 +98,7 @@ class Answers:
             return
         unread = InferRequest((message.correlation_data or b"").hex(), "", ())
         response = self._response(unread, error)
-        self._meter.count(response.outcome)
+        self._meter.answered(response.outcome, response.timings)
         self._send(write_reply(path, response, {}))
 
     def _reply(self, ticket: Ticket, response: InferResponse, arrays: Mapping[str, Array]) -> None:
@@ -117,7 +117,7 @@ class Answers:
                 self._meter.count(f"dropped_{error.code}")
                 log.warning("request %s can't be answered: %s", response.id, error)
         else:
-            self._meter.count(response.outcome)
+            self._meter.answered(response.outcome, response.timings)
 
     def _remember(self, ticket: Ticket, outcome: Outcome, message: Message) -> None:
         if ticket.key is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import cast
@@ -75,12 +75,29 @@ class Completed:
     postprocess_ns: int = 0
 
 
+def _ignore_run(rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+    """Take no notice of a run."""
+
+
 class InferenceService:
     """One loaded model. `prepare` and `encode` may be called from any thread, `run` from one at a time."""
 
-    def __init__(self, model: LoadedModel, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        limits: Limits = DEFAULT_LIMITS,
+        ran: Callable[[int, int, int, int], None] = _ignore_run,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            model: Loaded and warm.
+            limits: For what requests hold.
+            ran: Told of each run: rows, and the nanoseconds of preparing, inferring and splitting.
+        """
         self.model = model
         self._limits = limits
+        self._ran = ran
         self._inputs = {spec.name: spec for spec in model.card.inputs}
         self._outputs = {spec.name for spec in model.card.outputs}
         self._max_rows = model.card.max_batch_size
@@ -131,6 +148,8 @@ class InferenceService:
                 return [done for item in batch for done in self.run([item])]
             return [Completed({}, _failure(error), time.perf_counter_ns() - started)]
         inference, postprocess = inferred - started, time.perf_counter_ns() - inferred
+        prepared = sum(item.decode_ns + item.preprocess_ns for item in batch)
+        self._ran(sum(item.rows for item in batch), prepared, inference, postprocess)
         return [Completed(part, None, inference, postprocess) for part in parts]
 
     def encode(self, request: InferRequest, outputs: dict[str, Array]) -> tuple[EncodedTensor, ...]:
