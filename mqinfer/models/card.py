@@ -40,7 +40,7 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
         image=image_contract(backend.inputs, config.image),
         classes=config.classes,
         model_hash=model_hash(_all_of(model.path)),
-        precision=str(config.parameters.get("precision", backend.precision)),
+        precision=backend.precision,
         backend=backend.engine,
         device=backend.device,
     )

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mqinfer.models.config import CONFIG_FILE, ModelConfig, read_config
+from mqinfer.models.engines import SUFFIXES
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable, MqinferError
 from mqinfer.protocol.topics import check_name
 
 __all__ = ["ModelVersion", "Problem", "Repository", "Scan"]
 
-_USUAL_NAMES = ("model.onnx", "model.graphdef", "model.pb", "model.savedmodel", "model.echo")
-_SUFFIXES = (".onnx", ".graphdef", ".pb", ".echo")
+_USUAL_NAMES = (*(f"model{suffix}" for suffix in SUFFIXES), "model.savedmodel")
 _SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
 
 
@@ -174,7 +174,7 @@ def _discovered(folder: Path) -> Path:
     for name in _USUAL_NAMES:
         if (folder / name).exists():
             return folder / name
-    others = [path for path in sorted(folder.iterdir()) if path.suffix in _SUFFIXES and path.is_file()]
+    others = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES and path.is_file()]
     if len(others) == 1:
         return others[0]
     if others:

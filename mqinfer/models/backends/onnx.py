@@ -123,7 +123,6 @@ class OnnxBackend:
     """
 
     platform = "onnx_onnxv1"
-    precision = "fp32"
     concurrency = 1
 
     def __init__(self, session: Any, engine: str, device: str, path: Path, options: LoadOptions) -> None:
@@ -131,6 +130,7 @@ class OnnxBackend:
         self._path = path
         self.engine = engine
         self.device = device
+        self.precision = options.precision
         self.inputs = _specs(path, session.get_inputs(), options.inputs)
         self.outputs = _specs(path, session.get_outputs(), options.outputs)
         self._strings = frozenset(spec.name for spec in self.inputs if spec.datatype is Datatype.BYTES)

@@ -47,6 +47,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
         call,
         input_specs(function.structured_input_signature[1], options.inputs, path),
         output_specs(function.structured_outputs, options.outputs, path),
+        options.precision,
     )
     return TensorFlowBackend(tensorflow, model, device)
 
