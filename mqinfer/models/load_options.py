@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mqinfer.models.accelerators import Accelerators
 from mqinfer.models.device import DeviceWish
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
@@ -42,6 +43,7 @@ class LoadOptions:
         inputs: Stated by the operator, by name.
         outputs: Likewise; for a frozen graph, where given, the tensors to give back.
         parameters: All of `parameters`, for settings that only one engine has.
+        accelerators: Wanted beside the plain engine; ONNX Runtime has them.
     """
 
     device: DeviceWish = field(default_factory=DeviceWish)
@@ -50,6 +52,7 @@ class LoadOptions:
     inputs: Mapping[str, Stated] = field(default_factory=dict)
     outputs: Mapping[str, Stated] = field(default_factory=dict)
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    accelerators: Accelerators = field(default_factory=Accelerators)
 
     @property
     def precision(self) -> str:
