@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
+from functools import lru_cache
 from pathlib import Path
 
 from mqinfer.models.config import EnsembleStep
@@ -59,5 +60,12 @@ def model_hash(path: Path, without: Collection[str] = ()) -> str:
 
 
 def _file_digest(path: Path) -> str:
+    stat = path.stat()
+    return _read_digest(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _read_digest(path: Path, *_signature: int) -> str:
+    """Read a file once while its size and times stay as they are: a repository is looked at often."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
