@@ -78,14 +78,19 @@ class Answers:
             outputs: The result, before encoding.
         """
         arrays = dict(outputs or {})
-        started = time.perf_counter_ns()
+        started = finished = time.perf_counter_ns()
         tensors: tuple[EncodedTensor, ...] = ()
         try:
-            if error is None and not ticket.path.is_json:
-                tensors = self._service.encode(ticket.request, arrays)
+            if error is None:
+                arrays = self._service.finish(ticket.request, arrays)
+                finished = time.perf_counter_ns()
+                tensors = () if ticket.path.is_json else self._service.encode(ticket.request, arrays)
         except MqinferError as problem:
             error, arrays = problem, {}
-        timings = replace(timings, encode=time.perf_counter_ns() - started)
+        spent = finished - started
+        timings = replace(
+            timings, postprocess=timings.postprocess + spent, encode=time.perf_counter_ns() - started - spent
+        )
         self._reply(ticket, self._response(ticket.request, error, tensors, timings), arrays)
 
     def refuse(self, message: Message, error: MqinferError) -> None:

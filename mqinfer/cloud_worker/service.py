@@ -22,6 +22,7 @@ from mqinfer.client.inputs import OUTPUT_ENCODING
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.models.image import to_model_input
 from mqinfer.models.loading import LoadedModel
+from mqinfer.models.postprocess.classification import classify
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadTensor, ModelFailed, ModelNotFound, MqinferError
@@ -151,6 +152,19 @@ class InferenceService:
         prepared = sum(item.decode_ns + item.preprocess_ns for item in batch)
         self._ran(sum(item.rows for item in batch), prepared, inference, postprocess)
         return [Completed(part, None, inference, postprocess) for part in parts]
+
+    def finish(self, request: InferRequest, outputs: dict[str, Array]) -> dict[str, Array]:
+        """Put top classes in the place of the outputs of which the request wants those.
+
+        Raises:
+            BadTensor: Such an output can't be classified.
+        """
+        counts = {output.name: output.classification for output in request.outputs if output.classification}
+        card = self.model.card
+        return outputs | {
+            name: classify(name, outputs[name], count, card.classes, batched=self._max_rows > 0)
+            for name, count in counts.items()
+        }
 
     def encode(self, request: InferRequest, outputs: dict[str, Array]) -> tuple[EncodedTensor, ...]:
         """Encode outputs as the request wishes.

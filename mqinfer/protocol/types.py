@@ -87,10 +87,22 @@ class EncodedTensor:
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """One output that the sender wants, and how it wants it encoded (None: the worker's choice)."""
+    """One output that the sender wants.
+
+    Attributes:
+        name: The output's.
+        encoding: Codec to send it in, or None for the worker's choice.
+        classification: 0 for the output as it is; above it, so many of its largest elements come instead, as text
+            `value:index[:label]`, the largest first (Triton's classification extension).
+    """
 
     name: str
     encoding: str | None = None
+    classification: int = 0
+
+    def __post_init__(self) -> None:
+        if self.classification < 0:
+            raise BadTensor(f"output {self.name!r}: classification is {self.classification}; it must be 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,7 @@ FULL = InferRequest(
     capture=Capture("/camera/front", 41, 1_700_000_000_123_456_789, "camera_optical"),
     parameters={"flag": True, "number": -2, "ratio": 0.5, "text": "grün"},
 )
+CLASSIFIED = replace(SMALL, outputs=(RequestedOutput("y", classification=5), RequestedOutput("z", "mask", 1)))
 TEXT = replace(FULL, inputs=tuple(encode_tensor(name, array) for name, array in TEXT_ARRAYS.items()))
 REPLY = InferResponse(
     "r-1",
@@ -137,6 +138,8 @@ def coded(encoding: str) -> bytes:
 EXACT: dict[str, Callable[[], bytes]] = {
     "request_small.mqi": lambda: envelope.encode_request(SMALL),
     "request_full.mqi": lambda: envelope.encode_request(FULL),
+    "request_classification.mqi": lambda: envelope.encode_request(CLASSIFIED),
+    "request_classification.json": lambda: oip_json.encode_request(CLASSIFIED)[0],
     "reply_ok.mqi": lambda: envelope.encode_response(REPLY),
     "reply_error.mqi": lambda: envelope.encode_response(FAILED),
     "request.json": lambda: oip_json.encode_request(TEXT)[0],
@@ -193,7 +196,10 @@ def test_this_release_writes_the_golden_bytes(name: str) -> None:
     assert EXACT[name]() == golden(name)
 
 
-@pytest.mark.parametrize(("name", "request_"), [("request_small.mqi", SMALL), ("request_full.mqi", FULL)])
+@pytest.mark.parametrize(
+    ("name", "request_"),
+    [("request_small.mqi", SMALL), ("request_full.mqi", FULL), ("request_classification.mqi", CLASSIFIED)],
+)
 def test_golden_requests_are_read(name: str, request_: InferRequest) -> None:
     """All fields and all datatypes."""
     found = envelope.decode_request(golden(name))
@@ -206,6 +212,8 @@ def test_golden_json_requests_are_read() -> None:
     found = oip_json.decode_request(golden("request.json"), "seg", "3")
     check_fields(found, TEXT, "inputs")
     check_arrays(arrays_of(found), TEXT_ARRAYS)
+    found = oip_json.decode_request(golden("request_classification.json"), "half_plus_two")
+    check_fields(found, CLASSIFIED, "inputs")
     payload = golden("request_tail.oip")
     found = oip_json.decode_request(payload, "seg", "3", header_length=json_length(payload))
     check_fields(found, FULL, "inputs")
