@@ -37,13 +37,14 @@ def plan(
             f"it has: {', '.join(names) or 'none'} (expected: MODEL/VERSION/model.onnx, model.pb or saved_model.pb)"
         )
     chosen = [version for version in versions if not models or version.name in models]
-    copies = [version for version in chosen for _ in range(instances or version.config.instance_group.count)]
+    copies = [(version, device) for version in chosen for device in version.config.devices(template.device, instances)]
     return [
         replace(
             template,
             model=version.name,
             version=version.version,
+            device=device,
             options=replace(template.options, name=check_name("worker", f"{template.options.name}.{number}")),
         )
-        for number, version in enumerate(copies)
+        for number, (version, device) in enumerate(copies)
     ]

@@ -78,12 +78,16 @@ def load_options(config: ModelConfig, device: str = "auto") -> LoadOptions:
         inputs=_stated(config.input, batched=batched),
         outputs=_stated(config.output, batched=batched),
         parameters=config.parameters,
+        accelerators=config.optimization,
     )
 
 
 def _wish(config: ModelConfig, device: str) -> DeviceWish:
-    group = config.instance_group
-    if device != "auto" or group.kind is InstanceKind.AUTO:
+    target = config.parameters.get("TARGET_DEVICE")  # of Triton's OpenVINO back end, where KIND_CPU may go with it
+    if device == "auto" and target is not None:
+        return parse_device(str(target))
+    group = config.instance_group[0]
+    if device != "auto" or group.kind not in {InstanceKind.CPU, InstanceKind.GPU}:
         return parse_device(device)
     return DeviceWish(gpu=group.kind is InstanceKind.GPU, index=group.gpus[0] if group.gpus else 0)
 
@@ -91,6 +95,6 @@ def _wish(config: ModelConfig, device: str) -> DeviceWish:
 def _stated(tensors: Sequence[TensorConfig], *, batched: bool) -> dict[str, Stated]:
     batch_axis = (-1,) if batched else ()
     return {
-        tensor.name: Stated(None if tensor.dims is None else batch_axis + tensor.dims, tensor.data_type)
+        tensor.name: Stated(None if (dims := tensor.model_dims) is None else batch_axis + dims, tensor.data_type)
         for tensor in tensors
     }

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mqinfer.errors import ConfigError, ModelNotLoadable
-from mqinfer.models.config import InstanceGroup, InstanceKind, ModelConfig, TensorConfig, read_config
+from mqinfer.models.config import InstanceGroup, InstanceKind, ModelConfig, TensorConfig
+from mqinfer.models.config_files import combine, read_layer
 from mqinfer.models.device import DeviceWish, parse_device
 from mqinfer.models.engines import choose_loader, platform_of
 from mqinfer.models.load_options import Stated
@@ -159,7 +160,7 @@ def test_unknown_devices(wrong: str) -> None:
 def test_options_from_the_configuration() -> None:
     """`instance_group` decides where the caller leaves it open; dims leave the batch axis out where there is one."""
     gpu = ModelConfig(
-        instance_group=InstanceGroup(kind=InstanceKind.GPU, gpus=(2,)),
+        instance_group=(InstanceGroup(kind=InstanceKind.GPU, gpus=(2,)),),
         max_batch_size=8,
         parameters={"signature": "predict", "intra_op_thread_count": "3"},
         input=(TensorConfig("x", (3,), Datatype.FP32), TensorConfig("y")),
@@ -178,5 +179,5 @@ def test_open_image_contract_survives(write_onnx: WriteOnnx, tmp_path: Path) -> 
     """An `[image]` table is completed by the shape of the only input."""
     path = write_onnx(tmp_path / "1" / "model.onnx", "FP32", ("n", 3, 4, 5))
     (tmp_path / "model.toml").write_text("[image]\nlayout = 'NCHW'\nscale = 0.5")
-    model = load_model(ModelVersion("m", 1, path, read_config(tmp_path / "model.toml")))
+    model = load_model(ModelVersion("m", 1, path, combine([read_layer(tmp_path / "model.toml")])))
     assert model.card.image == ImageContract("x", 5, 4, layout=model.card.image.layout, scale=0.5)  # type: ignore[union-attr]
