@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mqinfer.models.backend import Backend
 from mqinfer.models.card import make_card
 from mqinfer.models.config import InstanceKind, ModelConfig, TensorConfig
 from mqinfer.models.device import DeviceWish, parse_device
 from mqinfer.models.engines import choose_loader
+from mqinfer.models.ensemble import compose
 from mqinfer.models.load_options import LoadOptions, Stated, default_threads
 from mqinfer.models.model_file import check_model_files
 from mqinfer.models.repository import ModelVersion
@@ -50,12 +51,29 @@ def load_model(model: ModelVersion, *, device: str = "auto", versions: Sequence[
 
 
 def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedModel:
+    if model.config.ensemble_scheduling:
+        return _load_ensemble(model, device, versions)
     check_model_files(model.path)
     load = choose_loader(model.path, model.config.backend)
     backend = load(model.path, load_options(model.config, device))
     with ExitStack() as unless_complete:
         unless_complete.callback(backend.close)
         loaded = LoadedModel(backend, make_card(model, backend, versions), model.config)
+        unless_complete.pop_all()
+    return loaded
+
+
+def _load_ensemble(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedModel:
+    members: dict[tuple[str, int], LoadedModel] = {}
+    with ExitStack() as unless_complete:
+        for part in model.parts:
+            key = part.name, part.version
+            if key not in members:
+                members[key] = _load(part, device, ())
+                unless_complete.callback(members[key].backend.close)
+        steps = [members[part.name, part.version] for part in model.parts]
+        backend, config = compose(model.config, steps, load_options(model.config, device))
+        loaded = LoadedModel(backend, make_card(replace(model, config=config), backend, versions), config)
         unless_complete.pop_all()
     return loaded
 

@@ -165,6 +165,8 @@ class Repository:
         config = with_named_files(combine([*folder.layers, own]), folder.path)
         if config.ensemble_scheduling:
             return self._ensemble(ModelVersion(folder.path.name, number, path, config), above)
+        if config.backend == "ensemble":
+            raise ConfigError(f"{folder.path}: platform = 'ensemble' needs the steps, in ensemble_scheduling")
         return ModelVersion(folder.path.name, number, self._model_path(path, config), config)
 
     def _ensemble(self, model: ModelVersion, above: tuple[str, ...]) -> ModelVersion:
