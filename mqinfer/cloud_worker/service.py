@@ -23,6 +23,7 @@ from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.models.image import to_model_input
 from mqinfer.models.loading import LoadedModel
 from mqinfer.models.postprocess.classification import classify
+from mqinfer.models.postprocess.stage import Postprocessed, network_of
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadTensor, ModelFailed, ModelNotFound, MqinferError
@@ -45,7 +46,7 @@ class Prepared:
     Attributes:
         inputs: Every input of the model, in its declared dtype.
         rows: Entries on the batch axis; 1 where there is none.
-        outputs: Names of the outputs wanted, empty for all.
+        outputs: Names of the network's outputs wanted, empty for all.
         key: Requests with equal keys may share a batch.
         decode_ns: Time spent in codecs, in nanoseconds.
         preprocess_ns: Time spent on images, in nanoseconds.
@@ -102,6 +103,7 @@ class InferenceService:
         self._inputs = {spec.name: spec for spec in model.card.inputs}
         self._outputs = {spec.name for spec in model.card.outputs}
         self._max_rows = model.card.max_batch_size
+        self._network = network_of(model.backend)
 
     @property
     def max_rows(self) -> int:
@@ -135,13 +137,15 @@ class InferenceService:
             preprocess_ns += time.perf_counter_ns() - decoded
         rows = self._count_rows(inputs)
         outputs = tuple(output.name for output in request.outputs)
+        if isinstance(self.model.backend, Postprocessed):
+            outputs = self.model.backend.needed(outputs)
         return Prepared(inputs, rows, outputs, self._key(inputs, outputs), decode_ns, preprocess_ns)
 
     def run(self, batch: Sequence[Prepared]) -> list[Completed]:
         """Run a batch of equal keys; where it fails, each member runs alone, so that one can't spoil the others."""
         started = time.perf_counter_ns()
         try:
-            outputs = self.model.backend.infer(_join([item.inputs for item in batch]), batch[0].outputs)
+            outputs = self._network.infer(_join([item.inputs for item in batch]), batch[0].outputs)
             inferred = time.perf_counter_ns()
             parts = _split(outputs, [item.rows for item in batch])
         except Exception as error:  # noqa: BLE001  mapped below: also what a back end from elsewhere lets through
@@ -154,11 +158,14 @@ class InferenceService:
         return [Completed(part, None, inference, postprocess) for part in parts]
 
     def finish(self, request: InferRequest, outputs: dict[str, Array]) -> dict[str, Array]:
-        """Put top classes in the place of the outputs of which the request wants those.
+        """Finish what the network gave: masks or boxes as `model.toml` says, top classes as the request says.
 
         Raises:
-            BadTensor: Such an output can't be classified.
+            BadTensor: An output can't be classified, or boxes are wanted of several pictures.
+            ModelFailed: The outputs are not what `model.toml` says.
         """
+        if isinstance(self.model.backend, Postprocessed):
+            outputs = self.model.backend.finish(outputs, [output.name for output in request.outputs])
         counts = {output.name: output.classification for output in request.outputs if output.classification}
         card = self.model.card
         return outputs | {

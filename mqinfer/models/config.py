@@ -14,6 +14,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from mqinfer.models.accelerators import Accelerators
+from mqinfer.models.postprocess.settings import Detection, Segmentation
 from mqinfer.protocol.card import ClassInfo, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.types import Scalar
@@ -69,11 +70,13 @@ class QueuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class DynamicBatching:
-    """How waiting requests are put together.
+    """How waiting requests are put together; without preferred sizes and delay the worker finds out what pays.
 
     Attributes:
         preferred_batch_size: Sizes that are run at once when reached; empty: as many as wait.
-        max_queue_delay_microseconds: How long the oldest request may wait for company.
+        max_queue_delay_microseconds: How long the oldest request may wait for company; None: not stated.
+        latency_target_microseconds: mqinfer's own key. Where the worker finds out what pays: the time from a request's
+            arrival to its result that batching may not exceed.
         preserve_ordering: Answer in the order of arrival.
         priority_levels: How many there are, 1 being the highest; 0: no priorities.
         default_priority_level: Of a request that states none.
@@ -82,7 +85,8 @@ class DynamicBatching:
     """
 
     preferred_batch_size: tuple[int, ...] = ()
-    max_queue_delay_microseconds: int = 0
+    max_queue_delay_microseconds: int | None = None
+    latency_target_microseconds: int | None = None
     preserve_ordering: bool = False
     priority_levels: int = 0
     default_priority_level: int = 0
@@ -229,7 +233,7 @@ class ModelConfig:
         name: Must equal the folder's name where given.
         backend: Triton's `backend` or `platform`; None: by the file's name.
         max_batch_size: 0 for a model without a batch axis; None: discovered.
-        dynamic_batching: None: every request runs alone.
+        dynamic_batching: None: the worker finds out what pays.
         instance_group: Processes and devices.
         version_policy: Which versions are served.
         model_warmup: Runs before `ready`.
@@ -242,6 +246,8 @@ class ModelConfig:
         ensemble_scheduling: The steps of an ensemble; empty: this is a model by itself.
         image: How a picture becomes an input; None: discovered.
         classes: Of the mask or the classifier, in the order of their numbers.
+        segmentation: How logits become a mask in the worker; None: outputs stay as they are.
+        detection: How raw candidates become boxes in the worker; None: likewise.
     """
 
     name: str | None = None
@@ -260,6 +266,8 @@ class ModelConfig:
     ensemble_scheduling: tuple[EnsembleStep, ...] = ()
     image: ImageContract | None = None
     classes: tuple[ClassInfo, ...] = ()
+    segmentation: Segmentation | None = None
+    detection: Detection | None = None
 
     def devices(self, wanted: str = "auto", instances: int | None = None) -> tuple[str, ...]:
         """Give the device of every instance, group by group.

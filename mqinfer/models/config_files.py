@@ -27,6 +27,7 @@ from mqinfer.models.config import (
     WarmUpSample,
 )
 from mqinfer.models.palette import class_colour
+from mqinfer.models.postprocess.settings import DETECTION, SEGMENTATION
 from mqinfer.models.tables import (
     Check,
     array,
@@ -160,6 +161,7 @@ _DYNAMIC_BATCHING = table(
     {
         "preferred_batch_size": array(integer(1)),
         "max_queue_delay_microseconds": integer(0),
+        "latency_target_microseconds": integer(1),
         "preserve_ordering": flag,
         "priority_levels": integer(0),
         "default_priority_level": integer(0),
@@ -228,6 +230,8 @@ _MODEL: dict[str, Check] = {
     "ensemble_scheduling": table({"step": array(_STEP)}, lambda step: step, required=("step",)),
     "image": table(_IMAGE, _image),
     "classes": _classes,
+    "segmentation": SEGMENTATION,
+    "detection": DETECTION,
 }
 
 

@@ -10,10 +10,12 @@ from mqinfer.models.backend import Backend
 from mqinfer.models.card import make_card
 from mqinfer.models.config import InstanceKind, ModelConfig, TensorConfig
 from mqinfer.models.device import DeviceWish, parse_device
-from mqinfer.models.engines import choose_loader
+from mqinfer.models.engines import choose_loader, platform_of
 from mqinfer.models.ensemble import compose
 from mqinfer.models.load_options import LoadOptions, Stated, default_threads
 from mqinfer.models.model_file import check_model_files
+from mqinfer.models.onnx_file import check_external_data
+from mqinfer.models.postprocess.stage import with_postprocessing
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError
@@ -54,11 +56,14 @@ def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedMo
     if model.config.ensemble_scheduling:
         return _load_ensemble(model, device, versions)
     check_model_files(model.path)
+    if platform_of(model.path, model.config.backend) == "onnx_onnxv1":
+        check_external_data(model.path)
     load = choose_loader(model.path, model.config.backend)
     backend = load(model.path, load_options(model.config, device))
     with ExitStack() as unless_complete:
         unless_complete.callback(backend.close)
-        loaded = LoadedModel(backend, make_card(model, backend, versions), model.config)
+        finished = with_postprocessing(backend, model.config.segmentation, model.config.detection)
+        loaded = LoadedModel(finished, make_card(model, finished, versions), model.config)
         unless_complete.pop_all()
     return loaded
 

@@ -7,6 +7,7 @@ import logging
 import numpy as np
 
 from mqinfer.models.backend import Backend
+from mqinfer.models.postprocess.stage import network_of
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.errors import ModelNotLoadable, MqinferError
@@ -28,11 +29,12 @@ def warm_up(backend: Backend, card: ModelCard, count: int = 1) -> None:
     Raises:
         ModelNotLoadable: The model can't run, or does not keep the batch axis that its card states.
     """
+    network = network_of(backend)
     for batch in sorted({1, max(card.max_batch_size, 1)}):
         inputs = zeros(card, batch)
         for _ in range(count):
             try:
-                outputs = backend.infer(inputs)
+                outputs = network.infer(inputs)
             except MqinferError as error:
                 if not _has_open_axes(card):
                     raise ModelNotLoadable(
