@@ -98,7 +98,7 @@ def serve(spec: ProcessSpec) -> Worker:
     """
     version, versions = _version_of(spec)
     model = load_model(version, device=spec.device, versions=versions)
-    warm_up(model.backend, model.card, model.config.model_warmup.count)
+    warm_up(model.backend, model.card, model.config.model_warmup.count, model.config.model_warmup.samples)
 
     def connect(client_id: str, will: Message, on_connection: ConnectionHandler) -> Link:
         return make_link(spec.broker, client_id=client_id, will=will, on_connection=on_connection)

@@ -67,9 +67,9 @@ def test_what_is_tried_without_accelerators(device: str, available: list[str], e
 @pytest.mark.parametrize(
     ("device", "expected"),
     [
-        ("auto", ["tensorrt on cuda:0", "cuda:0", "openvino on cpu", "cpu"]),
-        ("cuda:1", ["tensorrt on cuda:1", "cuda:1", "openvino on cpu", "cpu"]),
-        ("cpu", ["openvino on cpu", "cpu"]),
+        ("auto", ["cuda:0 with tensorrt", "cuda:0", "cpu with openvino", "cpu"]),
+        ("cuda:1", ["cuda:1 with tensorrt", "cuda:1", "cpu with openvino", "cpu"]),
+        ("cpu", ["cpu with openvino", "cpu"]),
     ],
 )
 def test_accelerators_come_first(device: str, expected: list[str]) -> None:
@@ -162,7 +162,7 @@ def test_what_is_missing_is_told_in_one_line(
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
         backend = load(path, options(device, OPTIMIZATION(OPTIMIZED, "f:")))
     (line,) = caplog.messages
-    assert line.startswith(f"{path}: asked for, but not to be had: tensorrt on cuda:0 (not in this ONNX Runtime")
+    assert line.startswith(f"{path}: asked for, but not to be had: cuda:0 with tensorrt (not in this ONNX Runtime")
     assert line.endswith(": running on cpu")
     assert (backend.device, backend.engine) == ("cpu", f"onnxruntime {onnxruntime.__version__}")
     assert backend.infer({"x": np.ones((1, 4), np.float32)})["y"].sum() == 4

@@ -17,6 +17,7 @@ from mqinfer.models.backends.onnx_binding import run_bound
 from mqinfer.models.backends.onnx_providers import Attempt, attempts, describe_nodes
 from mqinfer.models.load_options import LoadOptions, state_shape
 from mqinfer.models.model_file import describe
+from mqinfer.models.onnx_file import refusal
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import BadTensor, MissingExtra, ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
@@ -72,7 +73,7 @@ def _open(onnxruntime: Any, path: Path, options: LoadOptions) -> tuple[Any, Atte
     *wanted, plain = attempts(options, available)
     for attempt in wanted:
         if attempt.provider not in available:
-            missed.append(f"{attempt.label} (not in this ONNX Runtime, which has {', '.join(available)})")
+            missed.append(f"{attempt.label} (not in this ONNX Runtime)")
             continue
         session, reason = _try(onnxruntime, path, attempt, options.threads)
         if session is not None:
@@ -124,7 +125,8 @@ def _session(onnxruntime: Any, path: Path, attempt: Attempt, threads: int) -> An
         # Its fallback would move a session to the CPU while it serves, and say so on stdout only.
         return onnxruntime.InferenceSession(path, settings, providers=providers, enable_fallback=0)
     except Exception as error:  # its classes share no base below Exception
-        raise ModelNotLoadable(f"{path}: ONNX Runtime can't load it ({error}); found {describe(path)}") from error
+        told = refusal(str(error)) or f"ONNX Runtime can't load it ({error}); found {describe(path)}"
+        raise ModelNotLoadable(f"{path}: {told}") from error
 
 
 def _nodes(session: Any) -> Counter[str]:

@@ -64,8 +64,8 @@ class Attempt:
 
     @property
     def label(self) -> str:
-        """For messages: `tensorrt on cuda:0`."""
-        return self.device if self.name in {"cpu", "cuda"} else f"{self.name} on {self.device}"
+        """For messages: `cuda:0 with tensorrt`."""
+        return self.device if self.name in {"cpu", "cuda"} else f"{self.device} with {self.name}"
 
 
 def attempts(options: LoadOptions, available: Collection[str]) -> list[Attempt]:

@@ -126,6 +126,6 @@ class TensorFlowBackend:
 
 
 def _as_array(tensor: Any) -> Array:
-    value = tensor.numpy()
+    value = tensor.numpy() if hasattr(tensor, "numpy") else tensor  # a session gives arrays
     # A string without axes comes as bytes, of which NumPy would make a fixed-length string.
     return np.asarray(value, np.object_) if isinstance(value, bytes) else np.asarray(value)
