@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -45,14 +45,14 @@ class ReplayOptions:
         version: Of the model, or None for the one that its policy prefers.
         window: Requests in flight at a time.
         timeout: Of each request, in seconds.
-        output_encoding: Codec of the results.
+        output_encoding: Codec of the results, one for all or by output; None for what suits the model's outputs.
     """
 
     model: str
     version: str | None = None
     window: int = 8
     timeout: float = 60.0
-    output_encoding: str = "lz4"
+    output_encoding: str | Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
