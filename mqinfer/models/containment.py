@@ -45,7 +45,7 @@ def inner_path(folder: Path, name: str, what: str) -> Path:
     Raises:
         ModelNotLoadable: The name is absolute, climbs, or holds what no file name should.
     """
-    parts = name.split("/")
+    parts = name.removeprefix("./").split("/")
     if (
         len(name) > _LONGEST
         or not name.isprintable()
