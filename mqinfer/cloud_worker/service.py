@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mqinfer.bags.decode import to_rgb
 from mqinfer.bags.frame import RawImage
 from mqinfer.client.inputs import OUTPUT_ENCODING
-from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.codecs import codecs_for, decode_tensor, encode_tensor
 from mqinfer.models.image import to_model_input
 from mqinfer.models.loading import LoadedModel
 from mqinfer.models.postprocess.classification import classify
@@ -99,6 +99,7 @@ class InferenceService:
         """
         self.model = model
         self._limits = limits
+        self._codecs = codecs_for(model.card.device)
         self._ran = ran
         self._inputs = {spec.name: spec for spec in model.card.inputs}
         self._outputs = {spec.name for spec in model.card.outputs}
@@ -130,7 +131,7 @@ class InferenceService:
             spec = self._inputs[tensor.name]
             contract = self._contract(tensor, spec)
             started = time.perf_counter_ns()
-            array = decode_tensor(tensor, self._limits)
+            array = decode_tensor(tensor, self._limits, self._codecs)
             decoded = time.perf_counter_ns()
             inputs[tensor.name] = array if contract is None else self._preprocess(tensor, array, contract, spec)
             decode_ns += decoded - started
@@ -221,8 +222,8 @@ class InferenceService:
         return count
 
     def _key(self, inputs: dict[str, Array], outputs: tuple[str, ...]) -> Hashable:
-        if self._max_rows <= 1:
-            return object()  # shares a batch with nobody
+        if self._max_rows == 0:
+            return None  # no batch axis: nothing is shared, one after the other
         return outputs, tuple((name, inputs[name].shape[1:]) for name in self._inputs)
 
 
