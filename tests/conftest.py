@@ -122,3 +122,49 @@ def serve() -> Iterator[Callable[..., Worker]]:
     yield start
     for worker in workers:
         worker.stop()
+
+
+@pytest.fixture(scope="session")
+def tf() -> Any:
+    """TensorFlow, imported as the product imports it."""
+    from mqinfer.models.tensorflow_runtime import import_tensorflow
+
+    return import_tensorflow()
+
+
+def _save_tf1(tf: Any, path: Path, build: Callable[[Any], tuple[dict[str, Any], Any]], *, old: bool = False) -> Path:
+    v1 = tf.compat.v1
+    builder = v1.saved_model.Builder(str(path))
+    with v1.Session(graph=tf.Graph()) as session:
+        signatures, main_op = build(v1)
+        session.run(v1.global_variables_initializer())
+        assets = v1.get_collection(v1.GraphKeys.ASSET_FILEPATHS)
+        builder.add_meta_graph_and_variables(
+            session, ["serve"], signature_def_map=signatures, assets_collection=assets, main_op=main_op
+        )
+    builder.save()
+    if old:
+        _make_old(path / "saved_model.pb")
+    return path
+
+
+def _make_old(path: Path) -> None:
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    content = saved_model_pb2.SavedModel()
+    content.ParseFromString(path.read_bytes())
+    for graph in content.meta_graphs:
+        graph.graph_def.versions.producer = 21
+        for node in graph.graph_def.node:
+            if node.op == "Placeholder":
+                node.attr["shape"].shape.Clear()
+    path.write_bytes(content.SerializeToString())
+
+
+@pytest.fixture(scope="session")
+def save_tf1(tf: Any) -> Callable[..., Path]:
+    """Write a SavedModel as TensorFlow 1 does: `save_tf1(folder, build)`; `build(v1)` gives signatures and main op.
+
+    With `old=True` it is made out as a graph of before 2017: a placeholder's empty shape meant an unknown rank then.
+    """
+    return lambda path, build, **how: _save_tf1(tf, path, build, **how)

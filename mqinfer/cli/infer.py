@@ -9,11 +9,16 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Root, address
 from mqinfer.client import Client, InferResult
 from mqinfer.client.inputs import Input
 from mqinfer.codecs import encoded_image
+from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, ConfigError
 from mqinfer.protocol.types import EncodedTensor
@@ -21,6 +26,7 @@ from mqinfer.protocol.types import EncodedTensor
 __all__ = ["infer"]
 
 _PICTURES = (".jpg", ".jpeg", ".png")
+_FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 
 
 def infer(
@@ -30,7 +36,12 @@ def infer(
     ],
     broker: Broker = "mqtt://127.0.0.1:1883",
     version: Annotated[str | None, typer.Option(help="Version of the model.")] = None,
-    encoding: Annotated[str, typer.Option(help="Codec of the arrays: raw, lz4, shuffle-lz4, jpeg:90, png.")] = "raw",
+    encoding: Annotated[
+        str, typer.Option(help="Codec of the arrays: raw, lz4, shuffle-lz4, mask, jpeg:90, png.")
+    ] = "raw",
+    top: Annotated[
+        int | None, typer.Option(help="Print a table of so many top classes of each output of floats.", min=1)
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="File for the outputs, .npz.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait.", min=0.001, max=1e6)] = 10,
     root: Root = "mqinfer/v1",
@@ -41,10 +52,37 @@ def infer(
     """Ask a model once."""
     inputs = dict(_read(text) for text in input_)
     with Client(address(broker, ca_file, cert_file, key_file), root=root) as client:
-        result = client.infer(model, inputs, version=version, encoding=encoding, timeout=timeout)
+        classification = _classification(client.card(model), top) if top else {}
+        result = client.infer(
+            model, inputs, version=version, encoding=encoding, classification=classification, timeout=timeout
+        )
     if output:
         _write(output, result)
-    typer.echo(json.dumps(_describe(result, output), indent=2))
+    if top:
+        Console().print(_table(result))
+    else:
+        typer.echo(json.dumps(_describe(result, output), indent=2))
+
+
+def _classification(card: ModelCard, top: int) -> dict[str, int]:
+    """Ask for the top classes of every output that can hold scores."""
+    scores = {spec.name: top for spec in card.outputs if spec.datatype in _FLOATS}
+    if not scores:
+        outputs = ", ".join(f"{spec.name} {spec.datatype}" for spec in card.outputs)
+        raise ConfigError(f"--top: model {card.name!r} has no output of floats; its outputs are {outputs}")
+    return scores
+
+
+def _table(result: InferResult) -> Table:
+    """Lay out `value:index[:label]`, one line each."""
+    table = Table("output", "entry", "rank", "value", "index", "class", box=box.SIMPLE_HEAD)
+    table.title = f"{result.model_name} {result.model_version}, {result.timings.total / 1e6:.1f} ms"
+    for name, array in result.outputs.items():
+        for entry, row in enumerate(array.reshape(-1, array.shape[-1])):
+            for rank, text in enumerate(row, start=1):
+                value, index, label = (*text.decode().split(":", 2), "")[:3]
+                table.add_row(escape(name), str(entry), str(rank), value, index, escape(label))
+    return table
 
 
 def _read(text: str) -> tuple[str, Input]:

@@ -70,7 +70,9 @@ def replay(
     encoding: Annotated[
         str | None, typer.Option(help="Of the frames: jpeg[:1-100], png[:0-9], lz4, raw. jpeg:90 by default.")
     ] = None,
-    output_encoding: Annotated[str, typer.Option(help="Of the results: lz4, raw, png.")] = "lz4",
+    output_encoding: Annotated[
+        str | None, typer.Option(help="Of the results: mask, lz4, raw, png. mask for class masks, else lz4.")
+    ] = None,
     demosaic: Annotated[Demosaic, typer.Option(help="For Bayer mosaics.")] = Demosaic.BILINEAR,
     bit_depth: Annotated[int | None, typer.Option(help="True bits of 16-bit samples.", min=8, max=16)] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,

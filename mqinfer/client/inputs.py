@@ -25,8 +25,9 @@ class InferOptions(TypedDict, total=False):
     Attributes:
         version: Of the model; without it the one that the model's policy prefers.
         encoding: Codec of the inputs, such as `raw` (the default), `lz4`, `jpeg:90`.
-        outputs: Names of the outputs wanted; without it all.
-        output_encoding: Codec of the outputs, such as `raw` (the default) or `lz4`.
+        outputs: Names of the outputs wanted; without it all, or those that the next two name.
+        classification: By output, how many of its top classes are to come in its place, as `value:index[:label]`.
+        output_encoding: Codec of the outputs, such as `raw` (the default), `mask` or `lz4`; or one for each, by name.
         capture: Where the frame came from; the result repeats it.
         priority: 1 is the highest, 0 the model's default.
     """
@@ -34,7 +35,8 @@ class InferOptions(TypedDict, total=False):
     version: str | int | None
     encoding: str
     outputs: Sequence[str]
-    output_encoding: str | None
+    classification: Mapping[str, int]
+    output_encoding: str | Mapping[str, str] | None
     capture: Capture
     priority: int
 
@@ -48,17 +50,26 @@ def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions)
     """
     version = options.get("version")
     encoding = options.get("encoding", "raw")
-    output_encoding = options.get("output_encoding")
+    wish = options.get("output_encoding")
     return InferRequest(
         id="",
         model_name=model,
         model_version=None if version is None else str(version),
         inputs=tuple(_encode(name, value, encoding) for name, value in inputs.items()),
-        outputs=tuple(RequestedOutput(name, output_encoding) for name in options.get("outputs", ())),
+        outputs=_requested(options.get("outputs", ()), options.get("classification", {}), wish),
         priority=options.get("priority", 0),
         capture=options.get("capture", NO_CAPTURE),
-        parameters={OUTPUT_ENCODING: output_encoding} if output_encoding else {},
+        parameters={OUTPUT_ENCODING: wish} if isinstance(wish, str) and wish else {},
     )
+
+
+def _requested(
+    names: Sequence[str], classification: Mapping[str, int], wish: str | Mapping[str, str] | None
+) -> tuple[RequestedOutput, ...]:
+    encodings = {} if wish is None or isinstance(wish, str) else wish
+    default = wish if isinstance(wish, str) else None
+    wanted = dict.fromkeys([*names, *classification, *(() if names else encodings)])
+    return tuple(RequestedOutput(name, encodings.get(name, default), classification.get(name, 0)) for name in wanted)
 
 
 def _encode(name: str, value: Input, encoding: str) -> EncodedTensor:

@@ -78,14 +78,19 @@ class Answers:
             outputs: The result, before encoding.
         """
         arrays = dict(outputs or {})
-        started = time.perf_counter_ns()
+        started = finished = time.perf_counter_ns()
         tensors: tuple[EncodedTensor, ...] = ()
         try:
-            if error is None and not ticket.path.is_json:
-                tensors = self._service.encode(ticket.request, arrays)
+            if error is None:
+                arrays = self._service.finish(ticket.request, arrays)
+                finished = time.perf_counter_ns()
+                tensors = () if ticket.path.is_json else self._service.encode(ticket.request, arrays)
         except MqinferError as problem:
             error, arrays = problem, {}
-        timings = replace(timings, encode=time.perf_counter_ns() - started)
+        spent = finished - started
+        timings = replace(
+            timings, postprocess=timings.postprocess + spent, encode=time.perf_counter_ns() - started - spent
+        )
         self._reply(ticket, self._response(ticket.request, error, tensors, timings), arrays)
 
     def refuse(self, message: Message, error: MqinferError) -> None:
@@ -98,7 +103,7 @@ class Answers:
             return
         unread = InferRequest((message.correlation_data or b"").hex(), "", ())
         response = self._response(unread, error)
-        self._meter.count(response.outcome)
+        self._meter.answered(response.outcome, response.timings)
         self._send(write_reply(path, response, {}))
 
     def _reply(self, ticket: Ticket, response: InferResponse, arrays: Mapping[str, Array]) -> None:
@@ -117,7 +122,7 @@ class Answers:
                 self._meter.count(f"dropped_{error.code}")
                 log.warning("request %s can't be answered: %s", response.id, error)
         else:
-            self._meter.count(response.outcome)
+            self._meter.answered(response.outcome, response.timings)
 
     def _remember(self, ticket: Ticket, outcome: Outcome, message: Message) -> None:
         if ticket.key is None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 
-from mqinfer.protocol.types import WorkerLoad
+from mqinfer.protocol.statistics import BatchStatistics, Duration, ModelStatistics
+from mqinfer.protocol.types import Outcome, Timings, WorkerLoad
 
 __all__ = ["LoadMeter"]
 
@@ -14,12 +17,23 @@ _WEIGHT = 0.2
 
 
 class LoadMeter:
-    """Smoothed service time, and counters by outcome and reason. Thread-safe."""
+    """Smoothed service time, counters by outcome and reason, and where the time went. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """Begin at zero.
+
+        Args:
+            clock: Seconds since the epoch, for `last_inference` alone.
+        """
         self._lock = threading.Lock()
+        self._clock = clock
         self._counters: Counter[str] = Counter()
         self._service_us = 0.0
+        self._times: Counter[str] = Counter()  # nanoseconds by stage, of requests that got a result
+        self._fail_ns = 0
+        self._failed = 0
+        self._last = 0.0
+        self._batches: dict[int, tuple[int, int, int, int]] = {}  # rows: runs, then ns of input, engine, output
 
     def count(self, what: str) -> None:
         """Add one to a counter."""
@@ -32,6 +46,34 @@ class LoadMeter:
         with self._lock:
             self._service_us += (reading - self._service_us) * (_WEIGHT if self._service_us else 1.0)
 
+    def ran(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """Note a run of the model.
+
+        Args:
+            rows: Entries on the batch axis.
+            input_ns: Decoding and pre-processing of its requests, in nanoseconds.
+            infer_ns: In the engine.
+            output_ns: Splitting the outputs.
+        """
+        with self._lock:
+            runs, inputs, infers, outputs = self._batches.get(rows, (0, 0, 0, 0))
+            self._batches[rows] = (runs + 1, inputs + input_ns, infers + infer_ns, outputs + output_ns)
+
+    def answered(self, outcome: Outcome, timings: Timings) -> None:
+        """Count a reply and where its time went."""
+        with self._lock:
+            self._counters[outcome] += 1
+            if outcome is not Outcome.OK:
+                self._failed += 1
+                self._fail_ns += timings.server
+                return
+            self._last = self._clock()
+            times = self._times
+            times["queue"] += timings.server_queue
+            times["compute_input"] += timings.decode + timings.preprocess
+            times["compute_infer"] += timings.inference
+            times["compute_output"] += timings.postprocess + timings.encode
+
     def load(self, depth: int) -> WorkerLoad:
         """Say what a reply says."""
         return WorkerLoad(depth, round(self._service_us))
@@ -40,3 +82,31 @@ class LoadMeter:
         """Copy the counters."""
         with self._lock:
             return dict(self._counters)
+
+    def statistics(self, memory_bytes: int = 0) -> ModelStatistics:
+        """Say what was done so far, in the Open Inference Protocol's words.
+
+        Args:
+            memory_bytes: Of the process, to go with it.
+        """
+        with self._lock:
+            return ModelStatistics(
+                last_inference=round(self._last * 1e3),
+                inference_count=sum(rows * figures[0] for rows, figures in self._batches.items()),
+                execution_count=sum(figures[0] for figures in self._batches.values()),
+                success=Duration(self._counters[Outcome.OK], self._times.total()),
+                fail=Duration(self._failed, self._fail_ns),
+                queue=self._stage("queue"),
+                compute_input=self._stage("compute_input"),
+                compute_infer=self._stage("compute_infer"),
+                compute_output=self._stage("compute_output"),
+                batches={rows: _batch(*figures) for rows, figures in sorted(self._batches.items())},
+                memory_bytes=memory_bytes,
+            )
+
+    def _stage(self, name: str) -> Duration:
+        return Duration(self._counters[Outcome.OK], self._times[name])
+
+
+def _batch(runs: int, input_ns: int, infer_ns: int, output_ns: int) -> BatchStatistics:
+    return BatchStatistics(Duration(runs, input_ns), Duration(runs, infer_ns), Duration(runs, output_ns))

@@ -1,7 +1,7 @@
 """A worker process: loads one version of one model, says how that went, serves until it is told to stop.
 
-The status pipe to the supervisor carries one `Report`, and its other end's disappearance means that the supervisor is
-gone: then the process stops by itself, so that no orphan goes on answering.
+The status pipe carries one `Report` to the supervisor and then answers to its `Order`s. Its other end's disappearance
+means that the supervisor is gone: then the process stops by itself, so that no orphan goes on answering.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 from dataclasses import dataclass
+from enum import Enum
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -23,9 +24,10 @@ from mqinfer.cloud_worker.worker import Worker
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.warmup import warm_up
+from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ModelNotFound, MqinferError
 
-__all__ = ["ProcessSpec", "Report", "find_version", "run_process", "serve"]
+__all__ = ["Order", "ProcessSpec", "Report", "find_version", "run_process", "serve"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
 
@@ -42,6 +44,10 @@ class ProcessSpec:
         options: The worker's name and bounds.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         log_level: Of the process.
+        found: The version as the repository had it when this was planned, so that a process that is started again
+            serves the same; None to look for it at the start.
+        versions: Those that the model's card names; empty for this one.
+        content: Hash of the version's files when this was planned: other content calls for another process.
     """
 
     repository: Path
@@ -51,15 +57,24 @@ class ProcessSpec:
     options: WorkerOptions
     device: str = "auto"
     log_level: int = logging.WARNING
+    found: ModelVersion | None = None
+    versions: tuple[int, ...] = ()
+    content: str = ""
+
+
+class Order(Enum):
+    """What a supervisor asks of a process that serves."""
+
+    STATISTICS = "answer with its ModelStatistics"
+    ANNOUNCE = "publish state and card again"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a process tells its supervisor once: an empty error means that it serves."""
+    """What a process tells its supervisor once: an error, or the card of what it serves."""
 
     error: str = ""
-    device: str = ""
-    engine: str = ""
+    card: ModelCard | None = None
 
 
 def find_version(repository: Repository, model: str, version: int) -> tuple[ModelVersion, list[int]]:
@@ -81,9 +96,9 @@ def serve(spec: ProcessSpec) -> Worker:
     Raises:
         MqinferError: The model can't be loaded, or the broker can't be reached.
     """
-    version, versions = find_version(Repository(spec.repository), spec.model, spec.version)
+    version, versions = _version_of(spec)
     model = load_model(version, device=spec.device, versions=versions)
-    warm_up(model.backend, model.card, model.config.model_warmup.count)
+    warm_up(model.backend, model.card, model.config.model_warmup.count, model.config.model_warmup.samples)
 
     def connect(client_id: str, will: Message, on_connection: ConnectionHandler) -> Link:
         return make_link(spec.broker, client_id=client_id, will=will, on_connection=on_connection)
@@ -92,6 +107,12 @@ def serve(spec: ProcessSpec) -> Worker:
     worker.start()
     log.info("%s runs on %s with %s", spec.options.name, model.backend.device, model.backend.engine)
     return worker
+
+
+def _version_of(spec: ProcessSpec) -> tuple[ModelVersion, list[int]]:
+    if spec.found:
+        return spec.found, list(spec.versions)
+    return find_version(Repository(spec.repository), spec.model, spec.version)
 
 
 def run_process(spec: ProcessSpec, pipe: Connection) -> None:
@@ -106,18 +127,31 @@ def run_process(spec: ProcessSpec, pipe: Connection) -> None:
     except MqinferError as error:
         _tell(pipe, Report(error=f"{error.code}: {error}"))
         return
-    _tell(pipe, Report(device=worker.card.device, engine=worker.card.backend))
-    threading.Thread(target=_watch, args=(pipe, stop), name="mqinfer-orphan-watch", daemon=True).start()
+    _tell(pipe, Report(card=worker.card))
+    threading.Thread(target=_obey, args=(pipe, stop, worker), name="mqinfer-orders", daemon=True).start()
     stop.wait()
     worker.stop()
 
 
 def _tell(pipe: Connection, report: Report) -> None:
-    with contextlib.suppress(OSError):  # the supervisor is gone, which `_watch` finds out next
+    with contextlib.suppress(OSError):  # the supervisor is gone, which `_obey` finds out next
         pipe.send(report)
 
 
-def _watch(pipe: Connection, stop: threading.Event) -> None:
-    with contextlib.suppress(EOFError, OSError):
-        pipe.recv()
+def _obey(pipe: Connection, stop: threading.Event, worker: Worker) -> None:
+    with contextlib.suppress(EOFError, OSError):  # the supervisor is gone
+        while True:
+            if pipe.recv() is Order.STATISTICS:
+                pipe.send(worker.statistics(_resident_bytes()))
+            else:
+                worker.announce()
     stop.set()
+
+
+def _resident_bytes() -> int:
+    """Resident memory of this process; 0 where the system does not say (Linux does)."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import cast
@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from mqinfer.bags.decode import to_rgb
 from mqinfer.bags.frame import RawImage
 from mqinfer.client.inputs import OUTPUT_ENCODING
-from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.codecs import codecs_for, decode_tensor, encode_tensor
 from mqinfer.models.image import to_model_input
 from mqinfer.models.loading import LoadedModel
+from mqinfer.models.postprocess.classification import classify
+from mqinfer.models.postprocess.stage import Postprocessed, network_of
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadTensor, ModelFailed, ModelNotFound, MqinferError
@@ -44,7 +46,7 @@ class Prepared:
     Attributes:
         inputs: Every input of the model, in its declared dtype.
         rows: Entries on the batch axis; 1 where there is none.
-        outputs: Names of the outputs wanted, empty for all.
+        outputs: Names of the network's outputs wanted, empty for all.
         key: Requests with equal keys may share a batch.
         decode_ns: Time spent in codecs, in nanoseconds.
         preprocess_ns: Time spent on images, in nanoseconds.
@@ -75,15 +77,34 @@ class Completed:
     postprocess_ns: int = 0
 
 
+def _ignore_run(rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+    """Take no notice of a run."""
+
+
 class InferenceService:
     """One loaded model. `prepare` and `encode` may be called from any thread, `run` from one at a time."""
 
-    def __init__(self, model: LoadedModel, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        limits: Limits = DEFAULT_LIMITS,
+        ran: Callable[[int, int, int, int], None] = _ignore_run,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            model: Loaded and warm.
+            limits: For what requests hold.
+            ran: Told of each run: rows, and the nanoseconds of preparing, inferring and splitting.
+        """
         self.model = model
         self._limits = limits
+        self._codecs = codecs_for(model.card.device)
+        self._ran = ran
         self._inputs = {spec.name: spec for spec in model.card.inputs}
         self._outputs = {spec.name for spec in model.card.outputs}
         self._max_rows = model.card.max_batch_size
+        self._network = network_of(model.backend)
 
     @property
     def max_rows(self) -> int:
@@ -110,20 +131,22 @@ class InferenceService:
             spec = self._inputs[tensor.name]
             contract = self._contract(tensor, spec)
             started = time.perf_counter_ns()
-            array = decode_tensor(tensor, self._limits)
+            array = decode_tensor(tensor, self._limits, self._codecs)
             decoded = time.perf_counter_ns()
             inputs[tensor.name] = array if contract is None else self._preprocess(tensor, array, contract, spec)
             decode_ns += decoded - started
             preprocess_ns += time.perf_counter_ns() - decoded
         rows = self._count_rows(inputs)
         outputs = tuple(output.name for output in request.outputs)
+        if isinstance(self.model.backend, Postprocessed):
+            outputs = self.model.backend.needed(outputs)
         return Prepared(inputs, rows, outputs, self._key(inputs, outputs), decode_ns, preprocess_ns)
 
     def run(self, batch: Sequence[Prepared]) -> list[Completed]:
         """Run a batch of equal keys; where it fails, each member runs alone, so that one can't spoil the others."""
         started = time.perf_counter_ns()
         try:
-            outputs = self.model.backend.infer(_join([item.inputs for item in batch]), batch[0].outputs)
+            outputs = self._network.infer(_join([item.inputs for item in batch]), batch[0].outputs)
             inferred = time.perf_counter_ns()
             parts = _split(outputs, [item.rows for item in batch])
         except Exception as error:  # noqa: BLE001  mapped below: also what a back end from elsewhere lets through
@@ -131,7 +154,25 @@ class InferenceService:
                 return [done for item in batch for done in self.run([item])]
             return [Completed({}, _failure(error), time.perf_counter_ns() - started)]
         inference, postprocess = inferred - started, time.perf_counter_ns() - inferred
+        prepared = sum(item.decode_ns + item.preprocess_ns for item in batch)
+        self._ran(sum(item.rows for item in batch), prepared, inference, postprocess)
         return [Completed(part, None, inference, postprocess) for part in parts]
+
+    def finish(self, request: InferRequest, outputs: dict[str, Array]) -> dict[str, Array]:
+        """Finish what the network gave: masks or boxes as `model.toml` says, top classes as the request says.
+
+        Raises:
+            BadTensor: An output can't be classified, or boxes are wanted of several pictures.
+            ModelFailed: The outputs are not what `model.toml` says.
+        """
+        if isinstance(self.model.backend, Postprocessed):
+            outputs = self.model.backend.finish(outputs, [output.name for output in request.outputs])
+        counts = {output.name: output.classification for output in request.outputs if output.classification}
+        card = self.model.card
+        return outputs | {
+            name: classify(name, outputs[name], count, card.classes, batched=self._max_rows > 0)
+            for name, count in counts.items()
+        }
 
     def encode(self, request: InferRequest, outputs: dict[str, Array]) -> tuple[EncodedTensor, ...]:
         """Encode outputs as the request wishes.
@@ -181,8 +222,8 @@ class InferenceService:
         return count
 
     def _key(self, inputs: dict[str, Array], outputs: tuple[str, ...]) -> Hashable:
-        if self._max_rows <= 1:
-            return object()  # shares a batch with nobody
+        if self._max_rows == 0:
+            return None  # no batch axis: nothing is shared, one after the other
         return outputs, tuple((name, inputs[name].shape[1:]) for name in self._inputs)
 
 

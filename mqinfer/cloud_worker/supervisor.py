@@ -1,27 +1,37 @@
-"""`mqinfer worker`: starts a process for each model instance, starts it again when it dies, stops them all.
+"""`mqinfer worker`: starts a process for each model instance, starts it again when it dies, swaps and stops them.
 
 The broker is the only channel for requests; the supervisor only sees to processes, so a crash in one model touches no
-other, and the end of a process gives all its memory back.
+other, and the end of a process gives all its memory back. All of it happens on the one thread that `run` is called on:
+other threads leave their wishes in its inbox and get futures.
 """
 
 from __future__ import annotations
 
 import logging
-import multiprocessing
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.connection import wait
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
-from mqinfer.cloud_worker.process import ProcessSpec, Report, run_process
+from mqinfer.broker.waker import Waker
+from mqinfer.cloud_worker.child import Child, Phase, ProcessView
+from mqinfer.cloud_worker.inquiry import Inquiry, ServerStatistics
+from mqinfer.cloud_worker.planning import reconcile
+from mqinfer.cloud_worker.process import Order, ProcessSpec, Report
+from mqinfer.cloud_worker.rollout import Rollout, Step
+from mqinfer.protocol.errors import Cancelled, ModelNotLoadable, Superseded
+from mqinfer.protocol.statistics import ModelStatistics
 
 __all__ = ["Event", "Supervisor"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
-_FIRST_DELAY_S, _LAST_DELAY_S = 0.5, 30.0
-_STEADY_S = 60.0
-"""A process that served this long starts again with the first delay."""
+T = TypeVar("T")
+_ANSWER_S = 1.0
+"""How long a process may take to say its statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,47 +56,45 @@ def _ignore(event: Event) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class _Child:
-    spec: ProcessSpec
-    process: SpawnProcess | None = None
-    pipe: Connection | None = None
-    started: float = 0.0
-    delay: float = _FIRST_DELAY_S
-    restart_at: float | None = 0.0
-    ready: bool = False
-    failure: str = ""
-
-
-@dataclass(slots=True)
 class Supervisor:
     """Runs worker processes until `stop`.
 
     Attributes:
-        specs: One process each.
+        specs: One process each, to begin with.
         on_event: Told of everything that happens, on the supervisor's thread.
         stop_timeout: Seconds that a process may take to drain before it is killed.
+        may_idle: Whether `run` goes on without any process, since others may still be asked for by `roll_out`. Where
+            none of the first ones ever served it returns all the same.
     """
 
     specs: Sequence[ProcessSpec]
     on_event: Callable[[Event], None] = field(default=_ignore)
     stop_timeout: float = 35.0
-    _children: list[_Child] = field(default_factory=list)
-    _wake_in: Connection = field(init=False)
-    _wake_out: Connection = field(init=False)
+    may_idle: bool = False
+    _children: list[Child] = field(default_factory=list)
+    _rollouts: list[Rollout] = field(default_factory=list)
+    _inquiries: list[Inquiry] = field(default_factory=list)
+    _views: tuple[ProcessView, ...] = ()
+    _inbox: SimpleQueue[tuple[Callable[[], None], Future[Any]]] = field(default_factory=SimpleQueue)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _waker: Waker = field(default_factory=Waker)
     _stopping: bool = False
+    _over: bool = False
+    _served: bool = False
 
     def __post_init__(self) -> None:
-        self._wake_in, self._wake_out = multiprocessing.Pipe(duplex=False)
-        self._children = [_Child(spec) for spec in self.specs]
+        self._children = [Child(spec) for spec in self.specs]
+        self._look()
+
+    @property
+    def processes(self) -> tuple[ProcessView, ...]:
+        """The processes as they are, those that failed to the last among them; from any thread."""
+        return self._views
 
     @property
     def pids(self) -> dict[str, int]:
         """Process ids by worker name, of those that run."""
-        return {
-            child.spec.options.name: child.process.pid
-            for child in self._children
-            if child.process and child.process.pid and child.process.is_alive()
-        }
+        return {view.spec.options.name: view.pid for view in self._views if view.pid}
 
     def run(self) -> bool:
         """Run until `stop` is called, or until no process is left that is worth starting.
@@ -94,94 +102,203 @@ class Supervisor:
         Returns:
             Whether any process ever served.
         """
-        while not self._stopping and any(child.process or child.restart_at is not None for child in self._children):
-            self._start_due(time.monotonic())
-            self._wait()
-        self._stop_children()
-        return any(child.ready for child in self._children)
+        self._waker.open()
+        try:
+            while True:
+                self._waker.set_asleep()  # before the look at the inbox: who comes later finds it set, and wakes
+                self._obey()
+                if self._stopping or not self._is_wanted():
+                    break
+                self._act(time.monotonic())
+                self._wait()
+            self._refuse()
+            self._stop_children()
+        finally:
+            self._refuse()
+            self._waker.close()
+        return self._served
 
     def stop(self) -> None:
         """Ask `run` to drain every process and return; safe in a signal handler and from any thread."""
         self._stopping = True
-        self._wake_out.send(None)
+        self._waker.wake()
 
-    def _start_due(self, now: float) -> None:
+    def roll_out(self, model: str, specs: Sequence[ProcessSpec], name: str) -> Future[None]:
+        """Ask for exactly these processes of a model; from any thread.
+
+        What runs already stays; what is new is started and serves before the rest is drained. Where a new one fails,
+        the old ones go on serving. A later call for the same model takes the place of one that is not through.
+
+        Args:
+            model: Its name.
+            specs: One process each; none to unload it.
+            name: Of the server; its processes' names begin with it.
+
+        Returns:
+            Done when the last old process has ended. Otherwise it raises ModelNotLoadable (with the reasons),
+            Superseded or Cancelled.
+        """
+        future: Future[None] = Future()
+        return self._ask(future, lambda: self._begin(model, specs, name, future))
+
+    def statistics(self) -> Future[ServerStatistics]:
+        """Ask every process that serves what it has done; answered within a second or so, by whoever answers."""
+        inquiry = Inquiry(0.0, [])
+        return self._ask(inquiry.future, lambda: self._inquire(inquiry))
+
+    def _ask(self, future: Future[T], action: Callable[[], None]) -> Future[T]:
+        with self._lock:
+            if self._over:
+                future.set_exception(Cancelled("this server is stopping"))
+                return future
+            self._inbox.put((action, future))
+        self._waker.wake()
+        return future
+
+    # What follows runs on the supervisor's thread.
+
+    def _obey(self) -> None:
+        while True:
+            try:
+                action, future = self._inbox.get_nowait()
+            except Empty:
+                return
+            try:
+                action()
+            except Exception as error:  # noqa: BLE001  whoever asked gets to know; the processes are seen to all the same
+                future.set_exception(error)
+
+    def _is_wanted(self) -> bool:
+        at_work = any(not child.is_over for child in self._children) or bool(self._rollouts)
+        return at_work or (self.may_idle and (self._served or not self.specs))
+
+    def _act(self, now: float) -> None:
         for child in self._children:
-            if child.process is None and child.restart_at is not None and child.restart_at <= now:
-                self._start(child)
-
-    def _start(self, child: _Child) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would share TensorFlow's threads and locks
-        child.pipe, theirs = context.Pipe()
-        name = f"mqinfer-{child.spec.options.name}"
-        child.process = context.Process(target=run_process, args=(child.spec, theirs), name=name)
-        child.process.start()
-        theirs.close()
-        child.started, child.restart_at = time.monotonic(), None
+            if child.due is None or child.due > now:
+                continue
+            if child.phase is Phase.WAITING:
+                child.start(now)
+            elif child.phase is Phase.DRAINING:
+                log.error("%s did not stop within %g s and is killed", child.name, self.stop_timeout)
+                child.kill()
+        self._look()
+        for rollout in list(self._rollouts):
+            self._advance(rollout, now)
+        self._children = [child for child in self._children if child.phase is not Phase.GONE]
+        for inquiry in [each for each in self._inquiries if each.is_over(now)]:
+            self._inquiries.remove(inquiry)
+            inquiry.conclude()
 
     def _wait(self) -> None:
-        watched: list[Connection | int] = [self._wake_in]
-        for child in self._children:
-            if child.process:
-                watched.append(child.process.sentinel)
-                if child.pipe:
-                    watched.append(child.pipe)
-        due = [child.restart_at for child in self._children if child.restart_at is not None]
+        watched = [end for child in self._children for end in child.watched()]
+        due = [child.due for child in self._children if child.due is not None]
+        due += [inquiry.deadline for inquiry in self._inquiries]
         timeout = max(0.0, min(due) - time.monotonic()) if due else None
-        happened = wait(watched, timeout)
-        for child in self._children:
+        happened = wait([self._waker.fileno(), *watched], timeout)
+        self._waker.set_awake(drain=self._waker.fileno() in happened)
+        for child in list(self._children):
             if child.pipe in happened:
-                self._read(child)
+                self._hear(child)
             if child.process and child.process.sentinel in happened:
                 self._bury(child)
 
-    def _read(self, child: _Child) -> None:
-        if child.pipe is None:
-            return
-        try:
-            report = child.pipe.recv()
-        except (EOFError, OSError):
-            child.pipe = None
-            return
-        if not isinstance(report, Report):
-            return
-        if report.error:
-            child.failure = report.error
-        else:
-            child.ready = True
-            self._tell(child, "ready", f"{report.engine} on {report.device}")
+    def _hear(self, child: Child) -> None:
+        said = child.read()
+        if isinstance(said, ModelStatistics):
+            for inquiry in self._inquiries:
+                inquiry.take(child, said)
+        elif isinstance(said, Report) and said.card and child.phase is Phase.READY:
+            self._served = True
+            self._tell(child, "ready", f"{said.card.backend} on {said.card.device}")
 
-    def _bury(self, child: _Child) -> None:
-        if child.process is None:
-            return
-        child.process.join()
-        if child.pipe and child.pipe.poll():  # what it said last
-            self._read(child)
-        said, code = child.failure, child.process.exitcode
-        child.process, child.pipe, child.failure = None, None, ""
-        if said and not child.ready:  # a model that can't be loaded, or no broker: trying again won't help
-            self._tell(child, "failed", said)
-            return
-        if time.monotonic() - child.started > _STEADY_S:
-            child.delay = _FIRST_DELAY_S
-        child.restart_at = time.monotonic() + child.delay
-        detail = f"{said or f'exit code {code}'}; starting it again in {child.delay:g} s"
-        child.delay = min(_LAST_DELAY_S, 2 * child.delay)
-        self._tell(child, "died", detail)
+    def _bury(self, child: Child) -> None:
+        child.bury(time.monotonic())
+        kinds = {Phase.FAILED: "failed", Phase.WAITING: "died", Phase.GONE: "stopped"}
+        self._tell(child, kinds[child.phase], "" if child.phase is Phase.GONE else child.reason)
+        if child.phase is Phase.GONE:
+            self._children.remove(child)
+
+    def _begin(self, model: str, specs: Sequence[ProcessSpec], name: str, future: Future[None]) -> None:
+        for rollout in self._rollouts:
+            if rollout.model == model and not rollout.switched:
+                if not reconcile(rollout.wanted, specs, name).start and len(rollout.wanted) == len(specs):
+                    rollout.futures.append(future)  # the same is under way
+                    return
+                self._undo(rollout, Superseded(f"a later load or unload of model {model!r} took its place"))
+        mine = [child for child in self._children if child.spec.model == model]
+        running = {child.name: child for child in mine if child.phase in {Phase.STARTING, Phase.READY}}
+        for child in mine:  # what failed, or waits for its next start
+            if child.name not in running and child.phase is not Phase.DRAINING:
+                self._children.remove(child)
+        taken = [child.name for child in self._children if child.name not in running]
+        changes = reconcile([child.spec for child in running.values()], specs, name, taken)
+        new = [Child(spec) for spec in changes.start]
+        self._children += new
+        kept, old = [running[name] for name in changes.keep], [running[name] for name in changes.drain]
+        self._rollouts.append(Rollout(model, specs, new, kept, old, [future]))
+
+    def _advance(self, rollout: Rollout, now: float) -> None:
+        if rollout.next_step is Step.UNDO:
+            self._undo(rollout, ModelNotLoadable(rollout.failure))
+        elif rollout.next_step is Step.SWITCH:
+            rollout.switched = True
+            for child in rollout.old:
+                child.drain(now + self.stop_timeout)
+        if rollout.next_step is Step.DONE and rollout in self._rollouts:
+            self._rollouts.remove(rollout)
+            self._look()
+            for future in rollout.futures:
+                future.set_result(None)
+
+    def _undo(self, rollout: Rollout, why: Exception) -> None:
+        """Give a rollout up: what served before serves on; where nothing did, what came up stays."""
+        self._rollouts.remove(rollout)
+        if rollout.old or rollout.kept or isinstance(why, Superseded):
+            for child in rollout.new:
+                child.give_up(time.monotonic() + self.stop_timeout)
+        for child in [*rollout.old, *rollout.kept]:
+            if child.phase is Phase.READY:
+                child.order(Order.ANNOUNCE)  # the retained card may be that of a process that goes
+        self._look()
+        for future in rollout.futures:
+            future.set_exception(why)
+
+    def _inquire(self, inquiry: Inquiry) -> None:
+        asked = [child for child in self._children if child.phase in {Phase.READY, Phase.DRAINING}]
+        inquiry.waiting = [child for child in asked if child.order(Order.STATISTICS)]
+        inquiry.deadline = time.monotonic() + _ANSWER_S
+        self._inquiries.append(inquiry)
 
     def _stop_children(self) -> None:
-        running = [(child, child.process) for child in self._children if child.process]
-        for _, process in running:
-            process.terminate()  # SIGTERM: the process drains
         deadline = time.monotonic() + self.stop_timeout
-        for child, process in running:
-            process.join(max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
-                log.error("%s did not stop within %g s and is killed", child.spec.options.name, self.stop_timeout)
-                process.kill()
-                process.join()
-            self._tell(child, "stopped")
+        running = [child for child in self._children if child.process]
+        for child in running:
+            child.drain(deadline)
+        while any(child.process for child in running):
+            now = time.monotonic()
+            for child in running:
+                if child.due is not None and child.due <= now and child.process:
+                    log.error("%s did not stop within %g s and is killed", child.name, self.stop_timeout)
+                    child.kill()
+            self._wait()
 
-    def _tell(self, child: _Child, kind: str, detail: str = "") -> None:
-        spec = child.spec
-        self.on_event(Event(kind, spec.options.name, f"{spec.model} version {spec.version}", detail))
+    def _refuse(self) -> None:
+        """Take no more wishes, and give up those that wait."""
+        with self._lock:
+            self._over = True
+        futures: list[Future[Any]] = [inquiry.future for inquiry in self._inquiries]
+        futures += [future for rollout in self._rollouts for future in rollout.futures]
+        while not self._inbox.empty():
+            futures.append(self._inbox.get_nowait()[1])
+        self._inquiries.clear()
+        self._rollouts.clear()
+        for future in futures:
+            future.set_exception(Cancelled("this server is stopping"))
+
+    def _look(self) -> None:
+        """Let others see the processes as they are now."""
+        self._views = tuple(child.view() for child in self._children)
+
+    def _tell(self, child: Child, kind: str, detail: str = "") -> None:
+        self._look()
+        self.on_event(Event(kind, child.name, child.title, detail))

@@ -25,6 +25,7 @@ from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.card_json import card_to_json
 from mqinfer.protocol.errors import Expired, MqinferError, NotConnected, Rejected
+from mqinfer.protocol.statistics import ModelStatistics
 from mqinfer.protocol.types import Timings
 from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
@@ -70,8 +71,8 @@ class Worker:
         self._options = options
         self._is_default = is_default
         self._clock = clock
-        self._service = InferenceService(model, options.limits)
         self._meter = LoadMeter()
+        self._service = InferenceService(model, options.limits, self._meter.ran)
         self._boot = int.from_bytes(os.urandom(4))
         self._status: WorkerStatus | None = None  # nothing is said before requests can come in
         batching = model.config.dynamic_batching
@@ -96,6 +97,14 @@ class Worker:
         """Copy the counters: replies by outcome, and what was dropped by reason."""
         return self._meter.counters()
 
+    def statistics(self, memory_bytes: int = 0) -> ModelStatistics:
+        """Say what it has done so far.
+
+        Args:
+            memory_bytes: Of the process, to go with it.
+        """
+        return self._meter.statistics(memory_bytes)
+
     def start(self, timeout: float = 10.0) -> None:
         """Connect, say `ready`, and take requests.
 
@@ -113,7 +122,7 @@ class Worker:
             self._link.close()
             raise
         self._status = WorkerStatus.READY
-        self._announce()
+        self.announce()
         log.info("worker %s serves %s", self.name, self._model.card.name)
 
     def stop(self, timeout: float = 30.0) -> None:
@@ -123,14 +132,14 @@ class Worker:
             timeout: For what is in hand, in seconds.
         """
         self._status = WorkerStatus.DRAINING
-        self._announce()
+        self.announce()
         for topic_filter, share in self._subscriptions():
             self._link.unsubscribe(topic_filter, share=share)
         if not self._crew.drain(timeout):
             log.warning("worker %s stops with work in hand after %g s", self.name, timeout)
         self._turn_away(*self._crew.stop())
         self._status = WorkerStatus.STOPPED
-        self._announce()
+        self.announce()
         self._link.close()
         self._model.backend.close()
 
@@ -151,9 +160,9 @@ class Worker:
 
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
         if connected:
-            self._announce()
+            self.announce()
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
         """Publish card and state, retained, so that whoever comes later knows."""
         topics, card, status = self._options.topics, self._model.card, self._status
         if status is None:

@@ -2,12 +2,22 @@
 
 from mqinfer.codecs.image import encoded_image
 from mqinfer.codecs.probe import ImageInfo, probe_image
-from mqinfer.codecs.registry import Encoding, available_encodings, decode_tensor, encode_tensor, parse_encoding
+from mqinfer.codecs.registry import (
+    Codecs,
+    Encoding,
+    available_encodings,
+    codecs_for,
+    decode_tensor,
+    encode_tensor,
+    parse_encoding,
+)
 
 __all__ = [
+    "Codecs",
     "Encoding",
     "ImageInfo",
     "available_encodings",
+    "codecs_for",
     "decode_tensor",
     "encode_tensor",
     "encoded_image",

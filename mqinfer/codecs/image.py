@@ -7,7 +7,7 @@ stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,10 @@ from mqinfer.protocol.errors import BadEncoding, LimitExceeded, MissingExtra
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import Buffer, EncodedTensor, Scalar
 
-__all__ = ["ImageCodec", "encoded_image"]
+__all__ = ["ImageCodec", "ReadPicture", "encoded_image", "read_with_opencv"]
+
+ReadPicture = Callable[[Buffer, ImageInfo], Array | None]
+"""Reads a picture whose header has been checked: [H, W] or [H, W, channels], in RGB order; None where it is corrupt."""
 
 _DATATYPES = {8: Datatype.UINT8, 16: Datatype.UINT16}
 _LEVELS = {"jpeg": range(1, 101), "png": range(10)}
@@ -49,15 +52,33 @@ def encoded_image(name: str, data: Buffer, parameters: Mapping[str, Scalar] | No
     return EncodedTensor(name, _DATATYPES[info.bits], shape, info.format, data, parameters or {})
 
 
+def read_with_opencv(data: Buffer, info: ImageInfo) -> Array | None:
+    """Be the `ReadPicture` that is always there.
+
+    Raises:
+        MissingExtra: OpenCV is not installed.
+    """
+    cv2 = _opencv()
+    colour = cv2.IMREAD_COLOR_RGB if info.channels == 3 else cv2.IMREAD_GRAYSCALE
+    flags = colour | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
+    try:
+        picture: Array | None = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error:
+        return None
+    return picture
+
+
 @dataclass(frozen=True, slots=True)
 class ImageCodec:
     """Both codecs. Arrays are [H, W], [H, W, 1] or [H, W, 3] in RGB order, with an optional leading axis of 1.
 
     Attributes:
         format: `jpeg` (levels are its quality, 1 to 100) or `png` (levels are zlib's, 0 to 9).
+        read: What decodes it.
     """
 
     format: str
+    read: ReadPicture = read_with_opencv
 
     @property
     def levels(self) -> range:
@@ -88,7 +109,11 @@ class ImageCodec:
                 f"tensor {tensor.name!r}: {info.width}x{info.height} pixels; at most {limits.image_pixels} are accepted"
             )
         check_complete(tensor.data, info)
-        return _decode(tensor, info).reshape(tensor.shape)
+        picture = self.read(tensor.data, info)
+        pixels = info.height * info.width * info.channels
+        if picture is None or picture.size * picture.itemsize != pixels * info.bits // 8:
+            raise BadEncoding(f"tensor {tensor.name!r}: the {info.format} of {len(tensor.data)} bytes is corrupt")
+        return picture.reshape(tensor.shape)
 
     def _picture(self, name: str, array: Array) -> Array:
         """Drop the batch axis and the axis of a single channel."""
@@ -129,19 +154,6 @@ def _check_kind(name: str, info: ImageInfo) -> None:
             f"tensor {name!r}: {info.format} with {info.channels} channels of {info.bits} bits is not supported;"
             " save it as 8-bit grey or RGB, without alpha"
         )
-
-
-def _decode(tensor: EncodedTensor, info: ImageInfo) -> Array:
-    cv2 = _opencv()
-    colour = cv2.IMREAD_COLOR_RGB if info.channels == 3 else cv2.IMREAD_GRAYSCALE
-    flags = colour | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
-    try:
-        picture: Array | None = cv2.imdecode(np.frombuffer(tensor.data, np.uint8), flags)
-    except cv2.error as error:
-        raise BadEncoding(f"tensor {tensor.name!r}: OpenCV can't read the {info.format}: {error}") from error
-    if picture is None or picture.size * picture.itemsize != info.height * info.width * info.channels * info.bits // 8:
-        raise BadEncoding(f"tensor {tensor.name!r}: the {info.format} of {len(tensor.data)} bytes is corrupt")
-    return picture
 
 
 def _opencv() -> Any:

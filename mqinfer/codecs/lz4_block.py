@@ -19,7 +19,7 @@ from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.raw_form import from_raw, raw_bytes
 from mqinfer.protocol.types import Buffer, EncodedTensor
 
-__all__ = ["RAW_SIZE", "Lz4Codec"]
+__all__ = ["RAW_SIZE", "Lz4Codec", "compress_block", "decompress_block"]
 
 RAW_SIZE = "raw_size"
 """Per-tensor parameter: bytes of the raw form of a BYTES tensor."""
@@ -49,17 +49,18 @@ class Lz4Codec:
         if self.shuffle and array.dtype.kind != "O":
             data = _transpose(data, (-1, array.itemsize))
         parameters = {RAW_SIZE: size} if array.dtype.kind == "O" else {}
-        return Encoded(_compress(data, level) if size else b"", parameters)
+        return Encoded(compress_block(data, level) if size else b"", parameters)
 
     def decode(self, tensor: EncodedTensor, limits: Limits) -> Array:
         """Read an array; memory is taken for exactly the declared size."""
-        raw: Buffer = _decompress(tensor, _raw_size(tensor, limits))
+        raw: Buffer = decompress_block(tensor.name, tensor.data, _raw_size(tensor, limits))
         if self.shuffle and tensor.datatype is not Datatype.BYTES:
             raw = _transpose(raw, (dtype_of(tensor.datatype).itemsize, -1))
         return from_raw(tensor.name, tensor.datatype, tensor.shape, raw)
 
 
-def _compress(data: Buffer, level: int | None) -> bytes:
+def compress_block(data: Buffer, level: int | None) -> bytes:
+    """Write one LZ4 block, in the fast mode unless a level of the high-compression mode is given."""
     mode = "default" if level is None else "high_compression"
     packed: bytes = lz4.block.compress(data, mode=mode, compression=level or 9, store_size=False)
     return packed
@@ -76,22 +77,30 @@ def _raw_size(tensor: EncodedTensor, limits: Limits) -> int:
     return size
 
 
-def _decompress(tensor: EncodedTensor, size: int) -> bytes:
-    packed = memoryview(tensor.data).nbytes
-    if size > packed * _MAX_RATIO or (packed and not size):
-        raise BadEncoding(
-            f"tensor {tensor.name!r}: {packed} bytes of LZ4 can't make the {size} bytes that are declared"
-        )
+def decompress_block(name: str, packed: Buffer, size: int) -> bytes:
+    """Read one LZ4 block of exactly `size` bytes; memory is taken for no more.
+
+    Args:
+        name: The tensor's, for messages.
+        packed: The block; nothing for no bytes.
+        size: What the receiver knows that it makes.
+
+    Raises:
+        BadEncoding: It is corrupt, or makes more or less.
+    """
+    length = memoryview(packed).nbytes
+    if size > length * _MAX_RATIO or (length and not size):
+        raise BadEncoding(f"tensor {name!r}: {length} bytes of LZ4 can't make the {size} bytes that are declared")
     if not size:
         return b""
     try:
-        raw: bytes = lz4.block.decompress(tensor.data, uncompressed_size=size)
+        raw: bytes = lz4.block.decompress(packed, uncompressed_size=size)
     except lz4.block.LZ4BlockError as error:
         raise BadEncoding(
-            f"tensor {tensor.name!r}: LZ4 block of {packed} bytes is corrupt, or makes more than the {size} declared"
+            f"tensor {name!r}: LZ4 block of {length} bytes is corrupt, or makes more than the {size} declared"
         ) from error
     if len(raw) != size:
-        raise BadEncoding(f"tensor {tensor.name!r}: LZ4 block makes {len(raw)} bytes, but {size} are declared")
+        raise BadEncoding(f"tensor {name!r}: LZ4 block makes {len(raw)} bytes, but {size} are declared")
     return raw
 
 

@@ -9,8 +9,10 @@ from functools import lru_cache
 from importlib.util import find_spec
 
 from mqinfer.codecs.codec import Codec
+from mqinfer.codecs.gpu_jpeg import jpeg_reader
 from mqinfer.codecs.image import ImageCodec
 from mqinfer.codecs.lz4_block import Lz4Codec
+from mqinfer.codecs.mask import MaskCodec
 from mqinfer.codecs.raw import RawCodec
 from mqinfer.protocol.datatypes import Array, datatype_of
 from mqinfer.protocol.errors import BadEncoding
@@ -19,12 +21,24 @@ from mqinfer.protocol.raw_form import little_endian
 from mqinfer.protocol.shapes import array_bytes
 from mqinfer.protocol.types import EncodedTensor, Scalar
 
-__all__ = ["Encoding", "available_encodings", "decode_tensor", "encode_tensor", "parse_encoding"]
+__all__ = [
+    "Codecs",
+    "Encoding",
+    "available_encodings",
+    "codecs_for",
+    "decode_tensor",
+    "encode_tensor",
+    "parse_encoding",
+]
 
-_CODECS: Mapping[str, Codec] = {
+Codecs = Mapping[str, Codec]
+"""Codecs by name."""
+
+_CODECS: Codecs = {
     "raw": RawCodec(),
     "lz4": Lz4Codec(),
     "shuffle-lz4": Lz4Codec(shuffle=True),
+    "mask": MaskCodec(),
     "jpeg": ImageCodec("jpeg"),
     "png": ImageCodec("png"),
 }
@@ -44,6 +58,11 @@ def available_encodings() -> tuple[str, ...]:
     """Name the codecs that work here: `jpeg` and `png` need OpenCV."""
     opencv = find_spec("cv2") is not None
     return tuple(name for name in _CODECS if opencv or name not in _NEED_OPENCV)
+
+
+def codecs_for(device: str) -> Codecs:
+    """Give the codecs for a process whose model runs on `device`: on `cuda:N`, that GPU decodes JPEGs where it can."""
+    return {**_CODECS, "jpeg": ImageCodec("jpeg", jpeg_reader(device))}
 
 
 @lru_cache(maxsize=64)
@@ -90,8 +109,13 @@ def encode_tensor(
     return EncodedTensor(name, datatype_of(array.dtype), array.shape, wanted.name, encoded.data, further)
 
 
-def decode_tensor(tensor: EncodedTensor, limits: Limits = DEFAULT_LIMITS) -> Array:
+def decode_tensor(tensor: EncodedTensor, limits: Limits = DEFAULT_LIMITS, codecs: Codecs = _CODECS) -> Array:
     """Read an array; every declared size is checked before memory is taken for it.
+
+    Args:
+        tensor: As it came.
+        limits: Bounds.
+        codecs: Those of the process; from `codecs_for` where a GPU may help.
 
     Returns:
         The array, little-endian. With `raw` it is a read-only view on the payload; BYTES is an object array of `bytes`.
@@ -102,7 +126,7 @@ def decode_tensor(tensor: EncodedTensor, limits: Limits = DEFAULT_LIMITS) -> Arr
         LimitExceeded: Something is larger than `limits`.
         MissingExtra: The codec needs OpenCV.
     """
-    codec = _CODECS.get(tensor.encoding)
+    codec = codecs.get(tensor.encoding)
     if codec is None:
         known = ", ".join(_CODECS)
         raise BadEncoding(f"tensor {tensor.name!r}: unknown encoding {tensor.encoding[:60]!r}; known are {known}")

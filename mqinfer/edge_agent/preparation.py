@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mqinfer.bags.decode import to_rgb
@@ -22,15 +22,17 @@ from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.statistics import EdgeStage
 from mqinfer.models.image import fit
 from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, ConfigError, MqinferError
 from mqinfer.protocol.types import EncodedTensor
 
-__all__ = ["PreparedFrame", "Preparer", "RecordStage", "check_output_encoding", "choose_encoding"]
+__all__ = ["PreparedFrame", "Preparer", "RecordStage", "choose_encoding", "choose_output_encoding"]
 
 RecordStage = Callable[[EdgeStage, int], None]
 """Takes how long a stage took, in nanoseconds."""
 _JPEG_QUALITY = 90
 _RGB = {"image_encoding": "rgb8"}
+_MASKS = (Datatype.UINT8, Datatype.BOOL)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,13 +136,28 @@ def choose_encoding(wish: str | None, card: ModelCard) -> str:
     return wish
 
 
-def check_output_encoding(wish: str) -> None:
-    """Check the name of a codec for the results.
+def choose_output_encoding(wish: str | None, card: ModelCard, version: str | None = None) -> str | Mapping[str, str]:
+    """Check a wished codec for the results, or choose one for each output.
+
+    Args:
+        wish: Such as `lz4`; None for `mask` where an output may be a class mask (UINT8 or BOOL), else `lz4`. Other
+            outputs of bytes lose nothing: what has no long runs goes packed, in LZ4 too.
+        card: The model's.
+        version: Asked for; of another one than the card's the outputs are not known.
+
+    Returns:
+        One codec for all outputs, or one for each by name.
 
     Raises:
-        ConfigError: It is unknown.
+        ConfigError: The codec is unknown.
     """
-    _parsed(wish)
+    if wish is not None:
+        _parsed(wish)
+        return wish
+    if version not in (None, card.version) or "mask" not in card.encodings:
+        return "lz4"
+    chosen = {spec.name: "mask" if spec.datatype in _MASKS else "lz4" for spec in card.outputs}
+    return chosen if "mask" in chosen.values() else "lz4"
 
 
 def _parsed(wish: str) -> Encoding:

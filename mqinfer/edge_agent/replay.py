@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,7 +53,7 @@ class ReplayOptions:
         version: Of the model, or None for the one that its policy prefers.
         window: Requests of one stream in flight at a time, at most.
         timeout: Of each request, in seconds.
-        output_encoding: Codec of the results.
+        output_encoding: Codec of the results, one for all or by output; None for what suits the model's outputs.
         policy: What happens to a frame that comes while the window is full.
         economy: What may be given up where too few frames come through.
     """
@@ -62,7 +62,7 @@ class ReplayOptions:
     version: str | None = None
     window: int = 8
     timeout: float = 60.0
-    output_encoding: str = "lz4"
+    output_encoding: str | Mapping[str, str] | None = None
     policy: Policy = Policy.ALL
     economy: EconomyBounds = field(default_factory=EconomyBounds)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +16,7 @@ from mqinfer.bags.pacing import Pacer, replay
 from mqinfer.bags.sources import open_source
 from mqinfer.client.cards import CardShelf
 from mqinfer.client.requester import Requester
-from mqinfer.edge_agent.preparation import Preparer, check_output_encoding, choose_encoding
+from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_output_encoding
 from mqinfer.edge_agent.progress import Goal, progress
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
 from mqinfer.edge_agent.sinks.opening import SINK_KINDS, SinkSet, open_sinks
@@ -101,7 +101,9 @@ def run_session(
     with closing(_open(settings)) as source:
         card = CardShelf(requester.link, requester.config.topics).get(options.model, settings.card_timeout)
         encoding = choose_encoding(settings.encoding, card)
-        check_output_encoding(options.output_encoding)
+        if options.output_encoding is None or isinstance(options.output_encoding, str):
+            chosen = choose_output_encoding(options.output_encoding, card, options.version)
+            options = replace(options, output_encoding=chosen)
         preparer = Preparer(_contract(card), encoding, settings.demosaic, settings.bit_depth)
         statistics = ReplayStatistics()
         sinks = _open_sinks(settings, card)

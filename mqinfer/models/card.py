@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from mqinfer.codecs import available_encodings
 from mqinfer.models.backend import Backend
 from mqinfer.models.batching_axis import max_batch_size
-from mqinfer.models.content_hash import model_hash
+from mqinfer.models.content_hash import content_hash
 from mqinfer.models.image_contract import image_contract
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
@@ -39,13 +38,8 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
         encodings=available_encodings(),
         image=image_contract(backend.inputs, config.image),
         classes=config.classes,
-        model_hash=model_hash(_all_of(model.path)),
-        precision=str(config.parameters.get("precision", backend.precision)),
+        model_hash=content_hash(model),
+        precision=backend.precision,
         backend=backend.engine,
         device=backend.device,
     )
-
-
-def _all_of(path: Path) -> Path:
-    """Give what belongs to the model: an ONNX file may keep its weights in files beside it."""
-    return path if path.is_dir() or len(list(path.parent.iterdir())) == 1 else path.parent

@@ -1,8 +1,8 @@
-"""What `model.toml` may say of a model: Triton's key names, in TOML, each of them optional.
+"""What may be said of a model: Triton's key names and meanings, each of them optional.
 
-The names and meanings are those of Triton's model configuration (`config.pbtxt`,
-https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md); the tables
-`[image]` and `[[classes]]` are mqinfer's own. Without a `model.toml` everything is read from the model itself.
+The names are those of Triton's model configuration (`config.pbtxt`,
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md); `image` and
+`classes` are mqinfer's own. `config_files` reads them; without any file everything is read from the model itself.
 """
 
 from __future__ import annotations
@@ -10,39 +10,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import cycle, islice
 from pathlib import Path
 
-from mqinfer.models.tables import (
-    Check,
-    array,
-    choice,
-    integer,
-    number,
-    numbers,
-    one_or_list,
-    read_toml,
-    scalar,
-    table,
-    text,
-)
-from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout
+from mqinfer.models.accelerators import Accelerators
+from mqinfer.models.postprocess.settings import Detection, Segmentation
+from mqinfer.protocol.card import ClassInfo, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Scalar
 
 __all__ = [
-    "CONFIG_FILE",
     "DynamicBatching",
+    "EnsembleStep",
     "InstanceGroup",
     "InstanceKind",
     "ModelConfig",
+    "QueuePolicy",
     "TensorConfig",
+    "TimeoutAction",
     "VersionPolicy",
     "WarmUp",
-    "read_config",
+    "WarmUpInput",
+    "WarmUpSample",
 ]
-
-CONFIG_FILE = "model.toml"
 
 
 class InstanceKind(StrEnum):
@@ -51,19 +41,57 @@ class InstanceKind(StrEnum):
     CPU = "KIND_CPU"
     GPU = "KIND_GPU"
     AUTO = "KIND_AUTO"
+    MODEL = "KIND_MODEL"
+
+
+class TimeoutAction(StrEnum):
+    """What becomes of a request that waited too long."""
+
+    REJECT = "REJECT"
+    DELAY = "DELAY"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """Bounds on waiting, of one priority level.
+
+    Attributes:
+        timeout_action: Refuse what waited too long, or run it after everything else.
+        default_timeout_microseconds: How long a request may wait; 0: any time.
+        allow_timeout_override: Whether a request may ask for less.
+        max_queue_size: How many may wait; 0: as many as the worker takes.
+    """
+
+    timeout_action: TimeoutAction = TimeoutAction.REJECT
+    default_timeout_microseconds: int = 0
+    allow_timeout_override: bool = False
+    max_queue_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicBatching:
-    """How waiting requests are put together.
+    """How waiting requests are put together; without preferred sizes and delay the worker finds out what pays.
 
     Attributes:
         preferred_batch_size: Sizes that are run at once when reached; empty: as many as wait.
-        max_queue_delay_microseconds: How long the oldest request may wait for company.
+        max_queue_delay_microseconds: How long the oldest request may wait for company; None: not stated.
+        latency_target_microseconds: mqinfer's own key. Where the worker finds out what pays: the time from a request's
+            arrival to its result that batching may not exceed.
+        preserve_ordering: Answer in the order of arrival.
+        priority_levels: How many there are, 1 being the highest; 0: no priorities.
+        default_priority_level: Of a request that states none.
+        default_queue_policy: Of levels without one of their own.
+        priority_queue_policy: By level.
     """
 
     preferred_batch_size: tuple[int, ...] = ()
-    max_queue_delay_microseconds: int = 0
+    max_queue_delay_microseconds: int | None = None
+    latency_target_microseconds: int | None = None
+    preserve_ordering: bool = False
+    priority_levels: int = 0
+    default_priority_level: int = 0
+    default_queue_policy: QueuePolicy = field(default_factory=QueuePolicy)
+    priority_queue_policy: Mapping[int, QueuePolicy] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +107,14 @@ class InstanceGroup:
     count: int = 1
     kind: InstanceKind = InstanceKind.AUTO
     gpus: tuple[int, ...] = ()
+
+    def devices(self) -> tuple[str, ...]:
+        """Give the device of every instance: `cpu`, `cuda:N`, or `auto`."""
+        if self.kind is InstanceKind.CPU:
+            return ("cpu",) * self.count
+        if self.kind is InstanceKind.GPU:
+            return tuple(f"cuda:{gpu}" for gpu in self.gpus or (0,) for _ in range(self.count))
+        return ("auto",) * self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +140,43 @@ class VersionPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmUpInput:
+    """One input of a warm-up sample: zeros, unless it says otherwise.
+
+    Attributes:
+        data_type: Must be the model's.
+        dims: Without the batch axis where the model has one.
+        random_data: Random numbers.
+        input_data_file: Raw bytes in row-major order, in the folder `warmup` of the model.
+    """
+
+    data_type: Datatype
+    dims: tuple[int, ...]
+    random_data: bool = False
+    input_data_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUpSample:
+    """A request that the model answers before it serves: `count` times `batch_size` rows of the same inputs."""
+
+    inputs: Mapping[str, WarmUpInput] = field(default_factory=dict)
+    batch_size: int = 1
+    count: int = 1
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class WarmUp:
-    """Inferences on zeros before a worker says `ready`: `count` at each batch size; 0 for none."""
+    """Inferences before a worker says `ready`.
+
+    Attributes:
+        count: On zeros, so many times at each batch size; 0 for none.
+        samples: And these, where given.
+    """
 
     count: int = 1
+    samples: tuple[WarmUpSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +185,44 @@ class TensorConfig:
 
     Attributes:
         name: As in the model file.
-        dims: The shape, -1 for any size; without the batch axis where `max_batch_size` is above 0 (Triton's rule).
+        dims: The shape that requests have, -1 for any size; without the batch axis where `max_batch_size` is above 0
+            (Triton's rule).
         data_type: Checked against the file where given.
+        reshape: The shape that the model has in place of `dims`, as many elements; None: the same.
+        layout: Triton's `format` of a picture.
+        optional: Whether a request may leave the input out.
+        label_filename: Of a classification: a file in the model's folder, one class a line.
     """
 
     name: str
     dims: tuple[int, ...] | None = None
     data_type: Datatype | None = None
+    reshape: tuple[int, ...] | None = None
+    layout: Layout | None = None
+    optional: bool = False
+    label_filename: str | None = None
+
+    @property
+    def model_dims(self) -> tuple[int, ...] | None:
+        """The shape that the model has, in the terms of `dims`."""
+        return self.dims if self.reshape is None else self.reshape
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleStep:
+    """One model of an ensemble, and the tensors that it takes and gives.
+
+    Attributes:
+        model_name: A model of the same repository.
+        model_version: Its version; -1: the one that the model's policy prefers.
+        input_map: Every input of the model to the tensor of the ensemble that feeds it.
+        output_map: Outputs of the model to the tensors that they become; what is left out is not kept.
+    """
+
+    model_name: str
+    model_version: int = -1
+    input_map: Mapping[str, str] = field(default_factory=dict)
+    output_map: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +233,7 @@ class ModelConfig:
         name: Must equal the folder's name where given.
         backend: Triton's `backend` or `platform`; None: by the file's name.
         max_batch_size: 0 for a model without a batch axis; None: discovered.
-        dynamic_batching: None: every request runs alone.
+        dynamic_batching: None: the worker finds out what pays.
         instance_group: Processes and devices.
         version_policy: Which versions are served.
         model_warmup: Runs before `ready`.
@@ -141,144 +241,42 @@ class ModelConfig:
         parameters: `signature` (SavedModel), `intra_op_thread_count`, `precision` (stated in the card).
         input: Shapes of inputs that the file leaves open.
         output: For a frozen graph: the nodes to give back. Otherwise shapes.
+        optimization: Accelerators of the engine.
+        response_cache: Whether equal requests may share an answer.
+        ensemble_scheduling: The steps of an ensemble; empty: this is a model by itself.
         image: How a picture becomes an input; None: discovered.
         classes: Of the mask or the classifier, in the order of their numbers.
+        segmentation: How logits become a mask in the worker; None: outputs stay as they are.
+        detection: How raw candidates become boxes in the worker; None: likewise.
     """
 
     name: str | None = None
     backend: str | None = None
     max_batch_size: int | None = None
     dynamic_batching: DynamicBatching | None = None
-    instance_group: InstanceGroup = field(default_factory=InstanceGroup)
+    instance_group: tuple[InstanceGroup, ...] = (InstanceGroup(),)
     version_policy: VersionPolicy = field(default_factory=VersionPolicy)
     model_warmup: WarmUp = field(default_factory=WarmUp)
     default_model_filename: str | None = None
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
     input: tuple[TensorConfig, ...] = ()
     output: tuple[TensorConfig, ...] = ()
+    optimization: Accelerators = field(default_factory=Accelerators)
+    response_cache: bool = False
+    ensemble_scheduling: tuple[EnsembleStep, ...] = ()
     image: ImageContract | None = None
     classes: tuple[ClassInfo, ...] = ()
+    segmentation: Segmentation | None = None
+    detection: Detection | None = None
 
+    def devices(self, wanted: str = "auto", instances: int | None = None) -> tuple[str, ...]:
+        """Give the device of every instance, group by group.
 
-def _triton_datatype(value: object, where: str) -> Datatype:
-    named = "BYTES" if value == "TYPE_STRING" else value
-    return Datatype(choice(Datatype, "TYPE_")(named, where))
-
-
-def _policy(**given: VersionPolicy) -> VersionPolicy:
-    if len(given) != 1:
-        raise ValueError("give exactly one of latest, all, specific")
-    return next(iter(given.values()))
-
-
-def _parameters(value: object, where: str) -> Mapping[str, Scalar]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where} = {value!r}: must be a table of names and values")
-    return {key: scalar(each, f"{where}.{key}") for key, each in value.items()}
-
-
-def _image(*, input: str = "", **rest: object) -> ImageContract:  # noqa: A002 - the key's name in the file
-    return ImageContract(input, **rest)  # type: ignore[arg-type] # each was converted by its check
-
-
-def _colour(value: object, where: str) -> tuple[int, ...]:
-    channels: tuple[int, ...] = array(integer(0, 255))(value, where)
-    if len(channels) != 3:
-        raise ConfigError(f"{where} = {value!r}: must be a list of three numbers (red, green, blue)")
-    return channels
-
-
-_VERSIONS: dict[str, Check] = {
-    "latest": table({"num_versions": integer(1)}, lambda num_versions=1: VersionPolicy(latest=num_versions)),
-    "all": table({}, lambda: VersionPolicy(all=True)),
-    "specific": table(
-        {"versions": array(integer(0))}, lambda versions: VersionPolicy(specific=versions), required=("versions",)
-    ),
-}
-_TENSOR = table(
-    {"name": text, "dims": array(integer(-1)), "data_type": _triton_datatype},
-    TensorConfig,
-    required=("name",),
-    ignored=("format", "reshape", "optional", "label_filename", "is_shape_tensor", "allow_ragged_batch"),
-)
-_IMAGE: dict[str, Check] = {
-    "input": text,
-    "width": integer(1),
-    "height": integer(1),
-    "colour": choice(ColourOrder),
-    "layout": choice(Layout, "FORMAT_"),
-    "scale": number,
-    "mean": numbers,
-    "std": numbers,
-}
-_MODEL: dict[str, Check] = {
-    "name": text,
-    "backend": text,
-    "platform": text,
-    "max_batch_size": integer(0),
-    "dynamic_batching": table(
-        {"preferred_batch_size": array(integer(1)), "max_queue_delay_microseconds": integer(0)},
-        DynamicBatching,
-        ignored=(
-            "preserve_ordering",
-            "priority_levels",
-            "default_priority_level",
-            "default_queue_policy",
-            "priority_queue_policy",
-        ),
-    ),
-    "instance_group": one_or_list(
-        table(
-            {"count": integer(1), "kind": choice(InstanceKind), "gpus": array(integer(0))},
-            InstanceGroup,
-            ignored=("name", "rate_limiter"),
-        )
-    ),
-    "version_policy": table(_VERSIONS, _policy),
-    "model_warmup": one_or_list(table({"count": integer(0)}, WarmUp, ignored=("name", "batch_size", "inputs"))),
-    "default_model_filename": text,
-    "parameters": _parameters,
-    "input": array(_TENSOR),
-    "output": array(_TENSOR),
-    "image": table(_IMAGE, _image),
-    "classes": array(table({"name": text, "colour": _colour}, ClassInfo, required=("name", "colour"))),
-}
-
-
-def _model(*, platform: str | None = None, backend: str | None = None, **rest: object) -> ModelConfig:
-    return ModelConfig(backend=backend or platform, **rest)  # type: ignore[arg-type] # converted by the checks
-
-
-_DESCRIPTION = table(
-    _MODEL,
-    _model,
-    ignored=("optimization", "response_cache", "model_transaction_policy", "sequence_batching", "cc_model_filenames"),
-)
-
-
-def read_config(path: Path) -> ModelConfig:
-    """Read a `model.toml`.
-
-    Args:
-        path: The file; where there is none the result says "read everything from the model".
-
-    Raises:
-        ConfigError: Names the file, the key, its value and what is allowed.
-    """
-    if not path.exists():
-        return ModelConfig()
-    config: ModelConfig = read_toml(path, _DESCRIPTION)
-    _check_image(config, path)
-    return config
-
-
-def _check_image(config: ModelConfig, path: Path) -> None:
-    image = config.image
-    if image is None:
-        return
-    channels = 1 if image.colour is ColourOrder.MONO else 3
-    for key, values in (("mean", image.mean), ("std", image.std)):
-        if len(values) not in {1, channels}:
-            raise ConfigError(f"{path}: image.{key} = {list(values)}: must be one number or {channels}")
-    if 0.0 in image.std:
-        raise ConfigError(f"{path}: image.std = {list(image.std)}: must not hold 0, the pixels are divided by it")
+        Args:
+            wanted: The operator's choice for all of them; `auto` for what the groups say.
+            instances: So many in place of what the groups say.
+        """
+        own = tuple(device for group in self.instance_group for device in group.devices())
+        if instances:
+            own = tuple(islice(cycle(own), instances))
+        return own if wanted == "auto" else (wanted,) * len(own)

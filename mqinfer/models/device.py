@@ -12,6 +12,10 @@ __all__ = ["DeviceWish", "parse_device"]
 
 log = logging.getLogger("mqinfer.models")
 
+_ONE = r"(CPU|GPU|NPU)(\.\d{1,3})?"
+_OPENVINO = re.compile(rf"{_ONE}|(AUTO|MULTI|HETERO)(:-?{_ONE}(,-?{_ONE})*)?")
+"""OpenVINO's device names: one device, or a plug-in that chooses or divides; `-` before one that it must not use."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceWish:
@@ -20,10 +24,12 @@ class DeviceWish:
     Attributes:
         gpu: True for a GPU, False for the CPU, None for a GPU where the engine really offers one.
         index: Number of the GPU.
+        openvino: A device by OpenVINO's own name (`AUTO:GPU,CPU`), for that engine alone; empty: none.
     """
 
     gpu: bool | None = None
     index: int = 0
+    openvino: str = ""
 
     def settle(self, gpus: int, engine: str) -> str:
         """Decide on a device; one that was asked for and isn't there gives a log line and the CPU.
@@ -34,7 +40,12 @@ class DeviceWish:
 
         Returns:
             `cpu` or `cuda:N`.
+
+        Raises:
+            ConfigError: The wish is one for OpenVINO.
         """
+        if self.openvino:
+            raise ConfigError(f"device {self.openvino!r} is OpenVINO's: {engine} takes auto, cpu, cuda or cuda:N")
         if self.gpu is False or (self.gpu is None and self.index >= gpus):
             return "cpu"
         if self.index >= gpus:
@@ -44,7 +55,7 @@ class DeviceWish:
 
 
 def parse_device(text: str) -> DeviceWish:
-    """Read `auto`, `cpu`, `cuda` or `cuda:N`.
+    """Read `auto`, `cpu`, `cuda` or `cuda:N`, or a device of OpenVINO's: `GPU.1`, `AUTO:GPU,CPU`, `HETERO:…`.
 
     Raises:
         ConfigError: It is none of these.
@@ -53,7 +64,12 @@ def parse_device(text: str) -> DeviceWish:
         return DeviceWish()
     if text == "cpu":
         return DeviceWish(gpu=False)
+    if _OPENVINO.fullmatch(text):
+        return DeviceWish(openvino=text)
     found = re.fullmatch(r"cuda(?::(\d{1,3}))?", text)
     if not found:
-        raise ConfigError(f"device {text!r}: must be auto, cpu, cuda or cuda:N")
+        raise ConfigError(
+            f"device {text!r}: must be auto, cpu, cuda or cuda:N; for OpenVINO also CPU, GPU, GPU.N, NPU, "
+            "or AUTO, MULTI or HETERO with a list such as AUTO:GPU,CPU"
+        )
     return DeviceWish(gpu=True, index=int(found[1] or 0))

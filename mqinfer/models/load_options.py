@@ -6,10 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mqinfer.models.accelerators import Accelerators
 from mqinfer.models.device import DeviceWish
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.types import TensorSpec
+from mqinfer.protocol.types import Scalar, TensorSpec
 
 __all__ = ["LoadOptions", "Stated", "default_threads", "state_shape"]
 
@@ -41,6 +42,8 @@ class LoadOptions:
         signature: Of a SavedModel; None: `serving_default`.
         inputs: Stated by the operator, by name.
         outputs: Likewise; for a frozen graph, where given, the tensors to give back.
+        parameters: All of `parameters`, for settings that only one engine has.
+        accelerators: Wanted beside the plain engine; ONNX Runtime has them.
     """
 
     device: DeviceWish = field(default_factory=DeviceWish)
@@ -48,6 +51,13 @@ class LoadOptions:
     signature: str | None = None
     inputs: Mapping[str, Stated] = field(default_factory=dict)
     outputs: Mapping[str, Stated] = field(default_factory=dict)
+    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    accelerators: Accelerators = field(default_factory=Accelerators)
+
+    @property
+    def precision(self) -> str:
+        """What the operator says that the model computes in, for engines that can't tell; `fp32` unless stated."""
+        return str(self.parameters.get("precision", "fp32"))
 
 
 def state_shape(

@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from importlib import import_module
-from importlib.metadata import entry_points
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from mqinfer.models.backend import Backend
 from mqinfer.models.card import make_card
 from mqinfer.models.config import InstanceKind, ModelConfig, TensorConfig
 from mqinfer.models.device import DeviceWish, parse_device
+from mqinfer.models.engines import choose_loader, platform_of
+from mqinfer.models.ensemble import compose
 from mqinfer.models.load_options import LoadOptions, Stated, default_threads
-from mqinfer.models.model_file import check_model_files, describe
+from mqinfer.models.model_file import check_model_files
+from mqinfer.models.onnx_file import check_external_data
+from mqinfer.models.postprocess.stage import with_postprocessing
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
+from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["BACKENDS", "LoadedModel", "load_model", "load_options", "platform_of"]
-
-Loader = Callable[[Path, LoadOptions], Backend]
-
-BACKENDS: Mapping[str, str] = {
-    "onnx_onnxv1": "mqinfer.models.backends.onnx:load",
-    "tensorflow_graphdef": "mqinfer.models.backends.frozen_graph:load",
-    "tensorflow_savedmodel": "mqinfer.models.backends.saved_model:load",
-    "mqinfer_echo": "mqinfer.models.echo:load",
-}
-"""Platform to loader; further ones come from the entry-point group `mqinfer.backends`."""
-
-_PLATFORMS = {
-    ".onnx": "onnx_onnxv1",
-    ".pb": "tensorflow_graphdef",
-    ".graphdef": "tensorflow_graphdef",
-    ".echo": "mqinfer_echo",
-}
-_ENGINES = ("onnxruntime", "tensorflow")  # Triton's `backend` names: the file's name tells the rest
+__all__ = ["LoadedModel", "load_model", "load_options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,43 +53,34 @@ def load_model(model: ModelVersion, *, device: str = "auto", versions: Sequence[
 
 
 def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedModel:
+    if model.config.ensemble_scheduling:
+        return _load_ensemble(model, device, versions)
     check_model_files(model.path)
-    load = _loader(platform_of(model.path, model.config.backend))
+    if platform_of(model.path, model.config.backend) == "onnx_onnxv1":
+        check_external_data(model.path)
+    load = choose_loader(model.path, model.config.backend)
     backend = load(model.path, load_options(model.config, device))
     with ExitStack() as unless_complete:
         unless_complete.callback(backend.close)
-        loaded = LoadedModel(backend, make_card(model, backend, versions), model.config)
+        finished = with_postprocessing(backend, model.config.segmentation, model.config.detection)
+        loaded = LoadedModel(finished, make_card(model, finished, versions), model.config)
         unless_complete.pop_all()
     return loaded
 
 
-def platform_of(path: Path, stated: str | None = None) -> str:
-    """Tell a model's platform from its file's name, unless `model.toml` states one.
-
-    Raises:
-        ModelNotLoadable: No back end reads such a file.
-    """
-    if stated is not None and stated not in _ENGINES:
-        return stated
-    platform = "tensorflow_savedmodel" if path.is_dir() else _PLATFORMS.get(path.suffix)
-    if platform is None:
-        raise ModelNotLoadable(
-            f"{path}: no back end reads {path.suffix or 'such'} files; known are {', '.join(_PLATFORMS)} and "
-            f"SavedModel folders; found {describe(path)}"
-        )
-    return platform
-
-
-def _loader(platform: str) -> Loader:
-    plugins = {entry.name: entry.value for entry in entry_points(group="mqinfer.backends")}
-    if twice := sorted(plugins.keys() & BACKENDS.keys()):
-        raise ConfigError(f"back end {twice[0]!r} is mqinfer's own and also registered by an installed package")
-    target = (plugins | dict(BACKENDS)).get(platform)
-    if target is None:
-        raise ConfigError(f"back end {platform!r} is unknown; there are {', '.join([*BACKENDS, *plugins])}")
-    module, _, function = target.partition(":")
-    loader: Loader = getattr(import_module(module), function)
-    return loader
+def _load_ensemble(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedModel:
+    members: dict[tuple[str, int], LoadedModel] = {}
+    with ExitStack() as unless_complete:
+        for part in model.parts:
+            key = part.name, part.version
+            if key not in members:
+                members[key] = _load(part, device, ())
+                unless_complete.callback(members[key].backend.close)
+        steps = [members[part.name, part.version] for part in model.parts]
+        backend, config = compose(model.config, steps, load_options(model.config, device))
+        loaded = LoadedModel(backend, make_card(replace(model, config=config), backend, versions), config)
+        unless_complete.pop_all()
+    return loaded
 
 
 def load_options(config: ModelConfig, device: str = "auto") -> LoadOptions:
@@ -126,12 +100,17 @@ def load_options(config: ModelConfig, device: str = "auto") -> LoadOptions:
         signature=None if signature is None else str(signature),
         inputs=_stated(config.input, batched=batched),
         outputs=_stated(config.output, batched=batched),
+        parameters=config.parameters,
+        accelerators=config.optimization,
     )
 
 
 def _wish(config: ModelConfig, device: str) -> DeviceWish:
-    group = config.instance_group
-    if device != "auto" or group.kind is InstanceKind.AUTO:
+    target = config.parameters.get("TARGET_DEVICE")  # of Triton's OpenVINO back end, where KIND_CPU may go with it
+    if device == "auto" and target is not None:
+        return parse_device(str(target))
+    group = config.instance_group[0]
+    if device != "auto" or group.kind not in {InstanceKind.CPU, InstanceKind.GPU}:
         return parse_device(device)
     return DeviceWish(gpu=group.kind is InstanceKind.GPU, index=group.gpus[0] if group.gpus else 0)
 
@@ -139,6 +118,6 @@ def _wish(config: ModelConfig, device: str) -> DeviceWish:
 def _stated(tensors: Sequence[TensorConfig], *, batched: bool) -> dict[str, Stated]:
     batch_axis = (-1,) if batched else ()
     return {
-        tensor.name: Stated(None if tensor.dims is None else batch_axis + tensor.dims, tensor.data_type)
+        tensor.name: Stated(None if (dims := tensor.model_dims) is None else batch_axis + dims, tensor.data_type)
         for tensor in tensors
     }

@@ -28,6 +28,8 @@ def check_model_files(path: Path) -> None:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file():
                 _check_file(file, may_be_empty=path.is_dir())
+            elif not file.is_dir():  # a pipe would keep whoever opens it
+                raise ModelNotLoadable(f"{file}: is no file; put the model itself here")
     except OSError as error:
         raise ModelNotLoadable(f"{path}: can't be read: {error}; check who owns it") from error
 

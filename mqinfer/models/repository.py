@@ -1,24 +1,27 @@
-"""The model repository: `<repository>/<model>/<version>/<file or folder>`, and an optional `<model>/model.toml`.
+"""The model repository: `<repository>/<model>/<version>/<file or folder>`, with optional configuration files.
 
 This is the layout that Triton and TensorFlow Serving users know. One model that can't be served does not stop the
-others: it becomes a Problem.
+others: it becomes a Problem. Nothing is followed out of the repository.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mqinfer.models.config import CONFIG_FILE, ModelConfig, read_config
+from mqinfer.models.config import EnsembleStep, ModelConfig
+from mqinfer.models.config_files import CONFIG_FILE, CONFIG_FILES, Layer, combine, read_layer
+from mqinfer.models.containment import check_inside, inner_path
+from mqinfer.models.engines import SUFFIXES
+from mqinfer.models.named_files import with_named_files
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable, MqinferError
 from mqinfer.protocol.topics import check_name
 
 __all__ = ["ModelVersion", "Problem", "Repository", "Scan"]
 
-_USUAL_NAMES = ("model.onnx", "model.graphdef", "model.pb", "model.savedmodel", "model.echo")
-_SUFFIXES = (".onnx", ".graphdef", ".pb", ".echo")
 _SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
+_USUAL_NAMES = ("model.savedmodel", *(f"model{suffix}" for suffix in SUFFIXES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +31,10 @@ class ModelVersion:
     Attributes:
         name: The model: its folder's name.
         version: The version's folder as a number (`00000123` is 123).
-        path: The model file, or a SavedModel's folder.
-        config: From `model.toml`.
+        path: The model file, or a SavedModel's folder; of an ensemble the version's folder.
+        config: What its configuration files say.
         is_default: Whether this version answers requests that name none (the highest one served).
+        parts: The models of an ensemble, one for each step.
     """
 
     name: str
@@ -38,6 +42,7 @@ class ModelVersion:
     path: Path
     config: ModelConfig = field(default_factory=ModelConfig)
     is_default: bool = True
+    parts: tuple[ModelVersion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,29 @@ class Scan:
 
     models: tuple[ModelVersion, ...]
     problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A model's folder: its configuration, and its versions' folders by number."""
+
+    path: Path
+    layers: tuple[Layer, ...]
+    numbered: dict[int, Path]
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        """The versions that the model's policy selects, at least one."""
+        policy = combine(self.layers).version_policy
+        chosen = policy.select(tuple(self.numbered))
+        if chosen:
+            return chosen
+        if self.numbered:
+            asked = f"version_policy asks for {list(policy.specific)}, there are {sorted(self.numbered)}"
+            raise ModelNotLoadable(f"{self.path}: {asked}")
+        raise ModelNotLoadable(
+            f"{self.path}: no version folder (1, 2, …) in it; put the model into a folder named by its version number"
+        )
 
 
 class Repository:
@@ -88,12 +116,12 @@ class Repository:
         """Look at every folder that is not hidden."""
         models: list[ModelVersion] = []
         problems: list[Problem] = []
-        for folder in self._folders():
-            if folder.is_dir() and not folder.name.startswith((".", "__")):
+        for path in self._folders():
+            if path.is_dir() and not path.name.startswith((".", "__")):
                 try:
-                    models += self._versions(folder, problems)
+                    models += self._versions(self._open(path.name), problems)
                 except (MqinferError, OSError) as error:
-                    problems.append(Problem(folder.name, str(error)))
+                    problems.append(Problem(path.name, str(error)))
         return Scan(tuple(models), tuple(problems))
 
     def _folders(self) -> list[Path]:
@@ -102,46 +130,72 @@ class Repository:
         except OSError as error:
             raise ConfigError(f"model repository {self._path}: can't be read: {error}") from error
 
-    def _versions(self, folder: Path, problems: list[Problem]) -> Iterator[ModelVersion]:
-        check_name("model", folder.name)
-        self._check_inside(folder)
-        config = self._config(folder)
-        numbered = _numbered_folders(folder)
-        chosen = config.version_policy.select(tuple(numbered))
-        if not chosen:
-            raise ModelNotLoadable(f"{folder}: {_no_version(config, tuple(numbered))}")
-        found: dict[int, Path] = {}
-        for version in chosen:
-            try:
-                found[version] = self._model_path(numbered[version], config)
-            except (MqinferError, OSError) as error:
-                problems.append(Problem(folder.name, str(error)))
-        return iter(
-            [ModelVersion(folder.name, version, path, config, version == max(found)) for version, path in found.items()]
-        )
+    def _open(self, name: str) -> _Folder:
+        path = self._path / check_name("model", name)
+        check_inside(path, self._path)
+        layers = tuple(self._layer(path / file) for file in CONFIG_FILES)
+        for file, layer in zip(CONFIG_FILES, layers, strict=True):
+            if layer.get("name") not in {None, name}:
+                raise ConfigError(f"{path / file}: name = {layer['name']!r}: must be the folder's name, {name!r}")
+        return _Folder(path, layers, _numbered_folders(path))
 
-    def _config(self, folder: Path) -> ModelConfig:
-        path = folder / CONFIG_FILE
+    def _layer(self, path: Path) -> Layer:
         if path.exists():
-            self._check_inside(path)
-        config = read_config(path)
-        if config.name not in {None, folder.name}:
-            raise ConfigError(f"{path}: name = {config.name!r}: must be the folder's name, {folder.name!r}")
-        return config
+            check_inside(path, self._path)
+            if not path.is_file():  # a pipe would keep whoever reads it
+                raise ConfigError(f"{path}: is no file")
+        return read_layer(path)
+
+    def _versions(self, folder: _Folder, problems: list[Problem]) -> Iterator[ModelVersion]:
+        found: list[ModelVersion] = []
+        for number in folder.chosen:
+            try:
+                found.append(self._version(folder, number))
+            except (MqinferError, OSError) as error:
+                problems.append(Problem(folder.path.name, str(error)))
+        return (replace(version, is_default=version is found[-1]) for version in found)
+
+    def _version(self, folder: _Folder, number: int, above: tuple[str, ...] = ()) -> ModelVersion:
+        path = folder.numbered[number]
+        check_inside(path, self._path)
+        own = self._layer(path / CONFIG_FILE)
+        if "version_policy" in own or own.get("name") not in {None, folder.path.name}:
+            key = "version_policy" if "version_policy" in own else "name"
+            raise ConfigError(f"{path / CONFIG_FILE}: {key}: is said for all versions, in {folder.path / CONFIG_FILE}")
+        config = with_named_files(combine([*folder.layers, own]), folder.path)
+        if config.ensemble_scheduling:
+            return self._ensemble(ModelVersion(folder.path.name, number, path, config), above)
+        if config.backend == "ensemble":
+            raise ConfigError(f"{folder.path}: platform = 'ensemble' needs the steps, in ensemble_scheduling")
+        return ModelVersion(folder.path.name, number, self._model_path(path, config), config)
+
+    def _ensemble(self, model: ModelVersion, above: tuple[str, ...]) -> ModelVersion:
+        within = (*above, model.name)
+        parts = []
+        for number, step in enumerate(model.config.ensemble_scheduling, 1):
+            try:
+                parts.append(self._part(step, within))
+            except (MqinferError, OSError) as error:
+                raise ModelNotLoadable(f"{model.name}: step {number}, model {step.model_name!r}: {error}") from error
+        return replace(model, parts=tuple(parts))
+
+    def _part(self, step: EnsembleStep, above: tuple[str, ...]) -> ModelVersion:
+        if step.model_name in above:
+            raise ModelNotLoadable(f"an ensemble within itself: {' -> '.join((*above, step.model_name))}")
+        if not (self._path / check_name("model", step.model_name)).is_dir():
+            raise ModelNotLoadable("there is no such model in the repository")
+        folder = self._open(step.model_name)
+        number = folder.chosen[-1] if step.model_version == -1 else step.model_version
+        if number not in folder.numbered:
+            raise ModelNotLoadable(f"there is no version {number} of it; it has {sorted(folder.numbered)}")
+        return self._version(folder, number, above)
 
     def _model_path(self, folder: Path, config: ModelConfig) -> Path:
         path = _named(folder, config.default_model_filename) if config.default_model_filename else _discovered(folder)
-        self._check_inside(path)
+        check_inside(path, self._path)
         for inner in path.rglob("*") if path.is_dir() else ():
-            self._check_inside(inner)
+            check_inside(inner, self._path)
         return path
-
-    def _check_inside(self, path: Path) -> None:
-        resolved = path.resolve()
-        if not resolved.is_relative_to(self._path.resolve()):
-            raise ModelNotLoadable(
-                f"{path}: leads outside the repository, to {resolved}; copy the model into the repository"
-            )
 
 
 def _numbered_folders(folder: Path) -> dict[int, Path]:
@@ -155,14 +209,8 @@ def _numbered_folders(folder: Path) -> dict[int, Path]:
     return numbered
 
 
-def _no_version(config: ModelConfig, present: tuple[int, ...]) -> str:
-    if present:
-        return f"version_policy asks for {list(config.version_policy.specific)}, there are {sorted(present)}"
-    return "no version folder (1, 2, …) in it; put the model into a folder named by its version number"
-
-
 def _named(folder: Path, name: str) -> Path:
-    path = folder / name
+    path = inner_path(folder, name, "default_model_filename")
     if not path.exists():
         raise ModelNotLoadable(f"{path}: default_model_filename names it, and it is not there")
     return path
@@ -174,7 +222,8 @@ def _discovered(folder: Path) -> Path:
     for name in _USUAL_NAMES:
         if (folder / name).exists():
             return folder / name
-    others = [path for path in sorted(folder.iterdir()) if path.suffix in _SUFFIXES and path.is_file()]
+    present = sorted(path for path in folder.iterdir() if path.is_file() and path.name != CONFIG_FILE)
+    others = [path for path in present if path.suffix.lower() in SUFFIXES]
     if len(others) == 1:
         return others[0]
     if others:
@@ -182,4 +231,6 @@ def _discovered(folder: Path) -> Path:
             f"{folder}: several model files ({', '.join(path.name for path in others)}); "
             f"name one by default_model_filename in {CONFIG_FILE}"
         )
-    raise ModelNotLoadable(f"{folder}: no model in it; expected one of {', '.join((*_USUAL_NAMES, _SAVED_MODEL[0]))}")
+    found = f"; no back end reads {', '.join(path.name for path in present[:5])}" if present else ""
+    expected = ", ".join((*_USUAL_NAMES, _SAVED_MODEL[0]))
+    raise ModelNotLoadable(f"{folder}: no model in it{found}; expected one of {expected}")

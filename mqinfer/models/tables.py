@@ -20,10 +20,12 @@ __all__ = [
     "Check",
     "array",
     "choice",
+    "flag",
     "integer",
+    "mapping",
     "number",
     "numbers",
-    "one_or_list",
+    "one_or_more",
     "read_toml",
     "scalar",
     "table",
@@ -82,6 +84,13 @@ def text(value: object, where: str) -> str:
     _refuse(where, value, "a string")
 
 
+def flag(value: object, where: str) -> bool:
+    """True or false."""
+    if isinstance(value, bool):
+        return value
+    _refuse(where, value, "true or false")
+
+
 def scalar(value: object, where: str) -> bool | int | float | str:
     """A string, a number, or true or false."""
     if isinstance(value, (bool, int, float, str)):
@@ -112,15 +121,26 @@ def array(element: Check) -> Check:
     return check
 
 
-def one_or_list(element: Check) -> Check:
-    """`element` itself, or a list with exactly one of it (Triton writes a list where one is meant here)."""
+def one_or_more(element: Check) -> Check:
+    """`element` itself, or a list of at least one (Triton writes a list where mostly one is meant); gives a tuple."""
 
-    def check(value: object, where: str) -> Any:
-        if isinstance(value, list):
-            if len(value) != 1:
-                _refuse(where, value, "one table; several of them are not supported")
-            return element(value[0], where)
-        return element(value, where)
+    def check(value: object, where: str) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            return (element(value, where),)
+        if not value:
+            _refuse(where, value, "a table, or a list of them")
+        return tuple(element(each, f"{where}[{index}]") for index, each in enumerate(value))
+
+    return check
+
+
+def mapping(element: Check) -> Check:
+    """A table of any names whose every value passes `element`; gives a dictionary."""
+
+    def check(value: object, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            _refuse(where, value, "a table of names and values")
+        return {key: element(each, f"{where}.{key}") for key, each in value.items()}
 
     return check
 

@@ -17,7 +17,7 @@ from mqinfer.models.device import DeviceWish
 from mqinfer.models.model_file import describe
 from mqinfer.protocol.errors import MissingExtra, ModelFailed, ModelNotLoadable
 
-__all__ = ["import_tensorflow", "loading", "running", "settle_device"]
+__all__ = ["import_tensorflow", "load_errors", "loading", "running", "settle_device"]
 
 log = logging.getLogger("mqinfer.models")
 
@@ -65,15 +65,19 @@ def settle_device(tensorflow: Any, wish: DeviceWish, threads: int) -> str:
     return f"cuda:{gpus.index(used[0])}" if used else "cpu"
 
 
+def load_errors(tensorflow: Any) -> tuple[type[Exception], ...]:
+    """List what TensorFlow raises on models that it can't load."""
+    from google.protobuf.message import DecodeError
+
+    return (tensorflow.errors.OpError, DecodeError, OSError, ValueError, TypeError, KeyError, RuntimeError)
+
+
 @contextmanager
 def loading(tensorflow: Any, path: Path) -> Iterator[None]:
     """Turn what TensorFlow raises while it loads a model into ModelNotLoadable."""
-    from google.protobuf.message import DecodeError
-
-    foreign = (tensorflow.errors.OpError, DecodeError, OSError, ValueError, TypeError, KeyError, RuntimeError)
     try:
         yield
-    except foreign as error:
+    except load_errors(tensorflow) as error:
         raise ModelNotLoadable(
             f"{path}: TensorFlow can't load it ({_first_line(error)}); found {describe(path)}"
         ) from error
@@ -88,8 +92,11 @@ def running(tensorflow: Any, path: Path) -> Iterator[None]:
         raise ModelFailed(f"{path.name}: TensorFlow: {_first_line(error)}") from error
 
 
+_STACK = ("File ", "Graph execution error", "Detected at", "Node: ")
+
+
 def _first_line(error: Exception) -> str:
     """Leave out the stack of TensorFlow's own files, which would make a message of many lines."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith(("File ", "Graph execution error", "Detected at"))]
+    told = [line for line in lines if line and not line.startswith(_STACK)]
     return told[0] if told else type(error).__name__

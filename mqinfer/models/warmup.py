@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 
 from mqinfer.models.backend import Backend
+from mqinfer.models.config import WarmUpSample
+from mqinfer.models.postprocess.stage import network_of
+from mqinfer.models.warmup_samples import sample_inputs
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.errors import ModelNotLoadable, MqinferError
@@ -20,27 +24,46 @@ _OPEN_SIDE = 256
 """Height or width, in pixels, of a picture whose size the model leaves open."""
 
 
-def warm_up(backend: Backend, card: ModelCard, count: int = 1) -> None:
-    """Run the model on zeros, `count` times at batch 1 and at the largest batch.
+def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence[WarmUpSample] = ()) -> None:
+    """Run the model on zeros, `count` times at batch 1 and at the largest batch, and on the samples of its own.
 
-    A model whose shapes are open may rightly refuse the sizes that are tried here; that is logged and no error.
+    A model whose shapes are open may rightly refuse the sizes that are tried here, and one that reads strings the empty
+    ones; that is logged and no error. Samples must run.
 
     Raises:
         ModelNotLoadable: The model can't run, or does not keep the batch axis that its card states.
+        ConfigError: A sample doesn't fit the model.
     """
-    for batch in sorted({1, max(card.max_batch_size, 1)}):
+    network = network_of(backend)
+    for batch in sorted({1, max(card.max_batch_size, 1)}) if count else ():
         inputs = zeros(card, batch)
-        for _ in range(count):
-            try:
-                outputs = backend.infer(inputs)
-            except MqinferError as error:
-                if not _has_open_axes(card):
-                    raise ModelNotLoadable(
-                        f"model {card.name} version {card.version}: warm-up with batch {batch} failed: {error}"
-                    ) from error
-                log.warning("model %s: open shapes, warm-up with zeros left out: %s", card.name, error)
-                return
-            _check_batch(card, outputs, batch)
+        try:
+            for _ in range(count):
+                _check_batch(card, network.infer(inputs), batch)
+        except ModelNotLoadable:
+            raise
+        except MqinferError as error:
+            if not _may_refuse_zeros(card):
+                raise _not_ready(card, f"warm-up with batch {batch} failed", error) from error
+            log.warning("model %s: open shapes or strings, warm-up with zeros left out: %s", card.name, error)
+            break
+    for sample in samples:
+        _run_sample(network, card, sample)
+
+
+def _run_sample(network: Backend, card: ModelCard, sample: WarmUpSample) -> None:
+    inputs = sample_inputs(card, sample)
+    try:
+        for _ in range(max(1, sample.count)):  # Triton: 0 means once
+            _check_batch(card, network.infer(inputs), sample.batch_size)
+    except ModelNotLoadable:
+        raise
+    except MqinferError as error:
+        raise _not_ready(card, f"warm-up sample {sample.name!r} failed", error) from error
+
+
+def _not_ready(card: ModelCard, what: str, error: MqinferError) -> ModelNotLoadable:
+    return ModelNotLoadable(f"model {card.name} version {card.version}: {what}: {error}")
 
 
 def zeros(card: ModelCard, batch: int) -> dict[str, Array]:
@@ -66,8 +89,9 @@ def _zeros(spec: TensorSpec, sizes: tuple[int, ...]) -> Array:
     return np.zeros(sizes, dtype_of(spec.datatype))
 
 
-def _has_open_axes(card: ModelCard) -> bool:
-    return any(-1 in spec.shape[int(card.max_batch_size > 0) :] for spec in card.inputs)
+def _may_refuse_zeros(card: ModelCard) -> bool:
+    first = int(card.max_batch_size > 0)
+    return any(-1 in spec.shape[first:] or spec.datatype is Datatype.BYTES for spec in card.inputs)
 
 
 def _check_batch(card: ModelCard, outputs: dict[str, Array], batch: int) -> None:

@@ -78,10 +78,7 @@ def response_parameters(response: InferResponse) -> dict[str, Any]:
 
 def requested_outputs(outputs: tuple[RequestedOutput, ...]) -> list[dict[str, Any]]:
     """List the outputs that are wanted."""
-    return [
-        {"name": output.name} | ({"parameters": {"encoding": output.encoding}} if output.encoding else {})
-        for output in outputs
-    ]
+    return [_requested_output(output) for output in outputs]
 
 
 def reply_fields(response: InferResponse) -> dict[str, Any]:
@@ -172,6 +169,15 @@ def make_response(
     )
 
 
+def _requested_output(output: RequestedOutput) -> dict[str, Any]:
+    parameters: dict[str, Any] = {}
+    if output.encoding:
+        parameters["encoding"] = output.encoding
+    if output.classification:
+        parameters["classification"] = output.classification
+    return {"name": output.name} | ({"parameters": parameters} if parameters else {})
+
+
 def _further(parameters: Mapping[str, Scalar], reserved: frozenset[str]) -> dict[str, Any]:
     if not parameters:
         return {}
@@ -214,9 +220,10 @@ def _parse_outputs(header: Record) -> tuple[RequestedOutput, ...]:
     found = []
     for output in records(header, "outputs", "request"):
         name = text(output, "name", "requested output")
-        parameters = record(output, "parameters", f"requested output {name!r}")
-        encoding = text(parameters, "encoding", f"requested output {name!r}", "")
-        found.append(RequestedOutput(name, encoding or None))
+        where = f"requested output {name!r}"
+        parameters = record(output, "parameters", where)
+        encoding = text(parameters, "encoding", where, "")
+        found.append(RequestedOutput(name, encoding or None, integer(parameters, "classification", where, 0)))
     return tuple(found)
 
 

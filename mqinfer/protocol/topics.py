@@ -8,9 +8,24 @@ from functools import lru_cache
 
 from mqinfer.protocol.errors import BadTopic
 
-__all__ = ["DEFAULT_ROOT", "InferAddress", "ResultAddress", "Topics", "check_name", "may_reply"]
+__all__ = [
+    "CONTROL",
+    "DEFAULT_ROOT",
+    "EVERY_SERVER",
+    "ControlAddress",
+    "InferAddress",
+    "ResultAddress",
+    "Topics",
+    "check_name",
+    "check_version",
+    "may_reply",
+]
 
 DEFAULT_ROOT = "mqinfer/v1"
+CONTROL = "control"
+"""Stands for the model in the topics of replies to control requests, so no model may be called so."""
+EVERY_SERVER = "all"
+"""Stands for a server's name where each is meant, so none may be called so."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _NAME_RULE = "1 to 64 lower-case letters, digits, '_', '.' or '-', beginning with a letter or digit"
@@ -47,6 +62,21 @@ class ResultAddress:
     request: str
 
 
+@dataclass(frozen=True, slots=True)
+class ControlAddress:
+    """What a control topic says.
+
+    Attributes:
+        server: The server asked, or `all`.
+        client: The sender.
+        path: What it asks for, level by level; `mqinfer.protocol.control.read_path` reads it.
+    """
+
+    server: str
+    client: str
+    path: tuple[str, ...]
+
+
 def _check(pattern: re.Pattern[str], rule: str, kind: str, value: str) -> str:
     if not pattern.fullmatch(value):
         raise BadTopic(f"{kind} {value[:80]!r} can't stand in a topic; it must be {rule}")
@@ -66,7 +96,12 @@ def check_name(kind: str, name: str) -> str:
     return _check(_NAME, _NAME_RULE, kind, name)
 
 
-def _check_version(version: str) -> str:
+def check_version(version: str) -> str:
+    """Return a version if it follows the rule.
+
+    Raises:
+        BadTopic: It is no decimal integer of at most 19 digits, or has leading zeros.
+    """
     return _check(_VERSION, _VERSION_RULE, "version", version)
 
 
@@ -148,6 +183,36 @@ class Topics:
         """Name the topic of a client's state (retained, and its will)."""
         return f"{self.root}/clients/{check_name('client', client)}/state"
 
+    def control(self, server: str, client: str, path: str) -> str:
+        """Name the topic of an order to a server, or to `all`; `path` is that of a `mqinfer.protocol.control.Call`."""
+        return f"{_control(self.root, server)}/{check_name('client', client)}/{path}"
+
+    def control_filter(self, server: str) -> str:
+        """Filter for all orders to a server; its state lies there too."""
+        return f"{_control(self.root, server)}/+/#"
+
+    def control_state(self, server: str) -> str:
+        """Name the topic of a server's state (retained, and its will)."""
+        return f"{_control(self.root, server)}/state"
+
+    def control_states(self) -> str:
+        """Filter for all servers' states."""
+        return f"{self.root}/{CONTROL}/+/state"
+
+    def parse_control(self, topic: str) -> ControlAddress:
+        """Take apart a control topic."""
+        match _levels(self.root, topic):
+            case ["control", server, client, first, *rest]:
+                return ControlAddress(check_name("server", server), check_name("client", client), (first, *rest))
+        raise _foreign(self.root, topic, "control")
+
+    def parse_control_state(self, topic: str) -> str:
+        """Give the server whose state topic it is."""
+        match _levels(self.root, topic):
+            case ["control", server, "state"]:
+                return check_name("server", server)
+        raise _foreign(self.root, topic, "server state")
+
     def parse_infer(self, topic: str) -> InferAddress:
         """Take apart a request topic: a model's channel, a version's channel or a worker's lane."""
         return _parse_infer(self.root, topic)
@@ -202,8 +267,12 @@ def _model(root: str, model: str) -> str:
     return f"{root}/models/{check_name('model', model)}"
 
 
+def _control(root: str, server: str) -> str:
+    return f"{root}/{CONTROL}/{check_name('server', server)}"
+
+
 def _channel(root: str, model: str, version: str | None) -> str:
-    versions = "" if version is None else f"/versions/{_check_version(version)}"
+    versions = "" if version is None else f"/versions/{check_version(version)}"
     return f"{_model(root, model)}{versions}/infer"
 
 
@@ -234,7 +303,7 @@ def _parse_infer(root: str, topic: str) -> InferAddress:
         case ["models", model, "infer", client]:
             return InferAddress(check_name("model", model), None, check_name("client", client), None)
         case ["models", model, "versions", version, "infer", client]:
-            checked = _check_version(version)
+            checked = check_version(version)
             return InferAddress(check_name("model", model), checked, check_name("client", client), None)
         case ["workers", worker, "infer", model, client]:
             name = check_name("worker", worker)

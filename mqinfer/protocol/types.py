@@ -67,7 +67,7 @@ class EncodedTensor:
         name: Name of the model's input or output.
         datatype: Of the decoded array.
         shape: Of the decoded array; every entry is 0 or more.
-        encoding: Name of the codec (`raw`, `lz4`, `shuffle-lz4`, `jpeg`, `png`).
+        encoding: Name of the codec (`raw`, `lz4`, `shuffle-lz4`, `mask`, `jpeg`, `png`).
         data: The encoded bytes; on the receiving side a view on the payload.
         parameters: Further per-tensor parameters. `image_encoding` (a ROS name such as `rgb8`) marks an image:
             the worker then applies the model's image contract to it.
@@ -87,10 +87,22 @@ class EncodedTensor:
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """One output that the sender wants, and how it wants it encoded (None: the worker's choice)."""
+    """One output that the sender wants.
+
+    Attributes:
+        name: The output's.
+        encoding: Codec to send it in, or None for the worker's choice.
+        classification: 0 for the output as it is; above it, so many of its largest elements come instead, as text
+            `value:index[:label]`, the largest first (Triton's classification extension).
+    """
 
     name: str
     encoding: str | None = None
+    classification: int = 0
+
+    def __post_init__(self) -> None:
+        if self.classification < 0:
+            raise BadTensor(f"output {self.name!r}: classification is {self.classification}; it must be 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

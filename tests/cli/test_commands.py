@@ -187,6 +187,27 @@ def test_infer_in_every_form(
             np.testing.assert_array_equal(seen, expected)
 
 
+def test_infer_prints_the_top_classes(
+    url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
+) -> None:
+    """A table of every entry's best, with the labels of the card; a model without scores is refused by name."""
+    labels = "".join(f'[[classes]]\nname = "{name}"\ncolour = [0, 0, 0]\n' for name in ("cat", "dog", "a:b", "eel"))
+    serve(url, write_echo("echo", ("x", "FP32", [-1, 4]), config=labels))
+    np.save(tmp_path / "x.npy", np.array([[1, 5, 10, 4], [0.5, 0, 0, -1]], np.float32))
+    assert run_main("infer", "echo", "--broker", url, "--input", f"x={tmp_path}/x.npy", "--top", 2) == 0
+    rows = [line.split() for line in capfd.readouterr().out.splitlines() if line.split()[:1] == ["x"]]
+    assert rows == [
+        ["x", "0", "1", "10.0", "2", "a:b"],
+        ["x", "0", "2", "5.0", "1", "dog"],
+        ["x", "1", "1", "0.5", "0", "cat"],
+        ["x", "1", "2", "0.0", "1", "dog"],
+    ]
+    serve(url, write_echo("count", ("n", "INT64", [-1])), "count")
+    np.save(tmp_path / "n.npy", np.array([1]))
+    assert run_main("infer", "count", "--broker", url, "--input", f"n={tmp_path}/n.npy", "--top", 2) == 2
+    assert "no output of floats; its outputs are n INT64" in capfd.readouterr().err
+
+
 def test_an_output_that_can_not_be_written(
     url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
 ) -> None:

@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 from mqinfer import Capture, Client, InferResult, Outcome
 from mqinfer.broker import make_link
 from mqinfer.broker.memory import MemoryLink
+from mqinfer.client.inputs import Input
 from mqinfer.client.requester import Requester, RequesterConfig
 from mqinfer.cloud_worker.worker import Worker
 from mqinfer.codecs import encode_tensor
@@ -93,6 +94,20 @@ def echo_of(url: str, client: Client, serve: Serve, write_echo: WriteEcho) -> Ca
         return client
 
     return get
+
+
+def test_each_output_has_its_codec_and_its_top_classes(
+    url: str, client: Client, serve: Serve, write_echo: WriteEcho
+) -> None:
+    """By name; without a list of outputs, those come that the options name."""
+    serve(url, write_echo("echo", ("x", "FP32", [-1, 4]), ("m", "UINT8", [-1, 40])))
+    arrays: dict[str, Input] = {"x": X, "m": np.ones((len(X), 40), np.uint8)}
+    result = client.infer("echo", arrays, output_encoding={"m": "mask", "x": "lz4"})
+    np.testing.assert_array_equal(result.outputs["x"], X)
+    assert result.outputs["m"].all()
+    result = client.infer("echo", arrays, classification={"x": 1}, output_encoding="lz4")
+    assert list(result.outputs) == ["x"]
+    assert result.outputs["x"].tolist() == [[f"{row.max()}:{row.argmax()}".encode()] for row in X]
 
 
 @pytest.mark.parametrize("encoding", ["raw", "lz4", "shuffle-lz4", "lz4:9"])

@@ -117,6 +117,15 @@ def test_outputs_are_chosen_and_encoded_as_asked(service: InferenceService) -> N
     assert list(only.outputs) == ["n"]
 
 
+def test_top_classes_come_in_the_place_of_an_output(service: InferenceService) -> None:
+    """The others stay as they are, and the codec carries the text."""
+    request = ask(*inputs(2), outputs=(RequestedOutput("n"), RequestedOutput("x", "lz4", classification=2)))
+    (done,) = service.run([service.prepare(request)])
+    n, x = service.encode(request, service.finish(request, done.outputs))
+    assert decode_tensor(n).tolist() == [0, 1]
+    assert decode_tensor(x).tolist() == [[b"0.0:0", b"0.0:1"], [b"1.0:0", b"1.0:1"]]
+
+
 def test_an_output_that_the_codec_can_not_carry(service: InferenceService) -> None:
     """The codec's own words come back."""
     request = ask(*inputs(1), parameters={OUTPUT_ENCODING: "png"})

@@ -357,6 +357,15 @@ def test_json_is_answered_in_json(url: str, serve: Serve, gated: Gated, bare: An
     assert (body["id"], body["model_name"], body["outputs"][0]["data"]) == ("7", "echo", [0, 1, 2, 3])
 
 
+def test_json_asks_for_top_classes(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+    """The Open Inference Protocol's own place for it: a parameter of the requested output."""
+    serve(url, gated()[0])
+    wanted = '"outputs": [{"name": "x", "parameters": {"classification": 2}}]'
+    bare.link.publish(text(bare, "{" + DATA + ", " + wanted + "}"))
+    (output,) = json.loads(bytes(bare.next().payload))["outputs"]
+    assert output == {"name": "x", "datatype": "BYTES", "shape": [1, 2], "data": ["3.0:3", "2.0:2"]}
+
+
 @pytest.mark.parametrize("identity", ['"id": "1", ', ""])
 def test_json_under_the_same_id_is_answered_anew(
     url: str, serve: Serve, gated: Gated, bare: Any, identity: str

@@ -19,6 +19,8 @@ from mqinfer.protocol.types import EncodedTensor
         ("lz4", Encoding("lz4")),
         ("lz4:12", Encoding("lz4", 12)),
         ("shuffle-lz4", Encoding("shuffle-lz4")),
+        ("mask", Encoding("mask")),
+        ("mask:9", Encoding("mask", 9)),
         ("jpeg:90", Encoding("jpeg", 90)),
         ("png:0", Encoding("png", 0)),
     ],
@@ -35,6 +37,7 @@ def test_encodings_are_read(text: str, encoding: Encoding) -> None:
         "zip",
         "RAW",
         "raw:1",
+        "mask:0",
         "jpeg:0",
         "jpeg:101",
         "jpeg:",
@@ -49,7 +52,7 @@ def test_encodings_are_read(text: str, encoding: Encoding) -> None:
 )
 def test_bad_encodings_are_refused(text: str) -> None:
     """The message names what there is."""
-    with pytest.raises(BadEncoding, match=r"known are raw, lz4, shuffle-lz4, jpeg, png|levels of"):
+    with pytest.raises(BadEncoding, match=r"known are raw, lz4, shuffle-lz4, mask, jpeg, png|levels of"):
         parse_encoding(text)
 
 
@@ -87,5 +90,5 @@ except MissingExtra as missing:
 def test_pictures_are_not_offered_without_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what works here is named."""
     monkeypatch.setattr("mqinfer.codecs.registry.find_spec", lambda _name: None)
-    assert available_encodings() == ("raw", "lz4", "shuffle-lz4")
+    assert available_encodings() == ("raw", "lz4", "shuffle-lz4", "mask")
     assert issubclass(MissingExtra, Exception)

@@ -124,7 +124,7 @@ def test_raw_bytes_that_do_not_fit_are_refused(tensor: EncodedTensor) -> None:
         decode_tensor(tensor)
 
 
-@pytest.mark.parametrize("encoding", ["raw", "lz4", "shuffle-lz4", "jpeg", "png"])
+@pytest.mark.parametrize("encoding", ["raw", "lz4", "shuffle-lz4", "mask", "jpeg", "png"])
 @pytest.mark.parametrize("shape", [(2**62, 2**62), (0, 2**62), (1,) * 17, (2**28 + 1,)])
 def test_shapes_beyond_the_limits_are_refused_by_every_codec(encoding: str, shape: tuple[int, ...]) -> None:
     """The shape's product is checked, without overflow, before a codec is asked."""

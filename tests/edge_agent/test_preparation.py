@@ -9,10 +9,12 @@ import pytest
 from mqinfer.bags.decode import to_rgb
 from mqinfer.bags.frame import CompressedImage, Frame, RawImage
 from mqinfer.codecs import decode_tensor, encode_tensor
-from mqinfer.edge_agent.preparation import Preparer, check_output_encoding, choose_encoding
+from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_output_encoding
 from mqinfer.edge_agent.statistics import EdgeStage
 from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadImage, ConfigError
+from mqinfer.protocol.types import TensorSpec
 
 CARD = ModelCard("m", "1", ("1",), "p", (), (), encodings=("raw", "lz4", "jpeg"))
 PIXELS = np.random.default_rng(1).integers(0, 255, (24, 32, 3), np.uint8)
@@ -132,8 +134,15 @@ def test_the_encoding_is_chosen_from_what_the_worker_takes() -> None:
         choose_encoding("jpeg:101", CARD)
 
 
-def test_the_encoding_of_the_results_is_checked() -> None:
-    """A wrong name is a wrong setting, found before the first frame."""
-    check_output_encoding("lz4")
+def test_the_encoding_of_the_results_suits_the_outputs() -> None:
+    """Masks as such where the worker can, the rest in LZ4; a wrong name is found before the first frame."""
+    outputs = TensorSpec("mask", Datatype.UINT8, (1, 8, 8)), TensorSpec("score", Datatype.FP32, (1,))
+    card = replace(CARD, outputs=outputs, encodings=("raw", "lz4", "mask"))
+    assert choose_output_encoding(None, card) == {"mask": "mask", "score": "lz4"}
+    assert choose_output_encoding(None, card, "1") == {"mask": "mask", "score": "lz4"}
+    assert choose_output_encoding(None, card, "2") == "lz4"
+    assert choose_output_encoding(None, replace(card, outputs=outputs[1:])) == "lz4"
+    assert choose_output_encoding(None, replace(card, encodings=("raw", "lz4"))) == "lz4"
+    assert choose_output_encoding("lz4:9", card) == "lz4:9"
     with pytest.raises(ConfigError, match="unknown encoding"):
-        check_output_encoding("zip")
+        choose_output_encoding("zip", card)

@@ -55,10 +55,19 @@ TEXT_ARRAYS = {name: array for name, array in ARRAYS.items() if name not in {"fp
 }
 RAMP = np.linspace(-1, 1, 100, dtype=np.float32).reshape(4, 25)
 BARS = np.repeat(np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]]], np.uint8), 16, axis=1).repeat(16, axis=0)
+STRIPES = np.repeat(np.array([0, 7, 7, 255, 3], np.uint8), 66_000).reshape(1, 600, 550)
 GREY16 = (np.arange(24, dtype=np.uint16) * np.uint16(2730)).reshape(4, 6)
 CODED: dict[str, dict[str, Array]] = {
     "lz4": {"ramp": RAMP, "bytes": ARRAYS["bytes"]},
     "shuffle-lz4": {"ramp": RAMP, "bytes": ARRAYS["bytes"]},
+    "mask": {
+        "stripes": STRIPES,
+        "bits1": ARRAYS["bool"],
+        "bits2": np.arange(7, dtype=np.uint8) % 4,
+        "bits4": np.arange(7, dtype=np.uint8) + 9,
+        "bits8": ARRAYS["uint8"] * 60,
+        "empty": np.zeros((0, 3), np.uint8),
+    },
     "png": {"bars": BARS, "grey16": GREY16},
     "jpeg": {"bars": BARS[None], "grey": BARS[..., 1]},
 }
@@ -83,6 +92,7 @@ FULL = InferRequest(
     capture=Capture("/camera/front", 41, 1_700_000_000_123_456_789, "camera_optical"),
     parameters={"flag": True, "number": -2, "ratio": 0.5, "text": "grün"},
 )
+CLASSIFIED = replace(SMALL, outputs=(RequestedOutput("y", classification=5), RequestedOutput("z", "mask", 1)))
 TEXT = replace(FULL, inputs=tuple(encode_tensor(name, array) for name, array in TEXT_ARRAYS.items()))
 REPLY = InferResponse(
     "r-1",
@@ -128,6 +138,8 @@ def coded(encoding: str) -> bytes:
 EXACT: dict[str, Callable[[], bytes]] = {
     "request_small.mqi": lambda: envelope.encode_request(SMALL),
     "request_full.mqi": lambda: envelope.encode_request(FULL),
+    "request_classification.mqi": lambda: envelope.encode_request(CLASSIFIED),
+    "request_classification.json": lambda: oip_json.encode_request(CLASSIFIED)[0],
     "reply_ok.mqi": lambda: envelope.encode_response(REPLY),
     "reply_error.mqi": lambda: envelope.encode_response(FAILED),
     "request.json": lambda: oip_json.encode_request(TEXT)[0],
@@ -184,7 +196,10 @@ def test_this_release_writes_the_golden_bytes(name: str) -> None:
     assert EXACT[name]() == golden(name)
 
 
-@pytest.mark.parametrize(("name", "request_"), [("request_small.mqi", SMALL), ("request_full.mqi", FULL)])
+@pytest.mark.parametrize(
+    ("name", "request_"),
+    [("request_small.mqi", SMALL), ("request_full.mqi", FULL), ("request_classification.mqi", CLASSIFIED)],
+)
 def test_golden_requests_are_read(name: str, request_: InferRequest) -> None:
     """All fields and all datatypes."""
     found = envelope.decode_request(golden(name))
@@ -197,6 +212,8 @@ def test_golden_json_requests_are_read() -> None:
     found = oip_json.decode_request(golden("request.json"), "seg", "3")
     check_fields(found, TEXT, "inputs")
     check_arrays(arrays_of(found), TEXT_ARRAYS)
+    found = oip_json.decode_request(golden("request_classification.json"), "half_plus_two")
+    check_fields(found, CLASSIFIED, "inputs")
     payload = golden("request_tail.oip")
     found = oip_json.decode_request(payload, "seg", "3", header_length=json_length(payload))
     check_fields(found, FULL, "inputs")
@@ -227,7 +244,7 @@ def test_golden_cards_and_states_are_read() -> None:
     assert WorkerState.from_json(golden("state.json")) == STATE
 
 
-@pytest.mark.parametrize("encoding", ["lz4", "shuffle-lz4", "png"])
+@pytest.mark.parametrize("encoding", ["lz4", "shuffle-lz4", "mask", "png"])
 def test_golden_tensors_are_decoded(encoding: str) -> None:
     """Each lossless codec, bit by bit."""
     check_arrays(arrays_of(envelope.decode_request(golden(CODED_FILES[encoding]))), CODED[encoding])

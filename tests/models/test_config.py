@@ -16,8 +16,8 @@ from mqinfer.models.config import (
     TensorConfig,
     VersionPolicy,
     WarmUp,
-    read_config,
 )
+from mqinfer.models.config_files import combine, read_layer
 from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype
 
@@ -70,7 +70,7 @@ def read(tmp_path: Path, text: str) -> ModelConfig:
     """Write and read a `model.toml`."""
     path = tmp_path / "model.toml"
     path.write_text(text)
-    return read_config(path)
+    return combine([read_layer(path)])
 
 
 def test_every_key_arrives(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         max_batch_size=4,
         default_model_filename="net.onnx",
         dynamic_batching=DynamicBatching((2, 4), 2000),
-        instance_group=InstanceGroup(2, InstanceKind.GPU, (0, 1)),
+        instance_group=(InstanceGroup(2, InstanceKind.GPU, (0, 1)),),
         version_policy=VersionPolicy(specific=(3, 5)),
         model_warmup=WarmUp(3),
         parameters={"signature": "predict"},
@@ -93,7 +93,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
 
 def test_no_file_means_read_it_from_the_model(tmp_path: Path) -> None:
     """Without a file, and with an empty one, every field keeps its default."""
-    assert read_config(tmp_path / "model.toml") == ModelConfig() == read(tmp_path, "")
+    assert combine([read_layer(tmp_path / "model.toml")]) == ModelConfig() == read(tmp_path, "")
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_no_file_means_read_it_from_the_model(tmp_path: Path) -> None:
         ('max_batch_size = "8"', ["max_batch_size = '8'"]),
         ("[dynamic_batching]\npreferred_batch_size = [2, 0]", ["dynamic_batching.preferred_batch_size[1] = 0"]),
         ("dynamic_batching = 3", ["dynamic_batching = 3", "a table with the keys preferred_batch_size"]),
-        ("[[instance_group]]\nkind = 'KIND_TPU'", ["kind = 'KIND_TPU'", "KIND_CPU, KIND_GPU, KIND_AUTO"]),
-        ("[[instance_group]]\n[[instance_group]]", ["instance_group", "several of them"]),
+        ("[[instance_group]]\nkind = 'KIND_TPU'", ["kind = 'KIND_TPU'", "KIND_CPU, KIND_GPU, KIND_AUTO, KIND_MODEL"]),
+        ("instance_group = []", ["instance_group = []", "a table, or a list of them"]),
         ("[version_policy]\nlatest={}\nall={}", ["version_policy", "exactly one of"]),
         ("[version_policy]", ["exactly one of"]),
         ("[version_policy]\nlatest={num_versions=0}", ["version_policy.latest.num_versions = 0"]),
@@ -117,7 +117,10 @@ def test_no_file_means_read_it_from_the_model(tmp_path: Path) -> None:
         ("[image]\nstd = 0", ["image.std", "divided"]),
         ("[image]\nmean = []", ["image.mean = []"]),
         ("[[classes]]\nname = 'a'\ncolour = [1, 2]", ["classes[0].colour = [1, 2]", "three numbers"]),
-        ("[[classes]]\nname = 'a'", ["classes[0]", "colour"]),
+        ("[[classes]]\ncolour = [1, 2, 3]", ["classes[0]", "'name' is missing"]),
+        ("response_cache = {enable = 1}", ["response_cache.enable = 1", "true or false"]),
+        ("[dynamic_batching.priority_queue_policy.high]", ["priority_queue_policy = 'high'", "at least 1"]),
+        ("[[ensemble_scheduling.step]]\nmodel_name = 'a'", ["step[0]", "'input_map' is missing"]),
         ("[parameters]\na = [1]", ["parameters.a = [1]"]),
         ("parameters = 1", ["parameters = 1", "table"]),
         ("max_batch_size = ", ["no valid TOML"]),
@@ -135,15 +138,15 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     """A binary file in the place of the configuration is named."""
     (tmp_path / "model.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="can't be read"):
-        read_config(tmp_path / "model.toml")
+        read_layer(tmp_path / "model.toml")
 
 
 def test_triton_keys_without_effect_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A configuration that Triton would take loads, and says what has no effect."""
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
-        read(tmp_path, "[optimization]\n[dynamic_batching]\npriority_levels = 2")
-    assert "optimization is known to Triton but does nothing here" in caplog.text
-    assert "dynamic_batching.priority_levels" in caplog.text
+        read(tmp_path, "[sequence_batching]\n[optimization.cuda]")
+    assert "sequence_batching is known to Triton but does nothing here" in caplog.text
+    assert "optimization.cuda" in caplog.text
 
 
 @given(st.sets(st.integers(0, 50), min_size=1), st.integers(1, 60))

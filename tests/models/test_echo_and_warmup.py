@@ -124,13 +124,16 @@ def test_open_pictures_get_a_size() -> None:
 
 def test_a_model_that_fails_is_not_ready() -> None:
     """Better at the start than at the first request."""
+    specs = SPECS[:1]
     with pytest.raises(ModelNotLoadable, match="model m version 1: warm-up with batch 1 failed"):
-        warm_up(EchoBackend(SPECS, fail_every=1), card(SPECS, 8), 1)
+        warm_up(EchoBackend(specs, fail_every=1), card(specs, 8), 1)
 
 
-def test_open_shapes_may_refuse_zeros(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody knows which sizes such a model takes: that is logged and no reason to refuse it."""
-    specs = (TensorSpec("x", Datatype.FP32, (-1, -1)),)
+@pytest.mark.parametrize("specs", [(TensorSpec("x", Datatype.FP32, (-1, -1)),), SPECS])
+def test_open_shapes_and_strings_may_refuse_zeros(
+    caplog: pytest.LogCaptureFixture, specs: tuple[TensorSpec, ...]
+) -> None:
+    """Nobody knows which sizes or words such a model takes: that is logged and no reason to refuse it."""
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
         warm_up(EchoBackend(specs, fail_every=1), card(specs, 8), 1)
     assert "warm-up with zeros left out" in caplog.text

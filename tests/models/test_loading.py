@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from mqinfer.errors import ConfigError, ModelNotLoadable
-from mqinfer.models.config import InstanceGroup, InstanceKind, ModelConfig, TensorConfig, read_config
+from mqinfer.models.config import InstanceGroup, InstanceKind, ModelConfig, TensorConfig
+from mqinfer.models.config_files import combine, read_layer
 from mqinfer.models.device import DeviceWish, parse_device
+from mqinfer.models.engines import choose_loader, platform_of
 from mqinfer.models.load_options import Stated
-from mqinfer.models.loading import load_model, load_options, platform_of
+from mqinfer.models.loading import load_model, load_options
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Datatype
@@ -87,9 +89,39 @@ def test_platforms(tmp_path: Path) -> None:
     (tmp_path / "a.tflite").write_bytes(b"\0\0")
     with pytest.raises(ModelNotLoadable, match=r"no back end reads \.tflite"):
         platform_of(tmp_path / "a.tflite")
-    config = ModelConfig(backend="pytorch")
-    with pytest.raises(ConfigError, match="'pytorch' is unknown; there are onnx_onnxv1"):
+    config = ModelConfig(backend="caffe")
+    with pytest.raises(ConfigError, match=r"'caffe' is unknown; there are onnxruntime, openvino, .*onnx_onnxv1"):
         load_model(ModelVersion("m", 1, tmp_path / "a.tflite", config))
+
+
+def test_engines(tmp_path: Path) -> None:
+    """The format has its engine unless another one that reads it is named, by Triton's names too."""
+    for file, stated, engine in [
+        ("a.onnx", None, "onnx"),
+        ("a.onnx", "onnxruntime_onnx", "onnx"),
+        ("a.onnx", "openvino", "openvino"),
+        ("a.pb", "openvino", "openvino"),
+        ("a.pb", "tensorflow", "frozen_graph"),
+        ("a.pt", "pytorch_libtorch", "torchscript"),
+        ("a.H5", "keras", "keras"),
+        ("a.xml", None, "openvino"),
+    ]:
+        assert choose_loader(tmp_path / file, stated).__module__ == f"mqinfer.models.backends.{engine}"
+    assert choose_loader(tmp_path, "openvino").__module__ == "mqinfer.models.backends.openvino"
+
+
+@pytest.mark.parametrize(
+    ("file", "stated", "told"),
+    [
+        ("a.onnx", "pytorch", "'pytorch' does not read a.onnx: onnx_onnxv1 files are read by onnxruntime, openvino"),
+        ("a.keras", "openvino", "'openvino' does not read a.keras: tensorflow_keras files are read by tensorflow"),
+        ("a.pt", "onnx_onnxv1", "'onnx_onnxv1' is not that of a.pt: pytorch_torchscript files are read by pytorch"),
+    ],
+)
+def test_engines_that_do_not_read_the_file(tmp_path: Path, file: str, stated: str, told: str) -> None:
+    """A combination that can't be is refused, and those that can are named."""
+    with pytest.raises(ConfigError, match=told):
+        choose_loader(tmp_path / file, stated)
 
 
 def test_a_configuration_that_contradicts_the_model(write_onnx: WriteOnnx, tmp_path: Path) -> None:
@@ -128,7 +160,7 @@ def test_unknown_devices(wrong: str) -> None:
 def test_options_from_the_configuration() -> None:
     """`instance_group` decides where the caller leaves it open; dims leave the batch axis out where there is one."""
     gpu = ModelConfig(
-        instance_group=InstanceGroup(kind=InstanceKind.GPU, gpus=(2,)),
+        instance_group=(InstanceGroup(kind=InstanceKind.GPU, gpus=(2,)),),
         max_batch_size=8,
         parameters={"signature": "predict", "intra_op_thread_count": "3"},
         input=(TensorConfig("x", (3,), Datatype.FP32), TensorConfig("y")),
@@ -147,5 +179,5 @@ def test_open_image_contract_survives(write_onnx: WriteOnnx, tmp_path: Path) -> 
     """An `[image]` table is completed by the shape of the only input."""
     path = write_onnx(tmp_path / "1" / "model.onnx", "FP32", ("n", 3, 4, 5))
     (tmp_path / "model.toml").write_text("[image]\nlayout = 'NCHW'\nscale = 0.5")
-    model = load_model(ModelVersion("m", 1, path, read_config(tmp_path / "model.toml")))
+    model = load_model(ModelVersion("m", 1, path, combine([read_layer(tmp_path / "model.toml")])))
     assert model.card.image == ImageContract("x", 5, 4, layout=model.card.image.layout, scale=0.5)  # type: ignore[union-attr]

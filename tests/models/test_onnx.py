@@ -9,8 +9,7 @@ import pytest
 
 from mqinfer.errors import BadTensor, ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backend import Backend
-from mqinfer.models.backends.onnx import load, providers_for, settle_device
-from mqinfer.models.device import parse_device
+from mqinfer.models.backends.onnx import load
 from mqinfer.models.load_options import LoadOptions, Stated
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
@@ -110,23 +109,6 @@ def test_external_data_elsewhere_is_refused(write_onnx: WriteOnnx, tmp_path: Pat
     (path.parent / "link.bin").symlink_to(outside)
     with pytest.raises(ModelNotLoadable, match="xternal data"):
         loaded(path)
-
-
-def test_providers_follow_the_device() -> None:
-    """A GPU is asked for by its number, with the CPU behind it for operations that have no GPU form."""
-    assert providers_for("cpu") == ["CPUExecutionProvider"]
-    (name, settings), fallback = providers_for("cuda:2")
-    assert (name, settings["device_id"], fallback) == ("CUDAExecutionProvider", 2, "CPUExecutionProvider")
-
-
-@pytest.mark.parametrize(
-    ("wish", "built_with_cuda", "device"),
-    [("auto", True, "cuda:0"), ("auto", False, "cpu"), ("cuda:3", True, "cuda:3"), ("cuda", False, "cpu")],
-)
-def test_device_follows_the_build(wish: str, *, built_with_cuda: bool, device: str) -> None:
-    """Without the CUDA provider there is no GPU; with it, ONNX Runtime finds out by trying."""
-    providers = ["CUDAExecutionProvider"] * built_with_cuda + ["CPUExecutionProvider"]
-    assert settle_device(parse_device(wish), providers) == device
 
 
 @pytest.mark.shared_data

@@ -66,7 +66,9 @@ requests = st.builds(
     model_name=texts,
     inputs=tensors(),
     model_version=st.none() | texts,
-    outputs=st.lists(st.builds(RequestedOutput, texts, st.none() | st.just("lz4")), max_size=2).map(tuple),
+    outputs=st.lists(
+        st.builds(RequestedOutput, texts, st.none() | st.just("lz4"), st.integers(0, 2**63 - 1)), max_size=2
+    ).map(tuple),
     timeout_us=st.none() | whole,
     priority=st.integers(0, 9),
     attempt=st.integers(1, 9),

@@ -34,7 +34,7 @@ REQUEST = InferRequest(
     "m",
     TENSORS,
     "1",
-    (RequestedOutput("y", "lz4"),),
+    (RequestedOutput("y", "lz4", 5),),
     5_000_000,
     1,
     2,
@@ -54,6 +54,7 @@ values = st.recursive(
 KEYS = """
 id model_name model_version parameters inputs outputs outcome error timings load worker timeout priority sequence name
 datatype shape data code message encoding binary_data_size image classes versions platform status boot counters
+classification
 """
 keys = st.sampled_from(KEYS.split())
 maps = st.recursive(

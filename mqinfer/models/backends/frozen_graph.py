@@ -62,6 +62,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
         call,
         input_specs(inputs, options.inputs, path),
         output_specs(outputs, options.outputs, path),
+        options.precision,
     )
     return TensorFlowBackend(tensorflow, model, device)
 

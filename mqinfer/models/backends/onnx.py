@@ -1,8 +1,11 @@
-"""ONNX models through ONNX Runtime, on the CPU or an NVIDIA GPU."""
+"""ONNX models through ONNX Runtime: on the CPU, an NVIDIA GPU, or through TensorRT or OpenVINO where it has them."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,20 +13,22 @@ from typing import Any
 import numpy as np
 
 from mqinfer.models.backend import Backend
-from mqinfer.models.device import DeviceWish
+from mqinfer.models.backends.onnx_binding import run_bound
+from mqinfer.models.backends.onnx_providers import Attempt, attempts, describe_nodes
 from mqinfer.models.load_options import LoadOptions, state_shape
 from mqinfer.models.model_file import describe
+from mqinfer.models.onnx_file import refusal
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import BadTensor, MissingExtra, ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["OnnxBackend", "load", "providers_for", "settle_device"]
+__all__ = ["OnnxBackend", "load"]
 
 log = logging.getLogger("mqinfer.models")
 
-CUDA = "CUDAExecutionProvider"
-CPU = "CPUExecutionProvider"
-_MANY_GPUS = 1000  # ONNX Runtime says whether it can use GPUs, not how many there are
+_FATAL = 4
+_REASON = 200
+"""Characters of a reason: some of ONNX Runtime's fill a page."""
 
 _DATATYPES = {
     "tensor(bool)": Datatype.BOOL,
@@ -42,68 +47,95 @@ _DATATYPES = {
 }
 
 
-def settle_device(wish: DeviceWish, providers: Sequence[str]) -> str:
-    """Decide on `cpu` or `cuda:N`, given the execution providers that this ONNX Runtime was built with."""
-    return wish.settle(_MANY_GPUS if CUDA in providers else 0, "ONNX Runtime")
-
-
-def providers_for(device: str) -> list[Any]:
-    """Give the execution providers for a settled device (`cpu` or `cuda:N`), in order of preference."""
-    if device == "cpu":
-        return [CPU]
-    # cuDNN's exhaustive search would make the first inference of every new shape take seconds.
-    return [(CUDA, {"device_id": int(device[5:]), "cudnn_conv_algo_search": "HEURISTIC"}), CPU]
-
-
 def load(path: Path, options: LoadOptions) -> Backend:
-    """Load an ONNX model.
+    """Load an ONNX model on the best of what was asked for; what can't be had is named in one log line.
 
     External data must lie in the model's folder; ONNX Runtime itself refuses paths and links that lead out of it.
 
     Raises:
         MissingExtra: onnxruntime is not installed.
         ModelNotLoadable: The file is damaged, or needs what this ONNX Runtime doesn't have.
-        ConfigError: `model.toml` contradicts the file.
+        ConfigError: `model.toml` contradicts the file, or an accelerator has no such parameter.
     """
     try:
         import onnxruntime
     except ImportError as error:
         raise MissingExtra.of("onnxruntime", "worker") from error
-    wanted = settle_device(options.device, onnxruntime.get_available_providers())
-    session = _session_on(onnxruntime, path, wanted, options.threads)
-    device = wanted if CUDA in session.get_providers() else "cpu"
-    if device != wanted:
-        log.warning("%s: ONNX Runtime could not use %s: running on the CPU", path, wanted)
-    return OnnxBackend(session, f"onnxruntime {onnxruntime.__version__}", device, path, options)
+    onnxruntime.set_default_logger_severity(_FATAL)  # what matters comes as an exception, or is read back
+    session, attempt = _open(onnxruntime, path, options)
+    return OnnxBackend(session, f"onnxruntime {onnxruntime.__version__}", attempt, path, options)
 
 
-def _session_on(onnxruntime: Any, path: Path, device: str, threads: int) -> Any:
-    """Open a session on a device, or on the CPU where the GPU's libraries or the GPU itself fail."""
-    if device != "cpu" and hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()  # finds the CUDA libraries that pip installed
+def _open(onnxruntime: Any, path: Path, options: LoadOptions) -> tuple[Any, Attempt]:
+    """Try what was asked for, best first, and take the first session that really got its execution provider."""
+    available = onnxruntime.get_available_providers()
+    missed: list[str] = []
+    *wanted, plain = attempts(options, available)
+    for attempt in wanted:
+        if attempt.provider not in available:
+            missed.append(f"{attempt.label} (not in this ONNX Runtime)")
+            continue
+        session, reason = _try(onnxruntime, path, attempt, options.threads)
+        if session is not None:
+            return _told(path, session, attempt, missed)
+        missed.append(f"{attempt.label} ({reason})")
+    return _told(path, _session(onnxruntime, path, plain, options.threads), plain, missed)
+
+
+def _try(onnxruntime: Any, path: Path, attempt: Attempt, threads: int) -> tuple[Any | None, str]:
+    """Open a session on a provider that may be missing its libraries or its device; give it, or the reason."""
+    reason = _find_libraries(onnxruntime) if attempt.device != "cpu" else ""
     try:
-        return _session(onnxruntime, path, providers_for(device), threads)
+        session = _session(onnxruntime, path, attempt, threads)
     except ModelNotLoadable as error:
-        if device == "cpu":
-            raise
-        log.warning("%s", error)
-        return _session(onnxruntime, path, providers_for("cpu"), threads)
+        return None, reason or " ".join(str(error.__cause__).split())[:_REASON]
+    # Where a provider can't be made, ONNX Runtime leaves it out and goes on.
+    if attempt.provider in session.get_providers():
+        return session, ""
+    return None, reason or "it could not be started: is there such a device, and are its libraries installed?"
 
 
-def _session(onnxruntime: Any, path: Path, providers: list[Any], threads: int) -> Any:
+def _find_libraries(onnxruntime: Any) -> str:
+    """Load the CUDA libraries that pip installed; what is missing is only printed, so it is taken from there."""
+    if not hasattr(onnxruntime, "preload_dlls"):
+        return ""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        onnxruntime.preload_dlls()
+    return next((line for line in printed.getvalue().splitlines() if line.startswith("Failed")), "")[:_REASON]
+
+
+def _told(path: Path, session: Any, attempt: Attempt, missed: Sequence[str]) -> tuple[Any, Attempt]:
+    if missed:
+        log.warning("%s: asked for, but not to be had: %s: running on %s", path, "; ".join(missed), attempt.label)
+    return session, attempt
+
+
+def _session(onnxruntime: Any, path: Path, attempt: Attempt, threads: int) -> Any:
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     settings.intra_op_num_threads = threads
     settings.inter_op_num_threads = 1
-    settings.log_severity_level = 4  # what matters comes as an exception
+    settings.log_severity_level = _FATAL
     # Threads that spin between runs took 1.2 ms of CPU for a run that takes 0.6 ms, and 3 to 4 ms where runs have a
     # pause of 5 ms between them, for at most 5 % of latency: a worker's other threads need the cores more.
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    providers = [(name, dict(options)) for name, options in attempt.providers]
     try:
         # Its fallback would move a session to the CPU while it serves, and say so on stdout only.
         return onnxruntime.InferenceSession(path, settings, providers=providers, enable_fallback=0)
     except Exception as error:  # its classes share no base below Exception
-        raise ModelNotLoadable(f"{path}: ONNX Runtime can't load it ({error}); found {describe(path)}") from error
+        told = refusal(str(error)) or f"ONNX Runtime can't load it ({error}); found {describe(path)}"
+        raise ModelNotLoadable(f"{path}: {told}") from error
+
+
+def _nodes(session: Any) -> Counter[str]:
+    """Count the optimised graph's nodes by execution provider; empty where this ONNX Runtime doesn't tell."""
+    nodes: Counter[str] = Counter()
+    if hasattr(session, "get_provider_graph_assignment_info"):
+        for part in session.get_provider_graph_assignment_info():
+            nodes[part.ep_name] += len(part.get_nodes())
+    return nodes
 
 
 def _spec(path: Path, argument: Any) -> TensorSpec:
@@ -123,18 +155,20 @@ class OnnxBackend:
     """
 
     platform = "onnx_onnxv1"
-    precision = "fp32"
     concurrency = 1
 
-    def __init__(self, session: Any, engine: str, device: str, path: Path, options: LoadOptions) -> None:
+    def __init__(self, session: Any, engine: str, attempt: Attempt, path: Path, options: LoadOptions) -> None:
         self._session = session
         self._path = path
-        self.engine = engine
-        self.device = device
+        self.engine = engine + describe_nodes(attempt, _nodes(session), session.get_providers())
+        self.device = attempt.device
+        self.precision = options.precision if "precision" in options.parameters else attempt.precision
         self.inputs = _specs(path, session.get_inputs(), options.inputs)
         self.outputs = _specs(path, session.get_outputs(), options.outputs)
         self._strings = frozenset(spec.name for spec in self.inputs if spec.datatype is Datatype.BYTES)
         self._names = [spec.name for spec in self.outputs]
+        text = any(spec.datatype is Datatype.BYTES for spec in self.inputs + self.outputs)
+        self._bound = self.device != "cpu" and not text
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
         """Run the model once.
@@ -146,7 +180,7 @@ class OnnxBackend:
         names = list(outputs) or self._names
         feeds = {name: _as_text(name, array) if name in self._strings else array for name, array in inputs.items()}
         try:
-            results = self._session.run(names, feeds)
+            results = self._run(names, feeds)
         except Exception as error:  # its classes share no base below Exception
             raise ModelFailed(f"{self._path.name}: ONNX Runtime: {error}") from error
         return {name: _as_bytes(result) for name, result in zip(names, results, strict=True)}
@@ -154,6 +188,12 @@ class OnnxBackend:
     def close(self) -> None:
         """Give back the session's memory."""
         self._session = None
+
+    def _run(self, names: list[str], feeds: dict[str, Array]) -> Sequence[Any]:
+        if self._bound:
+            return run_bound(self._session, names, feeds, self.device)
+        results: Sequence[Any] = self._session.run(names, feeds)
+        return results
 
 
 def _specs(path: Path, arguments: Sequence[Any], stated: Mapping[str, Any]) -> tuple[TensorSpec, ...]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mqinfer.models.backend import Backend
+from mqinfer.models.backends.saved_model_session import Signature, load_in_session
 from mqinfer.models.backends.tensorflow_backend import TensorFlowBackend, TensorFlowModel, input_specs, output_specs
 from mqinfer.models.load_options import LoadOptions
-from mqinfer.models.tensorflow_runtime import import_tensorflow, loading, settle_device
+from mqinfer.models.tensorflow_runtime import import_tensorflow, load_errors, loading, settle_device
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
 __all__ = ["choose_signature", "load"]
@@ -21,7 +23,7 @@ DEFAULT_SIGNATURE = "serving_default"
 
 
 def load(path: Path, options: LoadOptions) -> Backend:
-    """Load a SavedModel's folder.
+    """Load a SavedModel's folder; where TensorFlow 2's loader can't, in a session, as TensorFlow 1 would.
 
     Raises:
         MissingExtra: TensorFlow is not installed.
@@ -31,24 +33,30 @@ def load(path: Path, options: LoadOptions) -> Backend:
     tensorflow = import_tensorflow()
     device = settle_device(tensorflow, options.device, options.threads)
     with loading(tensorflow, path):
-        loaded = _load(tensorflow, path)
-    numeric = {name: _takes_numbers(signature) for name, signature in loaded.signatures.items()}
-    chosen = choose_signature(numeric, options.signature, path)
-    function = loaded.signatures[chosen]
-
-    def call(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-        # The variables live as long as the loaded object: this function keeps it.
-        results: Mapping[str, Any] = loaded.signatures[chosen](**feeds)
-        return results
-
+        signatures = _signatures(tensorflow, path)
+    numeric = {name: _takes_numbers(signature) for name, signature in signatures.items()}
+    signature = signatures[choose_signature(numeric, options.signature, path)]
     model = TensorFlowModel(
         "tensorflow_savedmodel",
         path,
-        call,
-        input_specs(function.structured_input_signature[1], options.inputs, path),
-        output_specs(function.structured_outputs, options.outputs, path),
+        signature.call,
+        input_specs(signature.inputs, options.inputs, path),
+        output_specs(signature.outputs, options.outputs, path),
+        options.precision,
     )
     return TensorFlowBackend(tensorflow, model, device)
+
+
+def _signatures(tensorflow: Any, path: Path) -> Mapping[str, Signature]:
+    try:
+        return _functions(_load(tensorflow, path))
+    except load_errors(tensorflow) as error:
+        try:
+            signatures = load_in_session(tensorflow, path)
+        except load_errors(tensorflow):
+            raise error from None  # of a damaged model the first one says more
+        log.info("%s: TensorFlow 2's loader refuses it (%s): running in a session", path, type(error).__name__)
+        return signatures
 
 
 def _load(tensorflow: Any, path: Path) -> Any:
@@ -59,8 +67,20 @@ def _load(tensorflow: Any, path: Path) -> Any:
         return tensorflow.saved_model.load(path, tags=["serve"])
 
 
-def _takes_numbers(signature: Any) -> bool:
-    return all(spec.dtype.name != "string" for spec in signature.structured_input_signature[1].values())
+def _functions(loaded: Any) -> dict[str, Signature]:
+    def call(name: str, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        # The variables live as long as the loaded object: this function keeps it.
+        results: Mapping[str, Any] = loaded.signatures[name](**feeds)
+        return results
+
+    return {
+        name: Signature(function.structured_input_signature[1], function.structured_outputs, partial(call, name))
+        for name, function in loaded.signatures.items()
+    }
+
+
+def _takes_numbers(signature: Signature) -> bool:
+    return all(spec.dtype.name != "string" for spec in signature.inputs.values())
 
 
 def choose_signature(numeric: Mapping[str, bool], stated: str | None, path: Path) -> str:

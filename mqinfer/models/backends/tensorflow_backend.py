@@ -87,12 +87,12 @@ class TensorFlowModel:
     call: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    precision: str = "fp32"
 
 
 class TensorFlowBackend:
     """Runs a loaded model."""
 
-    precision = "fp32"
     concurrency = 1
 
     def __init__(self, tensorflow: Any, model: TensorFlowModel, device: str) -> None:
@@ -104,6 +104,7 @@ class TensorFlowBackend:
         self.device = device
         self.inputs = model.inputs
         self.outputs = model.outputs
+        self.precision = model.precision
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
         """Run the model once.
@@ -125,6 +126,6 @@ class TensorFlowBackend:
 
 
 def _as_array(tensor: Any) -> Array:
-    value = tensor.numpy()
+    value = tensor.numpy() if hasattr(tensor, "numpy") else tensor  # a session gives arrays
     # A string without axes comes as bytes, of which NumPy would make a fixed-length string.
     return np.asarray(value, np.object_) if isinstance(value, bytes) else np.asarray(value)

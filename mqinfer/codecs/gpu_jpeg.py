@@ -1,0 +1,105 @@
+"""JPEG decoding on an NVIDIA GPU by nvImageCodec (https://docs.nvidia.com/cuda/nvimagecodec/), where it really works.
+
+It reads JPEGs in OpenCV's place in a worker whose model runs on a GPU: the CPU's cores are then free for the rest. The
+pixels come back to the host, where pictures are made into the model's input.
+
+A picture of our own is decoded first: a library that is installed and has no driver, no device or another idea of
+colours is not used, and that is said once. What the GPU can't read later goes to OpenCV.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from mqinfer.codecs.image import ImageCodec, ReadPicture, read_with_opencv
+from mqinfer.codecs.probe import ImageInfo, probe_image
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.types import Buffer
+
+__all__ = ["jpeg_reader"]
+
+log = logging.getLogger("mqinfer.codecs")
+
+_TOLERANCE = 8
+"""Of 255: decoders round the cosine transform and enlarge the chroma planes differently."""
+
+
+def jpeg_reader(device: str) -> ReadPicture:
+    """Give what reads JPEGs in a process whose model runs on `device`: `cpu` or `cuda:N`, as a card says it."""
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        return read_with_opencv
+    try:
+        nvimgcodec = import_module("nvidia.nvimgcodec")
+    except ImportError:
+        return read_with_opencv
+    try:
+        on_gpu = _OnGpu(nvimgcodec, int(index or 0))
+        _try_out(on_gpu)
+    except (RuntimeError, MqinferError) as error:
+        reason = " ".join(str(error).split())
+        log.warning("nvImageCodec is installed and can't be used on %s (%s): OpenCV decodes JPEGs", device, reason)
+        return read_with_opencv
+    log.info("JPEGs are decoded on %s by nvImageCodec %s", device, nvimgcodec.__version__)
+    return on_gpu
+
+
+class _OnGpu:
+    """A decoder with its buffers on a GPU. Threads take turns: nothing says that it may be shared."""
+
+    def __init__(self, nvimgcodec: Any, index: int) -> None:
+        self._library = nvimgcodec
+        self._lock = threading.Lock()
+        # As OpenCV's libjpeg-turbo enlarges chroma planes, so that it makes no difference which of the two decoded.
+        self._decoder = nvimgcodec.Decoder(device_id=index, max_num_cpu_threads=1, options=":fancy_upsampling=1")
+        colours = {1: nvimgcodec.ColorSpec.GRAY, 3: nvimgcodec.DecodeParams().color_spec}  # the default is sRGB
+        self._wishes = {
+            channels: nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=colour)
+            for channels, colour in colours.items()
+        }
+
+    def __call__(self, data: Buffer, info: ImageInfo) -> Array | None:
+        """Read a picture; what the GPU can't read goes to OpenCV, which says what is wrong with a broken one."""
+        try:
+            picture = self.decode(data, info)
+        except RuntimeError as error:
+            log.debug("nvImageCodec: %s", error)
+            picture = None
+        return read_with_opencv(data, info) if picture is None else picture
+
+    def decode(self, data: Buffer, info: ImageInfo) -> Array | None:
+        """Decode to [H, W, channels] in host memory; None where nvImageCodec can't.
+
+        Raises:
+            RuntimeError: It failed.
+        """
+        with self._lock:
+            stream = self._library.CodeStream(np.frombuffer(data, np.uint8))
+            image = self._decoder.decode(stream, params=self._wishes[info.channels])
+            host = None if image is None else image.cpu()
+        return None if host is None else np.asarray(host)
+
+
+def _try_out(on_gpu: _OnGpu) -> None:
+    """Decode a colour gradient and compare it with what OpenCV makes of it.
+
+    Raises:
+        RuntimeError: It can't be decoded, or looks different.
+        MissingExtra: OpenCV is not installed.
+    """
+    ramp = np.arange(0, 256, 8, dtype=np.uint8)
+    gradient = np.stack(np.broadcast_arrays(ramp[:, None], ramp[None], np.uint8(128)), axis=2)
+    data = ImageCodec("jpeg").encode("trial", gradient, 95).data
+    info = probe_image(data)
+    mine, reference = on_gpu.decode(data, info), read_with_opencv(data, info)
+    if mine is None or reference is None or mine.shape != reference.shape:
+        raise RuntimeError("it gives no picture of a plain JPEG")
+    difference = int(np.abs(mine.astype(int) - reference.astype(int)).max())
+    if difference > _TOLERANCE:
+        raise RuntimeError(f"its pixels differ from OpenCV's by {difference}")

@@ -1,0 +1,111 @@
+"""From `model.toml` to OpenVINO's own words: the device, and the properties that a model is compiled with.
+
+The keys of `parameters` are those of Triton's OpenVINO back end (github.com/triton-inference-server/openvino_backend),
+which are OpenVINO's properties (docs.openvino.ai, "Query device properties, configuration") but for `HINT_BF16`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from mqinfer.models.device import DeviceWish
+from mqinfer.models.load_options import LoadOptions
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.types import Scalar
+
+__all__ = ["choose_device", "properties"]
+
+log = logging.getLogger("mqinfer.models")
+
+_PROPERTIES = frozenset(
+    {
+        "CACHE_DIR",
+        "COMPILATION_NUM_THREADS",
+        "CPU_DENORMALS_OPTIMIZATION",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE",
+        "ENABLE_CPU_PINNING",
+        "ENABLE_HYPER_THREADING",
+        "EXECUTION_MODE_HINT",
+        "INFERENCE_NUM_THREADS",
+        "INFERENCE_PRECISION_HINT",
+        "NUM_STREAMS",
+        "PERFORMANCE_HINT",
+        "PERFORMANCE_HINT_NUM_REQUESTS",
+        "SCHEDULING_CORE_TYPE",
+    }
+)
+_READ_ELSEWHERE = frozenset({"HINT_BF16", "TARGET_DEVICE"})
+_NOT_NEEDED = frozenset({"ENABLE_BATCH_PADDING", "RESHAPE_IO_LAYERS", "SKIP_OV_DYNAMIC_BATCHSIZE"})
+_PRECISIONS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
+"""An INT8 model says itself which of its layers are; the others run in f32."""
+
+
+def properties(options: LoadOptions, device: str) -> dict[str, Scalar]:
+    """Give the properties to compile with: f32, one stream and the least latency unless `parameters` say otherwise.
+
+    OpenVINO itself would take bf16 where the CPU has it.
+
+    Args:
+        options: Of the model.
+        device: As `choose_device` gave it.
+
+    Raises:
+        ConfigError: A parameter in capitals that OpenVINO, or this back end, does not have.
+    """
+    given = {name: value for name, value in options.parameters.items() if name.isupper()}
+    for name in given.keys() - _PROPERTIES - _READ_ELSEWHERE - _NOT_NEEDED:
+        raise ConfigError(f"model.toml: parameters.{name}: for OpenVINO there are {', '.join(sorted(_PROPERTIES))}")
+    if unused := sorted(given.keys() & _NOT_NEEDED):
+        log.info("parameters.%s: not needed, shapes and batches of any size are taken as they come", unused[0])
+    throughput = given.get("PERFORMANCE_HINT") == "THROUGHPUT"  # several streams, which share all cores
+    basic: dict[str, Scalar] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": _precision(options)}
+    if not throughput:
+        basic["INFERENCE_NUM_THREADS"] = options.threads
+    if device.startswith("AUTO"):
+        basic["ENABLE_STARTUP_FALLBACK"] = False  # else it begins on the CPU, and nobody learns when that ends
+    return basic | {name: value for name, value in given.items() if name in _PROPERTIES}
+
+
+def _precision(options: LoadOptions) -> str:
+    if str(options.parameters.get("HINT_BF16", "NO")).upper() == "YES":
+        return "bf16"
+    if options.precision not in _PRECISIONS:
+        raise ConfigError(
+            f"model.toml: parameters.precision = {options.precision!r}: OpenVINO has {', '.join(_PRECISIONS)}"
+        )
+    return _PRECISIONS[options.precision]
+
+
+def choose_device(wish: DeviceWish, available: Sequence[str]) -> str:
+    """Choose a device by OpenVINO's name.
+
+    Args:
+        wish: What was asked for.
+        available: What OpenVINO found: `CPU`, `GPU.0`, ….
+
+    Returns:
+        A device, or a plug-in with those of its devices that are there; what is left out is logged.
+
+    Raises:
+        ConfigError: Nothing is there of what was asked for by OpenVINO's names.
+    """
+    if not wish.openvino:
+        gpus = [device for device in available if device.startswith("GPU")]
+        settled = wish.settle(len(gpus), "OpenVINO")
+        return "CPU" if settled == "cpu" else gpus[int(settled.removeprefix("cuda:"))]
+    plugin, _, listed = wish.openvino.rpartition(":")
+    if not plugin and listed in {"AUTO", "MULTI", "HETERO"}:
+        return f"{listed}:{','.join(available)}"
+    there = [name for name in listed.split(",") if _is_there(name, available)]
+    if not any(not name.startswith("-") for name in there):
+        raise ConfigError(f"device {wish.openvino!r}: OpenVINO offers {', '.join(available)} here")
+    if missing := [name for name in listed.split(",") if name not in there and not name.startswith("-")]:
+        log.warning("device %s: OpenVINO offers no %s here: left out", wish.openvino, ", ".join(missing))
+    return f"{plugin}:{','.join(there)}" if plugin else listed
+
+
+def _is_there(name: str, available: Sequence[str]) -> bool:
+    """Tell whether `GPU` (any of them, such as `GPU.0`), `GPU.1` or `-GPU` is among the devices."""
+    wanted = name.removeprefix("-")
+    return any(device in {wanted, f"{wanted}.0"} or (wanted == f"{device}.0") for device in available)

@@ -1,0 +1,219 @@
+"""TorchScript models through PyTorch, on the CPU or an NVIDIA GPU.
+
+A TorchScript file says neither what shape its inputs have nor anything of its outputs: `model.toml` states the inputs,
+and the outputs are found by running the model twice on zeros, with two sizes for every open axis.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mqinfer.models.backend import Backend
+from mqinfer.models.backends.torch_archive import check_torchscript
+from mqinfer.models.backends.torch_names import name_arguments, name_results
+from mqinfer.models.load_options import LoadOptions, Stated, state_shape
+from mqinfer.models.model_file import describe
+from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
+from mqinfer.protocol.errors import ConfigError, MissingExtra, ModelFailed, ModelNotLoadable
+from mqinfer.protocol.types import TensorSpec
+
+__all__ = ["TorchScriptBackend", "load"]
+
+_DATATYPES = {
+    "bool": Datatype.BOOL,
+    "uint8": Datatype.UINT8,
+    "uint16": Datatype.UINT16,
+    "uint32": Datatype.UINT32,
+    "uint64": Datatype.UINT64,
+    "int8": Datatype.INT8,
+    "int16": Datatype.INT16,
+    "int32": Datatype.INT32,
+    "int64": Datatype.INT64,
+    "float16": Datatype.FP16,
+    "float32": Datatype.FP32,
+    "float64": Datatype.FP64,
+}
+_PRECISIONS = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+_PROBES = ((2, 256), (3, 288))
+"""Sizes that are tried for an open first axis, and for the others: two each, to see which axes follow them."""
+
+Call = Callable[[Mapping[str, Any]], dict[str, Any]]
+"""From tensors by input name to tensors by output name."""
+
+
+def load(path: Path, options: LoadOptions) -> Backend:
+    """Load a TorchScript archive; nothing that is only a pickle is opened.
+
+    Raises:
+        MissingExtra: PyTorch is not installed.
+        ModelNotLoadable: The file is no whole TorchScript archive, or does not run on the stated inputs.
+        ConfigError: `model.toml` does not state an input, or contradicts the model.
+    """
+    check_torchscript(path)
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtra.of("torch", "torch") from error
+    torch.set_num_threads(options.threads)
+    device = options.device.settle(torch.cuda.device_count(), "PyTorch")
+    module = _read(torch, path, device)
+    names = name_arguments(_arguments(module, path), options.inputs)
+    inputs = _inputs(names, options.inputs, module, path)
+
+    def call(feeds: Mapping[str, Any]) -> dict[str, Any]:
+        return name_results(module(**{names[name]: tensor for name, tensor in feeds.items()}), tuple(options.outputs))
+
+    backend = TorchScriptBackend(torch, call, inputs, device, path)
+    backend.precision = str(options.parameters.get("precision", _precision(module)))
+    backend.outputs = state_shape(_outputs(backend, path), options.outputs)
+    return backend
+
+
+def _read(torch: Any, path: Path, device: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
+            return torch.jit.load(path, map_location=device).eval()
+    except (RuntimeError, ValueError, OSError) as error:
+        raise ModelNotLoadable(f"{path}: PyTorch can't load it ({_told(error)}); found {describe(path)}") from error
+
+
+def _arguments(module: Any, path: Path) -> list[str]:
+    """Name the arguments of `forward` that take tensors and have no default."""
+    needed = [each for each in module.forward.schema.arguments[1:] if not each.has_default_value()]
+    for argument in needed:
+        if argument.type.kind() != "TensorType":
+            raise ModelNotLoadable(
+                f"{path}: forward's argument {argument.name!r} is {argument.type}: only tensors can be sent; "
+                "wrap the model in one that takes tensors"
+            )
+    return [argument.name for argument in needed]
+
+
+def _inputs(names: Mapping[str, str], stated: Mapping[str, Stated], module: Any, path: Path) -> tuple[TensorSpec, ...]:
+    unknown = [name for name in names if stated.get(name, Stated()).shape is None]
+    datatype = _parameters_datatype(module)
+    if unknown:
+        tables = "\n".join(f'[[input]]\nname = "{name}"\ndims = [...]\ndata_type = "TYPE_{datatype}"' for name in names)
+        raise ConfigError(
+            f"{path}: a TorchScript file does not say what shape its inputs have; state them all in model.toml (-1: "
+            f"any size; with max_batch_size above 0, dims leave the batch axis out):\n{tables}"
+        )
+    return tuple(TensorSpec(name, stated[name].datatype or datatype, stated[name].shape or ()) for name in names)
+
+
+def _parameters_datatype(module: Any) -> Datatype:
+    """Guess an input's datatype where nobody states it: that of the weights."""
+    found = (_DATATYPES.get(_name_of(parameter)) for parameter in module.parameters())
+    return next((each for each in found if each in {Datatype.FP16, Datatype.FP64}), Datatype.FP32)
+
+
+def _precision(module: Any) -> str:
+    found = (_PRECISIONS.get(_name_of(parameter)) for parameter in module.parameters())
+    return next((each for each in found if each), "fp32")
+
+
+def _name_of(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _outputs(backend: TorchScriptBackend, path: Path) -> tuple[TensorSpec, ...]:
+    """Find names, datatypes and shapes of the outputs by running the model on zeros."""
+    try:
+        small, large = (backend.infer(_zeros(backend.inputs, *sizes)) for sizes in _PROBES)
+    except ModelFailed as error:
+        raise ModelNotLoadable(
+            f"{path}: it does not run on zeros of the stated shapes, so that its outputs can't be found: {error}; "
+            "check dims and data_type of [[input]] in model.toml"
+        ) from error
+    return tuple(_spec(name, array, large[name], path) for name, array in small.items())
+
+
+def _zeros(specs: Sequence[TensorSpec], rows: int, side: int) -> dict[str, Array]:
+    return {
+        spec.name: np.zeros(
+            [(side if axis else rows) if size == -1 else size for axis, size in enumerate(spec.shape)],
+            dtype_of(spec.datatype),
+        )
+        for spec in specs
+    }
+
+
+def _spec(name: str, small: Array, large: Array, path: Path) -> TensorSpec:
+    if small.ndim != large.ndim:
+        raise ModelNotLoadable(f"{path}: the number of axes of output {name!r} depends on its inputs' sizes")
+    sizes = tuple(one if one == other else -1 for one, other in zip(small.shape, large.shape, strict=True))
+    return TensorSpec(name, Datatype(_DATATYPES[small.dtype.name]), sizes)
+
+
+class TorchScriptBackend:
+    """Runs a TorchScript module without gradients."""
+
+    platform = "pytorch_torchscript"
+    precision = "fp32"
+    concurrency = 1
+
+    def __init__(self, torch: Any, call: Call, inputs: tuple[TensorSpec, ...], device: str, path: Path) -> None:
+        self._torch = torch
+        self._call: Call | None = call
+        self._path = path
+        self.engine = f"torch {torch.__version__}"
+        self.device = device
+        self.inputs = inputs
+        self.outputs: tuple[TensorSpec, ...] = ()
+
+    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
+        """Run the model once.
+
+        Raises:
+            ModelFailed: PyTorch raised, an input is missing, or the back end was closed.
+        """
+        missing = [spec.name for spec in self.inputs if spec.name not in inputs]
+        if self._call is None or missing:
+            raise ModelFailed(f"{self._path.name}: {f'no input {missing[0]!r}' if missing else 'closed'}")
+        with self._running():
+            results = self._call({spec.name: self._to_tensor(inputs[spec.name]) for spec in self.inputs})
+            wanted = outputs or list(results)
+            return {name: self._to_array(name, results[name]) for name in wanted}
+
+    def close(self) -> None:
+        """Let go of the module, and of the GPU's memory."""
+        self._call = None
+        if self.device != "cpu":
+            self._torch.cuda.empty_cache()
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        try:
+            with self._torch.inference_mode():
+                yield
+        except (RuntimeError, ValueError, TypeError, KeyError) as error:
+            raise ModelFailed(f"{self._path.name}: PyTorch: {_told(error)}") from error
+
+    def _to_tensor(self, array: Array) -> Any:
+        # PyTorch shares the memory of an array, and a model may write to its inputs.
+        tensor = self._torch.from_numpy(array if array.flags.carray else array.copy())
+        return tensor if self.device == "cpu" else tensor.to(self.device)
+
+    def _to_array(self, name: str, tensor: Any) -> Array:
+        if not self._torch.is_tensor(tensor) or _name_of(tensor) not in _DATATYPES:
+            found = _name_of(tensor) if self._torch.is_tensor(tensor) else type(tensor).__name__
+            raise ModelFailed(
+                f"{self._path.name}: output {name!r} is {found}: the Open Inference Protocol has no datatype for: "
+                "export the model with outputs that it has"
+            )
+        array: Array = tensor.cpu().numpy()
+        return array
+
+
+def _told(error: Exception) -> str:
+    """Take the sentence out of TorchScript's traceback (its last line) or out of the archive reader's advice."""
+    text = str(error).partition(" This is an internal miniz error")[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

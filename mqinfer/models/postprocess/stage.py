@@ -1,0 +1,105 @@
+"""A back end with post-processing behind it: itself a back end, whose outputs are the finished ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from mqinfer.models.backend import Backend
+from mqinfer.models.postprocess.boxes import KeptBoxes
+from mqinfer.models.postprocess.masks import ClassMask
+from mqinfer.models.postprocess.settings import Detection, Segmentation
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.types import TensorSpec
+
+__all__ = ["Postprocessed", "Step", "network_of", "with_postprocessing"]
+
+
+class Step(Protocol):
+    """Makes outputs of outputs, for one request. Stateless: any thread may use it."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The model's outputs that it takes; they are not given back."""
+
+    @property
+    def makes(self) -> tuple[TensorSpec, ...]:
+        """What it gives in their place."""
+
+    def __call__(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Make them."""
+
+
+class Postprocessed:
+    """A `Backend` that runs a network and finishes its outputs.
+
+    A worker runs the two halves apart: `network` for a whole batch, and `finish` for each request on another thread,
+    while the network runs the next batch.
+
+    Attributes:
+        network: What computes.
+        outputs: Those of the network that the step leaves, and what it makes.
+    """
+
+    def __init__(self, network: Backend, step: Step) -> None:
+        self.network = network
+        self._step = step
+        self._made = {spec.name for spec in step.makes}
+        left = tuple(spec for spec in network.outputs if spec.name not in step.needs)
+        if clash := sorted(self._made & {spec.name for spec in left}):
+            raise ConfigError(f"model.toml: the model has an output {clash[0]!r} beside the one that would be made")
+        self.outputs = left + step.makes
+        self.platform, self.engine, self.device = network.platform, network.engine, network.device
+        self.precision, self.concurrency, self.inputs = network.precision, network.concurrency, network.inputs
+
+    def needed(self, outputs: Sequence[str]) -> tuple[str, ...]:
+        """Name the network's outputs that the given ones are made of; none for none (all)."""
+        if self._made.isdisjoint(outputs):
+            return tuple(outputs)
+        return (*self._step.needs, *(name for name in outputs if name not in self._made))
+
+    def finish(self, found: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
+        """Make the outputs wanted of those that the network gave, in the order in which they are wanted.
+
+        Raises:
+            MqinferError: They can't be made.
+        """
+        if outputs and self._made.isdisjoint(outputs):
+            return dict(found)
+        left = {name: array for name, array in found.items() if name not in self._step.needs}
+        every = left | self._step(found)
+        return {name: every[name] for name in outputs} if outputs else every
+
+    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
+        """Run the network and finish its outputs.
+
+        Raises:
+            MqinferError: The engine raised, or the outputs can't be made.
+        """
+        return self.finish(self.network.infer(inputs, self.needed(outputs)), outputs)
+
+    def close(self) -> None:
+        """Close the network."""
+        self.network.close()
+
+
+def with_postprocessing(
+    network: Backend, segmentation: Segmentation | None = None, detection: Detection | None = None
+) -> Backend:
+    """Put what `model.toml` says behind a back end; itself where that says nothing.
+
+    Raises:
+        ConfigError: It does not fit the model's outputs, or both are asked for.
+        MissingExtra: OpenCV is needed and not installed.
+    """
+    if segmentation and detection:
+        raise ConfigError("model.toml: [segmentation] and [detection] can't both be given")
+    if segmentation:
+        return Postprocessed(network, ClassMask(segmentation, network.outputs))
+    return Postprocessed(network, KeptBoxes(detection, network.outputs)) if detection else network
+
+
+def network_of(backend: Backend) -> Backend:
+    """Give what computes, without post-processing: what a warm-up at several batch sizes is for."""
+    return backend.network if isinstance(backend, Postprocessed) else backend

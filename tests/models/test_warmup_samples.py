@@ -1,0 +1,149 @@
+"""Triton's `model_warmup`: samples of zeros, random numbers and files, there before a model is ready."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer.errors import ConfigError, ModelNotLoadable
+from mqinfer.models.config import WarmUpInput, WarmUpSample
+from mqinfer.models.echo import EchoBackend
+from mqinfer.models.loading import load_model
+from mqinfer.models.repository import Repository
+from mqinfer.models.warmup import warm_up
+from mqinfer.models.warmup_samples import sample_inputs
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
+from mqinfer.protocol.types import TensorSpec
+
+NUMBERS = [datatype for datatype in Datatype if datatype is not Datatype.BYTES]
+SPECS = (TensorSpec("x", Datatype.FP32, (-1, 2)), TensorSpec("s", Datatype.BYTES, (-1, -1)))
+X, S = WarmUpInput(Datatype.FP32, (2,)), WarmUpInput(Datatype.BYTES, (1,))
+
+
+def card(*specs: TensorSpec, max_batch_size: int = 4) -> ModelCard:
+    """Make the card of an echo."""
+    return ModelCard("m", "1", ("1",), "mqinfer_echo", specs, specs, max_batch_size)
+
+
+class Recording(EchoBackend):
+    """An echo that keeps what it was given."""
+
+    def __init__(self, specs: tuple[TensorSpec, ...], **settings: Any) -> None:
+        super().__init__(specs, **settings)
+        self.seen: list[dict[str, list[Any]]] = []
+
+    def infer(self, inputs, outputs=()):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201, D102 - as above it
+        self.seen.append({name: array.tolist() for name, array in inputs.items()})
+        return super().infer(inputs, outputs)
+
+
+def test_one_row_is_repeated_for_the_batch(tmp_path: Path) -> None:
+    """A file's bytes are the elements in row-major order; strings have their lengths before them."""
+    (tmp_path / "x").write_bytes(np.array([1.5, -2.5, 99], "<f4").tobytes())
+    (tmp_path / "s").write_bytes(b"\3\0\0\0car")
+    inputs = {
+        "x": WarmUpInput(Datatype.FP32, (2,), input_data_file=tmp_path / "x"),
+        "s": WarmUpInput(Datatype.BYTES, (1,), input_data_file=tmp_path / "s"),
+    }
+    made = sample_inputs(card(*SPECS), WarmUpSample(inputs, batch_size=3))
+    assert made["x"].tolist() == [[1.5, -2.5]] * 3
+    assert made["x"].dtype == np.float32
+    assert made["s"].tolist() == [[b"car"]] * 3
+
+
+@pytest.mark.parametrize("datatype", NUMBERS)
+def test_random_numbers_of_every_datatype(datatype: Datatype) -> None:
+    """Floats are from 0 to 1 and whole numbers from all over their range; each start has the same."""
+    given = WarmUpInput(datatype, (100, 7), random_data=True)
+    sample = WarmUpSample({"x": given})
+    model = card(TensorSpec("x", datatype, (100, 7)), max_batch_size=0)
+    one, other = (sample_inputs(model, sample)["x"] for _ in range(2))
+    assert (one.dtype, one.shape) == (dtype_of(datatype), (100, 7))
+    assert np.array_equal(one, other)
+    assert len(np.unique(one)) > (1 if datatype is Datatype.BOOL else 100)
+    if one.dtype.kind == "f":
+        assert one.min() >= 0
+        assert one.max() <= 1
+
+
+def test_strings_are_never_random() -> None:
+    """Triton, too, warms up with empty ones then."""
+    inputs = {"x": X, "s": WarmUpInput(Datatype.BYTES, (2,), random_data=True)}
+    assert sample_inputs(card(*SPECS), WarmUpSample(inputs))["s"].tolist() == [[b"", b""]]
+
+
+@pytest.mark.parametrize(
+    ("sample", "told"),
+    [
+        (WarmUpSample({"x": X}, name="a"), r"model_warmup 'a': names the inputs \['x'\], the model has \['s', 'x'\]"),
+        (WarmUpSample({"x": X, "s": S}, batch_size=5), "batch_size = 5: the model takes 4"),
+        (WarmUpSample({"x": WarmUpInput(Datatype.FP64, (2,)), "s": S}), "data_type FP64, the model has FP32"),
+        (WarmUpSample({"x": WarmUpInput(Datatype.FP32, (1, 2)), "s": S}), "leave the batch axis out"),
+        (WarmUpSample({"x": WarmUpInput(Datatype.FP32, (3,)), "s": S}), r"the model has \[-1, 2\]"),
+    ],
+)
+def test_samples_that_do_not_fit(sample: WarmUpSample, told: str) -> None:
+    """What is wrong is said before the model runs."""
+    with pytest.raises(ConfigError, match=told):
+        sample_inputs(card(*SPECS), sample)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 7])
+def test_files_that_are_too_short(tmp_path: Path, content: bytes) -> None:
+    """A file must hold at least one row."""
+    (tmp_path / "x").write_bytes(content)
+    sample = WarmUpSample({"x": WarmUpInput(Datatype.FP32, (2,), input_data_file=tmp_path / "x"), "s": S})
+    with pytest.raises(ModelNotLoadable, match="no 2 elements of FP32"):
+        sample_inputs(card(*SPECS), sample)
+
+
+@pytest.mark.parametrize(("count", "runs"), [(0, 1), (1, 1), (3, 3)])
+def test_samples_run_so_often(count: int, runs: int) -> None:
+    """Triton's count of 0 means once; samples come in their order, after the zeros."""
+    backend = Recording(SPECS)
+    one = WarmUpSample({"x": X, "s": S}, batch_size=2, count=count)
+    two = WarmUpSample({"x": X, "s": S}, batch_size=4)
+    warm_up(backend, card(*SPECS), 0, [one, two])
+    assert [len(seen["x"]) for seen in backend.seen] == [2] * runs + [4]
+
+
+def test_a_sample_that_fails_keeps_the_model_from_serving() -> None:
+    """Zeros may be refused where strings or open shapes are; what the operator gave may not."""
+    specs = (TensorSpec("s", Datatype.BYTES, (-1, 1)),)
+    backend = EchoBackend(specs, fail_every=1)
+    warm_up(backend, card(*specs), 1)
+    with pytest.raises(ModelNotLoadable, match="warm-up sample 'real' failed"):
+        warm_up(backend, card(*specs), 0, [WarmUpSample({"s": S}, name="real")])
+
+
+def test_a_repository_with_warm_up_data(tmp_path: Path) -> None:
+    """The keys of Triton, in `model.toml`, with a file in the folder `warmup` of the model."""
+    folder = tmp_path / "echo"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.echo").write_text('[[input]]\nname = "x"\ndatatype = "UINT8"\nshape = [-1, 2]\n')
+    (folder / "warmup").mkdir()
+    (folder / "warmup" / "pixels").write_bytes(b"\7\x09")
+    (folder / "model.toml").write_text(
+        """
+        [[model_warmup]]
+        name = "pixels"
+        batch_size = 2
+        count = 2
+        inputs.x = { data_type = "TYPE_UINT8", dims = [2], input_data_file = "pixels" }
+        [[model_warmup]]
+        name = "noise"
+        batch_size = 1
+        inputs.x = { data_type = "TYPE_UINT8", dims = [2], random_data = true }
+        """
+    )
+    (version,) = Repository(tmp_path).models()
+    model = load_model(version)
+    wanted = model.config.model_warmup
+    recording = Recording(model.card.inputs)
+    warm_up(recording, model.card, wanted.count, wanted.samples)
+    assert recording.seen[:2] == [{"x": [[7, 9], [7, 9]]}] * 2
+    assert len(recording.seen) == 3
+    noise: Array = np.array(recording.seen[2]["x"])
+    assert noise.shape == (1, 2)
