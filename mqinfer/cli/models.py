@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
+from mqinfer.cli.optimize import optimize
+from mqinfer.cli.management import add_to
 from mqinfer.cli.options import Verbose, set_up_logging
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Model repository.", no_args_is_help=True)
+add_to(app)
+app.command()(optimize)
 
 
 @app.command()

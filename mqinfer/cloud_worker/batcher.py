@@ -1,98 +1,248 @@
 """Which requests run together: pure, with the clock's reading as an argument.
 
-Requests with the same key (shapes and wanted outputs) may share a batch. A batch is ready when it is full, or when its
-oldest request has waited `max_delay`; with a delay of 0 that is at once: what gathers while one batch runs is the next.
+Requests with the same key (shapes and wanted outputs) may share a batch, in the order of their places in the line. When
+a batch runs and how large it is, a policy decides for each key. Requests of one stream never overtake each other,
+whatever their priorities and keys.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Batcher"]
+from mqinfer.cloud_worker.batch_policy import BatchPolicy, Choice, Ended
+
+__all__ = ["PRIORITY_TURNS", "Batch", "Batcher", "Ready"]
 
 T = TypeVar("T")
+_POLICIES = 32
+"""Policies that are kept at most: one a key, so that each learns what its shapes cost."""
+
+PRIORITY_TURNS = 64
+"""Turns by which each level of priority goes before the next. So long a lower one waits at most: none starves."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ready(Generic[T]):
+    """A request that is ready to run.
+
+    Attributes:
+        item: The request.
+        key: Only requests with equal keys share a batch.
+        rows: Its entries on the batch axis.
+        client: Who sent it.
+        source: Its stream at that client; empty where it belongs to none.
+        level: Of priority, 0 the highest.
+    """
+
+    item: T
+    key: Hashable
+    rows: int
+    client: str = ""
+    source: str = ""
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch(Generic[T]):
+    """Requests that run together.
+
+    Attributes:
+        items: In the order of their places.
+        rows: Entries on the batch axis, all together.
+        turn: The latest of theirs.
+        key: Of all of them.
+        policy: Whose choice it was.
+    """
+
+    items: list[T]
+    rows: int
+    turn: float
+    key: Hashable
+    policy: BatchPolicy
+
+
+class _Waiting(NamedTuple, Generic[T]):
+    """A request in line. The first two fields sort; no two numbers are equal."""
+
+    place: float
+    number: int
+    turn: float
+    came: float
+    ready: Ready[T]
+
+
+_Stream = tuple[str, str]
+
+
+def _stream(ready: Ready[T]) -> _Stream | None:
+    return (ready.client, ready.source) if ready.source else None
 
 
 @dataclass(slots=True)
 class _Group(Generic[T]):
-    """Requests that may share a batch, oldest first, as (arrival, rows, item)."""
+    """Requests that may share a batch, sorted."""
 
-    queue: deque[tuple[float, int, T]] = field(default_factory=deque)
+    policy: BatchPolicy
+    oldest: float
+    line: list[_Waiting[T]] = field(default_factory=list)
     rows: int = 0
+
+    def choose(self, now: float, idle: int) -> Choice:
+        return self.policy.choose(max(1, self.rows), self.oldest, now, idle)
+
+    def remove(self, gone: list[_Waiting[T]]) -> None:
+        numbers = {waiting.number for waiting in gone}
+        self.line = [waiting for waiting in self.line if waiting.number not in numbers]
+        self.rows -= sum(waiting.ready.rows for waiting in gone)
+        self.oldest = min((waiting.came for waiting in self.line), default=0.0)
 
 
 class Batcher(Generic[T]):
     """Gathers requests into batches. Not thread-safe: its owner holds a lock."""
 
-    def __init__(self, max_rows: int, max_delay: float = 0.0) -> None:
-        """Set the bounds.
+    def __init__(self, make_policy: Callable[[], BatchPolicy]) -> None:
+        """Begin with nothing.
 
         Args:
-            max_rows: Rows (entries of the batch axis) of a batch at most; 1 or more.
-            max_delay: Seconds that a request may wait for others.
+            make_policy: Makes the policy of a key that is new.
         """
-        self._max_rows = max(1, max_rows)
-        self._max_delay = max_delay
+        self._make_policy = make_policy
+        self._policies: dict[Hashable, BatchPolicy] = {}
         self._groups: dict[Hashable, _Group[T]] = {}
+        self._places: dict[_Stream, float] = {}  # of the last request of each stream, while any wait
         self._items = 0
+        self._number = 0
 
     def __len__(self) -> int:
         """Count the requests that wait."""
         return self._items
 
-    def add(self, item: T, key: Hashable, rows: int, now: float) -> None:
+    def add(self, ready: Ready[T], now: float, turn: float = 0.0) -> None:
         """Take in a request.
 
         Args:
-            item: The request.
-            key: Only requests with equal keys share a batch.
-            rows: Its entries on the batch axis; at most `max_rows`.
+            ready: The request.
             now: The clock's reading, in seconds.
+            turn: The smallest goes first; equal ones in the order of coming.
         """
-        group = self._groups.setdefault(key, _Group())
-        group.queue.append((now, rows, item))
-        group.rows += rows
+        group = self._groups.get(ready.key)
+        if group is None:
+            group = self._groups[ready.key] = _Group(self._policy(ready.key), now)
+        self._number += 1
+        insort(group.line, _Waiting(self._place(ready, turn), self._number, turn, now, ready))
+        group.rows += ready.rows
         self._items += 1
+        group.policy.came(group.rows, now)
 
-    def wait(self, now: float) -> float | None:
-        """Tell how many seconds are left until `take` has a batch: 0 for now, None for not before another `add`."""
-        if not self._items:
+    def take(self, now: float, idle: int = 1) -> Batch[T] | float | None:
+        """Take the batch that is to run now, of several the one whose first request is first in line.
+
+        Args:
+            now: The clock's reading, in seconds.
+            idle: How many batches could begin now.
+
+        Returns:
+            The batch; or the seconds until there is one; or None where nothing waits.
+        """
+        soonest: float | None = None
+        chosen: tuple[_Waiting[T], int] | None = None
+        for group in self._groups.values():
+            rows, wait = group.choose(now, idle)
+            if wait > 0:
+                soonest = wait if soonest is None else min(soonest, wait)
+            elif chosen is None or group.line[0][:2] < chosen[0][:2]:
+                chosen = group.line[0], rows
+        return soonest if chosen is None else self._cut(chosen[0].ready.key, chosen[1], now)
+
+    def ended(self, batch: Batch[T], ran: int, seconds: float, now: float) -> None:
+        """Note that a batch has ended.
+
+        Args:
+            batch: As it was taken.
+            ran: Rows that the model was given of it.
+            seconds: That it kept the model busy.
+            now: The clock's reading.
+        """
+        group = self._groups.get(batch.key)
+        batch.policy.ended(Ended(batch.rows, ran, seconds), group.rows if group else 0, now)
+
+    def clients(self) -> Counter[str]:
+        """Count the requests that wait, by client."""
+        return Counter(waiting.ready.client for waiting in self._all())
+
+    def give_up(self, client: str) -> T | None:
+        """Take out the request of a client that is the last in line; None where none waits."""
+        last = max((each for each in self._all() if each.ready.client == client), default=None)
+        if last is None:
             return None
-        return min(self._wait_of(group, now) for group in self._groups.values())
-
-    def take(self, now: float) -> list[T]:
-        """Take the ready batch whose oldest request came first; empty when none is ready."""
-        ready = [key for key, group in self._groups.items() if self._wait_of(group, now) <= 0]
-        if not ready:
-            return []
-        key = min(ready, key=lambda candidate: self._groups[candidate].queue[0][0])
-        return self._cut(key)
+        self._remove(last.ready.key, [last])
+        return last.ready.item
 
     def clear(self) -> list[T]:
         """Take everything that waits."""
-        left = [item for group in self._groups.values() for _, _, item in group.queue]
+        left = [waiting.ready.item for waiting in self._all()]
         self._groups.clear()
+        self._places.clear()
         self._items = 0
         return left
 
-    def _wait_of(self, group: _Group[T], now: float) -> float:
-        if group.rows >= self._max_rows:
-            return 0.0
-        return max(0.0, group.queue[0][0] + self._max_delay - now)
+    def _all(self) -> Iterator[_Waiting[T]]:
+        return (waiting for group in self._groups.values() for waiting in group.line)
 
-    def _cut(self, key: Hashable) -> list[T]:
+    def _policy(self, key: Hashable) -> BatchPolicy:
+        """Find a key's policy; the one that was used longest ago makes room for a new one."""
+        policy = self._policies.pop(key, None) or self._make_policy()
+        self._policies[key] = policy
+        if len(self._policies) > _POLICIES:
+            del self._policies[next(iter(self._policies))]
+        return policy
+
+    def _place(self, ready: Ready[T], turn: float) -> float:
+        """Find a place in line by turn and priority, but behind the stream's earlier requests."""
+        place = turn + ready.level * PRIORITY_TURNS
+        stream = _stream(ready)
+        if stream is not None:
+            place = self._places[stream] = max(place, self._places.get(stream, place))
+        return place
+
+    def _cut(self, key: Hashable, most: int, now: float) -> Batch[T]:
         group = self._groups[key]
-        batch: list[T] = []
+        passed = self._passed_over(key)
+        batch: list[_Waiting[T]] = []
         rows = 0
-        while group.queue and (not batch or rows + group.queue[0][1] <= self._max_rows):
-            _, more, item = group.queue.popleft()
-            batch.append(item)
-            rows += more
-        group.rows -= rows
-        self._items -= len(batch)
-        if not group.queue:
+        for waiting in group.line:
+            if passed and waiting[:2] > passed.get(_stream(waiting.ready), waiting[:2]):
+                continue
+            if batch and rows + waiting.ready.rows > most:
+                break
+            batch.append(waiting)
+            rows += waiting.ready.rows
+        if not batch:  # each of them has an earlier one of its stream in another group: first come, first served
+            first = min(self._all())
+            return self._cut(first.ready.key, most, now)
+        self._remove(key, batch)
+        group.policy.began(rows, now)
+        return Batch([each.ready.item for each in batch], rows, max(each.turn for each in batch), key, group.policy)
+
+    def _passed_over(self, key: Hashable) -> dict[_Stream | None, tuple[float, int]]:
+        """Find the first place of each stream in the other groups: nothing of it behind that may run before."""
+        first: dict[_Stream | None, tuple[float, int]] = {}
+        for other, group in self._groups.items():
+            for place, number, _, _, ready in group.line if other != key else ():
+                stream = _stream(ready)
+                if stream is not None:
+                    first[stream] = min(first.get(stream, (place, number)), (place, number))
+        return first
+
+    def _remove(self, key: Hashable, gone: list[_Waiting[T]]) -> None:
+        group = self._groups[key]
+        group.remove(gone)
+        self._items -= len(gone)
+        if not group.line:
             del self._groups[key]
-        return batch
+        if not self._items:
+            self._places.clear()

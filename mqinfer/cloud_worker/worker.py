@@ -11,20 +11,21 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ignore_ack
 from mqinfer.cloud_worker.answers import Answers
-from mqinfer.cloud_worker.batcher import Batcher
-from mqinfer.cloud_worker.crew import Crew
+from mqinfer.cloud_worker.batcher import Batcher, Ready
+from mqinfer.cloud_worker.crew import Crew, Ran
 from mqinfer.cloud_worker.load import LoadMeter
 from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.schedule import Schedule
 from mqinfer.cloud_worker.service import Completed, InferenceService, Prepared
 from mqinfer.cloud_worker.ticket import Ticket, read_ticket
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.card_json import card_to_json
-from mqinfer.protocol.errors import Expired, MqinferError, NotConnected, Rejected
+from mqinfer.protocol.errors import BadTopic, Expired, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.statistics import ModelStatistics
 from mqinfer.protocol.types import Timings
 from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
@@ -75,10 +76,15 @@ class Worker:
         self._service = InferenceService(model, options.limits, self._meter.ran)
         self._boot = int.from_bytes(os.urandom(4))
         self._status: WorkerStatus | None = None  # nothing is said before requests can come in
-        batching = model.config.dynamic_batching
-        delay = batching.max_queue_delay_microseconds / 1e6 if batching else 0.0
+        self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows)
         self._crew: Crew[tuple[Message, float], _Work] = Crew(
-            Batcher(self._service.max_rows, delay), self._decode, self._run, options.threads, clock
+            Batcher(self._schedule.policy),
+            self._decode,
+            self._run,
+            options.threads,
+            concurrency=model.backend.concurrency,
+            in_order=self._schedule.in_order,
+            clock=clock,
         )
         self._answers = Answers(self._service, options, self._meter, lambda: self._crew.depth, self._publish)
         self._link = make_link(options.name, self._state_message(WorkerStatus.LOST), self._on_connection)
@@ -146,10 +152,10 @@ class Worker:
     def _turn_away(self, messages: Sequence[tuple[Message, float]], works: Sequence[_Work]) -> None:
         """Answer what nobody began, so that it is sent to another worker."""
         why = Rejected(f"worker {self.name} is stopping")
-        for message, _ in messages:
-            self._answers.refuse(message, why)
+        for message in messages:
+            self._refuse(message, why)
         for work in works:
-            self._answers.answer(work.ticket, why, Timings())
+            self._refuse(work, why)
 
     def _subscriptions(self) -> list[tuple[str, str | None]]:
         topics, card = self._options.topics, self._model.card
@@ -189,49 +195,78 @@ class Worker:
         return Message(self._options.topics.worker_state(self.name), state.to_json(), retain=True)
 
     def _receive(self, message: Message) -> None:
-        if self._crew.depth < self._options.capacity:
-            self._crew.receive((message, self._clock()))
+        client = self._sender(message)
+        if self._crew.depth >= self._options.capacity:
+            why = Rejected(f"worker {self.name} has {self._options.capacity} requests in hand")
+            pushed_out = self._crew.give_way(client)
+            if pushed_out is None:
+                self._answers.refuse(message, why)
+                return
+            self._refuse(pushed_out, why)
+        elif self._crew.waiting >= self._schedule.max_waiting:
+            self._answers.refuse(message, Rejected(f"{self._schedule.max_waiting} requests wait at worker {self.name}"))
+            return
+        self._crew.receive((message, self._clock()), client)
+
+    def _sender(self, message: Message) -> str:
+        try:
+            return self._options.topics.parse_infer(message.topic).client
+        except BadTopic:
+            return ""  # refused when it is read
+
+    def _refuse(self, pushed_out: tuple[Message, float] | _Work, why: Rejected) -> None:
+        if isinstance(pushed_out, _Work):
+            self._answers.answer(pushed_out.ticket, why, Timings())
         else:
-            self._answers.refuse(message, Rejected(f"worker {self.name} has {self._options.capacity} requests in hand"))
+            self._answers.refuse(pushed_out[0], why)
 
     def _publish(self, message: Message) -> None:
         self._link.publish(message, ignore_ack)
 
-    def _decode(self, job: tuple[Message, float]) -> None:
+    def _decode(self, job: tuple[Message, float]) -> Ready[_Work] | None:
         message, received = job
         started = self._clock()
         try:
             ticket = read_ticket(self._options.topics, message, received, self._options.limits)
         except MqinferError as error:
             self._answers.refuse(message, error)
-            return
+            return None
+        ticket = replace(ticket, deadline=self._schedule.deadline(received, ticket.deadline))
         if not self._answers.is_new(ticket):
-            return
+            return None
         try:
             self._check_deadline(ticket)
             prepared = self._service.prepare(ticket.request)
         except MqinferError as error:
             self._answers.answer(ticket, error, Timings())
-            return
+            return None
         except Exception as error:  # a defect; the request gets its outcome all the same
             log.exception("worker %s, request %s", self.name, ticket.request.id)
             self._answers.answer(ticket, MqinferError(f"can't be prepared: {error!r}"), Timings())
-            return
-        work = _Work(ticket, prepared, started, self._clock())
-        self._crew.add(work, prepared.key, prepared.rows)
+            return None
+        request = ticket.request
+        return Ready(
+            _Work(ticket, prepared, started, self._clock()),
+            prepared.key,
+            prepared.rows,
+            ticket.address.client,
+            request.capture.source,
+            self._schedule.level(request.priority),
+        )
 
     def _check_deadline(self, ticket: Ticket) -> None:
         late = self._clock() - ticket.deadline
         if late > 0:
             raise Expired(f"the deadline passed {late * 1e3:.1f} ms before worker {self.name} came to it")
 
-    def _run(self, batch: Sequence[_Work]) -> Callable[[], None]:
+    def _run(self, batch: Sequence[_Work]) -> Ran:
         now = self._clock()
         alive = [work for work in batch if now <= work.ticket.deadline]
         completed = self._service.run([work.prepared for work in alive]) if alive else []
         if alive:
             self._meter.served(self._clock() - now, len(alive))
-        return lambda: self._finish(batch, dict(zip(map(id, alive), completed, strict=True)), now)
+        rows = sum(work.prepared.rows for work in alive)
+        return Ran(rows, lambda: self._finish(batch, dict(zip(map(id, alive), completed, strict=True)), now))
 
     def _finish(self, batch: Sequence[_Work], completed: dict[int, Completed], ran: float) -> None:
         for work in batch:

@@ -1,33 +1,76 @@
 from __future__ import annotations
 
+from itertools import chain, pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mqinfer.cloud_worker.batcher import Batcher
+from mqinfer.cloud_worker.batch_policy import Choice, Ended, FixedPolicy
+from mqinfer.cloud_worker.batcher import PRIORITY_TURNS, Batch, Batcher, Ready
+from mqinfer.cloud_worker.turns import Turns
 
-Item = tuple[int, str, int, int]
-"""Number, key, rows and arrival of a request."""
+
+class Noting(FixedPolicy):
+    """A fixed policy that notes what it is told."""
+
+    def __init__(self, max_rows: int, max_delay: float = 0.0) -> None:
+        super().__init__(max_rows, max_delay)
+        self.told: list[tuple[object, ...]] = []
+
+    def came(self, waiting: int, now: float) -> None:
+        """Note it."""
+        self.told.append(("came", waiting, now))
+
+    def began(self, rows: int, now: float) -> None:
+        """Note it."""
+        self.told.append(("began", rows, now))
+
+    def ended(self, batch: Ended, waiting: int, now: float) -> None:
+        """Note it."""
+        self.told.append(("ended", tuple(batch), waiting, now))
+
+
+def fixed(max_rows: int, delay: float = 0.0) -> Batcher[int]:
+    """Make a batcher with a fixed policy."""
+    return Batcher(lambda: FixedPolicy(max_rows, delay))
+
+
+def take_all(batcher: Batcher[int], now: float = 0.0) -> list[list[int]]:
+    """Take batches until nothing is ready."""
+    batches = []
+    while isinstance(batch := batcher.take(now), Batch):
+        batches.append(batch.items)
+    return batches
 
 
 class Batching(RuleBasedStateMachine):
     """Drives a batcher beside a plain list of what waits. Times are whole numbers, so that sums are exact."""
 
-    @initialize(max_rows=st.integers(1, 6), delay=st.sampled_from([0, 3, 10]))
-    def start(self, max_rows: int, delay: int) -> None:
+    @initialize(max_rows=st.integers(1, 6), delay=st.sampled_from([0, 3, 10]), levels=st.integers(1, 3))
+    def start(self, max_rows: int, delay: int, levels: int) -> None:
         """Begin with nothing."""
-        self.batcher: Batcher[Item] = Batcher(max_rows, delay)
-        self.max_rows, self.delay = max_rows, delay
+        self.batcher = fixed(max_rows, delay)
+        self.turns = Turns()
+        self.max_rows, self.delay, self.levels = max_rows, delay, levels
         self.now = self.number = 0
-        self.waiting: list[Item] = []
+        self.waiting: dict[int, tuple[Ready[int], float, int]] = {}  # ready, place at least, arrival
+        self.last_of: dict[tuple[str, str], int] = {}
 
-    @rule(key=st.sampled_from("abc"), rows=st.integers(0, 6))
-    def add(self, key: str, rows: int) -> None:
+    @rule(
+        key=st.sampled_from("abc"),
+        rows=st.integers(0, 6),
+        client=st.sampled_from("AB"),
+        source=st.sampled_from(["", "left", "right"]),
+        level=st.integers(0, 2),
+    )
+    def add(self, key: str, rows: int, client: str, source: str, level: int) -> None:
         """A request comes."""
-        item = (self.number, key, min(rows, self.max_rows), self.now)
+        ready = Ready(self.number, key, min(rows, self.max_rows), client, source, level % self.levels)
+        turn = self.turns.next(client)
+        self.waiting[self.number] = (ready, turn + ready.level * PRIORITY_TURNS, self.now)
         self.number += 1
-        self.waiting.append(item)
-        self.batcher.add(item, key, item[2], self.now)
+        self.batcher.add(ready, self.now, turn)
 
     @rule(seconds=st.integers(0, 5))
     def tick(self, seconds: int) -> None:
@@ -36,54 +79,67 @@ class Batching(RuleBasedStateMachine):
 
     @rule()
     def take(self) -> None:
-        """A batch is taken exactly when `wait` says so."""
-        wait = self.batcher.wait(self.now)
-        batch = self.batcher.take(self.now)
-        assert bool(batch) is (wait == 0)
-        if batch:
-            self.check(batch)
-
-    @rule()
-    def take_when_due(self) -> None:
-        """After exactly the wait there is a batch."""
-        wait = self.batcher.wait(self.now)
-        if wait is not None:
-            self.now += int(wait)
-            batch = self.batcher.take(self.now)
-            assert batch
-            self.check(batch)
+        """What is ready is taken, or the wait is told, after which there is a batch."""
+        taken = self.batcher.take(self.now)
+        if isinstance(taken, float | int):
+            assert taken > 0
+            assert not any(self.ready(key) for key in "abc")
+            self.now += int(taken)
+            taken = self.batcher.take(self.now)
+            assert isinstance(taken, Batch)
+        if taken is not None:
+            self.check(taken)
 
     @rule()
     def clear(self) -> None:
         """Everything is taken at once."""
-        assert sorted(self.batcher.clear()) == self.waiting
-        self.waiting = []
+        assert sorted(self.batcher.clear()) == sorted(self.waiting)
+        self.waiting = {}
 
-    def check(self, batch: list[Item]) -> None:
-        """One key, not too many rows, the oldest of that key in their order, and ready before any other key."""
-        (key,) = {item[1] for item in batch}
-        rows = sum(item[2] for item in batch)
-        assert rows <= self.max_rows
-        mine = [item for item in self.waiting if item[1] == key]
-        assert batch == mine[: len(batch)]
-        left = mine[len(batch) :]
-        assert not left or rows + left[0][2] > self.max_rows
-        assert self.ready(key)
-        older = {item[1] for item in self.waiting if item[3] < batch[0][3]}
-        assert not any(self.ready(other) for other in older)
-        self.waiting = [item for item in self.waiting if item not in batch]
+    @rule(client=st.sampled_from("AB"))
+    def give_up(self, client: str) -> None:
+        """The last in line of a client is taken out, if there is any."""
+        mine = {number for number, (ready, _, _) in self.waiting.items() if ready.client == client}
+        assert self.batcher.clients()[client] == len(mine)
+        gone = self.batcher.give_up(client)
+        assert (gone is None) is (not mine)
+        if gone is not None:
+            ready = self.waiting.pop(gone)[0]
+            later = {number for number in mine if number > gone}
+            assert not any(self.waiting[n][0].source == ready.source != "" for n in later)
+
+    def check(self, batch: Batch[int]) -> None:
+        """One key, not too many rows, and within each stream nothing earlier is left."""
+        taken = [self.waiting[item][0] for item in batch.items]
+        assert {ready.key for ready in taken} == {batch.key}
+        assert batch.rows == sum(ready.rows for ready in taken)
+        assert batch.rows <= self.max_rows
+        self.turns.served(batch.turn)
+        for item in batch.items:
+            self.waiting.pop(item)
+        for ready in taken:
+            if ready.source:
+                same = [
+                    n for n, (r, _, _) in self.waiting.items() if (r.client, r.source) == (ready.client, ready.source)
+                ]
+                assert all(number > ready.item for number in same)
+        for client in "AB":
+            streams = [ready.item for ready in taken if ready.client == client and ready.source == "left"]
+            assert streams == sorted(streams)
 
     def ready(self, key: str) -> bool:
         """Whether a key's requests may run: full, or the first one has waited long enough."""
-        mine = [item for item in self.waiting if item[1] == key]
-        return bool(mine) and (sum(i[2] for i in mine) >= self.max_rows or self.now - mine[0][3] >= self.delay)
+        mine = [(ready, came) for ready, _, came in self.waiting.values() if ready.key == key]
+        full = sum(ready.rows for ready, _ in mine) >= self.max_rows
+        return bool(mine) and (full or self.now - min(came for _, came in mine) >= self.delay)
 
     @invariant()
     def nothing_is_lost(self) -> None:
-        """The count is right, and `wait` says None exactly when nothing waits."""
+        """The count is right."""
         if hasattr(self, "batcher"):
             assert len(self.batcher) == len(self.waiting)
-            assert (self.batcher.wait(self.now) is None) is (not self.waiting)
+            if not self.waiting:
+                assert self.batcher.take(self.now) is None
 
 
 TestBatching = Batching.TestCase
@@ -92,20 +148,143 @@ TestBatching = Batching.TestCase
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 4)), max_size=40))
 def test_without_a_delay_everything_leaves_at_once(requests: list[tuple[str, int]]) -> None:
     """With delay 0 `take` goes on until nothing is left."""
-    batcher: Batcher[int] = Batcher(4)
+    batcher = fixed(4)
     for number, (key, rows) in enumerate(requests):
-        batcher.add(number, key, rows, 0.0)
-    taken: list[int] = []
-    while batch := batcher.take(0.0):
-        taken += batch
-    assert sorted(taken) == list(range(len(requests)))
+        batcher.add(Ready(number, key, rows), 0.0)
+    assert sorted(chain.from_iterable(take_all(batcher))) == list(range(len(requests)))
     assert len(batcher) == 0
 
 
 def test_a_request_larger_than_a_batch_runs_alone() -> None:
     """It is not lost and blocks nobody, though admission should have refused it."""
-    batcher: Batcher[str] = Batcher(2)
-    batcher.add("large", "key", 5, 0.0)
-    batcher.add("small", "key", 1, 0.0)
-    assert batcher.take(0.0) == ["large"]
-    assert batcher.take(0.0) == ["small"]
+    batcher = fixed(2)
+    batcher.add(Ready(5, "key", 5), 0.0)
+    batcher.add(Ready(1, "key", 1), 0.0)
+    assert take_all(batcher) == [[5], [1]]
+
+
+@given(st.integers(1, 40), st.integers(1, 8))
+def test_a_flood_of_one_client_does_not_hold_up_another(flood: int, size: int) -> None:
+    """Whoever has sent less is in the next batch but one, however many wait."""
+    batcher, turns = fixed(size), Turns()
+    for number in range(flood):
+        batcher.add(Ready(number, "key", 1, "A"), 0.0, turns.next("A"))
+    first = batcher.take(0.0)
+    assert isinstance(first, Batch)
+    turns.served(first.turn)
+    batcher.add(Ready(-1, "key", 1, "B"), 0.0, turns.next("B"))
+    batches = take_all(batcher)
+    assert -1 in [*chain.from_iterable(batches[:2])][: size + 1]
+    assert first.items + [item for batch in batches for item in batch if item >= 0] == list(range(flood))
+
+
+def test_two_floods_take_turns() -> None:
+    """Round robin, from the moment at which the second client comes."""
+    batcher, turns = fixed(2), Turns()
+    for client in "AB":
+        for number in range(4):
+            batcher.add(Ready(number + 10 * (client == "B"), "key", 1, client), 0.0, turns.next(client))
+    assert take_all(batcher) == [[0, 10], [1, 11], [2, 12], [3, 13]]
+
+
+def test_priorities_go_first_but_not_for_ever() -> None:
+    """A higher level goes before; a lower one waits for a bounded number of turns."""
+    batcher, turns = fixed(1), Turns()
+    batcher.add(Ready(-1, "key", 1, "low", "camera", 1), 0.0, turns.next("low"))
+    for number in range(3 * PRIORITY_TURNS):
+        batcher.add(Ready(number, "key", 1, "high", "camera", 0), 0.0, turns.next("high"))
+    served = [*chain.from_iterable(take_all(batcher))]
+    assert served.index(-1) == PRIORITY_TURNS
+    assert served[0] == 0
+
+
+def test_a_stream_keeps_its_order_across_priorities_and_keys() -> None:
+    """An urgent request of another shape waits for the earlier ones of its own stream, and for no others."""
+    batcher = fixed(4)
+    batcher.add(Ready(1, "a", 1, "car", "left", 1), 0.0)
+    batcher.add(Ready(2, "b", 1, "car", "left", 0), 0.0)
+    batcher.add(Ready(3, "b", 1, "car", "right", 0), 0.0)
+    assert take_all(batcher) == [[3], [1], [2]]
+
+
+def test_a_group_that_waits_gives_way_to_the_order_of_its_stream() -> None:
+    """A full batch whose every member follows one that waits for company makes that one run at once."""
+    batcher = fixed(2, delay=100.0)
+    batcher.add(Ready(1, "a", 1, "car", "left"), 0.0)
+    batcher.add(Ready(2, "b", 1, "car", "left"), 0.0)
+    batcher.add(Ready(3, "b", 1, "car", "left"), 0.0)
+    assert take_all(batcher) == [[1], [2, 3]]
+
+
+@given(st.integers(1, 64), st.sets(st.integers(1, 80)), st.integers(1, 100))
+def test_preferred_sizes(max_rows: int, preferred: set[int], waiting: int) -> None:
+    """The largest preferred size that can be formed runs at once; without any, what waits runs after the delay."""
+    policy = FixedPolicy(max_rows, 5.0, sorted(preferred))
+    usable = [size for size in preferred if size <= max_rows] or [max_rows]
+    formed = [size for size in usable if size <= waiting]
+    early, late = policy.choose(waiting, 10.0, 12.0), policy.choose(waiting, 10.0, 15.0)
+    assert early == (Choice(max(formed)) if formed else Choice(max_rows, 3.0))
+    assert late == (Choice(max(formed)) if formed else Choice(max_rows))
+
+
+def test_policies_are_told_what_happens_to_their_key() -> None:
+    """Rows that wait when one comes and when a batch ends, and what a batch was and took."""
+    made: list[Noting] = []
+
+    def make() -> Noting:
+        made.append(Noting(2))
+        return made[-1]
+
+    batcher: Batcher[int] = Batcher(make)
+    for number, key in enumerate("aaab"):
+        batcher.add(Ready(number, key, 1), float(number))
+    batch = batcher.take(5.0)
+    assert isinstance(batch, Batch)
+    batcher.ended(batch, 1, 0.5, 6.0)
+    assert len(made) == 2
+    assert made[0].told == [("came", n + 1, n) for n in range(3)] + [("began", 2, 5.0), ("ended", (2, 1, 0.5), 1, 6.0)]
+    assert made[1].told == [("came", 1, 3.0)]
+
+
+def test_policies_are_kept_for_a_bounded_number_of_keys() -> None:
+    """A key that comes again finds what was learned; a thousand others do not fill the memory."""
+    made: list[int] = []
+
+    def make() -> FixedPolicy:
+        made.append(len(made))
+        return FixedPolicy(4)
+
+    batcher: Batcher[int] = Batcher(make)
+    for number in range(1000):
+        batcher.add(Ready(number, "again", 1), 0.0)
+        batcher.add(Ready(number, number, 1), 0.0)
+        take_all(batcher)
+    assert len(made) == 1001
+    assert len(batcher._policies) <= 32
+
+
+@given(st.lists(st.tuples(st.sampled_from("ABCD"), st.booleans()), max_size=200))
+def test_turns_are_fair(events: list[tuple[str, bool]]) -> None:
+    """Between two clients that always wait, the difference of the turns served is at most one."""
+    turns = Turns()
+    waiting: list[tuple[float, int, str]] = []
+    for number, (client, serve) in enumerate(events):
+        waiting.append((turns.next(client), number, client))
+        if serve:
+            first = min(waiting)
+            waiting.remove(first)
+            turns.served(first[0])
+    for client in "ABCD":
+        mine = [(turn, number) for turn, number, each in waiting if each == client]
+        assert mine == sorted(mine)
+        assert all(later[0] - sooner[0] >= 1 for sooner, later in pairwise(mine))
+    heads = [min(turn for turn, _, each in waiting if each == client) for client in {each for *_, each in waiting}]
+    assert all(turn <= turns.next("new") + 1 for turn in heads)
+
+
+def test_clients_without_debts_are_forgotten() -> None:
+    """Ten thousand clients that were served leave no more than a thousand entries."""
+    turns = Turns()
+    for number in range(10_000):
+        turns.served(turns.next(f"client-{number}") + 1)
+    assert len(turns._last) <= 1024

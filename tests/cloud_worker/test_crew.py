@@ -4,38 +4,45 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.cloud_worker.batcher import Batcher
-from mqinfer.cloud_worker.crew import Crew
+from mqinfer.cloud_worker.batch_policy import FixedPolicy
+from mqinfer.cloud_worker.batcher import Batcher, Ready
+from mqinfer.cloud_worker.crew import Crew, Ran
 
 
 def nothing() -> None:
     """Finish without doing anything."""
 
 
+def fixed(max_rows: int, delay: float = 0.0) -> Batcher[int]:
+    """Make a batcher with a fixed policy."""
+    return Batcher(lambda: FixedPolicy(max_rows, delay))
+
+
 class Shop:
     """A crew whose jobs are hooks, and what it did."""
 
-    def __init__(self, threads: int = 2, batcher: Batcher[int] | None = None) -> None:
+    def __init__(self, threads: int = 2, batcher: Batcher[int] | None = None, **options: Any) -> None:
         self.done: list[int] = []
-        self.on_decode: Callable[[int], None] = self.pass_on
+        self.on_decode: Callable[[int], Ready[int] | None] = self.pass_on
         self.on_run: Callable[[Sequence[int]], Callable[[], None]] = self.note
-        self.crew: Crew[int, int] = Crew(batcher or Batcher(4), self._decode, self._run, threads)
+        self.crew: Crew[int, int] = Crew(batcher or fixed(4), self._decode, self._run, threads, **options)
         self.crew.start()
 
-    def _decode(self, message: int) -> None:
-        self.on_decode(message)
+    def _decode(self, message: int) -> Ready[int] | None:
+        return self.on_decode(message)
 
-    def _run(self, batch: Sequence[int]) -> Callable[[], None]:
-        return self.on_run(batch)
+    def _run(self, batch: Sequence[int]) -> Ran:
+        return Ran(len(batch), self.on_run(batch))
 
-    def pass_on(self, message: int) -> None:
+    def pass_on(self, message: int) -> Ready[int] | None:
         """Decode a message to itself."""
-        self.crew.add(message, "key", 1)
+        return Ready(message, "key", 1)
 
     def note(self, batch: Sequence[int]) -> Callable[[], None]:
         """Run a batch by noting it."""
@@ -48,8 +55,8 @@ def open_shop() -> Iterator[Callable[..., Shop]]:
     """Start crews that are stopped with the test."""
     shops: list[Shop] = []
 
-    def make(threads: int = 2, batcher: Batcher[int] | None = None) -> Shop:
-        shops.append(Shop(threads, batcher))
+    def make(threads: int = 2, batcher: Batcher[int] | None = None, **options: Any) -> Shop:
+        shops.append(Shop(threads, batcher, **options))
         return shops[-1]
 
     yield make
@@ -60,7 +67,7 @@ def open_shop() -> Iterator[Callable[..., Shop]]:
 @given(threads=st.integers(1, 4), count=st.integers(0, 60), delay=st.sampled_from([0.0, 0.001]))
 def test_everything_is_done_once_and_one_at_a_time(threads: int, count: int, delay: float) -> None:
     """Whatever the number of threads, every message is run exactly once, and runs never overlap."""
-    shop = Shop(threads, Batcher(4, delay))
+    shop = Shop(threads, fixed(4, delay))
     running = threading.Lock()
 
     def run(batch: Sequence[int]) -> Callable[[], None]:
@@ -88,10 +95,10 @@ def test_decoding_goes_on_while_the_model_runs(open_shop: Callable[..., Shop]) -
         assert release.wait(10)
         return shop.note(batch)
 
-    def decode(message: int) -> None:
-        shop.pass_on(message)
+    def decode(message: int) -> Ready[int] | None:
         if message == 2:
             decoded.set()
+        return shop.pass_on(message)
 
     shop.on_run, shop.on_decode = run, decode
     shop.crew.receive(1)
@@ -126,18 +133,18 @@ def test_the_next_batch_runs_while_the_last_one_is_answered(open_shop: Callable[
 
 def test_a_due_batch_does_not_wait_for_a_decoding(open_shop: Callable[..., Shop]) -> None:
     """While one thread decodes, the other one watches the delay of the batch that waits."""
-    shop = open_shop(2, Batcher(4, 0.05))
+    shop = open_shop(2, fixed(4, 0.05))
     ran, entered = threading.Event(), threading.Event()
 
     def run(batch: Sequence[int]) -> Callable[[], None]:
         ran.set()
         return shop.note(batch)
 
-    def decode(message: int) -> None:
+    def decode(message: int) -> Ready[int] | None:
         if message == 2:
             entered.set()
             assert ran.wait(10), "the batch waits for the decoding"
-        shop.pass_on(message)
+        return shop.pass_on(message)
 
     shop.on_run, shop.on_decode = run, decode
     for _ in range(10):
@@ -161,10 +168,10 @@ def test_an_exception_costs_one_job(
         if broken:
             raise ZeroDivisionError
 
-    def decode(message: int) -> None:
+    def decode(message: int) -> Ready[int] | None:
         if where == "decode":
             fail()
-        shop.pass_on(message)
+        return shop.pass_on(message)
 
     def run(batch: Sequence[int]) -> Callable[[], None]:
         if where == "run":
@@ -186,8 +193,8 @@ def test_an_exception_costs_one_job(
 
 def test_stopping_gives_back_what_nobody_began(open_shop: Callable[..., Shop]) -> None:
     """The job in hand is finished; what still waits, decoded or not, is handed back."""
-    shop = open_shop(1, Batcher(1))
-    in_run, release = threading.Event(), threading.Event()
+    shop = open_shop(2, fixed(1))
+    in_run, release, entered = threading.Event(), threading.Event(), threading.Event()
 
     def run(batch: Sequence[int]) -> Callable[[], None]:
         in_run.set()
@@ -197,9 +204,19 @@ def test_stopping_gives_back_what_nobody_began(open_shop: Callable[..., Shop]) -
     shop.on_run = run
     shop.crew.receive(1)
     assert in_run.wait(10)
+    shop.crew.receive(4)
+    while shop.crew.waiting != 1 or len(shop.crew._batcher) != 1:
+        time.sleep(0)  # until the other thread has decoded it
+
+    def hold(_: int) -> None:
+        entered.set()
+        assert release.wait(10)
+
+    shop.on_decode = hold
+    shop.crew.receive(0)
+    assert entered.wait(10)
     for number in (2, 3):
         shop.crew.receive(number)
-    shop.crew.add(4, "key", 1)
     stopper = threading.Thread(target=lambda: left.extend(shop.crew.stop()))
     left: list[list[int]] = []
     stopper.start()
@@ -214,5 +231,5 @@ def test_stopping_gives_back_what_nobody_began(open_shop: Callable[..., Shop]) -
 
 def test_a_crew_that_was_never_started_can_be_stopped() -> None:
     """Stopping is safe whatever came before."""
-    crew: Crew[int, int] = Crew(Batcher(1), lambda _: None, lambda _: nothing, 2)
+    crew: Crew[int, int] = Crew(fixed(1), lambda _: None, lambda _: Ran(1, nothing), 2)
     assert crew.stop() == ([], [])

@@ -315,7 +315,7 @@ def test_requests_that_expire_in_the_queue_are_not_run(
 
 def test_waiting_requests_share_a_run(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
     """What comes while one batch runs is the next batch, and each request gets its own rows."""
-    model, backend = gated()
+    model, backend = gated(config="[dynamic_batching]\nmax_queue_delay_microseconds = 0")
     worker = serve(url, model)
     backend.gate.clear()
     bare.link.publish(binary(bare))

@@ -150,7 +150,7 @@ def test_device(wish: str, gpus: int, device: str, caplog: pytest.LogCaptureFixt
     assert len(caplog.records) == (wish.startswith("cuda") and device == "cpu")
 
 
-@pytest.mark.parametrize("wrong", ["gpu", "cuda:", "cuda:x", "CPU", ""])
+@pytest.mark.parametrize("wrong", ["gpu", "cuda:", "cuda:x", "Cpu", "AUTO:", "AUTO:TPU", ""])
 def test_unknown_devices(wrong: str) -> None:
     """Any other word is refused with those that exist."""
     with pytest.raises(ConfigError, match="auto, cpu, cuda or cuda:N"):

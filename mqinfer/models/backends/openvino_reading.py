@@ -78,7 +78,7 @@ def _check_ir(path: Path) -> None:
         if not file.read(64).lstrip().startswith(b"<"):
             raise ModelNotLoadable(f"{path}: no OpenVINO IR, which is XML; found {describe(path)}")
     weights = path.with_suffix(".bin")
-    if weights.exists():
+    if weights.exists() and weights.stat().st_size:  # a model without constants has an empty one
         check_model_files(weights)
         if weights.resolve().parent != path.resolve().parent:
             raise ModelNotLoadable(f"{weights}: leads out of the model's folder; copy the weights into it")

@@ -1,0 +1,90 @@
+"""Reads what products are calibrated and judged on: frames of a recording with their truth, pictures, or arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from mqinfer.bags.decode import to_array, to_rgb
+from mqinfer.bags.frame import Frame, FrameSource
+from mqinfer.bags.sources import open_source
+from mqinfer.models.optimize.samples import Sample
+from mqinfer.protocol.errors import ConfigError
+
+__all__ = ["read_arrays", "read_frames"]
+
+_TRUTH = "truth"
+
+
+def read_frames(spec: str, topic: str | None, truth: str | None, count: int) -> tuple[Sample, ...]:
+    """Take frames of a recording, spread evenly over it.
+
+    Args:
+        spec: A bag, video, folder of pictures or picture.
+        topic: Of a bag; None for its only image topic beside the truth.
+        truth: Topic of class masks whose stamps are those of the frames; None where there is none.
+        count: At most so many.
+
+    Raises:
+        SourceError: It can't be read.
+        ConfigError: There are several image topics and none is named, or nothing is in it.
+    """
+    with closing(open_source(spec)) as whole:
+        sources = [stream.source for stream in whole.streams() if stream.is_image and stream.source != truth]
+        total = {stream.source: stream.count or 0 for stream in whole.streams()}
+    chosen = topic or (sources[0] if len(sources) == 1 else None)
+    if chosen is None or chosen not in total:
+        raise ConfigError(f"{spec}: name one image topic by --topic; it has {', '.join(sources) or 'none'}")
+    step = max(total[chosen] // count, 1)
+    named = (chosen, truth) if truth else (chosen,) if topic else ()
+    with closing(open_source(spec, topics=named)) as source:
+        samples = _paired(source, chosen, step)
+    if not samples:
+        raise ConfigError(f"{spec}: no frame on {chosen}")
+    return tuple(samples[:count])
+
+
+def _paired(source: FrameSource, topic: str, step: int) -> list[Sample]:
+    """Put frames and masks of the same stamp together; without a mask the truth is not known."""
+    pictures: dict[int, Frame] = {}
+    masks: dict[int, Frame] = {}
+    for frame in source.frames():
+        if frame.source == topic:
+            if frame.sequence % step == 0:
+                pictures[frame.capture_time_ns] = frame
+        elif frame.sequence % step == 0:
+            masks[frame.capture_time_ns] = frame
+    return [
+        Sample(to_rgb(frame.image), truth=to_array(masks[stamp].image) if stamp in masks else None)
+        for stamp, frame in pictures.items()
+    ]
+
+
+def read_arrays(path: Path, count: int) -> tuple[Sample, ...]:
+    """Read an `.npz` of arrays by input, each `[samples, …]`; `truth`, if it is there, holds class numbers.
+
+    Raises:
+        ConfigError: It can't be read, or the arrays are not equally long.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"--samples {path}: can't be read: {error}; it is to be an .npz or a folder") from error
+    lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ConfigError(f"--samples {path}: its arrays must have the same number of samples, not {sorted(lengths)}")
+    truth = arrays.pop(_TRUTH, None)
+    return tuple(
+        Sample(
+            inputs={name: array[n : n + 1] for name, array in arrays.items()}, truth=None if truth is None else truth[n]
+        )
+        for n in _spread(lengths.pop(), count)
+    )
+
+
+def _spread(total: int, count: int) -> Sequence[int]:
+    return range(0, total, max(total // count, 1))[:count]

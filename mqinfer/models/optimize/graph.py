@@ -1,0 +1,114 @@
+"""The few operations on ONNX graphs that the passes are made of. Graphs are changed in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import MissingExtra
+
+__all__ = ["PREFIX", "append", "attributes", "constant", "import_onnx", "output_named", "producer", "prune", "sort"]
+
+PREFIX = "mqinfer_"
+"""Of every tensor that a pass adds."""
+
+
+def import_onnx() -> Any:
+    """Import onnx.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise MissingExtra.of("onnx", "optimize") from error
+    return onnx
+
+
+def append(model: Any, kind: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
+    """Add a node of one output at the end, and give the output's name; empty inputs at the end are left out."""
+    name = output or f"{PREFIX}{kind.lower()}_{len(model.graph.node)}"
+    while inputs and not inputs[-1]:
+        inputs = inputs[:-1]
+    model.graph.node.append(import_onnx().helper.make_node(kind, inputs, [name], name, **attributes))
+    return name
+
+
+def constant(model: Any, values: Array) -> str:
+    """Add an array of the file, and give its name."""
+    name = f"{PREFIX}constant_{len(model.graph.initializer)}"
+    model.graph.initializer.append(import_onnx().numpy_helper.from_array(np.asarray(values), name))
+    return name
+
+
+def producer(model: Any, name: str) -> Any:
+    """Give the node that makes a tensor, or None for an input or a constant."""
+    return next((node for node in model.graph.node if name in node.output), None)
+
+
+def output_named(model: Any, name: str) -> Any:
+    """Give an output's declaration."""
+    return next(each for each in model.graph.output if each.name == name)
+
+
+def attributes(node: Any) -> dict[str, Any]:
+    """Give a node's attributes by name."""
+    return {each.name: import_onnx().helper.get_attribute_value(each) for each in node.attribute}
+
+
+def prune(model: Any) -> int:
+    """Remove nodes, constants and declared shapes that no output needs.
+
+    Returns:
+        How many nodes and constants went.
+    """
+    graph = model.graph
+    makers = {output: node for node in graph.node for output in node.output}
+    needed: set[str] = set()
+    waiting = [value.name for value in graph.output]
+    while waiting:
+        name = waiting.pop()
+        if name and name not in needed:
+            needed.add(name)
+            waiting += _reads(makers[name]) if name in makers else ()
+    before = len(graph.node) + len(graph.initializer)
+    _keep(graph.node, lambda node: any(output in needed for output in node.output))
+    _keep(graph.initializer, lambda each: each.name in needed)
+    del graph.value_info[:]  # shapes of tensors that changed would be wrong; engines infer them anew
+    return before - len(graph.node) - len(graph.initializer)
+
+
+def sort(model: Any) -> None:
+    """Put the nodes into an order in which each comes after what it takes, as ONNX wants it."""
+    made = {output for node in model.graph.node for output in node.output}
+    known: set[str] = set()
+    waiting, ordered = list(model.graph.node), []
+    while waiting:
+        ready: list[Any] = []
+        rest: list[Any] = []
+        for node in waiting:
+            (rest if (made - known).intersection(_reads(node)) - set(node.output) else ready).append(node)
+        if not ready:
+            raise ValueError(f"the graph has a cycle through {rest[0].name!r}")
+        known |= {output for node in ready for output in node.output}
+        ordered += ready
+        waiting = rest
+    copies = [import_onnx().NodeProto.FromString(node.SerializeToString()) for node in ordered]
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
+
+
+def _reads(node: Any) -> list[str]:
+    """Name what a node and the graphs within it (of a Loop or an If) take."""
+    inner = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    return [*node.input, *(name for graph in inner for each in graph.node for name in _reads(each))]
+
+
+def _keep(entries: Any, wanted: Callable[[Any], bool]) -> None:
+    kept = [each for each in entries if wanted(each)]
+    del entries[:]
+    entries.extend(kept)
