@@ -88,12 +88,12 @@ class Dispatcher:
             self.fleet.gone(entry.lane)
             self.table.requeue(request_id)
 
-    def busy(self, request_id: str, now: float) -> bool:
-        """Note that a worker turned a request away; False where it did not come over a lane."""
+    def busy(self, request_id: str, now: float, pause: float = 0.0) -> bool:
+        """Note that a worker turned a request away, for so many seconds; False where it did not come over a lane."""
         entry = self.table.in_flight_entry(request_id)
         if entry is None or entry.lane is None:
             return False
-        entry.lane.busy(now)
+        entry.lane.busy(now, pause)
         return self.table.requeue(request_id)
 
     def state(self, state: WorkerState) -> list[Entry]:

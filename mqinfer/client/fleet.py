@@ -16,6 +16,8 @@ from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
 
 __all__ = ["Fleet", "Way"]
 
+_ALIKE, _ALIKE_S = 1.3, 0.005
+"""Workers whose expected finishes differ by less, as a factor and in seconds, take turns: so much is noise."""
 _WEIGHT = 0.2
 """Weight of the newest reading in a smoothed time."""
 
@@ -40,6 +42,7 @@ class Fleet:
         """
         self._patience = patience or Patience()
         self._lanes: dict[str, Lane] = {}
+        self._turn = 0
         self._shared: dict[str, float] = {}  # smoothed seconds from sending to reply, by model
 
     def __len__(self) -> int:
@@ -94,14 +97,22 @@ class Fleet:
         if not serving:
             return Way.SHARED
         usable = [lane for lane in serving if lane.is_usable(now) and not (suspect and lane.has_suspect)]
-        best = min(usable, key=_finish, default=None)
-        if best is None or not best.is_full:
-            return best or Way.WAIT
-        # The one that finishes first is full. Waiting for it is better than a slower one that has room, unless so much
+        best = min(usable, key=Lane.expected, default=None)
+        if best is None:
+            return Way.WAIT
+        alike = [lane for lane in usable if lane.expected() <= _ALIKE * best.expected() + _ALIKE_S and not lane.is_full]
+        if alike:
+            return self._take(min(alike, key=lambda lane: (lane.outstanding, lane.turn)))
+        # Those that finish first are full. Waiting for them is better than a slower one that has room, unless so much
         # waits that the last of it would finish later still.
-        second = min((lane for lane in usable if not lane.is_full), key=_finish, default=None)
+        second = min((lane for lane in usable if not lane.is_full), key=Lane.expected, default=None)
         by_waiting = best.expected() + waiting / sum(1 / max(lane.service, 1e-6) for lane in usable)
-        return second if second and second.expected() <= by_waiting else Way.WAIT
+        return self._take(second) if second and second.expected() <= by_waiting else Way.WAIT
+
+    def _take(self, lane: Lane) -> Lane:
+        self._turn += 1
+        lane.turn = self._turn
+        return lane
 
     def shared_retry(self, model: str, now: float) -> float:
         """Tell when to send a request again that goes over a model's channel, where nobody knows the queue."""
@@ -123,7 +134,3 @@ class Fleet:
     def clear(self) -> None:
         """Forget everything: on a new connection the broker tells again who is there."""
         self._lanes.clear()
-
-
-def _finish(lane: Lane) -> tuple[float, int]:
-    return lane.expected(), lane.outstanding

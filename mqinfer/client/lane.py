@@ -14,6 +14,8 @@ __all__ = ["Lane", "Patience"]
 
 _FIRST_WINDOW = 4
 """Until a worker's first reply tells how many other clients it serves."""
+_LONGEST_PAUSE_S = 1.0
+"""A busy worker is asked again after this, whatever it says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Lane:
         service: Smoothed time of one request, in seconds; 0 while unknown.
         others: Requests of other clients in its hands when it last spoke.
         closed_until: It was busy: nothing is sent before.
+        turn: Grows with each request that it is chosen for, over all lanes.
     """
 
     worker: str
@@ -77,6 +80,7 @@ class Lane:
     service: float = 0.0
     others: int = 0
     closed_until: float = 0.0
+    turn: int = 0
     _strikes: int = 0
     _outstanding: dict[str, _Sent] = field(default_factory=dict)
 
@@ -147,9 +151,9 @@ class Lane:
         pause = min(self.patience.quarantine * 2 ** (self._strikes - 1), self.patience.quarantine_most)
         self.closed_until = max(self.closed_until, now + pause)
 
-    def busy(self, now: float) -> None:
-        """Note that it turned a request away: its window is zero for the time of one request."""
-        self.closed_until = max(self.closed_until, now + max(self.service, 0.001))
+    def busy(self, now: float, pause: float = 0.0) -> None:
+        """Note that it turned a request away: its window is zero for the time of one request, or as long as it says."""
+        self.closed_until = max(self.closed_until, now + max(self.service, min(pause, _LONGEST_PAUSE_S), 0.001))
 
     def update(self, state: WorkerState) -> None:
         """Take over what it says of itself."""

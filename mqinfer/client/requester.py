@@ -40,6 +40,7 @@ from mqinfer.protocol.errors import (
     Rejected,
     Superseded,
 )
+from mqinfer.protocol.header import RETRY_AFTER
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome
@@ -311,7 +312,7 @@ class Requester:
         else:
             self._refused(request_id, Rejected(f"the broker turned it away with reason code 0x{code:02x}"))
 
-    def _refused(self, request_id: str, why: MqinferError) -> None:
+    def _refused(self, request_id: str, why: MqinferError, pause: float = 0.0) -> None:
         """Try again later while there is patience, else settle with the reason."""
         now = self._clock()
         with self._lock:
@@ -321,7 +322,7 @@ class Requester:
             if entry.refused_since is None:
                 entry.refused_since = now
             patient = now - entry.refused_since < self.config.patience or now < self._settled_by
-            elsewhere = patient and self._dispatcher.busy(request_id, now)
+            elsewhere = patient and self._dispatcher.busy(request_id, now, pause)
         if elsewhere:
             self._pump()
         elif patient:
@@ -399,7 +400,7 @@ class Requester:
         with self._lock:
             known = response.id in self._table
         if known:  # where it is not in flight but resting or waiting, it will be sent again in any case
-            self._refused(response.id, Rejected(error.message))
+            self._refused(response.id, Rejected(error.message), _pause(response))
         return known
 
     def _finish(self, response: InferResponse, received: float) -> None:
@@ -444,3 +445,9 @@ class Requester:
             self._sleeps_until = math.inf if due is None else due
             self._alarm.wait(None if due is None else due - now)
             self._sleeps_until = 0.0
+
+
+def _pause(response: InferResponse) -> float:
+    """Read when a busy worker expects to have room, in seconds from now; 0 where it doesn't say."""
+    stated = response.parameters.get(RETRY_AFTER, 0)
+    return stated / 1e6 if isinstance(stated, int | float) else 0.0

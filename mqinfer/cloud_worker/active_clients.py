@@ -1,4 +1,4 @@
-"""Which clients a worker serves at present, so that its capacity can be divided among them: pure, bounded."""
+"""Which clients a worker serves at present: pure, bounded."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ _MOST = 4096
 class ActiveClients:
     """Clients that asked lately. Not thread-safe: its owner holds a lock."""
 
-    def __init__(self, capacity: int, forget_after: float = 2.0) -> None:
+    def __init__(self, forget_after: float = 2.0) -> None:
         """Begin with none.
 
         Args:
-            capacity: Requests that all clients together may have unanswered.
             forget_after: Seconds without a request after which a client counts no more.
         """
-        self._capacity = capacity
         self._forget_after = forget_after
         self._heard: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self._heard)
 
     def heard(self, client: str, now: float) -> None:
         """Note a request."""
@@ -30,10 +32,6 @@ class ActiveClients:
         self._heard.move_to_end(client)
         while self._heard and (len(self._heard) > _MOST or self._oldest() < now - self._forget_after):
             self._heard.popitem(last=False)
-
-    def window(self) -> int:
-        """Tell how many requests each of them may have unanswered: an equal share of the capacity, at least 1."""
-        return max(1, self._capacity // max(1, len(self._heard)))
 
     def _oldest(self) -> float:
         return next(iter(self._heard.values()))

@@ -16,7 +16,8 @@ from mqinfer.cloud_worker.service import InferenceService
 from mqinfer.cloud_worker.ticket import Ticket, reply_path, write_reply
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import Expired, MessageTooLarge, MqinferError, NotConnected, Rejected
-from mqinfer.protocol.types import EncodedTensor, ErrorInfo, InferRequest, InferResponse, Outcome, Timings
+from mqinfer.protocol.header import RETRY_AFTER
+from mqinfer.protocol.types import EncodedTensor, ErrorInfo, InferRequest, InferResponse, Outcome, Timings, WorkerLoad
 
 __all__ = ["Answers"]
 
@@ -33,7 +34,7 @@ class Answers:
         service: InferenceService,
         options: WorkerOptions,
         meter: LoadMeter,
-        depth: Callable[[], int],
+        load: Callable[[], WorkerLoad],
         publish: Callable[[Message], None],
     ) -> None:
         """Prepare.
@@ -42,13 +43,13 @@ class Answers:
             service: Encodes outputs.
             options: The worker's name, topics and bounds.
             meter: Counts the replies.
-            depth: Tells how many requests are in hand.
+            load: Tells how busy the worker is.
             publish: Sends a message; raises a LinkError where it can't.
         """
         self._service = service
         self._options = options
         self._meter = meter
-        self._depth = depth
+        self._load = load
         self._publish = publish
         self._memory = ReplyMemory(options.memory_bytes)
         self._lock = threading.Lock()
@@ -92,6 +93,13 @@ class Answers:
             timings, postprocess=timings.postprocess + spent, encode=time.perf_counter_ns() - started - spent
         )
         self._reply(ticket, self._response(ticket.request, error, tensors, timings), arrays)
+
+    def skip(self, ticket: Ticket, outcome: Outcome) -> None:
+        """Send nothing: the client took the request back, and has counted its outcome."""
+        self._meter.count(f"skipped_{outcome}")
+        if ticket.key is not None:
+            with self._lock:
+                self._memory.forget(ticket.key)
 
     def refuse(self, message: Message, error: MqinferError) -> None:
         """Answer a message that could not be read, as far as its properties tell where to."""
@@ -148,6 +156,7 @@ class Answers:
         timings: Timings = _NO_TIME,
     ) -> InferResponse:
         card = self._service.model.card
+        load = self._load()
         return InferResponse(
             id=request.id,
             model_name=card.name,
@@ -158,7 +167,8 @@ class Answers:
             model_hash=card.model_hash,
             worker=self._options.name,
             timings=timings,
-            load=self._meter.load(self._depth()),
+            load=load,
             attempt=request.attempt,
             capture=request.capture,
+            parameters={RETRY_AFTER: load.depth * load.service_time_us} if isinstance(error, Rejected) else {},
         )

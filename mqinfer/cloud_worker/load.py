@@ -74,9 +74,14 @@ class LoadMeter:
             times["compute_infer"] += timings.inference
             times["compute_output"] += timings.postprocess + timings.encode
 
-    def load(self, depth: int) -> WorkerLoad:
+    @property
+    def service_s(self) -> float:
+        """Smoothed time of one request, in seconds; 0 while unknown."""
+        return self._service_us / 1e6
+
+    def load(self, depth: int, window: int = 0) -> WorkerLoad:
         """Say what a reply says."""
-        return WorkerLoad(depth, round(self._service_us))
+        return WorkerLoad(depth, round(self._service_us), window)
 
     def counters(self) -> dict[str, int]:
         """Copy the counters."""

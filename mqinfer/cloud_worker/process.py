@@ -98,12 +98,13 @@ def serve(spec: ProcessSpec) -> Worker:
     """
     version, versions = _version_of(spec)
     model = load_model(version, device=spec.device, versions=versions)
-    warm_up(model.backend, model.card, model.config.model_warmup.count, model.config.model_warmup.samples)
+    stated = model.config.model_warmup
+    service_s = warm_up(model.backend, model.card, stated.count, stated.samples)
 
     def connect(client_id: str, will: Message, on_connection: ConnectionHandler) -> Link:
         return make_link(spec.broker, client_id=client_id, will=will, on_connection=on_connection)
 
-    worker = Worker(model, connect, spec.options, is_default=version.is_default)
+    worker = Worker(model, connect, spec.options, is_default=version.is_default, service_s=service_s)
     worker.start()
     log.info("%s runs on %s with %s", spec.options.name, model.backend.device, model.backend.engine)
     return worker

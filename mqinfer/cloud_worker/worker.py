@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ignore_ack
+from mqinfer.cloud_worker.admission import Admission
 from mqinfer.cloud_worker.answers import Answers
 from mqinfer.cloud_worker.batcher import Batcher, Ready
 from mqinfer.cloud_worker.crew import Crew, Ran
@@ -23,11 +24,12 @@ from mqinfer.cloud_worker.schedule import Schedule
 from mqinfer.cloud_worker.service import Completed, InferenceService, Prepared
 from mqinfer.cloud_worker.ticket import Ticket, read_ticket
 from mqinfer.models.loading import LoadedModel
+from mqinfer.protocol.cancellation import Cancellation
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.card_json import card_to_json
 from mqinfer.protocol.errors import BadTopic, Expired, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.statistics import ModelStatistics
-from mqinfer.protocol.types import Timings
+from mqinfer.protocol.types import Timings, WorkerLoad
 from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
 __all__ = ["LinkMaker", "Worker"]
@@ -45,6 +47,7 @@ class _Work:
     prepared: Prepared
     started: float
     ready: float
+    size: int
 
 
 class Worker:
@@ -57,6 +60,7 @@ class Worker:
         options: WorkerOptions,
         *,
         is_default: bool = True,
+        service_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; `start` connects.
@@ -66,6 +70,7 @@ class Worker:
             make_link: How to reach the broker.
             options: Name, bounds and topics.
             is_default: Whether requests without a version are for this one.
+            service_s: How long one request takes, in seconds, as far as is known before the first; 0 for not at all.
             clock: In seconds.
         """
         self._model = model
@@ -73,6 +78,8 @@ class Worker:
         self._is_default = is_default
         self._clock = clock
         self._meter = LoadMeter()
+        if service_s:
+            self._meter.served(service_s, 1)
         self._service = InferenceService(model, options.limits, self._meter.ran)
         self._boot = int.from_bytes(os.urandom(4))
         self._status: WorkerStatus | None = None  # nothing is said before requests can come in
@@ -86,7 +93,8 @@ class Worker:
             in_order=self._schedule.in_order,
             clock=clock,
         )
-        self._answers = Answers(self._service, options, self._meter, lambda: self._crew.depth, self._publish)
+        self._admission = Admission(options, self._service.max_rows * model.backend.concurrency)
+        self._answers = Answers(self._service, options, self._meter, self._load, self._publish)
         self._link = make_link(options.name, self._state_message(WorkerStatus.LOST), self._on_connection)
 
     @property
@@ -121,6 +129,7 @@ class Worker:
         self._crew.start()
         try:
             self._link.open(timeout)
+            self._link.subscribe(self._options.topics.cancel_filter(self.card.name), self._take_back)
             for topic_filter, share in self._subscriptions():
                 self._link.subscribe(topic_filter, self._receive, share=share)
         except BaseException:
@@ -181,7 +190,7 @@ class Worker:
             log.info("not connected; the state is published with the next connection")
 
     def _state_message(self, status: WorkerStatus) -> Message:
-        load = self._meter.load(self._crew.depth)
+        load = self._load()
         state = WorkerState(
             worker=self.name,
             status=status,
@@ -194,7 +203,11 @@ class Worker:
         )
         return Message(self._options.topics.worker_state(self.name), state.to_json(), retain=True)
 
+    def _load(self) -> WorkerLoad:
+        return self._meter.load(self._crew.depth, self._admission.window(self._meter.service_s))
+
     def _receive(self, message: Message) -> None:
+        received = self._clock()
         client = self._sender(message)
         if self._crew.depth >= self._options.capacity:
             why = Rejected(f"worker {self.name} has {self._options.capacity} requests in hand")
@@ -206,7 +219,20 @@ class Worker:
         elif self._crew.waiting >= self._schedule.max_waiting:
             self._answers.refuse(message, Rejected(f"{self._schedule.max_waiting} requests wait at worker {self.name}"))
             return
-        self._crew.receive((message, self._clock()), client)
+        if self._admission.enter(client, len(message.payload), received):
+            self._crew.receive((message, received), client)
+        else:
+            bound = self._options.capacity_bytes >> 20
+            self._answers.refuse(message, Rejected(f"worker {self.name} has {bound} MiB of requests in hand"))
+
+    def _take_back(self, message: Message) -> None:
+        try:
+            client = self._options.topics.parse_cancel(message.topic)
+            cancellation = Cancellation.from_json(message.payload)
+        except MqinferError as error:
+            log.warning("ignored the unreadable cancellation on %s: %s", message.topic, error)
+            return
+        self._admission.take_back(client, cancellation.ids, cancellation.outcome)
 
     def _sender(self, message: Message) -> str:
         try:
@@ -216,14 +242,22 @@ class Worker:
 
     def _refuse(self, pushed_out: tuple[Message, float] | _Work, why: Rejected) -> None:
         if isinstance(pushed_out, _Work):
+            self._admission.leave(pushed_out.size)
             self._answers.answer(pushed_out.ticket, why, Timings())
         else:
+            self._admission.leave(len(pushed_out[0].payload))
             self._answers.refuse(pushed_out[0], why)
 
     def _publish(self, message: Message) -> None:
         self._link.publish(message, ignore_ack)
 
     def _decode(self, job: tuple[Message, float]) -> Ready[_Work] | None:
+        ready = self._make_ready(job)
+        if ready is None:
+            self._admission.leave(len(job[0].payload))
+        return ready
+
+    def _make_ready(self, job: tuple[Message, float]) -> Ready[_Work] | None:
         message, received = job
         started = self._clock()
         try:
@@ -232,7 +266,7 @@ class Worker:
             self._answers.refuse(message, error)
             return None
         ticket = replace(ticket, deadline=self._schedule.deadline(received, ticket.deadline))
-        if not self._answers.is_new(ticket):
+        if not self._answers.is_new(ticket) or self._is_skipped(ticket):
             return None
         try:
             self._check_deadline(ticket)
@@ -246,13 +280,20 @@ class Worker:
             return None
         request = ticket.request
         return Ready(
-            _Work(ticket, prepared, started, self._clock()),
+            _Work(ticket, prepared, started, self._clock(), len(message.payload)),
             prepared.key,
             prepared.rows,
             ticket.address.client,
             request.capture.source,
             self._schedule.level(request.priority),
         )
+
+    def _is_skipped(self, ticket: Ticket) -> bool:
+        """Drop a request that its client took back."""
+        outcome = self._admission.was_taken_back(ticket.key)
+        if outcome:
+            self._answers.skip(ticket, outcome)
+        return outcome is not None
 
     def _check_deadline(self, ticket: Ticket) -> None:
         late = self._clock() - ticket.deadline
@@ -261,15 +302,19 @@ class Worker:
 
     def _run(self, batch: Sequence[_Work]) -> Ran:
         now = self._clock()
-        alive = [work for work in batch if now <= work.ticket.deadline]
+        wanted = [work for work in batch if not self._is_skipped(work.ticket)]
+        alive = [work for work in wanted if now <= work.ticket.deadline]
         completed = self._service.run([work.prepared for work in alive]) if alive else []
         if alive:
             self._meter.served(self._clock() - now, len(alive))
         rows = sum(work.prepared.rows for work in alive)
-        return Ran(rows, lambda: self._finish(batch, dict(zip(map(id, alive), completed, strict=True)), now))
+        done = dict(zip(map(id, alive), completed, strict=True))
+        return Ran(rows, lambda: self._finish(batch, wanted, done, now))
 
-    def _finish(self, batch: Sequence[_Work], completed: dict[int, Completed], ran: float) -> None:
-        for work in batch:
+    def _finish(
+        self, batch: Sequence[_Work], wanted: Sequence[_Work], completed: dict[int, Completed], ran: float
+    ) -> None:
+        for work in wanted:
             done = completed.get(id(work)) or Completed(
                 {}, Expired(f"the deadline passed in the queue of worker {self.name}"), inference_ns=0
             )
@@ -277,8 +322,13 @@ class Worker:
                 self._answer_completed(work, done, ran)
             except Exception:  # a defect; the rest of the batch is answered all the same
                 log.exception("worker %s could not answer request %s", self.name, work.ticket.request.id)
+        self._admission.leave(sum(work.size for work in batch))
 
     def _answer_completed(self, work: _Work, done: Completed, ran: float) -> None:
+        if self._is_skipped(work.ticket):
+            return
+        if self._clock() > work.ticket.deadline and done.error is None:  # nobody waits: encoding would be for nothing
+            done = replace(done, outputs={}, error=Expired(f"the deadline passed while worker {self.name} ran it"))
         queued = work.started - work.ticket.received + ran - work.ready
         timings = Timings(
             server_queue=max(0, round(queued * 1e9)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,22 +25,28 @@ _OPEN_SIDE = 256
 """Height or width, in pixels, of a picture whose size the model leaves open."""
 
 
-def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence[WarmUpSample] = ()) -> None:
+def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence[WarmUpSample] = ()) -> float:
     """Run the model on zeros, `count` times at batch 1 and at the largest batch, and on the samples of its own.
 
     A model whose shapes are open may rightly refuse the sizes that are tried here, and one that reads strings the empty
     ones; that is logged and no error. Samples must run.
+
+    Returns:
+        Seconds that the last run of one row took; 0 where none was run.
 
     Raises:
         ModelNotLoadable: The model can't run, or does not keep the batch axis that its card states.
         ConfigError: A sample doesn't fit the model.
     """
     network = network_of(backend)
+    single = 0.0
     for batch in sorted({1, max(card.max_batch_size, 1)}) if count else ():
         inputs = zeros(card, batch)
         try:
             for _ in range(count):
+                started = time.perf_counter()
                 _check_batch(card, network.infer(inputs), batch)
+                single = time.perf_counter() - started if batch == 1 else single
         except ModelNotLoadable:
             raise
         except MqinferError as error:
@@ -49,6 +56,7 @@ def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence
             break
     for sample in samples:
         _run_sample(network, card, sample)
+    return single
 
 
 def _run_sample(network: Backend, card: ModelCard, sample: WarmUpSample) -> None:

@@ -27,6 +27,7 @@ from mqinfer.protocol.types import (
 
 __all__ = [
     "REPLY_FIELDS",
+    "RETRY_AFTER",
     "error_message",
     "make_request",
     "make_response",
@@ -38,6 +39,9 @@ __all__ = [
 
 REPLY_FIELDS = ("outcome", "model_hash", "worker", "stage", "timings", "load")
 """What a reply adds to the Open Inference Protocol: header fields in one content type, parameters in the other."""
+
+RETRY_AFTER = "retry_after"
+"""Parameter of a `rejected` reply: microseconds after which the worker expects to have room."""
 
 _CAPTURE = frozenset(("source", "sequence", "capture_time_ns", "frame_id"))
 _REQUEST = _CAPTURE | {"timeout", "priority", "attempt", "response_topic"}

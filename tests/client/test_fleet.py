@@ -54,8 +54,8 @@ def test_a_worker_of_another_version_gets_only_what_names_it() -> None:
 
 
 def test_the_least_expected_finish_wins() -> None:
-    """A worker five times slower is taken when the fast one has five in hand, and not before."""
-    fleet = fleet_of(fast=10, slow=50)
+    """A worker five times slower is taken when the fast one has about five in hand, and not long before."""
+    fleet = fleet_of(fast=100, slow=500)
     for worker in ("fast", "slow"):
         lane = fleet.lane(worker)
         assert lane is not None
@@ -65,7 +65,7 @@ def test_the_least_expected_finish_wins() -> None:
         lane = chosen(fleet)
         lane.send(str(number), 0.0)
         order.append(lane.worker)
-    assert Counter(order[:4]) == {"fast": 4}
+    assert Counter(order[:3]) == {"fast": 3}
     assert "slow" in order
 
 
@@ -205,3 +205,15 @@ def test_any_mix_of_workers_comes_near_the_ideal(services: list[float]) -> None:
     """One client with 500 requests: within 15 % of the ideal, and the longest single service beyond it."""
     ideal = 500 / sum(1 / each for each in services)
     assert makespan(services, 500, 1) <= 1.15 * ideal + max(services)
+
+
+def test_equal_workers_take_turns_although_their_figures_differ_a_little() -> None:
+    """What differs by the machine's noise is equal."""
+    fleet = fleet_of(a=1.0, b=1.4, c=2.0, d=1.1)
+    order = []
+    for number in range(40):
+        lane = chosen(fleet)
+        lane.send(str(number), 0.0)
+        lane.forget(str(number))
+        order.append(lane.worker)
+    assert Counter(order) == dict.fromkeys("abcd", 10)

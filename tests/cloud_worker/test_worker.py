@@ -114,7 +114,7 @@ def test_state_and_card_are_retained_in_their_order(
 
         def watched(message: Message, *rest: Any) -> None:
             if b'"ready"' in bytes(message.payload):
-                subscriptions_at_ready.append(len(link._subscriptions) == 3)
+                subscriptions_at_ready.append(len(link._subscriptions) == 4)
             publish(message, *rest)
 
         link.publish = watched  # type: ignore[method-assign,assignment]
@@ -123,6 +123,7 @@ def test_state_and_card_are_retained_in_their_order(
     worker = Worker(model, connect, WorkerOptions(name))
     worker.start()
     worker.stop()
+    until(lambda: any(b'"stopped"' in bytes(message.payload) for _, message in seen))
     states = [WorkerState.from_json(message.payload) for topic, message in seen if topic.endswith("/state")]
     cards = [card_from_json(message.payload) for topic, message in seen if topic.endswith("/card")]
     assert [state.status for state in states] == [WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.STOPPED]
