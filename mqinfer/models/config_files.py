@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from mqinfer.models.accelerators import OPTIMIZATION
@@ -271,7 +272,22 @@ def combine(layers: Iterable[Layer]) -> ModelConfig:
     whole: dict[str, object] = {}
     for layer in layers:
         whole |= layer
-    return ModelConfig(**whole)  # type: ignore[arg-type] # each value was converted by its check
+    config = ModelConfig(**whole)  # type: ignore[arg-type] # each value was converted by its check
+    return config if config.image else replace(config, image=_image_by_format(config))
+
+
+def _image_by_format(config: ModelConfig) -> ImageContract | None:
+    """Make an image contract of Triton's `format`, where one input has it and its channels tell the colour."""
+    pictures = [each for each in config.input if each.layout and each.dims and len(each.dims) >= 3]
+    if len(pictures) != 1 or pictures[0].layout is None or pictures[0].dims is None:
+        return None
+    channels = pictures[0].dims[-1 if pictures[0].layout is Layout.NHWC else -3]
+    colours = {1: ColourOrder.MONO, 3: ColourOrder.RGB}
+    return (
+        ImageContract(pictures[0].name, None, None, colours[channels], pictures[0].layout)
+        if channels in colours
+        else None
+    )
 
 
 def _check_image(layer: Layer, path: Path) -> None:

@@ -17,6 +17,7 @@ from mqinfer.models.model_file import check_model_files
 from mqinfer.models.onnx_file import check_external_data
 from mqinfer.models.postprocess.stage import with_postprocessing
 from mqinfer.models.repository import ModelVersion
+from mqinfer.models.reshape import reshaped
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError
 
@@ -62,7 +63,9 @@ def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedMo
     backend = load(model.path, load_options(model.config, device))
     with ExitStack() as unless_complete:
         unless_complete.callback(backend.close)
-        finished = with_postprocessing(backend, model.config.segmentation, model.config.detection)
+        finished = with_postprocessing(
+            reshaped(backend, model.config), model.config.segmentation, model.config.detection
+        )
         loaded = LoadedModel(finished, make_card(model, finished, versions), model.config)
         unless_complete.pop_all()
     return loaded
