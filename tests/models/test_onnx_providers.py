@@ -124,6 +124,12 @@ def test_parameters_that_are_refused(accelerator: Accelerator, told: str) -> Non
         attempts(options("cpu", Accelerators(cpu=(Accelerator("openvino", {"device_type": "GPU"}),))), [])
 
 
+def test_devices_of_openvino() -> None:
+    """OpenVINO's own names are for OpenVINO's own back end."""
+    with pytest.raises(ConfigError, match=r'AUTO:GPU,CPU.*backend = "openvino"'):
+        attempts(options("AUTO:GPU,CPU"), [CPU])
+
+
 def test_optimization_is_checked() -> None:
     """An accelerator without a name, or an unknown key, is refused with its place."""
     with pytest.raises(ConfigError, match=r"gpu_execution_accelerator\[0\].*'name' is missing"):
