@@ -142,12 +142,11 @@ _TENSOR = table(
         "data_type": _triton_datatype,
         "reshape": table({"shape": array(integer(-1))}, lambda shape=(): shape),
         "format": _layout,
-        "optional": flag,
         "label_filename": text,
     },
     _tensor,
     required=("name",),
-    ignored=("is_shape_tensor", "allow_ragged_batch", "is_non_linear_format_io"),
+    ignored=("optional", "is_shape_tensor", "allow_ragged_batch", "is_non_linear_format_io"),
 )
 _QUEUE_POLICY = table(
     {
@@ -227,7 +226,6 @@ _MODEL: dict[str, Check] = {
     "input": array(_TENSOR),
     "output": array(_TENSOR),
     "optimization": OPTIMIZATION,
-    "response_cache": table({"enable": flag}, lambda enable=False: enable),
     "ensemble_scheduling": table({"step": array(_STEP)}, lambda step: step, required=("step",)),
     "image": table(_IMAGE, _image),
     "classes": _classes,
@@ -243,7 +241,14 @@ def _layer(*, platform: str | None = None, **given: object) -> Layer:
 _DESCRIPTION = table(
     _MODEL,
     _layer,
-    ignored=("model_transaction_policy", "sequence_batching", "cc_model_filenames", "metric_tags", "model_operations"),
+    ignored=(
+        "model_transaction_policy",
+        "sequence_batching",
+        "response_cache",
+        "cc_model_filenames",
+        "metric_tags",
+        "model_operations",
+    ),
 )
 
 
@@ -283,11 +288,9 @@ def _image_by_format(config: ModelConfig) -> ImageContract | None:
         return None
     channels = pictures[0].dims[-1 if pictures[0].layout is Layout.NHWC else -3]
     colours = {1: ColourOrder.MONO, 3: ColourOrder.RGB}
-    return (
-        ImageContract(pictures[0].name, None, None, colours[channels], pictures[0].layout)
-        if channels in colours
-        else None
-    )
+    if channels not in colours:
+        return None
+    return ImageContract(pictures[0].name, colour=colours[channels], layout=pictures[0].layout)
 
 
 def _check_image(layer: Layer, path: Path) -> None:

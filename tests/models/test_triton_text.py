@@ -36,7 +36,7 @@ platform: "onnxruntime_onnx"
 max_batch_size : 8
 input [
   { name: "x" data_type: TYPE_FP32 format: FORMAT_NCHW dims: [ 3, -1, 224 ] reshape { shape: [ 1, 3, -1, 224 ] } },
-  { name: "hint" data_type: TYPE_STRING dims: 1 optional: true reshape: { shape: [] } }
+  { name: "hint" data_type: TYPE_STRING dims: 1 reshape: { shape: [] } }
 ]
 output { name: "y", data_type: TYPE_FP32, dims: [ 1000 ], label_filename: "labels.txt" }
 output < name: 'z' dims: [ ] >
@@ -71,7 +71,6 @@ model_warmup [ {
   inputs { key: "hint" value: { data_type: TYPE_STRING dims: 1 input_data_file: "hint" } }
 } ]
 default_model_filename: "net.onnx"
-response_cache { enable: true }
 """
 
 
@@ -110,11 +109,10 @@ def test_every_key_arrives(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         parameters={"intra_op_thread_count": "2", "empty": "", "split": "ab"},
         input=(
             TensorConfig("x", (3, -1, 224), Datatype.FP32, (1, 3, -1, 224), Layout.NCHW),
-            TensorConfig("hint", (1,), Datatype.BYTES, (), optional=True),
+            TensorConfig("hint", (1,), Datatype.BYTES, ()),
         ),
         output=(TensorConfig("y", (1000,), Datatype.FP32, label_filename="labels.txt"), TensorConfig("z", None)),
         optimization=Accelerators((tensorrt,), (Accelerator("openvino"),)),
-        response_cache=True,
         image=ImageContract("x", None, None, ColourOrder.RGB, Layout.NCHW),
     )
     assert caplog.records == []
@@ -157,11 +155,14 @@ def test_what_has_no_effect_is_named_once(tmp_path: Path, caplog: pytest.LogCapt
     model_transaction_policy { decoupled: false }
     optimization { cuda { graphs: true } priority: PRIORITY_MAX }
     batch_input [ { kind: BATCH_ELEMENT_COUNT target_name: [ "a", "b" ] } ]
+    input { name: "x" optional: true }
+    response_cache { enable: true }
     name: "m" metric_tags [ { key: "a" value: "b" } ]
     """
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
         config = read(tmp_path, text)
-    assert config == ModelConfig(name="m", instance_group=(InstanceGroup(2), InstanceGroup(3)))
+    inputs = (TensorConfig("x"),)
+    assert config == ModelConfig(name="m", input=inputs, instance_group=(InstanceGroup(2), InstanceGroup(3)))
     (record,) = caplog.records
     assert record.getMessage().split("without effect here: ")[1].split(", ") == [
         "sequence_batching",
@@ -172,6 +173,8 @@ def test_what_has_no_effect_is_named_once(tmp_path: Path, caplog: pytest.LogCapt
         "optimization.cuda",
         "optimization.priority",
         "batch_input",
+        "input.optional",
+        "response_cache",
         "metric_tags",
     ]
 
