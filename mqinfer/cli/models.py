@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mqinfer.cli.optimize import optimize
 from mqinfer.cli.management import add_to
+from mqinfer.cli.optimize import optimize
 from mqinfer.cli.options import Verbose, set_up_logging
 
 __all__ = ["app"]
