@@ -22,6 +22,7 @@ from mqinfer.cloud_worker.planning import plan
 from mqinfer.cloud_worker.process import ProcessSpec
 from mqinfer.cloud_worker.supervisor import Event, Supervisor
 from mqinfer.models.repository import Repository
+from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics
 
 __all__ = ["worker"]
@@ -66,8 +67,10 @@ def worker(
     scan = Repository(repository)
     for problem in scan.problems():
         _console.print(f"[bold red]not served[/] {problem.model}: {problem.reason}", highlight=False, soft_wrap=True)
-    empty = not load or (poll is not None and not scan.models())
-    specs = [] if empty else plan(scan, spec, model or (), instances)
+    if poll is not None and not load:
+        raise ConfigError("--no-load waits for orders, --poll loads what it finds: give one of the two")
+    begins_empty = not load or poll is not None  # the first look at the repository loads what it finds
+    specs = [] if begins_empty else plan(scan, spec, model or (), instances)
     supervisor = Supervisor(specs, on_event=_report, may_idle=True)
     control = ControlServer(
         options,
@@ -83,7 +86,7 @@ def worker(
         served = supervisor.run()
     finally:
         control.stop()
-    if not served and not empty:
+    if not served and not begins_empty:
         raise typer.Exit(1)
 
 

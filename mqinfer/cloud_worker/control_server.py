@@ -148,7 +148,7 @@ class ControlServer:
     # What follows runs on the control thread; replies also on the supervisor's.
 
     def _run(self) -> None:
-        look = None if self._poll is None else time.monotonic() + self._poll
+        look = None if self._poll is None else time.monotonic()
         while True:
             try:
                 message = self._inbox.get(timeout=None if look is None else max(0.0, look - time.monotonic()))
