@@ -9,6 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.planning import plan
+from mqinfer.cloud_worker.process import ProcessSpec
 from mqinfer.errors import ConfigError, ModelNotLoadable
 from mqinfer.models.config import InstanceGroup, InstanceKind, ModelConfig, TensorConfig
 from mqinfer.models.content_hash import content_hash
@@ -141,6 +145,16 @@ def test_instances() -> None:
     assert ModelConfig().devices(instances=3) == ("auto",) * 3
     assert InstanceGroup(kind=InstanceKind.GPU).devices() == ("cuda:0",)
     assert InstanceGroup(kind=InstanceKind.MODEL).devices() == ("auto",)
+
+
+def test_groups_become_processes(repository: Path, write_onnx: WriteOnnx) -> None:
+    """Each process is told its own device."""
+    write_onnx(repository / "m" / "1" / "model.onnx")
+    (repository / "m" / "config.pbtxt").write_text(
+        "instance_group [ { count: 1 kind: KIND_GPU gpus: [ 0, 1 ] }, { count: 2 kind: KIND_CPU } ]"
+    )
+    template = ProcessSpec(repository, "", 0, BrokerAddress.parse("memory://none"), WorkerOptions("w"))
+    assert [spec.device for spec in plan(Repository(repository), template)] == ["cuda:0", "cuda:1", "cpu", "cpu"]
 
 
 def test_reshape(repository: Path, write_onnx: WriteOnnx) -> None:
