@@ -39,19 +39,9 @@ def repository(tf: Any, save_tf1: Callable[..., Path], tmp_path: Path) -> Path:
 def worker(repository: Path, broker_url: str, unique: Callable[[str], str]) -> Iterator[Started]:
     """The command as a user starts it, asked for a GPU."""
     root = unique("test")
-    command = [
-        sys.executable,
-        "-m",
-        "mqinfer",
-        "worker",
-        "--repository",
-        repository,
-        "--root",
-        root,
-        "--device",
-        "cuda",
-    ]
-    process = subprocess.Popen([*command, "--broker", broker_url], stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "mqinfer", "worker", "--repository", str(repository), "--device", "cuda"]
+    settings = ["--root", root, "--broker", broker_url]
+    process = subprocess.Popen([*command, *settings], stderr=subprocess.PIPE, text=True)
     yield process, root
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
