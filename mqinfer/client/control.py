@@ -126,6 +126,20 @@ class ControlClient:
                 self._changed.wait_for(lambda: self._is_complete(server), timeout)
                 return self._outcome(server, timeout)
 
+    def wait_for(self, server: str, timeout: float = 30.0) -> None:
+        """Wait until a server takes orders.
+
+        Args:
+            server: Its name.
+            timeout: In seconds.
+
+        Raises:
+            NoWorker: It has not said so in time.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._servers.get(server) is ServerStatus.READY, timeout):
+                raise NoWorker(f"server {server!r} has not said within {timeout:g} s that it takes orders")
+
     def load(self, model: str, *, server: str | None = None, timeout: float = 300.0) -> list[ControlReply]:
         """Load a model, or what has changed of it; when this returns, what was there before is no longer served.
 

@@ -118,7 +118,7 @@ class Management:
         return plan_versions(versions, self._template, self._instances)
 
     def _load(self, model: str, body: Record) -> Future[Any]:
-        if refused := sorted(record(body, "parameters", "load")):
+        if refused := sorted(record(body, "parameters", "load").keys() - {"response_topic"}):
             raise InvalidRequest(
                 f"load takes no parameters, not {', '.join(refused)[:200]}: a model and its configuration are never "
                 "taken from a message; put them into the repository"
