@@ -156,6 +156,7 @@ def _make_old(path: Path) -> None:
     for graph in content.meta_graphs:
         graph.graph_def.versions.producer = 21
         for node in graph.graph_def.node:
+            node.attr.pop("_output_shapes", None)
             if node.op == "Placeholder":
                 node.attr["shape"].shape.Clear()
     path.write_bytes(content.SerializeToString())

@@ -1,4 +1,4 @@
-"""Measurements that anyone can repeat: the path from caller to model and back, against what one would use instead."""
+"""Measurements that anyone can repeat: the path from caller to model and back, and batching."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from mqinfer.bench.models import build_models
+from mqinfer.bench.batching import BatchingMeasurement, BatchingOptions, measure_batching
+from mqinfer.bench.batching_report import print_batching, write_batching
 from mqinfer.bench.path import PathOptions, measure_path
 from mqinfer.bench.report import print_report, write_report
 from mqinfer.bench.results import Measurement
 from mqinfer.bench.workloads import WORKLOADS, load_workloads
+from mqinfer.models.zoo import build
 
-__all__ = ["PathOptions", "run"]
+__all__ = ["BatchingOptions", "PathOptions", "run", "run_batching"]
 
 _DEFAULTS = PathOptions()
+_BATCHING_DEFAULTS = BatchingOptions()
 
 
 def run(
@@ -43,12 +46,34 @@ def run(
     with TemporaryDirectory(prefix="mqinfer-bench-") as temporary:
         if repository is None:
             repository = Path(temporary)
-            build_models(repository)
+            build(repository, [WORKLOADS[name] for name in workloads])
         measurement = measure_path(
             load_workloads(repository, workloads), options, lambda line: console.print(line, style="dim")
         )
     print_report(measurement, console)
     if output is not None:
         for path in write_report(measurement, output):
+            console.print(f"wrote {path}")
+    return measurement
+
+
+def run_batching(
+    options: BatchingOptions = _BATCHING_DEFAULTS, *, output: Path | None = None, console: Console | None = None
+) -> BatchingMeasurement:
+    """Measure batching, print the tables and write the files.
+
+    Args:
+        options: How.
+        output: Folder for `batching.json` and `batching.md`; None writes nothing.
+        console: Where to print.
+
+    Raises:
+        MqinferError: A worker or a file does not do what it should.
+    """
+    console = console or Console()
+    measurement = measure_batching(options, lambda line: console.print(line, style="dim"))
+    print_batching(measurement, console)
+    if output is not None:
+        for path in write_batching(measurement, output):
             console.print(f"wrote {path}")
     return measurement

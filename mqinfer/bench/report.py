@@ -4,38 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from mqinfer.bench.contestants import BareGrpc, Direct, OverMqtt
+from mqinfer.bench.grid import Grid, print_grid
+from mqinfer.bench.grid import as_markdown as grid_as_markdown
 from mqinfer.bench.results import Measurement, Round
 from mqinfer.bench.targets import Verdict, judge
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["Grid", "as_json", "as_markdown", "grids", "print_report", "write_report"]
+__all__ = ["as_json", "as_markdown", "grids", "print_report", "write_report"]
 
 _ROLES = ("client", "broker", "server")
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A titled table of words that can be drawn in several ways.
-
-    Attributes:
-        title: Above it.
-        headings: Of the columns.
-        rows: As many cells each as there are headings.
-        words: So many columns from the left hold words; the others hold figures.
-    """
-
-    title: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    words: int
 
 
 def grids(measurement: Measurement) -> tuple[Grid, ...]:
@@ -52,14 +35,7 @@ def grids(measurement: Measurement) -> tuple[Grid, ...]:
 def print_report(measurement: Measurement, console: Console) -> None:
     """Print the tables."""
     for grid in grids(measurement):
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-        for number, heading in enumerate(grid.headings):
-            is_word = number < grid.words
-            table.add_column(heading, justify="left" if is_word else "right", no_wrap=is_word)
-        for row in grid.rows:
-            table.add_row(*row)
-        console.print(f"\n{grid.title}", style="bold", highlight=False)
-        console.print(table)
+        print_grid(grid, console)
 
 
 def write_report(measurement: Measurement, directory: Path) -> tuple[Path, ...]:
@@ -98,11 +74,7 @@ def as_json(measurement: Measurement) -> str:
 def as_markdown(measurement: Measurement) -> str:
     """Give the tables and the circumstances as Markdown."""
     parts = ["# The path, measured", _sentences(measurement)]
-    for grid in grids(measurement):
-        rule = ["---"] * grid.words + ["---:"] * (len(grid.headings) - grid.words)
-        lines = [_line(grid.headings), _line(rule)]
-        lines += [_line(row) for row in grid.rows]
-        parts.append(f"## {grid.title}\n\n" + "\n".join(lines))
+    parts += map(grid_as_markdown, grids(measurement))
     return "\n\n".join(parts) + "\n"
 
 
@@ -115,10 +87,6 @@ def _sentences(measurement: Measurement) -> str:
         "ratios are medians of the rounds' ratios. Client, broker and server shared the machine.\n\n"
         f"Machine: {facts}."
     )
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def _figures(measurement: Measurement, callers: str) -> Grid:

@@ -26,9 +26,9 @@ app.command()(broker.broker)
 app.command()(worker.worker)
 app.command()(replay.replay)
 app.command()(infer.infer)
-app.command()(bench.bench)
 app.add_typer(models.app, name="models")
 app.add_typer(bag.app, name="bag")
+app.add_typer(bench.app, name="bench")
 
 
 @app.callback(invoke_without_command=True)

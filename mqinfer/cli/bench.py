@@ -1,30 +1,63 @@
-"""`mqinfer bench`."""
+"""`mqinfer bench`: the path, unless another measurement is named."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from mqinfer.bench import PathOptions, run
+from mqinfer.bench import BatchingOptions, PathOptions, run, run_batching
 from mqinfer.bench.workloads import WORKLOADS
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["bench"]
+__all__ = ["app"]
 
-_DEFAULTS = PathOptions()
+_PATH = PathOptions()
+_BATCHING = BatchingOptions()
+
+Output = Annotated[Path | None, typer.Option(help="Folder for the figures as JSON and the tables as Markdown.")]
 
 
-def bench(
-    rounds: Annotated[int, typer.Option(help="Turns of each contestant.", min=1)] = _DEFAULTS.rounds,
-    seconds: Annotated[float, typer.Option(help="Length of each turn.", min=0.1)] = _DEFAULTS.seconds,
-    callers: Annotated[int, typer.Option(help="Requests at a time.", min=2)] = _DEFAULTS.callers,
+class _PathByDefault(TyperGroup):
+    """Takes `mqinfer bench --rounds 3` for `mqinfer bench path --rounds 3`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # a context of click's, which typer may bring along
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["path", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(help="Measurements that anyone can repeat; `path` where none is named.", cls=_PathByDefault)
+
+
+@app.command()
+def path(
+    rounds: Annotated[int, typer.Option(help="Turns of each contestant.", min=1)] = _PATH.rounds,
+    seconds: Annotated[float, typer.Option(help="Length of each turn.", min=0.1)] = _PATH.seconds,
+    callers: Annotated[int, typer.Option(help="Requests at a time.", min=2)] = _PATH.callers,
     workload: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(WORKLOADS)}; all by default.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for bench.json and bench.md.")] = None,
+    output: Output = None,
 ) -> None:
     """Measure the path against a bare gRPC server and a loop in the process, side by side in one run."""
     unknown = sorted(set(workload or ()) - set(WORKLOADS))
     if unknown:
         raise ConfigError(f"there is no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
     run(PathOptions(rounds, seconds, callers), workload or tuple(WORKLOADS), output=output)
+
+
+@app.command()
+def batching(
+    workload: Annotated[str, typer.Option(help="classifier, small or vae.")] = _BATCHING.workload,
+    rounds: Annotated[int, typer.Option(help="Turns of each setting at each load.", min=1)] = _BATCHING.rounds,
+    seconds: Annotated[float, typer.Option(help="Length of each turn.", min=0.1)] = _BATCHING.seconds,
+    callers: Annotated[list[int], typer.Option(help="Requests at a time; may be repeated.")] = _BATCHING.callers,  # type: ignore[assignment] # typer's way to several values
+    delay_us: Annotated[int, typer.Option(help="Delay of the fixed sizes, in microseconds.")] = _BATCHING.delay_us,
+    output: Output = None,
+) -> None:
+    """Measure batching: no batches, fixed sizes and the adaptive setting, in turns in one run through a broker."""
+    if workload not in WORKLOADS:
+        raise ConfigError(f"there is no workload {workload!r}; there are {', '.join(WORKLOADS)}")
+    options = BatchingOptions(workload, rounds, seconds, callers=tuple(callers), delay_us=delay_us)
+    run_batching(options, output=output)

@@ -10,12 +10,14 @@ import typer
 from mqinfer.cli.management import add_to
 from mqinfer.cli.optimize import optimize
 from mqinfer.cli.options import Verbose, set_up_logging
+from mqinfer.cli.profile import profile
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Model repository.", no_args_is_help=True)
 add_to(app)
 app.command()(optimize)
+app.command()(profile)
 
 
 @app.command()

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from mqinfer.cli.options import Verbose, set_up_logging
-from mqinfer.models.repository import ModelVersion, Repository
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def optimize(
         seconds=seconds,
         promote=promote,
     )
-    original = _original(repository, model, version)
+    original = Repository(repository).find(model, version)
     given = _samples(calibrate, topic, truth, samples, frames)
     console = Console(stderr=True, highlight=False)
     found = run(original, options, given, calibrate or str(samples), say=lambda line: console.print(line, markup=False))
@@ -73,17 +73,6 @@ def optimize(
         typer.echo(f"kept {each.folder}")
     if not found.kept:
         raise typer.Exit(1)
-
-
-def _original(repository: Path, model: str, version: int | None) -> ModelVersion:
-    scan = Repository(repository).scan()
-    found = [each for each in scan.models if each.name == model]
-    chosen = [each for each in found if (each.is_default if version is None else each.version == version)]
-    if not chosen:
-        reasons = [problem.reason for problem in scan.problems if problem.model == model]
-        there = ", ".join(f"version {each.version}" for each in found) or "; ".join(reasons) or "nothing of that name"
-        raise ConfigError(f"{repository}: no {model} version {version or ''} is served there, but {there}")
-    return chosen[0]
 
 
 def _samples(

@@ -13,12 +13,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from mqinfer.broker import make_link
 from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, Verbose, address, set_up_logging
+from mqinfer.cloud_worker.control_server import ControlServer
+from mqinfer.cloud_worker.management import Management
 from mqinfer.cloud_worker.options import WorkerOptions
 from mqinfer.cloud_worker.planning import plan
 from mqinfer.cloud_worker.process import ProcessSpec
 from mqinfer.cloud_worker.supervisor import Event, Supervisor
 from mqinfer.models.repository import Repository
+from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics
 
 __all__ = ["worker"]
@@ -38,13 +42,17 @@ def worker(
     name: Name = None,
     capacity: Annotated[int, typer.Option(help="Requests in hand a process; more are turned away.", min=1)] = 64,
     threads: Annotated[int, typer.Option(help="Threads a process that decode, run and encode.", min=1)] = 2,
+    load: Annotated[bool, typer.Option(help="Load models at the start; --no-load waits for orders.")] = True,
+    poll: Annotated[
+        float | None, typer.Option(help="Look for changes in the repository every so many seconds.", min=0.1)
+    ] = None,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
     verbose: Verbose = False,
 ) -> None:
-    """Serve the models of a repository, one process an instance, until Ctrl-C."""
+    """Serve the models of a repository, one process an instance, until Ctrl-C; `mqinfer models` manages them live."""
     set_up_logging(verbose=verbose)
     options = WorkerOptions(name or _host_name(), Topics(root), capacity=capacity, threads=threads)
     spec = ProcessSpec(
@@ -59,10 +67,26 @@ def worker(
     scan = Repository(repository)
     for problem in scan.problems():
         _console.print(f"[bold red]not served[/] {problem.model}: {problem.reason}", highlight=False, soft_wrap=True)
-    supervisor = Supervisor(plan(scan, spec, model or (), instances), on_event=_report)
+    if poll is not None and not load:
+        raise ConfigError("--no-load waits for orders, --poll loads what it finds: give one of the two")
+    begins_empty = not load or poll is not None  # the first look at the repository loads what it finds
+    specs = [] if begins_empty else plan(scan, spec, model or (), instances)
+    supervisor = Supervisor(specs, on_event=_report, may_idle=True)
+    control = ControlServer(
+        options,
+        lambda client, will, handler: make_link(spec.broker, client_id=client, will=will, on_connection=handler),
+        Management(spec, supervisor, instances),
+        poll=poll,
+        models=model or (),
+    )
     signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
     signal.signal(signal.SIGINT, lambda *_: supervisor.stop())
-    if not supervisor.run():
+    control.start()
+    try:
+        served = supervisor.run()
+    finally:
+        control.stop()
+    if not served and not begins_empty:
         raise typer.Exit(1)
 
 

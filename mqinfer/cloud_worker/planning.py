@@ -12,7 +12,7 @@ from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.errors import ModelNotFound
 from mqinfer.protocol.topics import check_name
 
-__all__ = ["Changes", "plan", "plan_versions", "reconcile"]
+__all__ = ["Changes", "is_same", "plan", "plan_versions", "reconcile"]
 
 
 def plan(
@@ -123,6 +123,12 @@ def reconcile(
             keep.append(like[1])
     drain = tuple(worker for _, worker in left)
     return Changes(tuple(_numbered(start, name, {*taken, *keep, *drain})), tuple(keep), drain)
+
+
+def is_same(one: Sequence[ProcessSpec], other: Sequence[ProcessSpec]) -> bool:
+    """Whether both want the same processes, whatever their names and order."""
+    changes = reconcile(one, other, "w")
+    return not changes.start and not changes.drain
 
 
 def _nameless(spec: ProcessSpec) -> ProcessSpec:

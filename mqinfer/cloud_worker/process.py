@@ -118,7 +118,8 @@ def _version_of(spec: ProcessSpec) -> tuple[ModelVersion, list[int]]:
 
 def run_process(spec: ProcessSpec, pipe: Connection) -> None:
     """Be the worker process."""
-    logging.basicConfig(level=spec.log_level, format="%(levelname)s %(name)s: %(message)s")
+    # The lines of all processes come out on one terminal: each says whose it is.
+    logging.basicConfig(level=spec.log_level, format=f"%(levelname)s {spec.model} %(name)s: %(message)s")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter
     stop = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides

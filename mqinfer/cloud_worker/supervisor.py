@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from mqinfer.broker.waker import Waker
 from mqinfer.cloud_worker.child import Child, Phase, ProcessView
 from mqinfer.cloud_worker.inquiry import Inquiry, ServerStatistics
-from mqinfer.cloud_worker.planning import reconcile
+from mqinfer.cloud_worker.planning import is_same, reconcile
 from mqinfer.cloud_worker.process import Order, ProcessSpec, Report
 from mqinfer.cloud_worker.rollout import Rollout, Step
 from mqinfer.protocol.errors import Cancelled, ModelNotLoadable, Superseded
@@ -221,7 +221,7 @@ class Supervisor:
     def _begin(self, model: str, specs: Sequence[ProcessSpec], name: str, future: Future[None]) -> None:
         for rollout in self._rollouts:
             if rollout.model == model and not rollout.switched:
-                if not reconcile(rollout.wanted, specs, name).start and len(rollout.wanted) == len(specs):
+                if is_same(rollout.wanted, specs):
                     rollout.futures.append(future)  # the same is under way
                     return
                 self._undo(rollout, Superseded(f"a later load or unload of model {model!r} took its place"))

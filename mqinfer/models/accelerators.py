@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mqinfer.models.tables import array, scalar, table, text
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.models.tables import array, mapping, scalar, table, text
 from mqinfer.protocol.types import Scalar
 
 __all__ = ["OPTIMIZATION", "Accelerator", "Accelerators"]
@@ -42,19 +41,13 @@ class Accelerators:
         return tuple(each.name for each in self.gpu + self.cpu)
 
 
-def _parameters(value: object, where: str) -> Mapping[str, Scalar]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where} = {value!r}: must be a table of names and values")
-    return {key: scalar(each, f"{where}.{key}") for key, each in value.items()}
-
-
 def _accelerators(
     gpu_execution_accelerator: tuple[Accelerator, ...] = (), cpu_execution_accelerator: tuple[Accelerator, ...] = ()
 ) -> Accelerators:
     return Accelerators(gpu_execution_accelerator, cpu_execution_accelerator)
 
 
-_LIST = array(table({"name": text, "parameters": _parameters}, Accelerator, required=("name",)))
+_LIST = array(table({"name": text, "parameters": mapping(scalar)}, Accelerator, required=("name",)))
 
 OPTIMIZATION = table(
     {

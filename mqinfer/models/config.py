@@ -190,7 +190,6 @@ class TensorConfig:
         data_type: Checked against the file where given.
         reshape: The shape that the model has in place of `dims`, as many elements; None: the same.
         layout: Triton's `format` of a picture.
-        optional: Whether a request may leave the input out.
         label_filename: Of a classification: a file in the model's folder, one class a line.
     """
 
@@ -199,7 +198,6 @@ class TensorConfig:
     data_type: Datatype | None = None
     reshape: tuple[int, ...] | None = None
     layout: Layout | None = None
-    optional: bool = False
     label_filename: str | None = None
 
     @property
@@ -242,7 +240,6 @@ class ModelConfig:
         input: Shapes of inputs that the file leaves open.
         output: For a frozen graph: the nodes to give back. Otherwise shapes.
         optimization: Accelerators of the engine.
-        response_cache: Whether equal requests may share an answer.
         ensemble_scheduling: The steps of an ensemble; empty: this is a model by itself.
         image: How a picture becomes an input; None: discovered.
         classes: Of the mask or the classifier, in the order of their numbers.
@@ -262,7 +259,6 @@ class ModelConfig:
     input: tuple[TensorConfig, ...] = ()
     output: tuple[TensorConfig, ...] = ()
     optimization: Accelerators = field(default_factory=Accelerators)
-    response_cache: bool = False
     ensemble_scheduling: tuple[EnsembleStep, ...] = ()
     image: ImageContract | None = None
     classes: tuple[ClassInfo, ...] = ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from mqinfer.models.accelerators import OPTIMIZATION
@@ -141,12 +142,11 @@ _TENSOR = table(
         "data_type": _triton_datatype,
         "reshape": table({"shape": array(integer(-1))}, lambda shape=(): shape),
         "format": _layout,
-        "optional": flag,
         "label_filename": text,
     },
     _tensor,
     required=("name",),
-    ignored=("is_shape_tensor", "allow_ragged_batch", "is_non_linear_format_io"),
+    ignored=("optional", "is_shape_tensor", "allow_ragged_batch", "is_non_linear_format_io"),
 )
 _QUEUE_POLICY = table(
     {
@@ -226,7 +226,6 @@ _MODEL: dict[str, Check] = {
     "input": array(_TENSOR),
     "output": array(_TENSOR),
     "optimization": OPTIMIZATION,
-    "response_cache": table({"enable": flag}, lambda enable=False: enable),
     "ensemble_scheduling": table({"step": array(_STEP)}, lambda step: step, required=("step",)),
     "image": table(_IMAGE, _image),
     "classes": _classes,
@@ -242,7 +241,14 @@ def _layer(*, platform: str | None = None, **given: object) -> Layer:
 _DESCRIPTION = table(
     _MODEL,
     _layer,
-    ignored=("model_transaction_policy", "sequence_batching", "cc_model_filenames", "metric_tags", "model_operations"),
+    ignored=(
+        "model_transaction_policy",
+        "sequence_batching",
+        "response_cache",
+        "cc_model_filenames",
+        "metric_tags",
+        "model_operations",
+    ),
 )
 
 
@@ -271,7 +277,20 @@ def combine(layers: Iterable[Layer]) -> ModelConfig:
     whole: dict[str, object] = {}
     for layer in layers:
         whole |= layer
-    return ModelConfig(**whole)  # type: ignore[arg-type] # each value was converted by its check
+    config = ModelConfig(**whole)  # type: ignore[arg-type] # each value was converted by its check
+    return config if config.image else replace(config, image=_image_by_format(config))
+
+
+def _image_by_format(config: ModelConfig) -> ImageContract | None:
+    """Make an image contract of Triton's `format`, where one input has it and its channels tell the colour."""
+    pictures = [each for each in config.input if each.layout and each.dims and len(each.dims) >= 3]
+    if len(pictures) != 1 or pictures[0].layout is None or pictures[0].dims is None:
+        return None
+    channels = pictures[0].dims[-1 if pictures[0].layout is Layout.NHWC else -3]
+    colours = {1: ColourOrder.MONO, 3: ColourOrder.RGB}
+    if channels not in colours:
+        return None
+    return ImageContract(pictures[0].name, colour=colours[channels], layout=pictures[0].layout)
 
 
 def _check_image(layer: Layer, path: Path) -> None:

@@ -49,7 +49,9 @@ class DeviceWish:
         if self.gpu is False or (self.gpu is None and self.index >= gpus):
             return "cpu"
         if self.index >= gpus:
-            log.warning("%s offers %d GPUs, cuda:%d was asked for: running on the CPU", engine, gpus, self.index)
+            log.warning(
+                "asked for, but not to be had: cuda:%d (%s offers %d GPUs): running on cpu", self.index, engine, gpus
+            )
             return "cpu"
         return f"cuda:{self.index}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -17,10 +18,13 @@ from mqinfer.models.model_file import check_model_files
 from mqinfer.models.onnx_file import check_external_data
 from mqinfer.models.postprocess.stage import with_postprocessing
 from mqinfer.models.repository import ModelVersion
+from mqinfer.models.reshape import reshaped
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["LoadedModel", "load_model", "load_options"]
+
+log = logging.getLogger("mqinfer.models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,22 @@ def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedMo
         check_external_data(model.path)
     load = choose_loader(model.path, model.config.backend)
     backend = load(model.path, load_options(model.config, device))
+    _tell_of_accelerators(model, backend.engine)
     with ExitStack() as unless_complete:
         unless_complete.callback(backend.close)
-        finished = with_postprocessing(backend, model.config.segmentation, model.config.detection)
+        finished = with_postprocessing(
+            reshaped(backend, model.config), model.config.segmentation, model.config.detection
+        )
         loaded = LoadedModel(finished, make_card(model, finished, versions), model.config)
         unless_complete.pop_all()
     return loaded
+
+
+def _tell_of_accelerators(model: ModelVersion, engine: str) -> None:
+    """Say so where some are asked for of an engine that has none; ONNX Runtime itself says which it lacks."""
+    names = model.config.optimization.names
+    if names and not engine.startswith("onnxruntime"):
+        log.warning("model %s: %s has no execution accelerators: left out: %s", model.name, engine, ", ".join(names))
 
 
 def _load_ensemble(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedModel:

@@ -90,10 +90,10 @@ def _entries(content: mmap.mmap) -> Iterator[tuple[int, int]]:
         followed = _FOLLOWED[kind]
         for number, first, last in _fields(content, start, end):
             left -= 1
+            if left < 0:
+                raise _DamagedError(f"more than {_MOST_FIELDS} fields")
             if number in followed and first >= 0:
                 waiting.append((followed[number], first, last))
-        if left < 0:
-            raise _DamagedError(f"more than {_MOST_FIELDS} fields")
 
 
 def _entry(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[bytes, list[bytes]]]:

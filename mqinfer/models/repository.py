@@ -112,6 +112,23 @@ class Repository:
         """List the folders that can't be served."""
         return self.scan().problems
 
+    def find(self, name: str, version: int | None = None) -> ModelVersion:
+        """Find one version, also one that the model's policy does not serve.
+
+        Args:
+            name: Of the model.
+            version: None: the one that answers requests which name none.
+
+        Raises:
+            BadTopic: It is no name for a model.
+            ConfigError: A configuration file is wrong.
+            ModelNotLoadable: It is not there.
+        """
+        try:
+            return self._find(name, version, ())
+        except ModelNotLoadable as error:
+            raise ModelNotLoadable(f"{self._path / name}: {error}") from error
+
     def scan(self) -> Scan:
         """Look at every folder that is not hidden."""
         models: list[ModelVersion] = []
@@ -182,10 +199,13 @@ class Repository:
     def _part(self, step: EnsembleStep, above: tuple[str, ...]) -> ModelVersion:
         if step.model_name in above:
             raise ModelNotLoadable(f"an ensemble within itself: {' -> '.join((*above, step.model_name))}")
-        if not (self._path / check_name("model", step.model_name)).is_dir():
+        return self._find(step.model_name, None if step.model_version == -1 else step.model_version, above)
+
+    def _find(self, name: str, version: int | None, above: tuple[str, ...]) -> ModelVersion:
+        if not (self._path / check_name("model", name)).is_dir():
             raise ModelNotLoadable("there is no such model in the repository")
-        folder = self._open(step.model_name)
-        number = folder.chosen[-1] if step.model_version == -1 else step.model_version
+        folder = self._open(name)
+        number = folder.chosen[-1] if version is None else version
         if number not in folder.numbered:
             raise ModelNotLoadable(f"there is no version {number} of it; it has {sorted(folder.numbered)}")
         return self._version(folder, number, above)

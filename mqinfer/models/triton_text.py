@@ -33,9 +33,8 @@ _MESSAGES = {
     "ModelConfig": "string name, string platform, string backend, int64 max_batch_size, Tensor* input, Tensor* output, "
     "VersionPolicy version_policy, DynamicBatching dynamic_batching, InstanceGroup* instance_group, "
     "string default_model_filename, Parameter* parameters, WarmUp* model_warmup, Optimization optimization, "
-    "ResponseCache response_cache, Ensemble ensemble_scheduling",
-    "Tensor": "string name, DataType data_type, int64* dims, Format format, Shape reshape, bool optional, "
-    "string label_filename",
+    "Ensemble ensemble_scheduling",
+    "Tensor": "string name, DataType data_type, int64* dims, Format format, Shape reshape, string label_filename",
     "Shape": "int64* shape",
     "VersionPolicy": "Latest latest, All all, Specific specific",
     "Latest": "int64 num_versions",
@@ -56,7 +55,6 @@ _MESSAGES = {
     "Optimization": "ExecutionAccelerators execution_accelerators",
     "ExecutionAccelerators": "Accelerator* gpu_execution_accelerator, Accelerator* cpu_execution_accelerator",
     "Accelerator": "string name, Name* parameters",
-    "ResponseCache": "bool enable",
     "Ensemble": "Step* step",
     "Step": "string model_name, int64 model_version, Name* input_map, Name* output_map",
     "Name": "string key, string value",

@@ -61,9 +61,10 @@ def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence
 
 def _run_sample(network: Backend, card: ModelCard, sample: WarmUpSample) -> None:
     inputs = sample_inputs(card, sample)
+    rows = next(iter(inputs.values())).shape[0] if card.max_batch_size else 1
     try:
         for _ in range(max(1, sample.count)):  # Triton: 0 means once
-            _check_batch(card, network.infer(inputs), sample.batch_size)
+            _check_batch(card, network.infer(inputs), rows)
     except ModelNotLoadable:
         raise
     except MqinferError as error:

@@ -1,6 +1,7 @@
 """The inputs of a warm-up sample: zeros, random numbers, or what lies in a file; Triton's `model_warmup.inputs`.
 
-One row is made, and repeated for the batch, as Triton does.
+One row is made, and repeated for the batch, as Triton does. Where `dims` are as many as the model has axes, the batch
+axis is one of them: so it is in Triton without `max_batch_size`.
 """
 
 from __future__ import annotations
@@ -36,10 +37,13 @@ def sample_inputs(card: ModelCard, sample: WarmUpSample) -> dict[str, Array]:
         raise ConfigError(f"{where}: names the inputs {sorted(sample.inputs)}, the model has {sorted(specs)}")
     if sample.batch_size > max(1, card.max_batch_size):
         raise ConfigError(f"{where}: batch_size = {sample.batch_size}: the model takes {max(1, card.max_batch_size)}")
-    rows = (sample.batch_size,) if card.max_batch_size else ()
+    inputs: dict[str, Array] = {}
     for name, each in sample.inputs.items():
+        batched = card.max_batch_size and len(each.dims) < len(specs[name].shape)
+        rows = (sample.batch_size,) if batched else ()
         _check(specs[name], each, (*rows, *each.dims), f"{where}: inputs.{name}")
-    return {name: _repeat(_row(name, each), rows) for name, each in sample.inputs.items()}
+        inputs[name] = _repeat(_row(name, each), rows)
+    return inputs
 
 
 def _check(spec: TensorSpec, each: WarmUpInput, shape: tuple[int, ...], where: str) -> None:

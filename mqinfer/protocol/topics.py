@@ -18,6 +18,7 @@ __all__ = [
     "Topics",
     "check_name",
     "check_version",
+    "may_answer",
     "may_reply",
 ]
 
@@ -27,6 +28,7 @@ CONTROL = "control"
 EVERY_SERVER = "all"
 """Stands for a server's name where each is meant, so none may be called so."""
 
+_RESERVED = {"model": CONTROL}
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _NAME_RULE = "1 to 64 lower-case letters, digits, '_', '.' or '-', beginning with a letter or digit"
 _REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -91,8 +93,10 @@ def check_name(kind: str, name: str) -> str:
         name: To be checked.
 
     Raises:
-        BadTopic: It does not follow `[a-z0-9][a-z0-9_.-]{0,63}`.
+        BadTopic: It does not follow `[a-z0-9][a-z0-9_.-]{0,63}`, or is reserved.
     """
+    if _RESERVED.get(kind) == name:
+        raise BadTopic(f"{kind} {name!r} can't be: the name stands for something else in topics; take another one")
     return _check(_NAME, _NAME_RULE, kind, name)
 
 
@@ -191,6 +195,14 @@ class Topics:
         """Filter for all orders to a server; its state lies there too."""
         return f"{_control(self.root, server)}/+/#"
 
+    def control_result(self, client: str, request: str) -> str:
+        """Name the topic of a server's reply."""
+        return f"{self.root}/results/{CONTROL}/{check_name('client', client)}/{_check_request(request)}"
+
+    def control_results(self, client: str) -> str:
+        """Filter for all servers' replies to one client."""
+        return f"{self.root}/results/{CONTROL}/{check_name('client', client)}/+"
+
     def control_state(self, server: str) -> str:
         """Name the topic of a server's state (retained, and its will)."""
         return f"{_control(self.root, server)}/state"
@@ -260,6 +272,12 @@ def may_reply(topics: Topics, response_topic: str, model: str, client: str) -> b
         own = _results(topics.root, model, client)
     except BadTopic:
         return False
+    return response_topic.startswith(own) and _REQUEST.fullmatch(response_topic, len(own)) is not None
+
+
+def may_answer(topics: Topics, response_topic: str, client: str) -> bool:
+    """Whether a server may answer there: only below `{root}/results/control/{client}/`; otherwise as `may_reply`."""
+    own = topics.control_results(client).removesuffix("+")
     return response_topic.startswith(own) and _REQUEST.fullmatch(response_topic, len(own)) is not None
 
 

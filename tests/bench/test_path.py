@@ -11,9 +11,9 @@ from rich.console import Console
 from mqinfer.bench import run
 from mqinfer.bench.contestants.contestant import Stopwatch
 from mqinfer.bench.cpu import CpuMeter, seconds_of
-from mqinfer.bench.models import build_models
 from mqinfer.bench.path import PathOptions
-from mqinfer.bench.workloads import Workload, fixed_shape, load_workloads
+from mqinfer.bench.workloads import WORKLOADS, Workload, fixed_shape, load_workloads
+from mqinfer.models.zoo import build
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Timings
 
@@ -24,7 +24,7 @@ ROLES = {"direct": {"client"}, "bare grpc.aio": {"client", "server"}, "mqinfer":
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the bench's models."""
     folder = tmp_path_factory.mktemp("models")
-    build_models(folder)
+    build(folder, list(WORKLOADS.values()))
     return folder
 
 
@@ -63,17 +63,10 @@ def test_models_take_and_give_what_the_targets_speak_of(repository: Path) -> Non
         "small": ("float32", (1, 16), (1, 16)),
         "frame": ("uint8", (1, 608, 968, 3), (1, 608, 968)),
         "classifier": ("float32", (1, 3, 224, 224), (1, 1000)),
-        "vae": ("float32", (1, 3, 100), (1, 3, 100)),
+        "vae": ("float32", (1, 100, 3), (1, 100, 3)),
     }
     for workload in load_workloads(repository):
         assert 0.01 < float(workload.expected.astype(np.float64).std()) < 1000
-
-
-def test_models_that_cannot_be_written_name_the_folder(tmp_path: Path) -> None:
-    """A file in the folder's place is one clear message."""
-    (tmp_path / "models").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot write .*small_16"):
-        build_models(tmp_path / "models", ["small_16"])
 
 
 def test_unknown_or_missing_workloads_are_refused(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_no_file_means_read_it_from_the_model(tmp_path: Path) -> None:
         ("[image]\nmean = []", ["image.mean = []"]),
         ("[[classes]]\nname = 'a'\ncolour = [1, 2]", ["classes[0].colour = [1, 2]", "three numbers"]),
         ("[[classes]]\ncolour = [1, 2, 3]", ["classes[0]", "'name' is missing"]),
-        ("response_cache = {enable = 1}", ["response_cache.enable = 1", "true or false"]),
+        ("dynamic_batching = {preserve_ordering = 1}", ["preserve_ordering = 1", "true or false"]),
         ("[dynamic_batching.priority_queue_policy.high]", ["priority_queue_policy = 'high'", "at least 1"]),
         ("[[ensemble_scheduling.step]]\nmodel_name = 'a'", ["step[0]", "'input_map' is missing"]),
         ("[parameters]\na = [1]", ["parameters.a = [1]"]),

@@ -17,6 +17,8 @@ from mqinfer.models.backends.onnx_binding import run_bound
 from mqinfer.models.backends.onnx_providers import Attempt, attempts, describe_nodes
 from mqinfer.models.device import parse_device
 from mqinfer.models.load_options import LoadOptions
+from mqinfer.models.loading import load_model
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 
 WriteOnnx = Callable[..., Path]
@@ -124,6 +126,12 @@ def test_parameters_that_are_refused(accelerator: Accelerator, told: str) -> Non
         attempts(options("cpu", Accelerators(cpu=(Accelerator("openvino", {"device_type": "GPU"}),))), [])
 
 
+def test_devices_of_openvino() -> None:
+    """OpenVINO's own names are for OpenVINO's own back end."""
+    with pytest.raises(ConfigError, match=r'AUTO:GPU,CPU.*backend = "openvino"'):
+        attempts(options("AUTO:GPU,CPU"), [CPU])
+
+
 def test_optimization_is_checked() -> None:
     """An accelerator without a name, or an unknown key, is refused with its place."""
     with pytest.raises(ConfigError, match=r"gpu_execution_accelerator\[0\].*'name' is missing"):
@@ -175,6 +183,17 @@ def test_nothing_asked_for_nothing_said(
     with caplog.at_level(logging.INFO, "mqinfer.models"):
         load(write_onnx(tmp_path / "model.onnx"), options("cpu"))
     assert caplog.messages == []
+
+
+def test_other_engines_have_no_accelerators(write_echo: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
+    """Where a model asks for some all the same, one line says that they are left out, and it is served."""
+    config = '[optimization.execution_accelerators]\ngpu_execution_accelerator = [{ name = "tensorrt" }]\n'
+    (version,) = Repository(write_echo("echo", config=config)).models()
+    with caplog.at_level(logging.WARNING, "mqinfer.models"):
+        assert load_model(version).card.device == "cpu"
+    (line,) = caplog.messages
+    assert line.startswith("model echo: ")
+    assert line.endswith("has no execution accelerators: left out: tensorrt")
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)])

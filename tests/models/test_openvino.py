@@ -243,6 +243,17 @@ def test_properties(parameters: dict[str, Any], expected: dict[str, Any]) -> Non
     assert {name: given.get(name) for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("device", "cpu"), [("CPU", None), ("AUTO:GPU,CPU", {"ENABLE_CPU_PINNING": False, "INFERENCE_NUM_THREADS": 2})]
+)
+def test_properties_of_the_cpu(device: str, cpu: dict[str, Any] | None) -> None:
+    """Processes do not all pin themselves to the same cores; plug-ins hand the CPU's properties to it alone."""
+    given = properties(LoadOptions(threads=2), device)
+    assert given.get("DEVICE_PROPERTIES") == (cpu and {"CPU": cpu})
+    assert given.get("ENABLE_CPU_PINNING") is (None if cpu else False)
+    assert "INFERENCE_NUM_THREADS" not in properties(LoadOptions(), "GPU.0")
+
+
 @pytest.mark.parametrize("wrong", [{"NUM_STREAM": "2"}, {"precision": "int3"}, {"CPU_EXTENSION_PATH": "/x.so"}])
 def test_parameters_that_there_are_not(wrong: dict[str, Any]) -> None:
     """A misspelt name is no setting, and no library is loaded because a model's configuration names it."""

@@ -90,6 +90,14 @@ def test_a_model_that_writes_to_its_input(write: WriteModule) -> None:
     assert array.tolist() == [1, 1]
 
 
+def test_a_model_that_changes_itself(torch: Any, write: WriteModule) -> None:
+    """What a module keeps between runs is no constant."""
+    forward = "def forward(self, x):\n    self.count = self.count + 1\n    return self.count + x.sum() * 0"
+    backend = loaded(write(forward, count=torch.zeros(())), inputs={"x": Stated((-1,))})
+    first, second = (backend.infer({"x": np.zeros(1, np.float32)})["OUTPUT__0"].item() for _ in range(2))
+    assert second == first + 1
+
+
 def test_what_is_discovered(torch: Any, write: WriteModule) -> None:
     """Names of arguments, open axes of outputs, the engine; arguments with a default are left alone."""
     path = write(LINEAR, linear=torch.nn.Linear(3, 5))

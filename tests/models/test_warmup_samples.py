@@ -53,6 +53,14 @@ def test_one_row_is_repeated_for_the_batch(tmp_path: Path) -> None:
     assert made["s"].tolist() == [[b"car"]] * 3
 
 
+def test_dims_may_hold_the_batch_axis() -> None:
+    """As in a Triton configuration without `max_batch_size`, whose batch axis is discovered here."""
+    specs = (TensorSpec("x", Datatype.FP32, (-1, 2)),)
+    backend = Recording(specs)
+    warm_up(backend, card(*specs), 0, [WarmUpSample({"x": WarmUpInput(Datatype.FP32, (3, 2))})])
+    assert [np.shape(seen["x"]) for seen in backend.seen] == [(3, 2)]
+
+
 @pytest.mark.parametrize("datatype", NUMBERS)
 def test_random_numbers_of_every_datatype(datatype: Datatype) -> None:
     """Floats are from 0 to 1 and whole numbers from all over their range; each start has the same."""
@@ -80,7 +88,7 @@ def test_strings_are_never_random() -> None:
         (WarmUpSample({"x": X}, name="a"), r"model_warmup 'a': names the inputs \['x'\], the model has \['s', 'x'\]"),
         (WarmUpSample({"x": X, "s": S}, batch_size=5), "batch_size = 5: the model takes 4"),
         (WarmUpSample({"x": WarmUpInput(Datatype.FP64, (2,)), "s": S}), "data_type FP64, the model has FP32"),
-        (WarmUpSample({"x": WarmUpInput(Datatype.FP32, (1, 2)), "s": S}), "leave the batch axis out"),
+        (WarmUpSample({"x": WarmUpInput(Datatype.FP32, (1, 1, 2)), "s": S}), "leave the batch axis out"),
         (WarmUpSample({"x": WarmUpInput(Datatype.FP32, (3,)), "s": S}), r"the model has \[-1, 2\]"),
     ],
 )

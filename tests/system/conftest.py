@@ -5,17 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 from rich.console import Console
 
+from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.connection import connect, random_name
+from mqinfer.client.control import ControlClient
 from mqinfer.client.requester import RequesterConfig
+from mqinfer.cloud_worker.control_server import ControlServer
+from mqinfer.cloud_worker.management import Management
 from mqinfer.cloud_worker.options import WorkerOptions
 from mqinfer.cloud_worker.planning import plan
 from mqinfer.cloud_worker.process import ProcessSpec, serve
+from mqinfer.cloud_worker.supervisor import Event, Supervisor
 from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
 from mqinfer.models.repository import Repository
@@ -49,6 +56,49 @@ def serving(broker_url: str, unique: Callable[[str], str]) -> Iterator[Serve]:
             return topics
 
         yield serve_all
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A supervisor with its connection, as `mqinfer worker` makes them, and an operator's client."""
+
+    name: str
+    topics: Topics
+    supervisor: Supervisor
+    control: ControlClient
+    events: SimpleQueue[Event]
+
+
+@pytest.fixture
+def managed(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable[..., Server]]:
+    """Start servers on the session's Mosquitto: `managed(repository, topics, load=False, poll=1.0)`."""
+    with ExitStack() as stack:
+
+        def start(
+            repository: Path, topics: Topics | None = None, *, load: bool = True, poll: float | None = None
+        ) -> Server:
+            topics = topics or Topics(unique("test"))
+            address = BrokerAddress.parse(broker_url)
+            template = ProcessSpec(repository, "", 0, address, WorkerOptions(unique("server"), topics), device="cpu")
+            events: SimpleQueue[Event] = SimpleQueue()
+            specs = plan(Repository(repository), template) if load else []
+            supervisor = Supervisor(specs, events.put, may_idle=True)
+            server = ControlServer(
+                template.options,
+                lambda name, will, handler: make_link(address, client_id=name, will=will, on_connection=handler),
+                Management(template, supervisor),
+                poll=poll,
+            )
+            server.start()
+            stack.callback(server.stop)
+            thread = threading.Thread(target=supervisor.run, name="supervisor")
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(supervisor.stop)
+            control = stack.enter_context(ControlClient(address, root=topics.root))
+            return Server(template.options.name, topics, supervisor, control, events)
+
+        yield start
 
 
 @pytest.fixture

@@ -7,13 +7,16 @@ Times are `{sec, nsec}`, bytes are base64.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from mqinfer.edge_agent.sinks.outputs import Mask
 
-__all__ = ["SCHEMAS", "compressed_image", "image_annotations", "raw_image", "time"]
+__all__ = ["SCHEMAS", "Box", "compressed_image", "image_annotations", "raw_image", "time"]
 
 JsonObject = dict[str, object]
+_LINE_LOOP = 2
+"""Of `foxglove.PointsAnnotation`'s types: a closed line."""
 
 
 def _object(**properties: object) -> JsonObject:
@@ -34,6 +37,7 @@ _COLOUR = _object(r=_NUMBER, g=_NUMBER, b=_NUMBER, a=_NUMBER)
 _TEXT = _object(
     timestamp=_TIME, position=_POINT, text=_STRING, font_size=_NUMBER, text_color=_COLOUR, background_color=_COLOUR
 )
+_LINES = _object(timestamp=_TIME, type=_COUNT, points=_list(_POINT), outline_color=_COLOUR, thickness=_NUMBER)
 
 SCHEMAS: Mapping[str, JsonObject] = {
     "foxglove.CompressedImage": _object(timestamp=_TIME, frame_id=_STRING, data=_BYTES, format=_STRING),
@@ -43,7 +47,7 @@ SCHEMAS: Mapping[str, JsonObject] = {
     "foxglove.ImageAnnotations": _object(
         timestamp=_TIME,
         circles=_list({"type": "object"}),
-        points=_list({"type": "object"}),
+        points=_list(_LINES),
         texts=_list(_TEXT),
         metadata=_list(_object(key=_STRING, value=_STRING)),
     ),
@@ -81,16 +85,48 @@ def raw_image(capture_time_ns: int, frame_id: str, mask: Mask) -> JsonObject:
     }
 
 
-def image_annotations(capture_time_ns: int, text: str, metadata: Mapping[str, str]) -> JsonObject:
-    """Make a `foxglove.ImageAnnotations` with one line of text in the top left corner, and key-value pairs."""
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box to draw: left, top, right, bottom in pixels, its text, and its RGB colour of 0 to 255."""
+
+    sides: tuple[float, float, float, float]
+    text: str
+    colour: tuple[int, int, int]
+
+
+def image_annotations(
+    capture_time_ns: int, text: str, metadata: Mapping[str, str], boxes: Sequence[Box] = ()
+) -> JsonObject:
+    """Make a `foxglove.ImageAnnotations`: a line of text in the top left corner, key-value pairs, boxes with labels."""
     stamp = time(capture_time_ns)
-    label = {
+    return {
         "timestamp": stamp,
-        "position": {"x": 8, "y": 24},
+        "circles": [],
+        "points": [_outline(stamp, box) for box in boxes],
+        "texts": [_text(stamp, (8, 24), text, 16), *(_text(stamp, box.sides[:2], box.text, 12) for box in boxes)],
+        "metadata": [{"key": key, "value": value} for key, value in metadata.items()],
+    }
+
+
+def _outline(stamp: JsonObject, box: Box) -> JsonObject:
+    left, top, right, bottom = box.sides
+    red, green, blue = (part / 255 for part in box.colour)
+    return {
+        "timestamp": stamp,
+        "type": _LINE_LOOP,
+        "points": [{"x": x, "y": y} for x, y in ((left, top), (right, top), (right, bottom), (left, bottom))],
+        "outline_color": {"r": red, "g": green, "b": blue, "a": 1},
+        "thickness": 2,
+    }
+
+
+def _text(stamp: JsonObject, position: Sequence[float], text: str, size: int) -> JsonObject:
+    """Put a text where its lower left corner is to be."""
+    return {
+        "timestamp": stamp,
+        "position": {"x": position[0], "y": position[1]},
         "text": text,
-        "font_size": 16,
+        "font_size": size,
         "text_color": {"r": 1, "g": 1, "b": 1, "a": 1},
         "background_color": {"r": 0, "g": 0, "b": 0, "a": 0.6},
     }
-    pairs = [{"key": key, "value": value} for key, value in metadata.items()]
-    return {"timestamp": stamp, "circles": [], "points": [], "texts": [label], "metadata": pairs}

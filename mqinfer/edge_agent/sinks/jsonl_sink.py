@@ -9,7 +9,8 @@ from pathlib import Path
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.sinks.outputs import describe_outputs
+from mqinfer.edge_agent.sinks.detections import DetectedBox, in_frame
+from mqinfer.edge_agent.sinks.outputs import class_name, describe_outputs
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.sinks.writing import writing
 from mqinfer.protocol.card import ClassInfo
@@ -34,14 +35,15 @@ class JsonlSink:
         with writing(self._path):
             self._file = self._path.open("w", encoding="utf-8", buffering=1)
 
-    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:  # noqa: ARG002 - the contract's
+    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
         """Append a line.
 
         Raises:
             ConfigError: The file can't be written.
         """
         with writing(self._path):
-            self._file.write(json.dumps(describe_result(frame, result, self._classes), allow_nan=False) + "\n")
+            described = describe_result(frame, picture, result, self._classes)
+            self._file.write(json.dumps(described, allow_nan=False) + "\n")
 
     def close(self) -> tuple[Path, ...]:
         """Finish the file and name it.
@@ -54,11 +56,14 @@ class JsonlSink:
         return (self._path,)
 
 
-def describe_result(frame: Frame, result: InferResult, classes: Sequence[ClassInfo]) -> dict[str, object]:
-    """Put one result into one JSON object; times are nanoseconds.
+def describe_result(
+    frame: Frame, picture: Picture, result: InferResult, classes: Sequence[ClassInfo]
+) -> dict[str, object]:
+    """Put one result into one JSON object; times are nanoseconds, boxes are in pixels of the frame as it was recorded.
 
     Args:
         frame: As it was read.
+        picture: What the model saw.
         result: The outcome.
         classes: Of the model's card.
     """
@@ -79,5 +84,21 @@ def describe_result(frame: Frame, result: InferResult, classes: Sequence[ClassIn
         "bytes_sent": result.bytes_sent,
         "timings": asdict(result.timings),
         "outputs": describe_outputs(result.outputs, classes),
+        **_detections(in_frame(frame, picture, result), classes),
         "error": None if result.error is None else {"code": result.error.code, "message": result.error.message},
+    }
+
+
+def _detections(boxes: Sequence[DetectedBox], classes: Sequence[ClassInfo]) -> dict[str, object]:
+    if not boxes:
+        return {}
+    return {
+        "detections": [
+            {
+                "class": None if each.number is None else class_name(each.number, classes),
+                "score": round(each.score, 6),
+                "box": [round(side, 2) for side in each.box],
+            }
+            for each in boxes
+        ]
     }

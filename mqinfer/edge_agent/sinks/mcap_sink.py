@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.sinks import foxglove
+from mqinfer.edge_agent.sinks.detections import DetectedBox, in_frame, label
 from mqinfer.edge_agent.sinks.encode import encode_picture
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result
 from mqinfer.edge_agent.sinks.outputs import Mask, find_mask
-from mqinfer.edge_agent.sinks.overlay import colour_mask, draw_overlay
+from mqinfer.edge_agent.sinks.overlay import colour_mask, draw_overlay, palette
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.sinks.words import caption
 from mqinfer.edge_agent.sinks.writing import writing
@@ -31,7 +33,8 @@ class McapSink:
 
     Topics of each stream:
 
-    - `<source>/mqinfer/annotations`: `foxglove.ImageAnnotations`, whatever the outcome;
+    - `<source>/mqinfer/annotations`: `foxglove.ImageAnnotations`, whatever the outcome: the caption, and boxes in
+      pixels of the recorded frame, so that they lie right on the recording's own topic;
     - `<source>/mqinfer/result`: `mqinfer.Result`, whatever the outcome;
     - `<source>/mqinfer/mask`: `foxglove.CompressedImage`, PNG, each class in its colour;
     - `<source>/mqinfer/classes`: `foxglove.RawImage`, mono8, the class numbers;
@@ -53,6 +56,7 @@ class McapSink:
             raise MissingExtra.of("mcap", "edge") from error
         self._path = directory / "results.mcap"
         self._classes = card.classes
+        self._colours = palette(card.classes).tolist()
         self._schemas: dict[str, int] = {}
         self._channels: dict[str, int] = {}
         with writing(self._path):
@@ -70,9 +74,10 @@ class McapSink:
             MissingExtra: There is a mask to draw, and OpenCV is not installed.
         """
         metadata = {"id": result.id, "outcome": result.outcome.value, "worker": result.worker, "stage": result.stage}
-        note = foxglove.image_annotations(frame.capture_time_ns, caption(frame, result), metadata)
+        boxes = self._boxes(in_frame(frame, picture, result))
+        note = foxglove.image_annotations(frame.capture_time_ns, caption(frame, result), metadata, boxes)
         self._add(frame, "annotations", "foxglove.ImageAnnotations", note)
-        self._add(frame, "result", RESULT_SCHEMA, describe_result(frame, result, self._classes))
+        self._add(frame, "result", RESULT_SCHEMA, describe_result(frame, picture, result, self._classes))
         found = find_mask(result.outputs) if result.outcome is Outcome.OK else None
         if found:
             self._add_mask(frame, picture, found[1])
@@ -86,6 +91,12 @@ class McapSink:
         with writing(self._path), self._file:
             self._mcap.finish()
         return (self._path,)
+
+    def _boxes(self, found: Sequence[DetectedBox]) -> list[foxglove.Box]:
+        return [
+            foxglove.Box(each.box, label(each, self._classes), tuple(self._colours[(each.number or 0) % 256]))
+            for each in found
+        ]
 
     def _add_mask(self, frame: Frame, picture: Picture, mask: Mask) -> None:
         stamp, frame_id = frame.capture_time_ns, frame.frame_id

@@ -42,7 +42,7 @@ def find_mask(outputs: Mapping[str, Array]) -> tuple[str, Mask] | None:
 
 def class_name(number: int, classes: Sequence[ClassInfo]) -> str:
     """Name a class; a number that the model's card doesn't list is its own name."""
-    return classes[number].name if number < len(classes) else str(number)
+    return classes[number].name if 0 <= number < len(classes) else str(number)
 
 
 def class_shares(mask: Mask, classes: Sequence[ClassInfo]) -> dict[str, float]:

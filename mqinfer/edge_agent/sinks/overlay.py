@@ -1,4 +1,4 @@
-"""Drawing: class masks over pictures, with a legend and a caption below."""
+"""Drawing: class masks and boxes over pictures, with a legend and a caption below."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import numpy.typing as npt
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.opencv import opencv
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.sinks.detections import DetectedBox, find_boxes, label
 from mqinfer.edge_agent.sinks.outputs import Mask, find_mask
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.sinks.words import caption
 from mqinfer.protocol.card import ClassInfo
 
-__all__ = ["MINIMUM_WIDTH", "add_strip", "colour_mask", "draw_overlay", "draw_result", "palette"]
+__all__ = ["MINIMUM_WIDTH", "add_strip", "colour_mask", "draw_boxes", "draw_overlay", "draw_result", "palette"]
 
 MINIMUM_WIDTH = 640
 """In pixels: narrower pictures get a margin, so that the caption can be read."""
@@ -27,6 +28,10 @@ _LINE_HEIGHT = 22
 _MARGIN = 8
 _CHIP = 12
 _FONT_SCALE = 0.45
+_BRIGHT = 400
+"""Sum of a colour's three parts above which black can be read better on it than white."""
+_FAR = 1 << 14
+"""In pixels: OpenCV draws nothing right that begins or ends much farther away."""
 
 
 def palette(classes: Sequence[ClassInfo]) -> npt.NDArray[np.uint8]:
@@ -68,6 +73,34 @@ def draw_overlay(picture: Picture, mask: Mask, classes: Sequence[ClassInfo], alp
     return blended
 
 
+def draw_boxes(picture: Picture, boxes: Sequence[DetectedBox], classes: Sequence[ClassInfo]) -> Picture:
+    """Draw boxes with their labels, the best on top.
+
+    Args:
+        picture: RGB `[height, width, 3]`; it stays as it is.
+        boxes: In its pixels; what lies outside is cut off.
+        classes: Names and colours from the model's card.
+
+    Returns:
+        A new picture of the same size.
+    """
+    cv2 = opencv()
+    drawn = picture.copy()
+    colours = palette(classes)
+    for each in reversed(boxes):
+        left, top, right, bottom = (round(min(max(side, -_FAR), _FAR)) for side in each.box)
+        colour = colours[(each.number or 0) % 256].tolist()
+        cv2.rectangle(drawn, (left, top), (right - 1, bottom - 1), colour, 2)
+        text = label(each, classes)
+        baseline = top - 4 if top >= _LINE_HEIGHT else top + _LINE_HEIGHT - 6
+        width = _text_width(text)
+        x = max(0, min(left - 1, picture.shape[1] - width - 6))
+        cv2.rectangle(drawn, (x, baseline - 13), (x + width + 6, baseline + 4), colour, cv2.FILLED)
+        ink = (0, 0, 0) if sum(colour) > _BRIGHT else (255, 255, 255)
+        _put_text(drawn, text, x + 3, baseline, ink)
+    return drawn
+
+
 def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) -> Picture:
     """Put a picture above a dark strip with one line of text and a legend.
 
@@ -95,9 +128,10 @@ def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) ->
 
 
 def draw_result(frame: Frame, picture: Picture, result: InferResult, classes: Sequence[ClassInfo]) -> Picture:
-    """Draw one result: mask over picture where there is a mask, the legend, and a caption whatever the outcome."""
-    found = find_mask(result.outputs)
+    """Draw one result: mask and boxes over the picture, the legend, and a caption whatever the outcome."""
+    found, boxes = find_mask(result.outputs), find_boxes(result.outputs)
     shown = draw_overlay(picture, found[1], classes) if found else picture
+    shown = draw_boxes(shown, boxes, classes) if boxes else shown
     return add_strip(shown, caption(frame, result), classes)
 
 
@@ -129,6 +163,6 @@ def _fit(text: str, width: int) -> str:
     return text + "..."
 
 
-def _put_text(canvas: Picture, text: str, x: int, baseline: int) -> None:
+def _put_text(canvas: Picture, text: str, x: int, baseline: int, ink: tuple[int, int, int] = _INK) -> None:
     cv2 = opencv()
-    cv2.putText(canvas, text, (x, baseline), cv2.FONT_HERSHEY_SIMPLEX, _FONT_SCALE, _INK, 1, cv2.LINE_AA)
+    cv2.putText(canvas, text, (x, baseline), cv2.FONT_HERSHEY_SIMPLEX, _FONT_SCALE, ink, 1, cv2.LINE_AA)

@@ -79,9 +79,14 @@ def attempts(options: LoadOptions, available: Collection[str]) -> list[Attempt]:
         available: Names of the execution providers that this ONNX Runtime was built with.
 
     Raises:
-        ConfigError: A parameter that the accelerator doesn't have.
+        ConfigError: A parameter that the accelerator doesn't have, or a device of OpenVINO's own.
     """
     wish, wanted = options.device, options.accelerators
+    if wish.openvino:
+        raise ConfigError(
+            f"device {wish.openvino!r} is OpenVINO's: ONNX Runtime takes auto, cpu, cuda or cuda:N; "
+            'backend = "openvino" has OpenVINO read the ONNX file itself'
+        )
     # `--device cpu` is an order: what the file would like on a GPU then isn't missing.
     may_use_gpu = wish.gpu or (wish.gpu is None and (bool(wanted.gpu) or PROVIDERS["cuda"] in available))
     found = _on_gpu(options, wish.index) if may_use_gpu else []

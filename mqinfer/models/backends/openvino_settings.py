@@ -7,7 +7,8 @@ which are OpenVINO's properties (docs.openvino.ai, "Query device properties, con
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mqinfer.models.device import DeviceWish
 from mqinfer.models.load_options import LoadOptions
@@ -35,16 +36,20 @@ _PROPERTIES = frozenset(
         "SCHEDULING_CORE_TYPE",
     }
 )
+_OF_CPU = frozenset(
+    {"CPU_DENORMALS_OPTIMIZATION", "ENABLE_CPU_PINNING", "ENABLE_HYPER_THREADING", "INFERENCE_NUM_THREADS"}
+)
 _READ_ELSEWHERE = frozenset({"HINT_BF16", "TARGET_DEVICE"})
 _NOT_NEEDED = frozenset({"ENABLE_BATCH_PADDING", "RESHAPE_IO_LAYERS", "SKIP_OV_DYNAMIC_BATCHSIZE"})
 _PRECISIONS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 """An INT8 model says itself which of its layers are; the others run in f32."""
 
 
-def properties(options: LoadOptions, device: str) -> dict[str, Scalar]:
+def properties(options: LoadOptions, device: str) -> dict[str, Any]:
     """Give the properties to compile with: f32, one stream and the least latency unless `parameters` say otherwise.
 
-    OpenVINO itself would take bf16 where the CPU has it.
+    OpenVINO itself would take bf16 where the CPU has it, and pin its threads to the first cores: the same ones in every
+    process, of which a worker has one for each model.
 
     Args:
         options: Of the model.
@@ -53,18 +58,28 @@ def properties(options: LoadOptions, device: str) -> dict[str, Scalar]:
     Raises:
         ConfigError: A parameter in capitals that OpenVINO, or this back end, does not have.
     """
-    given = {name: value for name, value in options.parameters.items() if name.isupper()}
+    given = _given(options.parameters)
+    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": _precision(options)} | given
+    cpu: dict[str, Scalar] = {"ENABLE_CPU_PINNING": False}
+    if settings["PERFORMANCE_HINT"] != "THROUGHPUT":  # whose several streams share all cores
+        cpu["INFERENCE_NUM_THREADS"] = options.threads
+    cpu |= {name: settings.pop(name) for name in _OF_CPU & given.keys()}
+    plugin, _, listed = device.rpartition(":")
+    if plugin == "AUTO":
+        settings["ENABLE_STARTUP_FALLBACK"] = False  # else it begins on the CPU, and nobody learns when that ends
+    if "CPU" not in listed.split(","):
+        return settings
+    return settings | ({"DEVICE_PROPERTIES": {"CPU": cpu}} if plugin else cpu)
+
+
+def _given(parameters: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Take what is meant for OpenVINO: the names in capitals."""
+    given = {name: value for name, value in parameters.items() if name.isupper()}
     for name in given.keys() - _PROPERTIES - _READ_ELSEWHERE - _NOT_NEEDED:
         raise ConfigError(f"model.toml: parameters.{name}: for OpenVINO there are {', '.join(sorted(_PROPERTIES))}")
     if unused := sorted(given.keys() & _NOT_NEEDED):
         log.info("parameters.%s: not needed, shapes and batches of any size are taken as they come", unused[0])
-    throughput = given.get("PERFORMANCE_HINT") == "THROUGHPUT"  # several streams, which share all cores
-    basic: dict[str, Scalar] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": _precision(options)}
-    if not throughput:
-        basic["INFERENCE_NUM_THREADS"] = options.threads
-    if device.startswith("AUTO"):
-        basic["ENABLE_STARTUP_FALLBACK"] = False  # else it begins on the CPU, and nobody learns when that ends
-    return basic | {name: value for name, value in given.items() if name in _PROPERTIES}
+    return {name: value for name, value in given.items() if name in _PROPERTIES}
 
 
 def _precision(options: LoadOptions) -> str:

@@ -69,19 +69,20 @@ class KeptBoxes:
     def _candidates(self, outputs: Mapping[str, Array]) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
         """Give boxes [K, 4], scores [K] and classes [K], of the best class of each."""
         settings = self._settings
-        boxes = _one_picture(settings.boxes, outputs[settings.boxes])
+        boxes = _one_picture(settings.boxes, outputs[settings.boxes], 2)
         if settings.scores is None:
             joined = boxes.T if boxes.shape[0] < boxes.shape[-1] else boxes
             boxes, scores = joined[:, :4], joined[:, 4:]
         else:
-            scores = _one_picture(settings.scores, outputs[settings.scores])
+            # [1, K] has a batch axis, [1, C] beside a single box has none
+            scores = _one_picture(settings.scores, outputs[settings.scores], 1 if len(boxes) > 1 else 2)
         if scores.ndim == 2:
             classes = np.argmax(scores, axis=1) if scores.shape[1] else np.zeros(len(scores), np.int64)
             scores = scores.max(axis=1, initial=-np.inf)
         else:
             classes = np.zeros(scores.shape, np.int64)
         if settings.classes:
-            classes = _one_picture(settings.classes, outputs[settings.classes]).astype(np.int64)
+            scores, classes = scores.reshape(-1), outputs[settings.classes].reshape(-1).astype(np.int64)
         if boxes.ndim != 2 or boxes.shape[1] != 4 or not scores.shape == classes.shape == boxes.shape[:1]:
             shapes = ", ".join(f"{name} {list(outputs[name].shape)}" for name in self.needs)
             raise ModelFailed(f"no boxes can be made of {shapes}; see [detection] in model.toml")
@@ -98,9 +99,9 @@ class KeptBoxes:
         return order  # as the candidates are: by falling score
 
 
-def _one_picture(name: str, output: Array) -> Array:
-    """Drop a batch axis of 1; without one the output is taken as it is."""
-    if output.ndim in (2, 3) and output.shape[0] == 1:
+def _one_picture(name: str, output: Array, axes: int) -> Array:
+    """Drop a batch axis of 1 before so many axes."""
+    if output.ndim > axes and output.shape[0] == 1:
         return output.reshape(output.shape[1:])
     if output.ndim == 3:
         raise BadTensor(f"output {name!r} is of {output.shape[0]} pictures; send each in a request of its own")

@@ -22,7 +22,7 @@ from mqinfer.models.engines import choose_loader
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.models.model_file import check_model_files
 from mqinfer.models.profiling.inputs import InputSource, RandomInputs
-from mqinfer.models.profiling.memory import forget_peak, peak_bytes, resident_bytes
+from mqinfer.models.profiling.memory import forget_peak, gpu_bytes, peak_bytes, resident_bytes
 from mqinfer.models.profiling.results import Loaded, Turn
 from mqinfer.models.tensorflow_runtime import import_tensorflow
 from mqinfer.protocol.datatypes import Array
@@ -129,7 +129,8 @@ class _Measuring:
             self._backend.infer(self._inputs)
             since, now = now, time.perf_counter_ns()
             latencies.append(now - since)
-        return Turn(np.array(latencies, np.int64), peak_bytes())
+        on_gpu = 0 if self._backend.device == "cpu" else gpu_bytes()
+        return Turn(np.array(latencies, np.int64), peak_bytes(), on_gpu)
 
     def _begin(self, order: Order) -> None:
         self._inputs = self._source.make(self._backend.inputs, order.batch)

@@ -39,10 +39,12 @@ class Turn:
     Attributes:
         latencies_ns: Of each run.
         peak_bytes: The most memory that the process held since this batch size began.
+        gpu_bytes: Memory that the process held on the GPU behind the last run; engines keep there what they once took.
     """
 
     latencies_ns: npt.NDArray[np.int64]
     peak_bytes: int
+    gpu_bytes: int = 0
 
     @property
     def seconds(self) -> float:
@@ -88,6 +90,11 @@ class Point:
     def peak_bytes(self) -> int:
         """The most memory that the process held, at this batch size."""
         return max(turn.peak_bytes for turn in self.turns)
+
+    @property
+    def gpu_bytes(self) -> int:
+        """The most that it held on the GPU; 0 on the CPU, or where the driver does not tell."""
+        return max(turn.gpu_bytes for turn in self.turns)
 
 
 @dataclass(frozen=True, slots=True)

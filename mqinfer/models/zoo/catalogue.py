@@ -6,36 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mqinfer.models.palette import class_colour
 from mqinfer.models.zoo import drive_segmentation, seeds, small_models
+from mqinfer.models.zoo.cityscapes import CITYSCAPES
+from mqinfer.models.zoo.coco import COCO
+from mqinfer.models.zoo.export import Network, write_frozen_graph, write_onnx, write_saved_model
+from mqinfer.models.zoo.jet_models import conv_vae_network, graph_vae_network
+from mqinfer.models.zoo.mobilenet_224 import CLASSES, mobilenet_network
+from mqinfer.models.zoo.noscope import noscope_network
+from mqinfer.models.zoo.yolo_v2 import yolo_network, yolo_suppressed_network
 from mqinfer.protocol.card import ClassInfo
 
 __all__ = ["CATALOGUE", "Entry", "Trained"]
-
-_CITYSCAPES = tuple(
-    ClassInfo(name, colour)
-    for name, colour in (
-        ("road", (128, 64, 128)),
-        ("sidewalk", (244, 35, 232)),
-        ("building", (70, 70, 70)),
-        ("wall", (102, 102, 156)),
-        ("fence", (190, 153, 153)),
-        ("pole", (153, 153, 153)),
-        ("traffic light", (250, 170, 30)),
-        ("traffic sign", (220, 220, 0)),
-        ("vegetation", (107, 142, 35)),
-        ("terrain", (152, 251, 152)),
-        ("sky", (70, 130, 180)),
-        ("person", (220, 20, 60)),
-        ("rider", (255, 0, 0)),
-        ("car", (0, 0, 142)),
-        ("truck", (0, 0, 70)),
-        ("bus", (0, 60, 100)),
-        ("train", (0, 80, 100)),
-        ("motorcycle", (0, 0, 230)),
-        ("bicycle", (119, 11, 32)),
-    )
-)
-"""The 19 training classes of Cityscapes, in the order of their train ids, with the data set's own colours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +64,31 @@ def _small(write: Callable[[Path], None]) -> Callable[[Trained | None, Path], No
     return lambda _, folder: write(folder / "model.onnx")
 
 
+def _frozen(make: Callable[[], Network]) -> Callable[[Trained | None, Path], None]:
+    return lambda _, folder: write_frozen_graph(make(), folder / "model.pb")
+
+
+def _saved(make: Callable[[], Network]) -> Callable[[Trained | None, Path], None]:
+    return lambda _, folder: write_saved_model(make(), folder / "model.savedmodel")
+
+
+def _onnx(make: Callable[[], Network]) -> Callable[[Trained | None, Path], None]:
+    return lambda _, folder: write_onnx(make(), folder / "model.onnx")
+
+
+def _each_format(
+    name: str, purpose: str, make: Callable[[], Network], config: str = "", classes: tuple[ClassInfo, ...] = ()
+) -> dict[str, Entry]:
+    return {
+        name: Entry(f"{purpose}, frozen graph", _frozen(make), config=config, classes=classes),
+        f"{name}_savedmodel": Entry("the same as a SavedModel", _saved(make), config=config, classes=classes),
+        f"{name}_onnx": Entry("the same as ONNX", _onnx(make), config=config, classes=classes),
+    }
+
+
+_UNNAMED = tuple(ClassInfo(f"class {number}", class_colour(number % 256)) for number in range(CLASSES))
+"""A network with random weights knows no classes by name."""
+_JETS = "max_batch_size = 256\n"
 _ALONE = "max_batch_size = 1  # a large picture gains nothing from a batch on a CPU\n"
 _DRIVE = f"""{_ALONE}
 [image]
@@ -113,25 +120,62 @@ CATALOGUE: Mapping[str, Entry] = {
         "MobileNetV3-small, output stride 8, 968x608, frozen graph, random weights",
         _untrained(seeds.write_mobilenet_small),
         config=_ALONE,
-        classes=_CITYSCAPES,
+        classes=CITYSCAPES,
     ),
     "mobilenet_v3_large_968_608_os8": Entry(
         "MobileNetV3-large, output stride 8, 968x608, frozen graph, random weights",
         _untrained(seeds.write_mobilenet_large),
         config=_ALONE,
-        classes=_CITYSCAPES,
+        classes=CITYSCAPES,
     ),
     "mobilenetv3_large_os8_deeplabv3plus": Entry(
         "DeepLabV3+ on MobileNetV3-large, output stride 8, 2048x1024, SavedModel, logits out, random weights",
         _untrained(seeds.write_deeplab),
         config=_ALONE,
-        classes=_CITYSCAPES,
+        classes=CITYSCAPES,
     ),
     "encoder_decoder_2048_1024": Entry(
         "encoder-decoder, 2048x1024, SavedModel, logits out, random weights",
         _untrained(seeds.write_encoder_decoder),
         config=_ALONE,
-        classes=_CITYSCAPES,
+        classes=CITYSCAPES,
+    ),
+    **_each_format(
+        "conv_vae",
+        "Conv-VAE of 100 particles with anomaly scores, trained for seconds on synthetic jets",
+        conv_vae_network,
+        _JETS,
+    ),
+    **_each_format(
+        "graph_vae",
+        "graph Conv-VAE of 100 particles and their neighbours with anomaly scores, trained likewise",
+        graph_vae_network,
+        _JETS,
+    ),
+    **_each_format(
+        "noscope_50",
+        "NoScope's specialised network, 50x50 to the confidence that an object is there, random weights",
+        noscope_network,
+        "max_batch_size = 64\n",
+    ),
+    **_each_format(
+        "mobilenet_224",
+        "MobileNet classifier of 1000 classes, 224x224, random weights",
+        mobilenet_network,
+        "max_batch_size = 64\n",
+        _UNNAMED,
+    ),
+    "yolo_v2_608": Entry(
+        "YOLOv2 with its decoder, 608x608 to 1805 boxes, scores and classes, frozen graph, random weights",
+        _frozen(yolo_network),
+        config="max_batch_size = 8\n",
+        classes=COCO,
+    ),
+    "yolo_v2_608_nms": Entry(
+        "the same with non-maximum suppression, at most 100 boxes and their count, SavedModel",
+        _saved(yolo_suppressed_network),
+        config="max_batch_size = 8\n",
+        classes=COCO,
     ),
     "classifier_224": Entry(
         "MobileNetV2 classifier at half width, 3x224x224, ONNX, random weights",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mqinfer.models.zoo.export import Inference, write_frozen_graph, write_saved_model
+from mqinfer.models.zoo.export import Inference, of_pictures, write_frozen_graph, write_saved_model
 from mqinfer.models.zoo.layers import tensorflow
 from mqinfer.models.zoo.segmentation import deeplab_v3_plus, encoder_decoder, mobilenet_v3_segmentation
 
@@ -39,11 +39,12 @@ def _write_mask_graph(model: Any, folder: Path) -> None:
     def mask(pixels: Any) -> Any:
         return tf.cast(tf.argmax(logits(pixels), axis=-1, output_type=tf.int32), tf.uint8)
 
-    write_frozen_graph(mask, (1, 608, 968, 3), "uint8", folder / "model.pb")
+    write_frozen_graph(of_pictures(mask, (1, 608, 968, 3), model), folder / "model.pb")
 
 
 def _write_logits_model(model: Any, folder: Path) -> None:
-    write_saved_model(_logits(model), (None, 1024, 2048, 3), "uint8", folder / "model.savedmodel", model)
+    network = of_pictures(_logits(model), (None, 1024, 2048, 3), model)
+    write_saved_model(network, folder / "model.savedmodel")
 
 
 def _logits(model: Any) -> Inference:

@@ -71,6 +71,19 @@ def test_every_form_of_candidates_gives_the_same(box_format: BoxFormat, *, batch
         assert found["classes"] == [0, 1, 0]
 
 
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_single_candidate(*, batch: bool) -> None:
+    """One box is no batch axis of one."""
+    forms: list[tuple[Detection, dict[str, Array]]] = [
+        (Detection("raw", "scores"), {"raw": CORNERS[:1], "scores": SCORES[:1]}),
+        (Detection("raw", "scores"), {"raw": CORNERS[:1], "scores": SCORES[:1, :1]}),
+        (Detection("raw", "scores", "classes"), {"raw": CORNERS[:1], "scores": SCORES[0, :1], "classes": np.zeros(1)}),
+    ]
+    for settings, outputs in forms:
+        found = keep(settings, **{name: array[None] if batch else array for name, array in outputs.items()})
+        assert (found["boxes"], found["classes"]) == ([[0, 0, 10, 10]], [0])
+
+
 @given(
     hnp.arrays(np.float32, (30, 4), elements=st.floats(0, 100, width=32)),
     hnp.arrays(np.float32, (30, 3), elements=st.floats(0, 1, width=32) | st.just(np.nan)),

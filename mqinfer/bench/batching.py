@@ -1,0 +1,185 @@
+"""Measures batching: one classifier with several settings, each its own worker, in turns in one run through a broker.
+
+The settings are those that a user would try by hand, and the adaptive one that needs none.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from mqinfer.bench.contestants import OverMqtt
+from mqinfer.bench.machine import describe_machine
+from mqinfer.bench.workloads import WORKLOADS, Workload, load_workloads
+from mqinfer.broker.server import MosquittoServer
+from mqinfer.models.zoo import build
+from mqinfer.protocol.errors import ConfigError
+
+__all__ = ["ADAPTIVE", "ALONE", "BatchingMeasurement", "BatchingOptions", "Turn", "measure_batching"]
+
+Say = Callable[[str], None]
+ADAPTIVE = "adaptive"
+ALONE = "max 1"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingOptions:
+    """How batching is measured.
+
+    Attributes:
+        workload: Key of `WORKLOADS`; its model must have a batch axis.
+        rounds: Turns of each setting at each load; figures are medians over them.
+        seconds: Of each turn.
+        warm_up_seconds: Before the first round of each load, for each setting.
+        callers: Loads: requests at a time.
+        sizes: Fixed batch sizes.
+        delay_us: Their `max_queue_delay_microseconds`.
+    """
+
+    workload: str = "classifier"
+    rounds: int = 5
+    seconds: float = 1.5
+    warm_up_seconds: float = 1.5
+    callers: tuple[int, ...] = (1, 4, 16)
+    sizes: tuple[int, ...] = (4, 8, 16)
+    delay_us: int = 2000
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or self.seconds <= 0 or min(self.callers, default=0) < 1 or min(self.sizes, default=0) < 2:
+            raise ConfigError(
+                f"{self.rounds} rounds of {self.seconds} s with {list(self.callers)} callers and sizes "
+                f"{list(self.sizes)} measure nothing; give at least 1 round, a time above 0, 1 caller and size 2"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of one setting at one load.
+
+    Attributes:
+        rate: Requests a second.
+        p50_ms: Median latency, in milliseconds.
+        p99_ms: Latency that 99 % of the requests keep.
+    """
+
+    rate: float
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingMeasurement:
+    """A whole run.
+
+    Attributes:
+        turns: By callers and setting, in order of the rounds.
+        machine: What it ran on, by name.
+        options: How it was measured.
+    """
+
+    turns: Mapping[tuple[int, str], tuple[Turn, ...]]
+    machine: Mapping[str, str]
+    options: BatchingOptions
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Names of the settings, in their order."""
+        return tuple(dict.fromkeys(setting for _, setting in self.turns))
+
+    def median(self, callers: int, setting: str, pick: Callable[[Turn], float]) -> float:
+        """Give the median of a figure over the rounds."""
+        return median(pick(turn) for turn in self.turns[callers, setting])
+
+    def best_fixed(self, callers: int) -> str:
+        """Name the setting by hand with the highest median rate at a load."""
+        by_hand = (setting for setting in self.settings if setting != ADAPTIVE)
+        return max(by_hand, key=lambda setting: self.median(callers, setting, lambda turn: turn.rate))
+
+    def ratio(self, callers: int, setting: str, base: str) -> float:
+        """Give the median of the rounds' ratios of two settings' rates."""
+        pairs = zip(self.turns[callers, setting], self.turns[callers, base], strict=True)
+        return median(one.rate / other.rate for one, other in pairs)
+
+
+def measure_batching(options: BatchingOptions, say: Say) -> BatchingMeasurement:
+    """Measure all settings at all loads.
+
+    Args:
+        options: How.
+        say: Told what is going on.
+
+    Raises:
+        MqinferError: A worker does not start, or fails a request.
+    """
+    machine = describe_machine()
+    with TemporaryDirectory(prefix="mqinfer-bench-") as folder, MosquittoServer() as broker, ExitStack() as stack:
+        contestants: dict[str, OverMqtt] = {}
+        for setting, workload in _prepare(Path(folder), options).items():
+            contestant = contestants[setting] = OverMqtt(workload, broker.url, broker.pid)
+            stack.callback(contestant.close)
+            contestant.start()
+            say(f"{setting} serves")
+        turns = _measure(contestants, options, say)
+    return BatchingMeasurement(turns, machine, options)
+
+
+def _prepare(repository: Path, options: BatchingOptions) -> dict[str, Workload]:
+    """Put the model into the repository once for each setting, and give the workloads by setting."""
+    model = WORKLOADS[options.workload]
+    build(repository, [model])
+    (workload,) = load_workloads(repository, [options.workload])
+    return {
+        setting: _with_config(workload, f"{model}-{number}", config)
+        for number, (setting, config) in enumerate(_configs(options).items())
+    }
+
+
+def _configs(options: BatchingOptions) -> dict[str, str]:
+    delay = f"dynamic_batching = {{ max_queue_delay_microseconds = {options.delay_us} }}\n"
+    fixed = {f"fixed {size}": f"max_batch_size = {size}\n{delay}" for size in options.sizes}
+    return {ALONE: "max_batch_size = 1\n", **fixed, ADAPTIVE: f"max_batch_size = {max(options.sizes)}\n"}
+
+
+def _with_config(workload: Workload, name: str, config: str) -> Workload:
+    path = workload.path.parents[2] / name / "1" / workload.path.name
+    path.parent.mkdir(parents=True)
+    shutil.copy(workload.path, path)
+    (path.parents[1] / "model.toml").write_text(config, encoding="utf-8")
+    return replace(workload, model=name, path=path)
+
+
+def _measure(
+    contestants: Mapping[str, OverMqtt], options: BatchingOptions, say: Say
+) -> dict[tuple[int, str], tuple[Turn, ...]]:
+    turns: dict[tuple[int, str], list[Turn]] = {}
+    for callers in options.callers:
+        for contestant in contestants.values():
+            contestant.drive(callers, options.warm_up_seconds)
+        for number in range(options.rounds):
+            for setting, contestant in _rotated(contestants, number):
+                turn = _turn(contestant, callers, options.seconds)
+                turns.setdefault((callers, setting), []).append(turn)
+                say(f"  {callers} callers, {number + 1}. {setting}: {turn.rate:.0f}/s, p99 {turn.p99_ms:.1f} ms")
+    return {key: tuple(each) for key, each in turns.items()}
+
+
+def _rotated(contestants: Mapping[str, OverMqtt], number: int) -> Sequence[tuple[str, OverMqtt]]:
+    """Begin each round with another setting, so that none always follows the same one."""
+    items = list(contestants.items())
+    first = number % len(items)
+    return items[first:] + items[:first]
+
+
+def _turn(contestant: OverMqtt, callers: int, seconds: float) -> Turn:
+    gc.collect()
+    drive = contestant.drive(callers, seconds)
+    p50, p99 = np.percentile(drive.latencies_ns, [50, 99]) / 1e6
+    return Turn(drive.rate, float(p50), float(p99))

@@ -1,0 +1,115 @@
+"""What was measured of batching, for the terminal, for other programs and for a document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from mqinfer.bench.batching import ADAPTIVE, ALONE, BatchingMeasurement
+from mqinfer.bench.grid import Grid, as_markdown, print_grid
+from mqinfer.protocol.errors import ConfigError
+
+__all__ = ["batching_grids", "print_batching", "verdicts", "write_batching"]
+
+_EQUAL = 0.95
+"""The adaptive setting is to reach this share of the best setting by hand."""
+
+_NEVER_SLOWER = 0.98
+"""With one caller it is to reach this share of no batching: what two equal settings differ by from run to run."""
+
+
+def verdicts(measurement: BatchingMeasurement) -> Sequence[tuple[str, float, float]]:
+    """Give what the adaptive setting has to reach: in words, the ratio, and the least ratio."""
+    found = []
+    for callers in measurement.options.callers:
+        best = measurement.best_fixed(callers)
+        found.append((f"{_callers(callers)}, against {best}", measurement.ratio(callers, ADAPTIVE, best), _EQUAL))
+        if callers == 1:
+            found.append(("one caller, against no batching", measurement.ratio(1, ADAPTIVE, ALONE), _NEVER_SLOWER))
+    return found
+
+
+def batching_grids(measurement: BatchingMeasurement) -> tuple[Grid, ...]:
+    """Lay the measurement out: rates and latencies by setting and load, and the verdicts."""
+    rows = [
+        [_callers(callers), setting, *_figures(measurement, callers, setting)]
+        for callers in measurement.options.callers
+        for setting in measurement.settings
+    ]
+    headings = ["load", "setting", "req/s", "from - to", "against max 1", "p50 ms", "p99 ms"]
+    judged = [
+        [what, "pass" if ratio >= bound else "miss", f"{ratio:.3f}x", f">= {bound:g}x"]
+        for what, ratio, bound in verdicts(measurement)
+    ]
+    title = f"Batching the {measurement.options.workload}: {len(measurement.settings)} settings in turns"
+    return (
+        Grid(title, headings, rows, words=2),
+        Grid("The adaptive setting", ["at", "verdict", "ratio", "target"], judged, words=2),
+    )
+
+
+def print_batching(measurement: BatchingMeasurement, console: Console) -> None:
+    """Print the tables."""
+    for grid in batching_grids(measurement):
+        print_grid(grid, console)
+
+
+def write_batching(measurement: BatchingMeasurement, directory: Path) -> tuple[Path, ...]:
+    """Write `batching.json` (every round) and `batching.md` (the tables).
+
+    Raises:
+        ConfigError: The directory can't be written.
+    """
+    files = {directory / "batching.json": _as_json(measurement), directory / "batching.md": _as_document(measurement)}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for path, text in files.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write to {directory}: {error.strerror or error}; name another folder") from error
+    return tuple(files)
+
+
+def _figures(measurement: BatchingMeasurement, callers: int, setting: str) -> Sequence[str]:
+    rates = [turn.rate for turn in measurement.turns[callers, setting]]
+    return (
+        f"{measurement.median(callers, setting, lambda turn: turn.rate):,.0f}",
+        f"{min(rates):,.0f} - {max(rates):,.0f}",
+        f"{measurement.ratio(callers, setting, ALONE):.2f}x",
+        f"{measurement.median(callers, setting, lambda turn: turn.p50_ms):.1f}",
+        f"{measurement.median(callers, setting, lambda turn: turn.p99_ms):.1f}",
+    )
+
+
+def _callers(callers: int) -> str:
+    return "one caller" if callers == 1 else f"{callers} callers"
+
+
+def _as_json(measurement: BatchingMeasurement) -> str:
+    turns = [
+        {"callers": callers, "setting": setting, "rounds": [asdict(turn) for turn in each]}
+        for (callers, setting), each in measurement.turns.items()
+    ]
+    judged = [{"what": what, "ratio": ratio, "bound": bound} for what, ratio, bound in verdicts(measurement)]
+    whole: Mapping[str, object] = {
+        "machine": dict(measurement.machine),
+        "options": asdict(measurement.options),
+        "turns": turns,
+        "targets": judged,
+    }
+    return json.dumps(whole, indent=2) + "\n"
+
+
+def _as_document(measurement: BatchingMeasurement) -> str:
+    options = measurement.options
+    facts = ", ".join(f"{name} {value}" for name, value in measurement.machine.items())
+    sentences = (
+        f"Medians of {options.rounds} rounds of {options.seconds:g} s; all settings took turns within each round, and "
+        f"ratios are medians of the rounds' ratios. Fixed settings wait for {options.delay_us} us at most. Client, "
+        f"broker and workers shared the machine.\n\nMachine: {facts}."
+    )
+    return "\n\n".join(["# Batching, measured", sentences, *map(as_markdown, batching_grids(measurement))]) + "\n"

@@ -1,0 +1,77 @@
+"""`mqinfer models profile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from mqinfer.cli.options import Verbose, set_up_logging
+from mqinfer.models.repository import ModelVersion, Repository
+from mqinfer.protocol.errors import ConfigError
+
+__all__ = ["profile"]
+
+
+def profile(
+    repository: Annotated[Path, typer.Argument(help="Folder of the model repository.")],
+    model: Annotated[str, typer.Argument(help="Model to measure.")],
+    version: Annotated[int | None, typer.Option(help="The one served by default otherwise.")] = None,
+    batch: Annotated[str, typer.Option(help="Batch sizes, ascending.")] = "1,2,4,8,16,32,64",
+    backend: Annotated[
+        str | None, typer.Option(help="Of tensorflow, onnxruntime, openvino[:bf16], torchscript; all by default.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "cpu",
+    shape: Annotated[
+        list[str] | None, typer.Option(help="NAME=1,480,640,3 for an input with open axes; may be repeated.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Turns of each back end at each batch size.", min=1)] = 5,
+    seconds: Annotated[float, typer.Option(help="Length of a turn.", min=0.001)] = 0.3,
+    output: Annotated[Path | None, typer.Option(help="Folder for the CSV and the plot.")] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Measure a model's latency, throughput and memory against batch size, in every back end that can run it."""
+    from mqinfer.models.profiling import Plan, RandomInputs
+    from mqinfer.models.profiling import profiling as run
+    from mqinfer.models.profiling.report import as_table, memory_table
+
+    set_up_logging(verbose=verbose)
+    plan = Plan(_sizes("--batch", batch), rounds, seconds)
+    options = run.ProfileOptions(plan, backend, device, RandomInputs(dict(map(_named_shape, shape or ()))))
+    console = Console(stderr=True, highlight=False)
+    found = run.profile(_version(repository, model, version), options, lambda line: console.print(line, markup=False))
+    table = Console()
+    if not table.is_terminal:
+        table.width = 200  # in a pipe no row is broken over two lines
+    table.print(as_table(found))
+    table.print(memory_table(found))
+    for path in run.write_profile(found, output) if output else ():
+        typer.echo(f"wrote {path}")
+    if found.base is None:
+        raise typer.Exit(1)
+
+
+def _named_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, equals, sizes = text.rpartition("=")
+    if not equals:
+        raise ConfigError(f"--shape {text!r}: must be NAME=1,480,640,3")
+    return name, _sizes(f"--shape {name}", sizes)
+
+
+def _sizes(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"{option} {text!r}: must be whole numbers with commas between them") from error
+
+
+def _version(repository: Path, model: str, version: int | None) -> ModelVersion:
+    scan = Repository(repository).scan()
+    for each in scan.models:
+        if each.name == model and (each.is_default if version is None else each.version == version):
+            return each
+    reasons = [problem.reason for problem in scan.problems if problem.model == model]
+    names = ", ".join(dict.fromkeys(each.name for each in scan.models))
+    raise ConfigError(f"{repository}: no {model} {version or ''}: {'; '.join(reasons) or f'it has {names}'}")

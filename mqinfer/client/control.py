@@ -1,0 +1,269 @@
+"""Asks servers to list, load and unload models, and how they are: an operator's side of `{root}/control/...`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from mqinfer.broker import make_link
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.link import Message, ReasonCode
+from mqinfer.client.connection import random_name
+from mqinfer.protocol.control import Call, Operation, ServerState, ServerStatus
+from mqinfer.protocol.errors import (
+    BadEnvelope,
+    Expired,
+    LimitExceeded,
+    ModelNotFound,
+    MqinferError,
+    NotAuthorized,
+    NoWorker,
+    error_from_code,
+)
+from mqinfer.protocol.json_text import write_object
+from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name
+
+__all__ = ["ControlClient", "ControlReply", "check_replies"]
+
+log = logging.getLogger("mqinfer.client")
+_MAX_REPLY_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ControlReply:
+    """What one server answered.
+
+    Attributes:
+        server: Its name.
+        content: The reply's JSON; None where there is an error.
+        error: Why it did not do what was asked, or None.
+    """
+
+    server: str
+    content: Any = None
+    error: MqinferError | None = None
+
+
+class ControlClient:
+    """Manages servers through a broker; one question at a time, from any thread.
+
+    Example:
+        >>> with ControlClient("mqtt://127.0.0.1:1883") as control:  # doctest: +SKIP
+        ...     control.load("seg")
+        ...     control.ask(Call(Operation.INDEX))
+    """
+
+    def __init__(
+        self,
+        url: str | BrokerAddress,
+        *,
+        name: str | None = None,
+        root: str = "mqinfer/v1",
+        connect_timeout: float = 10.0,
+    ) -> None:
+        """Connect.
+
+        Args:
+            url: The broker.
+            name: The client's name in its topics; made up where None. Must be unique.
+            root: Topic root.
+            connect_timeout: In seconds.
+
+        Raises:
+            BrokerUnreachable: No broker answers at the address.
+            NotAuthorized: The broker refused the credentials.
+            ConfigError: The address is wrong.
+            BadTopic: The name or the root breaks the naming rules.
+        """
+        self._name = check_name("client", name or random_name())
+        self._topics = Topics(root)
+        self._asking = threading.Lock()
+        self._changed = threading.Condition()
+        self._servers: dict[str, ServerStatus] = {}
+        self._replies: dict[str, ControlReply] = {}
+        self._refusal: int | None = None
+        self._request = b""
+        self._link = make_link(url, client_id=self._name)
+        try:
+            self._link.open(connect_timeout)
+            self._link.subscribe(self._topics.control_results(self._name), self._on_reply)
+            self._link.subscribe(self._topics.control_states(), self._on_state)
+        except BaseException:
+            self._link.close()
+            raise
+
+    def ask(
+        self, call: Call, body: Mapping[str, Any] | None = None, *, server: str | None = None, timeout: float = 10.0
+    ) -> list[ControlReply]:
+        """Ask one server, or every one that there is, and wait for all answers.
+
+        Args:
+            call: What is asked.
+            body: The protocol's JSON that goes with it.
+            server: Name of the server; None for all.
+            timeout: In seconds; who has not answered by then is among the replies with an error.
+
+        Returns:
+            By the servers' names; at least one.
+
+        Raises:
+            NoWorker: There is no such server, or none at all.
+            NotAuthorized: The broker does not let this client give orders.
+            LinkError: Nothing could be sent.
+        """
+        with self._asking:
+            self._request = os.urandom(16)
+            self._replies, self._refusal = {}, None
+            self._link.publish(self._message(call, body, server, timeout), self._on_ack)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_complete(server), timeout)
+                return self._outcome(server, timeout)
+
+    def wait_for(self, server: str, timeout: float = 30.0) -> None:
+        """Wait until a server takes orders.
+
+        Args:
+            server: Its name.
+            timeout: In seconds.
+
+        Raises:
+            NoWorker: It has not said so in time.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._servers.get(server) is ServerStatus.READY, timeout):
+                raise NoWorker(f"server {server!r} has not said within {timeout:g} s that it takes orders")
+
+    def load(self, model: str, *, server: str | None = None, timeout: float = 300.0) -> list[ControlReply]:
+        """Load a model, or what has changed of it; when this returns, what was there before is no longer served.
+
+        Args:
+            model: Its folder in the servers' repositories.
+            server: Name of the server; None for all that have the model.
+            timeout: In seconds.
+
+        Raises:
+            MqinferError: A server could not; its name and the reason are in the message.
+        """
+        return check_replies(self.ask(Call(Operation.LOAD, model), server=server, timeout=timeout))
+
+    def unload(self, model: str, *, server: str | None = None, timeout: float = 60.0) -> list[ControlReply]:
+        """Unload a model; when this returns, its processes have ended. Arguments and errors as for `load`."""
+        return check_replies(self.ask(Call(Operation.UNLOAD, model), server=server, timeout=timeout))
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _message(self, call: Call, body: Mapping[str, Any] | None, server: str | None, timeout: float) -> Message:
+        return Message(
+            topic=self._topics.control(server or EVERY_SERVER, self._name, call.path),
+            payload=write_object(dict(body or {}), "control request"),
+            content_type="application/json",
+            response_topic=self._topics.control_result(self._name, self._request.hex()),
+            correlation_data=self._request,
+            expiry_s=max(1, math.ceil(timeout)),  # an order that nobody waits for any more is not carried out
+        )
+
+    def _is_complete(self, server: str | None) -> bool:
+        if self._refusal is not None:
+            return True
+        if server is not None:
+            return server in self._replies or self._servers.get(server, ServerStatus.READY) is not ServerStatus.READY
+        # The states are retained: they came before the first reply could.
+        return bool(self._replies) and self._missing() <= self._replies.keys()
+
+    def _missing(self) -> set[str]:
+        ready = {name for name, status in self._servers.items() if status is ServerStatus.READY}
+        return ready - self._replies.keys()
+
+    def _outcome(self, server: str | None, timeout: float) -> list[ControlReply]:
+        if self._refusal == ReasonCode.NOT_AUTHORIZED:
+            raise NotAuthorized("the broker does not let this client give orders to servers")
+        known = ", ".join(sorted(name for name, status in self._servers.items() if status is ServerStatus.READY))
+        missing = {server} - self._replies.keys() if server else self._missing()
+        if not self._replies and (not missing or self._refusal is not None or server not in {None, *self._servers}):
+            whom = f"no server {server!r}" if server else "no server"
+            raise NoWorker(f"{whom} takes orders on this broker (ready: {known or 'none'}); start: mqinfer worker")
+        late = [ControlReply(name, error=self._silence(name, timeout)) for name in missing]
+        return sorted([*self._replies.values(), *late], key=lambda reply: reply.server)
+
+    def _silence(self, server: str, timeout: float) -> MqinferError:
+        status = self._servers.get(server, ServerStatus.READY)
+        if status is not ServerStatus.READY:
+            return NoWorker(f"server {server} is {status}")
+        return Expired(f"server {server} has not answered within {timeout:g} s")
+
+    def _on_ack(self, code: int) -> None:
+        if code != ReasonCode.SUCCESS:
+            with self._changed:
+                self._refusal = code
+                self._changed.notify_all()
+
+    def _on_state(self, message: Message) -> None:
+        try:
+            server = self._topics.parse_control_state(message.topic)
+            status = ServerState.from_json(message.payload).status if message.payload else ServerStatus.STOPPED
+        except MqinferError as error:
+            log.warning("ignored the unreadable state on %s: %s", message.topic, error)
+            return
+        with self._changed:
+            self._servers[server] = status
+            self._changed.notify_all()
+
+    def _on_reply(self, message: Message) -> None:
+        if message.correlation_data != self._request:
+            return  # of a question whose time is over
+        try:
+            reply = _read_reply(message)
+        except MqinferError as error:
+            log.warning("dropped an unreadable reply on %s: %s", message.topic, error)
+            return
+        with self._changed:
+            self._replies[reply.server] = reply
+            self._changed.notify_all()
+
+
+def _read_reply(message: Message) -> ControlReply:
+    if len(message.payload) > _MAX_REPLY_BYTES:
+        raise LimitExceeded(f"a reply of {len(message.payload)} bytes; at most {_MAX_REPLY_BYTES} are accepted")
+    try:
+        content = json.loads(bytes(message.payload))
+    except (ValueError, RecursionError) as error:
+        raise BadEnvelope(f"control reply: no JSON: {error}") from error
+    fields = content if isinstance(content, dict) else {}
+    server = str(dict(message.user_properties).get("server") or fields.get("server", ""))
+    if "error" not in fields:
+        return ControlReply(server, content)
+    why = error_from_code(str(fields.get("code", "")), f"server {server}: {fields['error']}")
+    return ControlReply(server, error=why)
+
+
+def check_replies(replies: list[ControlReply]) -> list[ControlReply]:
+    """Give back the replies of those that did what was asked of all.
+
+    A server that does not have the model does not count, as long as another one has it.
+
+    Raises:
+        MqinferError: Of the first server that failed; the message names every one, with its reason.
+    """
+    done = [reply for reply in replies if reply.error is None]
+    failed = [reply.error for reply in replies if reply.error is not None]
+    serious = [error for error in failed if not (done and isinstance(error, ModelNotFound))]
+    if serious:
+        raise type(serious[0])("; ".join(map(str, serious)))
+    return done

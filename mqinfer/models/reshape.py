@@ -1,0 +1,98 @@
+"""Triton's `reshape`: requests have one shape, the model another one of as many elements.
+
+`dims` of an input or output is what is sent and answered, `reshape` what the model has; the batch axis stays in front
+where there is one. An open axis (-1) of the one stands for the open axis of the other in the same order
+(https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md#reshape).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mqinfer.models.backend import Backend
+from mqinfer.models.config import ModelConfig, TensorConfig
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import ConfigError, ModelFailed
+from mqinfer.protocol.types import TensorSpec
+
+__all__ = ["ReshapedBackend", "reshaped"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """From one shape to another, with their batch axes."""
+
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+
+    def __call__(self, array: Array) -> Array:
+        sizes = iter([size for size, stated in zip(array.shape, self.old, strict=True) if stated == -1])
+        return array.reshape([next(sizes) if size == -1 else size for size in self.new])
+
+
+class ReshapedBackend:
+    """A back end whose requests have other shapes than its model.
+
+    Args:
+        backend: The model.
+        config: Its configuration, in which some input or output has a `reshape`.
+
+    Raises:
+        ConfigError: A shape and what it is reshaped to have not as many elements.
+    """
+
+    def __init__(self, backend: Backend, config: ModelConfig) -> None:
+        axis = (-1,) if config.max_batch_size else ()
+        self._backend = backend
+        self._before = {each.name: _change(each, axis, of_input=True) for each in config.input if _has(each)}
+        self._after = {each.name: _change(each, axis, of_input=False) for each in config.output if _has(each)}
+        self.inputs = _specs(backend.inputs, {name: change.old for name, change in self._before.items()})
+        self.outputs = _specs(backend.outputs, {name: change.new for name, change in self._after.items()})
+        self.platform, self.engine, self.device = backend.platform, backend.engine, backend.device
+        self.precision, self.concurrency = backend.precision, backend.concurrency
+
+    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
+        """Run the model once.
+
+        Raises:
+            ModelFailed: The engine raised, or gave an output that can't have the stated shape.
+        """
+        feeds = {name: self._before[name](each) if name in self._before else each for name, each in inputs.items()}
+        results = self._backend.infer(feeds, outputs)
+        try:
+            return {name: self._after[name](each) if name in self._after else each for name, each in results.items()}
+        except ValueError as error:
+            raise ModelFailed(f"an output can't be reshaped as the configuration says: {error}") from error
+
+    def close(self) -> None:
+        """Close the model."""
+        self._backend.close()
+
+
+def reshaped(backend: Backend, config: ModelConfig) -> Backend:
+    """Wrap a back end where its configuration has a `reshape`; otherwise give it back as it is.
+
+    Raises:
+        ConfigError: A shape and what it is reshaped to have not as many elements.
+    """
+    return ReshapedBackend(backend, config) if any(map(_has, (*config.input, *config.output))) else backend
+
+
+def _has(tensor: TensorConfig) -> bool:
+    return tensor.reshape is not None
+
+
+def _change(tensor: TensorConfig, axis: tuple[int, ...], *, of_input: bool) -> _Change:
+    sent, model = tensor.dims, tensor.reshape
+    if sent is None or model is None or sent.count(-1) != model.count(-1) or prod(sent) != prod(model):
+        raise ConfigError(
+            f"{tensor.name}: reshape to {list(model or ())} needs dims of as many elements and open axes, "
+            f"not {None if sent is None else list(sent)}"
+        )
+    return _Change(axis + sent, axis + model) if of_input else _Change(axis + model, axis + sent)
+
+
+def _specs(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(spec.name, spec.datatype, shapes.get(spec.name, spec.shape)) for spec in specs)

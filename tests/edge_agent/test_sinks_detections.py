@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+
+from mqinfer.bags.frame import CompressedImage, Frame, RawImage
+from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.sinks.detections import MOST_BOXES, DetectedBox, find_boxes, in_frame, label
+from mqinfer.edge_agent.sinks.overlay import draw_boxes
+from mqinfer.protocol.card import ClassInfo
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.types import Outcome
+
+CLASSES = (ClassInfo("car", (10, 20, 200)), ClassInfo("sign", (250, 220, 30)))
+BOXES = np.array([[1, 2, 11, 12], [4, 4, 8, 8], [0, 0, 2, 2]], np.float32)
+SCORES = np.array([0.5, 0.9, 0.1], np.float32)
+OUTPUTS: dict[str, Array] = {"boxes": BOXES, "scores": SCORES, "classes": np.array([0, 1, 7], np.int32)}
+PICTURE = np.zeros((40, 60, 3), np.uint8)
+
+
+def test_boxes_are_found_the_best_first() -> None:
+    """With a batch axis or without, padded or not, with classes or without."""
+    best = DetectedBox((4, 4, 8, 8), float(np.float32(0.9)), 1)
+    assert [each.number for each in find_boxes(OUTPUTS)] == [1, 0, 7]
+    assert find_boxes(OUTPUTS)[0] == best
+    batched = {name: array[None] for name, array in OUTPUTS.items()}
+    assert find_boxes(batched) == find_boxes(OUTPUTS)
+    assert len(find_boxes({**batched, "count": np.array([2], np.int32)})) == 2
+    assert find_boxes({"boxes": BOXES, "scores": SCORES})[0].number is None
+    for one in ({name: array[:1] for name, array in OUTPUTS.items()}, {n: a[None, :1] for n, a in OUTPUTS.items()}):
+        assert find_boxes(one) == (DetectedBox((1, 2, 11, 12), 0.5, 0),)
+    assert find_boxes({**OUTPUTS, "boxes": np.where(BOXES == 8, np.nan, BOXES)})[0].number == 0
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {},
+        {"boxes": BOXES},
+        {"boxes": BOXES, "scores": SCORES[:2]},
+        {"boxes": BOXES[:, :3], "scores": SCORES},
+        {"boxes": BOXES.astype(object), "scores": SCORES},
+        {"boxes": BOXES, "scores": np.array([b"0.9:1"] * 3, object)},
+        {"boxes": np.stack([BOXES, BOXES]), "scores": np.stack([SCORES, SCORES])},
+        {"boxes": BOXES[:0], "scores": SCORES[:0]},
+    ],
+)
+def test_other_outputs_are_no_boxes(outputs: dict[str, Array]) -> None:
+    """Missing, of other shapes, text in the place of scores, several pictures, none at all."""
+    assert find_boxes(outputs) == ()
+
+
+def test_only_so_many_are_shown() -> None:
+    """Raw candidates without a suppression don't drown everything."""
+    many = {"boxes": np.zeros((2000, 4), np.float32), "scores": np.arange(2000, dtype=np.float32)}
+    found = find_boxes(many)
+    assert (len(found), found[0].score) == (MOST_BOXES, 1999)
+
+
+@pytest.mark.parametrize("kind", ["raw", "jpeg", "unknown"])
+def test_boxes_are_brought_back_to_the_recorded_frame(kind: str) -> None:
+    """Each axis by its own factor; where the frame's size can't be known they stay as they are."""
+    wide = np.zeros((80, 240, 3), np.uint8)
+    images: dict[str, RawImage | CompressedImage] = {
+        "raw": RawImage("rgb8", 80, 240, 720, is_bigendian=False, data=b""),
+        "jpeg": CompressedImage("jpeg", cv2.imencode(".jpg", wide)[1].tobytes()),
+        "unknown": CompressedImage("tiff", b"II*\0"),
+    }
+    frame = Frame("/camera", 0, 1, 2, "front", images[kind])
+    result = InferResult("1", Outcome.OK, "m", outputs=OUTPUTS)
+    found = in_frame(frame, PICTURE, result)
+    assert [each.box for each in found[:1]] == [(4, 4, 8, 8) if kind == "unknown" else (16, 8, 32, 16)]
+    assert not in_frame(frame, PICTURE[:0], result)
+    assert not in_frame(frame, PICTURE, InferResult("1", Outcome.EXPIRED, "m", outputs=OUTPUTS))
+
+
+def test_labels_name_class_and_score() -> None:
+    """A number that the card doesn't list is its own name."""
+    assert [label(each, CLASSES) for each in find_boxes(OUTPUTS)] == ["sign 0.90", "car 0.50", "7 0.10"]
+    assert label(DetectedBox((0, 0, 1, 1), 0.25), CLASSES) == "0.25"
+
+
+def test_boxes_are_drawn_in_their_classes_colours() -> None:
+    """On the outline, not inside; the picture stays; boxes far outside do no harm."""
+    picture = np.zeros((200, 200, 3), np.uint8)
+    far = DetectedBox((-1e9, -1e9, 1e9, 1e9), 0.1, 1)
+    drawn = draw_boxes(picture, (DetectedBox((50, 60, 150, 160), 0.9, 0), far), CLASSES)
+    assert not picture.any()
+    for row, column in ((60, 100), (159, 100), (100, 50), (100, 149)):
+        assert tuple(drawn[row, column]) == CLASSES[0].colour
+    assert not drawn[100:140, 80:120].any()

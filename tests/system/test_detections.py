@@ -1,0 +1,121 @@
+"""Boxes from a real ONNX detector to pictures, MCAP and JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+from mcap.reader import make_reader
+from onnx import TensorProto, helper, numpy_helper
+
+from mqinfer.edge_agent.session import SessionReport
+from mqinfer.protocol.topics import Topics
+
+pytestmark = pytest.mark.broker
+Serve = Callable[[Path], Topics]
+Replayed = Callable[..., SessionReport]
+
+HEIGHT, WIDTH, CELL, STEP = 96, 160, 16, 8
+CONFIG = """
+[detection]
+boxes = "candidates"
+scores = "confidence"
+score_threshold = 0.4
+iou_threshold = 0.3
+
+[[classes]]
+name = "red"
+colour = [230, 30, 30]
+[[classes]]
+name = "green"
+colour = [30, 230, 30]
+"""
+
+
+def blob_detector(repository: Path) -> Path:
+    """Make a repository with a detector of red and green squares: the share of the colour in cells that overlap."""
+    rows, columns = ((size - CELL) // STEP + 1 for size in (HEIGHT, WIDTH))
+    corners = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")[::-1], -1).reshape(1, -1, 2)
+    candidates = (np.concatenate([corners, corners], -1) * STEP + [0, 0, CELL, CELL]).astype(np.float32)
+    colours = np.array([[2, -1, -1], [-1, 2, -1]], np.float32).reshape(2, 3, 1, 1) / 510
+    constants = {"colours": colours, "boxes": candidates, "flat": np.array([1, 2, rows * columns])}
+    nodes = [
+        helper.make_node("Cast", ["image"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Transpose", ["floats"], ["planes"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["planes", "colours"], ["shares"]),
+        helper.make_node("AveragePool", ["shares"], ["means"], kernel_shape=[CELL, CELL], strides=[STEP, STEP]),
+        helper.make_node("Reshape", ["means", "flat"], ["rows"]),
+        helper.make_node("Transpose", ["rows"], ["confidence"], perm=[0, 2, 1]),
+        helper.make_node("Identity", ["boxes"], ["candidates"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "blobs",
+        [helper.make_tensor_value_info("image", TensorProto.UINT8, [1, HEIGHT, WIDTH, 3])],
+        [
+            helper.make_tensor_value_info("candidates", TensorProto.FLOAT, list(candidates.shape)),
+            helper.make_tensor_value_info("confidence", TensorProto.FLOAT, [1, rows * columns, 2]),
+        ],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    folder = repository / "blobs" / "1"
+    folder.mkdir(parents=True)
+    onnx.save(model, folder / "model.onnx")
+    (repository / "blobs" / "model.toml").write_text(CONFIG)
+    return repository
+
+
+def pictures(folder: Path) -> Path:
+    """Write two pictures, twice as large as the model's input: one with two squares, one with none."""
+    folder.mkdir()
+    canvas = np.full((2 * HEIGHT, 2 * WIDTH, 3), 40, np.uint8)
+    cv2.imwrite(str(folder / "1.png"), canvas)
+    canvas[48:80, 64:96] = 0, 0, 255
+    canvas[128:160, 240:272] = 0, 255, 0
+    cv2.imwrite(str(folder / "0.png"), canvas)
+    return folder
+
+
+def notes_of(path: Path) -> list[dict[str, Any]]:
+    """Read the annotations of an MCAP file."""
+    with path.open("rb") as file:
+        read = make_reader(file).iter_messages()
+        return [json.loads(message.data) for _, channel, message in read if channel.topic.endswith("annotations")]
+
+
+def test_boxes_travel_alone_and_lie_on_the_recorded_frame(serving: Serve, replayed: Replayed, tmp_path: Path) -> None:
+    """Of 209 candidates two travel; every sink has them in pixels of the recording, the overlay in the model's."""
+    topics = serving(blob_detector(tmp_path / "models"))
+    report = replayed(pictures(tmp_path / "in"), topics, "blobs", output=tmp_path / "out", encoding="png")
+    assert report.snapshot.done == 2
+    first, second = map(json.loads, (tmp_path / "out" / "results.jsonl").read_text().splitlines())
+    assert {name: each["shape"] for name, each in first["outputs"].items()} == {
+        "boxes": [2, 4],
+        "scores": [2],
+        "classes": [2],
+    }
+    found = sorted((each["class"], each["box"]) for each in first["detections"])
+    assert found == [("green", [240, 128, 272, 160]), ("red", [64, 48, 96, 80])]
+    assert all(each["score"] > 0.9 for each in first["detections"])
+    assert "detections" not in second
+    assert second["outputs"]["boxes"]["shape"] == [0, 4]
+    with_boxes, without = notes_of(tmp_path / "out" / "results.mcap")
+    corners = {tuple(line["outline_color"].values()): line["points"] for line in with_boxes["points"]}
+    red = corners[230 / 255, 30 / 255, 30 / 255, 1]
+    assert red == [{"x": 64, "y": 48}, {"x": 96, "y": 48}, {"x": 96, "y": 80}, {"x": 64, "y": 80}]
+    assert {line["type"] for line in with_boxes["points"]} == {2}
+    assert sorted(text["text"][:3] for text in with_boxes["texts"][1:]) == ["gre", "red"]
+    assert (without["points"], len(without["texts"])) == ([], 1)
+    overlay = next(path for path in report.run.files if path.suffix == ".png")
+    drawn = cv2.imread(str(overlay))
+    assert drawn is not None
+    assert drawn[30, 32].tolist() == [30, 30, 230]  # the red box's left side, in the model's pixels
+    assert drawn[80, 136 - 1].tolist() != [40, 40, 40]

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, save
+
+from mqinfer import Client
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+Started = tuple[subprocess.Popen[str], str]
+
+
+@pytest.fixture
+def repository(tf: Any, save_tf1: Callable[..., Path], tmp_path: Path) -> Path:
+    """One model for ONNX Runtime and one for TensorFlow: y = x + x."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 2]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", [x, y][:1], [y])
+    (tmp_path / "by_onnx" / "1").mkdir(parents=True)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    save(model, tmp_path / "by_onnx" / "1" / "model.onnx")
+
+    def build(v1: Any) -> tuple[dict[str, Any], None]:
+        given = v1.placeholder(tf.float32, [None, 2], name="x")
+        factor = v1.Variable(2.0)
+        return {"serving_default": v1.saved_model.predict_signature_def({"x": given}, {"y": given * factor})}, None
+
+    save_tf1(tmp_path / "by_tensorflow" / "1", build)
+    return tmp_path
+
+
+@pytest.fixture
+def worker(repository: Path, broker_url: str, unique: Callable[[str], str]) -> Iterator[Started]:
+    """The command as a user starts it, asked for a GPU."""
+    root = unique("test")
+    command = [sys.executable, "-m", "mqinfer", "worker", "--repository", str(repository), "--device", "cuda"]
+    settings = ["--root", root, "--broker", broker_url]
+    process = subprocess.Popen([*command, *settings], stderr=subprocess.PIPE, text=True)
+    yield process, root
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(worker: Started, broker_url: str) -> None:
+    """`--device cuda` without a GPU: one line a model says so, one what runs, and the models serve on the CPU."""
+    process, root = worker
+    lines: list[str] = []
+    assert process.stderr is not None
+    while sum(line.startswith("ready") for line in lines) < 2:
+        lines.append(process.stderr.readline())
+        assert lines[-1], lines
+    with Client(broker_url, root=root) as client:
+        for model in ("by_onnx", "by_tensorflow"):
+            told = [line for line in lines if line.startswith("WARNING") and f" {model} mqinfer" in line]
+            assert len(told) == 1, lines
+            assert "asked for, but not to be had: cuda:0" in told[0]
+            assert told[0].rstrip().endswith("running on cpu")
+            assert sum(f": {model} version 1 " in line and line.rstrip().endswith("on cpu") for line in lines) == 1
+            result = client.infer(model, {"x": np.array([[1, 2]], np.float32)}, timeout=30)
+            assert result.outputs["y"].tolist() == [[2, 4]]
+            assert client.card(model).device == "cpu"
