@@ -12,7 +12,7 @@ from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
 __all__ = ["Lane", "Patience"]
 
-_FIRST_WINDOW = 4
+_FIRST_WINDOW = 1
 """Until a worker's first reply tells how many other clients it serves."""
 _LONGEST_PAUSE_S = 1.0
 """A busy worker is asked again after this, whatever it says."""

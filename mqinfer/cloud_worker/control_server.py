@@ -129,7 +129,7 @@ class ControlServer:
             log.info("ignored the state on %s: %s", message.topic, error)
             return
         if state and state.status in {WorkerStatus.READY, WorkerStatus.DRAINING} and not self._is_mine(worker):
-            self._others[worker] = frozenset(name for name, _ in state.models)
+            self._others[worker] = frozenset(model.name for model in state.models)
         else:
             self._others.pop(worker, None)
 

@@ -53,7 +53,7 @@ class _Work:
 class Worker:
     """Serves one loaded model until it is stopped."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is known of the model, and a clock for tests
         self,
         model: LoadedModel,
         make_link: LinkMaker,

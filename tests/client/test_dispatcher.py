@@ -38,6 +38,7 @@ def dispatcher_with(*workers: str) -> Dispatcher:
     dispatcher = Dispatcher(16)
     for worker in workers:
         dispatcher.state(state(worker))
+        dispatcher.fleet.heard(worker, WorkerLoad(1, 10_000, 4))
     return dispatcher
 
 

@@ -26,6 +26,7 @@ def fleet_of(**service_ms: float) -> Fleet:
     fleet = Fleet(PATIENCE)
     for worker, each in service_ms.items():
         fleet.update(state(worker, each))
+        fleet.heard(worker, WorkerLoad(1, round(each * 1e3), window=4))
     return fleet
 
 
@@ -34,6 +35,14 @@ def chosen(fleet: Fleet, now: float = 0.0, waiting: int = 1) -> Lane:
     way = fleet.choose("m", None, now, waiting=waiting)
     assert isinstance(way, Lane)
     return way
+
+
+def test_a_worker_that_has_not_answered_gets_one_request() -> None:
+    """Only its reply tells how many other clients it serves."""
+    fleet = Fleet(PATIENCE)
+    fleet.update(state("a"))
+    chosen(fleet).send("1", 0.0)
+    assert fleet.choose("m", None, 0.0) is Way.WAIT
 
 
 def test_without_workers_the_channel_is_taken() -> None:
