@@ -55,10 +55,12 @@ class PlainClient(Client):
     Attributes:
         deliver: Gets each message that comes in.
         acked: Gets packet identifier and reason code of each PUBACK.
+        failure: What broke the connection; always None, since paho keeps it to itself.
     """
 
     deliver: Callable[[Message], None]
     acked: Callable[[int, int], None]
+    failure: OSError | None = None
 
     def __init__(self, identity: Identity, *, version5: bool) -> None:
         super().__init__(**client_arguments(identity, version5=version5))

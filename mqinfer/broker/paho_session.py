@@ -22,6 +22,7 @@ from mqinfer.broker.packets import Head
 from mqinfer.broker.paho_client import Identity, PlainClient, configure
 from mqinfer.broker.paho_socket import FastClient, fits
 from mqinfer.broker.routes import Routes
+from mqinfer.broker.tls_errors import tls_error
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized
 
 __all__ = ["Session"]
@@ -110,16 +111,15 @@ class Session:
 
         Raises:
             BrokerUnreachable: Nobody answers, or TLS fails.
+            NotAuthorized: The broker refuses the certificate, or wants one.
         """
         address = self._identity.address
         self._client.connect_timeout = timeout
         clean_start: Any = True if self.version5 else MQTT_CLEAN_START_FIRST_ONLY  # 3.1.1: said to the constructor
         try:
             self._client.connect(address.host, address.port, self._identity.keepalive_s, clean_start=clean_start)
-        except ssl.SSLCertVerificationError as error:
-            raise BrokerUnreachable(
-                f"{address}: the broker's certificate is not trusted ({error.verify_message}); is the CA file right?"
-            ) from error
+        except ssl.SSLError as error:
+            raise tls_error(address, error) from error
         except (OSError, ValueError) as error:  # ValueError: what paho and idna make of an impossible host name
             raise BrokerUnreachable(
                 f"no broker answers at {address} ({error}); start one with: mqinfer broker --port {address.port}"
@@ -256,10 +256,12 @@ class Session:
             )
         elif self.accepted:
             self.error = BrokerUnreachable(f"{self._identity.address} ended the connection: {reason.getName()}")
+        elif isinstance(self._client.failure, ssl.SSLError) and self._client.failure.reason:
+            self.error = tls_error(self._identity.address, self._client.failure)
         else:
             self.error = BrokerUnreachable(
-                f"{self._identity.address} closed the connection before it answered; is it an MQTT broker"
-                + (", and does it want a client certificate?" if self._identity.address.tls else "?")
+                f"{self._identity.address} closed the connection before it answered; is it an MQTT broker, and does it "
+                + ("want a client certificate?" if self._identity.address.tls else "want TLS (mqtts://)?")
             )
 
     def _on_subscribe(

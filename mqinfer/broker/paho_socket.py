@@ -68,10 +68,12 @@ class FastClient(Client):
     Attributes:
         deliver: Gets each message that comes in.
         acked: Gets packet identifier and reason code of each PUBACK.
+        failure: What broke the connection, as far as the socket told.
     """
 
     deliver: Callable[[Message], None]
     acked: Callable[[int, int], None]
+    failure: OSError | None = None
 
     def __init__(self, identity: Identity, *, version5: bool) -> None:
         super().__init__(**client_arguments(identity, version5=version5))
@@ -139,7 +141,8 @@ class FastClient(Client):
                     return code
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
-        except OSError:
+        except OSError as error:
+            self.failure = error
             return MQTTErrorCode.MQTT_ERR_CONN_LOST
         except (BadEnvelope, MalformedPacket) as error:
             _log.error("the broker sent what is not MQTT: %s", error)
@@ -173,6 +176,17 @@ class FastClient(Client):
         return self._packet_handle()
 
     def _packet_write(self) -> MQTTErrorCode:
+        code = self._write_packets()
+        if code == MQTTErrorCode.MQTT_ERR_CONN_LOST and self._is_tls and self._sock is not None:
+            try:  # a broker that refuses a certificate says why before it closes, and nobody has read that yet
+                self._sock.recv(1)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                pass
+            except OSError as error:
+                self.failure = error
+        return code
+
+    def _write_packets(self) -> MQTTErrorCode:
         """Send what is queued here, then paho's own packets; whichever was sent in part goes on first."""
         self._last_msg_out = monotonic()
         self._gather_pubacks()

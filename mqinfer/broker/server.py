@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -55,6 +56,7 @@ class MosquittoServer:
         port: Where to listen; None takes a free port.
         bind: Address to listen on. Anything but loopback opens the broker to everybody who reaches it.
         configuration: Writes the configuration for a port.
+        secure: Whether that one asks for TLS and logins.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class MosquittoServer:
         *,
         bind: str = "127.0.0.1",
         configuration: Callable[[int], str] | None = None,
+        secure: bool = False,
     ) -> None:
+        self._secure = secure
         self._wanted_port = port
         self._bind = bind
         self._configuration = configuration or (lambda port: render(port, bind=bind))
@@ -79,7 +83,7 @@ class MosquittoServer:
     def url(self) -> str:
         """Where clients on this machine find it."""
         host = "127.0.0.1" if self._bind in {"0.0.0.0", "::"} else self._bind  # noqa: S104 - a comparison binds nothing
-        return f"mqtt://{f'[{host}]' if ':' in host else host}:{self._port}"
+        return f"mqtt{'s' if self._secure else ''}://{f'[{host}]' if ':' in host else host}:{self._port}"
 
     @property
     def pid(self) -> int:
@@ -98,7 +102,7 @@ class MosquittoServer:
             BrokerUnreachable: It ended, or was not ready in time; the message repeats its log.
         """
         program = find_mosquitto()
-        if self._bind not in _LOOPBACK:
+        if self._bind not in _LOOPBACK and not self._secure:
             _log.warning(
                 "Mosquitto listens on %s without asking for a password: anybody who reaches it may use it", self._bind
             )
@@ -122,6 +126,10 @@ class MosquittoServer:
     def wait(self) -> int:
         """Wait until it ends; returns its exit status."""
         return self._running().process.wait()
+
+    def reload(self) -> None:
+        """Let it read its passwords and access rules again."""
+        self._running().process.send_signal(signal.SIGHUP)
 
     def stop(self) -> None:
         """End it with SIGTERM: clients are told by a DISCONNECT."""

@@ -22,10 +22,10 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # its brackets would eat those of mqtt://[user:password@]host
 )
-app.command()(broker.broker)
 app.command()(worker.worker)
 app.command()(replay.replay)
 app.command()(infer.infer)
+app.add_typer(broker.app, name="broker")
 app.add_typer(models.app, name="models")
 app.add_typer(bag.app, name="bag")
 app.add_typer(bench.app, name="bench")

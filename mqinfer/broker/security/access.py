@@ -1,0 +1,139 @@
+"""Who may publish and read what: Mosquitto's access rules for each role, and the file that holds them.
+
+The file has one section a client, by user name; there is nothing for the rest, so whatever is not granted is refused.
+`%u` patterns would be shorter, but they hold for every user: a dashboard could then send requests in its own name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.topics import CONTROL, EVERY_SERVER, Topics, check_name
+
+__all__ = ["DEFAULT_PROCESSES", "Role", "access_rules", "put_section", "role_of", "sections", "without_section"]
+
+DEFAULT_PROCESSES = 64
+"""Processes that a worker's rules allow for: instances, of all models, counting both versions during a swap."""
+
+_MOST_PROCESSES = 10_000
+_NUMBERED = re.compile(r".*\.[0-9]+")
+_HEAD = """\
+# Access rules for Mosquitto (acl_file), written by `mqinfer broker add` and `mqinfer broker remove`.
+# Whoever has no section, and whatever a section does not name, is refused.
+"""
+_SECTION = re.compile(r"^# --- (?P<role>[a-z]+) (?P<name>[^ \n]+) ---\n(?:(?!# --- ).*\n?)*", re.MULTILINE)
+
+
+class Role(StrEnum):
+    """What a client is."""
+
+    VEHICLE = "vehicle"
+    WORKER = "worker"
+    DASHBOARD = "dashboard"
+    OPERATOR = "operator"
+
+
+def access_rules(role: Role, name: str, topics: Topics, processes: int = DEFAULT_PROCESSES) -> list[str]:
+    """List a client's rules, each as `read FILTER`, `write FILTER` or `readwrite FILTER`.
+
+    Those that most messages need come first: Mosquitto goes through them one by one.
+
+    Args:
+        role: What the client is.
+        name: Its user name, which is its name in topics too; a worker's processes are called `NAME.0`, `NAME.1`, …
+        topics: The site's.
+        processes: Of a worker.
+
+    Raises:
+        BadTopic: The name breaks the rules for names.
+        ConfigError: The name or the number of processes won't do for a worker.
+    """
+    check_name("client", name)
+    if role is Role.WORKER:
+        _check_worker(name, processes)
+        return list(_worker(name, topics.root, processes))
+    if role is Role.OPERATOR and name == "state":
+        raise ConfigError("an operator can't be called 'state': in control topics it stands for a server's state")
+    return list(_RULES[role](name, topics.root))
+
+
+def _check_worker(name: str, processes: int) -> None:
+    if name == EVERY_SERVER or _NUMBERED.fullmatch(name):
+        raise ConfigError(f"a worker can't be called {name!r}: not {EVERY_SERVER!r}, and no number behind the last dot")
+    if not 1 <= processes <= _MOST_PROCESSES:
+        raise ConfigError(f"{processes} processes of a worker; it is to be 1 to {_MOST_PROCESSES}")
+    check_name("worker", f"{name}.{processes - 1}")
+
+
+def _vehicle(name: str, root: str) -> Iterator[str]:
+    yield f"write {root}/workers/+/infer/+/{name}"
+    yield f"write {root}/models/+/infer/{name}"
+    yield f"write {root}/models/+/versions/+/infer/{name}"
+    yield f"read {root}/results/+/{name}/+"
+    yield f"write {root}/models/+/cancel/{name}"
+    yield f"write {root}/clients/{name}/state"
+    yield f"read {root}/workers/+/state"
+    yield f"read {root}/models/+/card"
+
+
+def _worker(name: str, root: str, processes: int) -> Iterator[str]:
+    yield f"write {root}/results/+/+/+"
+    yield f"read {root}/models/+/infer/+"
+    yield f"read {root}/models/+/versions/+/infer/+"
+    yield f"read {root}/models/+/cancel/+"
+    yield f"readwrite {root}/models/+/card"
+    own = [f"{name}.{number}" for number in range(processes)]
+    yield from (f"read {root}/workers/{worker}/infer/+/+" for worker in own)
+    yield from (f"readwrite {root}/workers/{worker}/state" for worker in own)
+    yield f"read {root}/workers/+/state"
+    yield f"read {root}/{CONTROL}/{name}/#"
+    yield f"read {root}/{CONTROL}/{EVERY_SERVER}/#"
+    yield f"write {root}/{CONTROL}/{name}/state"
+    for worker in own:  # an empty message to itself, by which it finds out at the start whether it may read requests
+        yield f"write {root}/workers/{worker}/infer/+/{worker}"
+        yield f"write {root}/models/+/infer/{worker}"
+        yield f"write {root}/models/+/versions/+/infer/{worker}"
+
+
+def _dashboard(_name: str, root: str) -> Iterator[str]:
+    yield f"read {root}/results/+/+/+"
+    yield f"read {root}/workers/+/state"
+    yield f"read {root}/clients/+/state"
+    yield f"read {root}/{CONTROL}/+/state"
+    yield f"read {root}/models/+/card"
+
+
+def _operator(name: str, root: str) -> Iterator[str]:
+    yield f"write {root}/{CONTROL}/+/{name}/#"
+    yield f"read {root}/results/+/{name}/+"
+    yield f"read {root}/{CONTROL}/+/state"
+    yield f"read {root}/workers/+/state"
+    yield f"read {root}/clients/+/state"
+    yield f"read {root}/models/+/card"
+
+
+_RULES = {Role.VEHICLE: _vehicle, Role.DASHBOARD: _dashboard, Role.OPERATOR: _operator}
+
+
+def sections(text: str) -> dict[str, str]:
+    """Give the role of each client that an access file has a section for."""
+    return {found["name"]: found["role"] for found in _SECTION.finditer(text)}
+
+
+def role_of(text: str, name: str) -> str | None:
+    """Give the role of one client, None where the access file has no section for it."""
+    return sections(text).get(name)
+
+
+def put_section(text: str, role: Role, name: str, rules: list[str]) -> str:
+    """Put a client's section into an access file's text, in place of the one that it may have."""
+    lines = "".join(f"topic {rule}\n" for rule in rules)
+    return (without_section(text, name) or _HEAD).rstrip("\n") + f"\n\n# --- {role} {name} ---\nuser {name}\n{lines}"
+
+
+def without_section(text: str, name: str) -> str:
+    """Take a client's section out of an access file's text."""
+    return _SECTION.sub(lambda found: "" if found["name"] == name else found[0], text)
