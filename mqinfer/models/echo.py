@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ class EchoBackend:
         inputs: Names, datatypes and shapes.
         delay_s: How long a run takes, in seconds; `close` ends it early.
         fail_every: Every n-th run raises ModelFailed; 0: none.
+        die_on: A run whose first input begins with this value ends the process, as a crash of an engine would; 0: none.
     """
 
     platform = "mqinfer_echo"
@@ -33,11 +36,14 @@ class EchoBackend:
     precision = "fp32"
     concurrency = 1
 
-    def __init__(self, inputs: Sequence[TensorSpec], *, delay_s: float = 0.0, fail_every: int = 0) -> None:
+    def __init__(
+        self, inputs: Sequence[TensorSpec], *, delay_s: float = 0.0, fail_every: int = 0, die_on: int = 0
+    ) -> None:
         self.inputs = tuple(inputs)
         self.outputs = self.inputs
         self._delay_s = delay_s
         self._fail_every = fail_every
+        self._die_on = die_on
         self._runs = 0
         self._closed = threading.Event()
 
@@ -48,6 +54,8 @@ class EchoBackend:
             ModelFailed: This is an n-th run, an input is missing, or the back end was closed.
         """
         self._runs += 1
+        if self._die_on and _first(inputs) == self._die_on:
+            os.kill(os.getpid(), signal.SIGKILL)
         if self._delay_s:
             self._closed.wait(self._delay_s)
         if self._closed.is_set():
@@ -64,11 +72,17 @@ class EchoBackend:
         self._closed.set()
 
 
+def _first(inputs: Mapping[str, Array]) -> object:
+    """Look at the first value of the first input."""
+    return next((array.flat[0] for array in inputs.values() if array.size), None)
+
+
 @dataclass(frozen=True, slots=True)
 class _EchoFile:
     input: tuple[TensorSpec, ...] = ()
     delay_ms: float = 0.0
     fail_every: int = 0
+    die_on: int = 0
 
 
 _DESCRIPTION = table(
@@ -82,6 +96,7 @@ _DESCRIPTION = table(
         ),
         "delay_ms": number,
         "fail_every": integer(0),
+        "die_on": integer(0),
     },
     _EchoFile,
 )
@@ -91,7 +106,7 @@ def load(path: Path, options: LoadOptions) -> Backend:  # noqa: ARG001 - every l
     """Load a `model.echo` file.
 
     It is TOML: a `[[input]]` table (`name`, `datatype`, `shape` with its batch axis) for every input, and
-    optionally `delay_ms` and `fail_every`.
+    optionally `delay_ms`, `fail_every` and `die_on`.
 
     Raises:
         ModelNotLoadable: The file is no TOML or says something else.
@@ -102,4 +117,4 @@ def load(path: Path, options: LoadOptions) -> Backend:  # noqa: ARG001 - every l
         raise ModelNotLoadable(str(error)) from error
     if not file.input:
         raise ModelNotLoadable(f"{path}: no input; give at least one [[input]] table")
-    return EchoBackend(file.input, delay_s=file.delay_ms / 1000, fail_every=file.fail_every)
+    return EchoBackend(file.input, delay_s=file.delay_ms / 1000, fail_every=file.fail_every, die_on=file.die_on)

@@ -1,0 +1,11 @@
+"""Faults on demand: worker processes to kill, a network to break, load whose books must balance, and a soak.
+
+The tests in `tests/faults` are made of these parts; `mqinfer bench soak` runs them for as long as asked.
+"""
+
+from mqinfer.bench.faults.figures import Figure, as_markdown
+from mqinfer.bench.faults.proxy import FaultProxy, Faults
+from mqinfer.bench.faults.traffic import Ended, Traffic
+from mqinfer.bench.faults.workers import Workers
+
+__all__ = ["Ended", "FaultProxy", "Faults", "Figure", "Traffic", "Workers", "as_markdown"]

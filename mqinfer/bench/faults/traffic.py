@@ -1,0 +1,177 @@
+"""One client under load, and its books: what was asked, what came back, when, and whether it was the right thing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Self
+
+import numpy as np
+
+from mqinfer.bench.faults.workers import MODEL
+from mqinfer.client.connection import connect, random_name
+from mqinfer.client.inputs import make_request
+from mqinfer.client.requester import Counters, RequesterConfig
+from mqinfer.client.result import InferResult
+from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import Outcome
+
+__all__ = ["Ended", "Traffic"]
+
+_FIRST = 1000
+"""Clients number their requests from multiples of this many millions, so that no two ask the same."""
+_tags = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One request with its outcome; times are monotonic seconds.
+
+    Attributes:
+        number: That it carried.
+        outcome: How it ended.
+        code: Of its error, empty where it succeeded.
+        worker: That answered.
+        attempts: How often it was sent.
+        submitted: When the caller asked.
+        at: When the outcome came.
+    """
+
+    number: int
+    outcome: Outcome
+    code: str
+    worker: str
+    attempts: int
+    submitted: float
+    at: float
+
+    @property
+    def took(self) -> float:
+        """Seconds from asking to outcome."""
+        return self.at - self.submitted
+
+
+class Traffic:
+    """Asks the echo model for numbers; a context manager.
+
+    Args:
+        url: Of the broker.
+        topics: Where everything lies.
+        window: Requests in flight at a time.
+        width: Integers a request, as the model's rows have.
+        name: Of the client; made up where None.
+        max_pending: Requests without an outcome at a time.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is one knob of a scenario
+        self,
+        url: str,
+        topics: Topics,
+        *,
+        window: int = 16,
+        width: int = 2,
+        name: str | None = None,
+        max_pending: int = 1024,
+    ) -> None:
+        config = RequesterConfig(name or random_name(), topics, window, max_pending)
+        self.requester = connect(url, config)
+        self.ended: list[Ended] = []
+        self.asked = 0
+        self.wrong = 0
+        """Replies that carried something else than what was asked."""
+        self._times: Counter[int] = Counter()
+        self._width = width
+        self._first = next(_tags) * _FIRST * 1_000_000
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.requester.close()
+
+    def ask(self, timeout: float, number: int | None = None) -> int:
+        """Ask once, and go on; returns the number that it carries."""
+        number = self._first + self.asked if number is None else number
+        self.asked += 1
+        submitted = time.monotonic()
+        request = make_request(MODEL, {"x": np.full((1, self._width), number, np.int64)}, {})
+        self.requester.submit(request, timeout, lambda result: self._note(number, submitted, result))
+        return number
+
+    def burst(self, requests: int, timeout: float = 60.0) -> None:
+        """Ask so many times at once."""
+        for _ in range(requests):
+            self.ask(timeout)
+
+    def pace(self, rate: float, requests: int, timeout: float = 60.0) -> None:
+        """Ask so many times, so often a second; what is late is not left out."""
+        for _ in ticks(rate, requests):
+            self.ask(timeout)
+
+    def wait(self, timeout: float = 90.0) -> None:
+        """Wait until everything has an outcome.
+
+        Raises:
+            TimeoutError: Something has none.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self.ended) >= self.asked, timeout):
+                raise TimeoutError(f"{len(self.ended)} outcomes of {self.asked} requests after {timeout:g} s")
+
+    def check(self) -> Counters:
+        """Verify the invariant: each request has exactly one outcome, with its own numbers, and the sums balance.
+
+        Raises:
+            MqinferError: They don't, which is a defect of mqinfer.
+        """
+        counters = self.requester.counters()
+        twice = [number for number, times in self._times.items() if times != 1]
+        faults = {
+            "outcomes that came twice": twice,
+            "replies with something else": self.wrong,
+            "outcomes missing": self.asked - len(self.ended),
+            "submitted and not asked": counters.submitted - self.asked,
+            "off balance": counters.submitted - counters.pending - sum(counters.outcomes.values()),
+            "outcomes that differ": Counter(each.outcome for each in self.ended) - Counter(counters.outcomes),
+        }
+        if found := {what: fault for what, fault in faults.items() if fault}:
+            raise MqinferError(f"the books don't balance: {found}; {counters}")
+        return counters
+
+    def outcomes(self) -> dict[str, int]:
+        """Count what there is by outcome and, where that is one, error code."""
+        return dict(Counter(each.code or each.outcome.value for each in self.ended))
+
+    def publishes(self) -> float:
+        """Tell how often a request was sent, in the mean."""
+        return (self.asked + self.requester.counters().retries) / max(1, self.asked)
+
+    def percentile(self, share: float) -> float:
+        """Give the time below which so much of the requests with an `ok` took, in seconds."""
+        took = sorted(each.took for each in self.ended if each.outcome is Outcome.OK)
+        return took[min(len(took) - 1, int(share * len(took)))]
+
+    def _note(self, number: int, submitted: float, result: InferResult) -> None:
+        now = time.monotonic()
+        right = result.outcome is not Outcome.OK or bool((result.outputs["x"] == number).all())
+        code = result.error.code if result.error else ""
+        with self._changed:
+            self.wrong += not right
+            self._times[number] += 1
+            self.ended.append(Ended(number, result.outcome, code, result.worker, result.attempts, submitted, now))
+            self._changed.notify_all()
+
+
+def ticks(rate: float, count: int) -> Iterator[int]:
+    """Wait for each of so many ticks of a clock, so often a second; what is late comes at once."""
+    start = time.monotonic()
+    for tick in range(count):
+        if (wait := start + tick / rate - time.monotonic()) > 0:
+            time.sleep(wait)
+        yield tick

@@ -1,0 +1,110 @@
+"""Fixtures of the fault-injection suite, and the table that `--faults-report FILE` writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqinfer.bench.faults import FaultProxy, Figure, Traffic, Workers, as_markdown
+from mqinfer.broker.server import MosquittoServer
+from mqinfer.protocol.topics import Topics
+
+FULL = os.environ.get("MQINFER_FAULTS") == "full"
+_figures = pytest.StashKey[list[Figure]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    parser.addoption("--faults-report", type=Path, help="Markdown file for the figures of the faults.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin with no figures."""
+    config.stash[_figures] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark everything here as slow and in need of a broker; the long version may take its time."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.broker)
+            if FULL:
+                item.add_marker(pytest.mark.timeout(900))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the table."""
+    path = session.config.getoption("--faults-report", default=None)
+    figures = session.config.stash.get(_figures, [])
+    if path and figures:
+        path.write_text(as_markdown(figures), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def pick() -> Callable[[int, int], int]:
+    """Choose a count, `pick(200, 1000)`: the suite's own, or the table's where MQINFER_FAULTS=full asks for it."""
+    return lambda suite, table: table if FULL else suite
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Note a figure beside its target: `figure("rolling restart", "retries", "0", "0", passed=True)`."""
+    figures = request.config.stash.setdefault(_figures, [])
+
+    def note(row: str, what: str, value: object, target: str = "", *, passed: bool | None = None) -> None:
+        figures.append(Figure(row, what, str(value), target, passed))
+
+    return note
+
+
+@pytest.fixture
+def own_broker() -> Iterator[MosquittoServer]:
+    """A Mosquitto of the test's own, to be killed."""
+    with MosquittoServer() as server:
+        yield server
+
+
+@pytest.fixture
+def topics(unique: Callable[[str], str]) -> Topics:
+    """A topic root of the test's own."""
+    return Topics(unique("faults"))
+
+
+@pytest.fixture
+def workers(tmp_path: Path, broker_url: str, topics: Topics) -> Iterator[Callable[..., Workers]]:
+    """Start worker processes, one a delay: `workers(20, 20, 100, url=...)`, all ready when it returns."""
+    with ExitStack() as stack:
+
+        def start(*delays_ms: float, url: str = broker_url, **options: Any) -> Workers:
+            folder = tmp_path / options.get("name", "workers")
+            return stack.enter_context(Workers(folder, url, delays_ms, topics, **options))
+
+        yield start
+
+
+@pytest.fixture
+def traffic(broker_url: str, topics: Topics) -> Iterator[Callable[..., Traffic]]:
+    """Connect a client with books: `traffic(url=..., window=16)`."""
+    with ExitStack() as stack:
+
+        def start(url: str = broker_url, **options: Any) -> Traffic:
+            return stack.enter_context(Traffic(url, topics, **options))
+
+        yield start
+
+
+@pytest.fixture
+def proxy() -> Iterator[Callable[[str], FaultProxy]]:
+    """Put a proxy before a broker: `proxy(url)`."""
+    with ExitStack() as stack:
+
+        def start(url: str, seed: int = 0) -> FaultProxy:
+            return stack.enter_context(FaultProxy(int(url.rpartition(":")[2]), seed))
+
+        yield start
