@@ -240,7 +240,10 @@ class Session:
             self.version_refused = True
             return BrokerUnreachable(f"{address} speaks neither MQTT 5 nor 3.1.1")
         if reason.value in _REFUSALS:
-            return NotAuthorized(f"{address} refused the login of {self._identity.client_id!r}: {reason.getName()}")
+            hint = "user name, password, or a will outside the access rules (is the name that of the login?)"
+            return NotAuthorized(
+                f"{address} refused the login of {self._identity.client_id!r}: {reason.getName()}; it is about {hint}"
+            )
         return BrokerUnreachable(f"{address} refused the connection: {reason.getName()}")
 
     def _on_disconnect(

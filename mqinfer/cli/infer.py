@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Root, address
+from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, address
 from mqinfer.client import Client, InferResult
 from mqinfer.client.inputs import Input
 from mqinfer.codecs import encoded_image
@@ -44,6 +44,7 @@ def infer(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="File for the outputs, .npz.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait.", min=0.001, max=1e6)] = 10,
+    name: Name = None,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
     cert_file: CertFile = None,
@@ -51,7 +52,7 @@ def infer(
 ) -> None:
     """Ask a model once."""
     inputs = dict(_read(text) for text in input_)
-    with Client(address(broker, ca_file, cert_file, key_file), root=root) as client:
+    with Client(address(broker, ca_file, cert_file, key_file), name=name, root=root) as client:
         classification = _classification(client.card(model), top) if top else {}
         result = client.infer(
             model, inputs, version=version, encoding=encoding, classification=classification, timeout=timeout

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Root, address
+from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, address
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, check_replies
 from mqinfer.protocol.card_json import card_to_json
@@ -41,6 +41,7 @@ def list_models(
     server: Server = None,
     as_json: AsJson = False,
     timeout: Timeout = 10,
+    name: Name = None,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
     cert_file: CertFile = None,
@@ -48,7 +49,7 @@ def list_models(
 ) -> None:
     """List the models in the servers' repositories, and their states."""
     where = address(broker, ca_file, cert_file, key_file)
-    replies = check_replies(_ask(where, root, Call(Operation.INDEX), server, timeout))
+    replies = check_replies(_ask(where, name, root, Call(Operation.INDEX), server, timeout))
     entries = [entry for reply in replies for entry in reply.content]
     if as_json:
         _print_json(entries)
@@ -65,6 +66,7 @@ def load(
     server: Server = None,
     as_json: AsJson = False,
     timeout: Timeout = 300,
+    name: Name = None,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
     cert_file: CertFile = None,
@@ -72,7 +74,7 @@ def load(
 ) -> None:
     """Load a model, or swap in what has changed of it: the new serves before the old goes."""
     where = address(broker, ca_file, cert_file, key_file)
-    with ControlClient(where, root=root) as control:
+    with ControlClient(where, name=name, root=root) as control:
         replies = control.load(model, server=server, timeout=timeout)
     _say(replies, as_json, lambda reply: f"loaded {model} version {', '.join(reply.content['versions'])}")
 
@@ -83,6 +85,7 @@ def unload(
     server: Server = None,
     as_json: AsJson = False,
     timeout: Timeout = 60,
+    name: Name = None,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
     cert_file: CertFile = None,
@@ -90,7 +93,7 @@ def unload(
 ) -> None:
     """Unload a model: it finishes what it has in hand, and its processes end."""
     where = address(broker, ca_file, cert_file, key_file)
-    with ControlClient(where, root=root) as control:
+    with ControlClient(where, name=name, root=root) as control:
         replies = control.unload(model, server=server, timeout=timeout)
     _say(replies, as_json, lambda _: f"unloaded {model}")
 
@@ -102,6 +105,7 @@ def ready(
     server: Server = None,
     as_json: AsJson = False,
     timeout: Timeout = 10,
+    name: Name = None,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
     cert_file: CertFile = None,
@@ -109,7 +113,7 @@ def ready(
 ) -> None:
     """Say whether a model is ready; exit code 1 where no server has it so."""
     where = address(broker, ca_file, cert_file, key_file)
-    replies = check_replies(_ask(where, root, Call(Operation.MODEL_READY, model, version), server, timeout))
+    replies = check_replies(_ask(where, name, root, Call(Operation.MODEL_READY, model, version), server, timeout))
     _say(replies, as_json, lambda reply: "ready" if reply.content["ready"] else "not ready")
     if not any(reply.content["ready"] for reply in replies):
         raise typer.Exit(1)
@@ -121,6 +125,7 @@ def stats(
     server: Server = None,
     as_json: AsJson = False,
     timeout: Timeout = 10,
+    name: Name = None,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
     cert_file: CertFile = None,
@@ -129,7 +134,7 @@ def stats(
     """Show what models have done: requests, runs, and the mean time of each stage."""
     where = address(broker, ca_file, cert_file, key_file)
     call = Call(Operation.STATS, model) if model else Call(Operation.ALL_STATS)
-    replies = check_replies(_ask(where, root, call, server, timeout))
+    replies = check_replies(_ask(where, name, root, call, server, timeout))
     if as_json:
         _print_json([reply.content for reply in replies])
         return
@@ -144,18 +149,21 @@ def card(
     model: Model,
     broker: Broker = "mqtt://127.0.0.1:1883",
     timeout: Timeout = 5,
+    name: Name = None,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
 ) -> None:
     """Print a model's card: inputs, outputs, image contract, classes, hash, engine and device."""
-    with Client(address(broker, ca_file, cert_file, key_file), root=root) as client:
+    with Client(address(broker, ca_file, cert_file, key_file), name=name, root=root) as client:
         _print_json(json.loads(card_to_json(client.card(model, timeout))))
 
 
-def _ask(where: BrokerAddress, root: str, call: Call, server: str | None, timeout: float) -> list[ControlReply]:
-    with ControlClient(where, root=root) as control:
+def _ask(
+    where: BrokerAddress, name: str | None, root: str, call: Call, server: str | None, timeout: float
+) -> list[ControlReply]:
+    with ControlClient(where, name=name, root=root) as control:
         return control.ask(call, server=server, timeout=timeout)
 
 

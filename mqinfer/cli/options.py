@@ -33,10 +33,21 @@ Broker = Annotated[
         envvar="MQINFER_BROKER", help="Broker URL: mqtt://[user:password@]host[:port], mqtts://, ws://, wss://."
     ),
 ]
-CaFile = Annotated[Path | None, typer.Option(help="PEM file of the authority that signed the broker's certificate.")]
-CertFile = Annotated[Path | None, typer.Option(help="PEM file of this client's certificate.")]
-KeyFile = Annotated[Path | None, typer.Option(help="PEM file of this client's private key.")]
-Name = Annotated[str | None, typer.Option(help="Name in the topics, unique on the broker; made up by default.")]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(envvar="MQINFER_CA_FILE", help="PEM file of the authority that signed the broker's certificate."),
+]
+CertFile = Annotated[
+    Path | None, typer.Option(envvar="MQINFER_CERT_FILE", help="PEM file of this client's certificate.")
+]
+KeyFile = Annotated[Path | None, typer.Option(envvar="MQINFER_KEY_FILE", help="PEM file of this client's private key.")]
+Name = Annotated[
+    str | None,
+    typer.Option(
+        envvar="MQINFER_NAME",
+        help="Name in the topics, unique on the broker; made up by default. With access rules that of the login.",
+    ),
+]
 Root = Annotated[str, typer.Option(help="Topic root.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")]
 

@@ -16,6 +16,7 @@ from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.client.connection import random_name
+from mqinfer.client.requester import NAME_HINT
 from mqinfer.protocol.control import Call, Operation, ServerState, ServerStatus
 from mqinfer.protocol.errors import (
     BadEnvelope,
@@ -72,7 +73,7 @@ class ControlClient:
 
         Args:
             url: The broker.
-            name: The client's name in its topics; made up where None. Must be unique.
+            name: The client's name in its topics; made up where None.
             root: Topic root.
             connect_timeout: In seconds.
 
@@ -90,7 +91,8 @@ class ControlClient:
         self._replies: dict[str, ControlReply] = {}
         self._refusal: int | None = None
         self._request = b""
-        self._link = make_link(url, client_id=self._name)
+        # Not the client's name: an operator's commands may overlap, and a client id is one connection's.
+        self._link = make_link(url, client_id=random_name())
         try:
             self._link.open(connect_timeout)
             self._link.subscribe(self._topics.control_results(self._name), self._on_reply)
@@ -193,7 +195,7 @@ class ControlClient:
 
     def _outcome(self, server: str | None, timeout: float) -> list[ControlReply]:
         if self._refusal == ReasonCode.NOT_AUTHORIZED:
-            raise NotAuthorized("the broker does not let this client give orders to servers")
+            raise NotAuthorized(f"the broker does not let client {self._name!r} give orders to servers; {NAME_HINT}")
         known = ", ".join(sorted(name for name, status in self._servers.items() if status is ServerStatus.READY))
         missing = {server} - self._replies.keys() if server else self._missing()
         if not self._replies and (not missing or self._refusal is not None or server not in {None, *self._servers}):

@@ -46,9 +46,10 @@ from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome
 from mqinfer.protocol.worker_state import WorkerState
 
-__all__ = ["Counters", "Requester", "RequesterConfig"]
+__all__ = ["NAME_HINT", "Counters", "Requester", "RequesterConfig"]
 
 log = logging.getLogger("mqinfer.client")
+NAME_HINT = "where access rules hold, its name (--name) is to be that of its certificate or login"
 _LONGEST_S = 1e6
 _FRESH_S = 0.001
 """A first sending within this time of the asking needs no new `timeout`: the field is a safety margin, not a clock."""
@@ -123,6 +124,7 @@ class Requester:
         self._was_lost = False
         self._settled_by = 0.0
         self._sleeps_until = 0.0
+        self._watchers: list[Callable[[], None]] = []
         # Boot nonce and counter: an id is never used twice, not even by a restarted twin of the same name.
         self._nonce = os.urandom(8).hex()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="mqinfer-client-decode")
@@ -172,6 +174,10 @@ class Requester:
             self._wake_timer(now)
         self._pump()
         return entry.request.id
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Have something called after each connection and each loss of it, on the link's thread."""
+        self._watchers.append(callback)
 
     def cancel(self, request_id: str, why: Cancelled | Superseded | None = None) -> bool:
         """Take a request back: it ends as `cancelled` or `superseded`, and a worker that has it skips it.
@@ -306,7 +312,8 @@ class Requester:
         if over_lane and code == ReasonCode.NO_MATCHING_SUBSCRIBERS:
             self._pump()
         elif code == ReasonCode.NOT_AUTHORIZED:
-            self._give_up(request_id, NotAuthorized("the broker does not let this client ask for this model"))
+            why = f"the broker does not let client {self.config.name!r} ask for this model; {NAME_HINT}"
+            self._give_up(request_id, NotAuthorized(why))
         elif code == ReasonCode.NO_MATCHING_SUBSCRIBERS:
             self._refused(request_id, NoWorker("no worker serves it; start one, or check the model's name and version"))
         else:
@@ -350,10 +357,12 @@ class Requester:
                 self._was_lost = True
             if recalled:
                 log.warning("connection lost with %d requests in flight; they will be sent again", recalled)
-            return
-        if self._was_lost:
-            self._settled_by = self._clock() + self.config.settling
-        self._pump()
+        else:
+            if self._was_lost:
+                self._settled_by = self._clock() + self.config.settling
+            self._pump()
+        for watcher in self._watchers:
+            watcher()
 
     def _on_state(self, message: Message) -> None:
         if not message.payload:

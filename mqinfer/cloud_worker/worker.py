@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from mqinfer.broker.link import ConnectionHandler, Link, Message, ignore_ack
+from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode, ignore_ack
+from mqinfer.broker.may_read import unreadable
 from mqinfer.cloud_worker.admission import Admission
 from mqinfer.cloud_worker.answers import Answers
 from mqinfer.cloud_worker.batcher import Batcher, Ready
@@ -27,7 +28,7 @@ from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.cancellation import Cancellation
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.card_json import card_to_json
-from mqinfer.protocol.errors import BadTopic, Expired, MqinferError, NotConnected, Rejected
+from mqinfer.protocol.errors import BadTopic, Expired, MqinferError, NotAuthorized, NotConnected, Rejected
 from mqinfer.protocol.statistics import ModelStatistics
 from mqinfer.protocol.types import Timings, WorkerLoad
 from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
@@ -124,11 +125,12 @@ class Worker:
 
         Raises:
             BrokerUnreachable: No broker answers.
-            NotAuthorized: The broker refused the credentials or a subscription.
+            NotAuthorized: The broker refused the credentials or a subscription, or would not hand requests over.
         """
         self._crew.start()
         try:
             self._link.open(timeout)
+            self._check_access()
             self._link.subscribe(self._options.topics.cancel_filter(self.card.name), self._take_back)
             for topic_filter, share in self._subscriptions():
                 self._link.subscribe(topic_filter, self._receive, share=share)
@@ -173,6 +175,23 @@ class Worker:
             shared.append(topics.infer_filter(card.name))
         return [*((topic, self._options.group) for topic in shared), (topics.lane_filter(self.name), None)]
 
+    def _check_access(self) -> None:
+        """Make sure that requests will come, before any is meant for this worker."""
+        topics, model = self._options.topics, self._model.card.name
+        asked = [topics.infer(model, self.name, self._model.card.version), topics.lane(self.name, model, self.name)]
+        if self._is_default:
+            asked.append(topics.infer(model, self.name))
+        try:
+            closed = unreadable(self._link, asked)
+        except NotConnected:
+            log.info("the connection was lost before worker %s knew whether it may read requests", self.name)
+            return
+        if closed:
+            raise NotAuthorized(
+                f"the broker's access rules don't let worker {self.name} read requests: nothing came from "
+                f"{', '.join(closed)}; give its user the rules of a worker (mqinfer broker add, docs/security.md)"
+            )
+
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
         if connected:
             self.announce()
@@ -185,7 +204,7 @@ class Worker:
         try:
             if self._is_default and status is WorkerStatus.READY:
                 self._link.publish(Message(topics.card(card.name), card_to_json(card), retain=True), ignore_ack)
-            self._link.publish(self._state_message(status), ignore_ack)
+            self._link.publish(self._state_message(status), self._on_ack)
         except NotConnected:
             log.info("not connected; the state is published with the next connection")
 
@@ -207,6 +226,8 @@ class Worker:
         return self._meter.load(self._crew.depth, self._admission.window(self._meter.service_s))
 
     def _receive(self, message: Message) -> None:
+        if not len(message.payload) and message.response_topic is None:
+            return  # another worker's, to itself: see `_check_access`
         received = self._clock()
         client = self._sender(message)
         if self._crew.depth >= self._options.capacity:
@@ -249,7 +270,12 @@ class Worker:
             self._answers.refuse(pushed_out[0], why)
 
     def _publish(self, message: Message) -> None:
-        self._link.publish(message, ignore_ack)
+        self._link.publish(message, self._on_ack)
+
+    def _on_ack(self, code: int) -> None:
+        if code == ReasonCode.NOT_AUTHORIZED:
+            self._meter.count("refused_by_broker")
+            log.error("the broker does not let worker %s publish its state or its replies", self.name)
 
     def _decode(self, job: tuple[Message, float]) -> Ready[_Work] | None:
         ready = self._make_ready(job)
