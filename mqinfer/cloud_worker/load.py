@@ -14,6 +14,9 @@ __all__ = ["LoadMeter"]
 
 _WEIGHT = 0.2
 """Weight of the newest reading in the smoothed service time: about the last five batches count."""
+_MOST = 3.0
+"""One reading counts as so many times the smoothed one at most: a process that was halted for a moment, or swapped out,
+would otherwise look slow to every client until it had served again, and so it would get nothing to serve."""
 
 
 class LoadMeter:
@@ -44,6 +47,8 @@ class LoadMeter:
         """Note a batch: the seconds that it took, for how many requests."""
         reading = seconds * 1e6 / requests
         with self._lock:
+            if self._service_us:
+                reading = min(reading, _MOST * self._service_us)
             self._service_us += (reading - self._service_us) * (_WEIGHT if self._service_us else 1.0)
 
     def ran(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
