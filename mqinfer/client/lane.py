@@ -14,6 +14,8 @@ __all__ = ["Lane", "Patience"]
 
 _FIRST_WINDOW = 1
 """Until a worker's first reply tells how many other clients it serves."""
+_MARGIN = 1.25
+"""A reply is expected in time if there is so many times the time that it is expected to take."""
 _LONGEST_PAUSE_S = 1.0
 """A busy worker is asked again after this, whatever it says."""
 
@@ -104,6 +106,10 @@ class Lane:
     def expected(self) -> float:
         """Tell how long a request sent now would take: (outstanding + others + 1) x service time, in seconds."""
         return (len(self._outstanding) + self.others + 1) * self.service
+
+    def is_in_time(self, deadline: float, now: float) -> bool:
+        """Tell whether a request that is sent now would be answered by its deadline, as far as can be known."""
+        return now + _MARGIN * self.expected() <= deadline
 
     def is_usable(self, now: float) -> bool:
         """Tell whether it may be counted on: it takes requests, and its silence gives no doubt."""

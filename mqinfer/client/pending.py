@@ -124,9 +124,10 @@ class PendingTable:
         if len(self._in_flight) >= self.window:
             return None
         for channel in list(self._waiting):
-            entry = next(iter(self._waiting[channel].values()))
-            way = choose(entry)
-            if way is not Way.WAIT:
+            first = next(iter(self._waiting[channel].values()))
+            way = choose(first)
+            entry = self._in_time(first, way, now)
+            if entry and way is not Way.WAIT:
                 self._leave_queue(entry)
                 if channel in self._waiting:  # to the end, so that models take turns
                     self._waiting[channel] = self._waiting.pop(channel)
@@ -224,6 +225,20 @@ class PendingTable:
             store.clear()
         self._waiting_count = 0
         return left
+
+    def _in_time(self, first: Entry, way: Lane | Way, now: float) -> Entry | None:
+        """Choose who is sent: the first of a queue, or the last where the first would be answered too late.
+
+        In an overload whoever has waited longest is sent just in time to be late, and the workers do nothing of use;
+        the last has the most time left (adaptive LIFO: Maurer, "Fail at Scale", ACM Queue 2015). Where that would be
+        late too, nobody is sent before the worker has less in hand.
+        """
+        if not isinstance(way, Lane) or first.deaths or way.is_in_time(first.deadline, now):
+            return first
+        last = next(reversed(self._waiting[first.channel].values()))
+        if last.deaths or not way.outstanding or way.is_in_time(last.deadline, now):
+            return first if last.deaths else last
+        return None
 
     def _launch(self, entry: Entry, lane: Lane | None, now: float) -> Entry:
         entry.attempts += 1

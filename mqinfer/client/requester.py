@@ -328,12 +328,14 @@ class Requester:
                 return
             if entry.refused_since is None:
                 entry.refused_since = now
-            patient = now - entry.refused_since < self.config.patience or now < self._settled_by
+            patient_until = max(entry.refused_since + self.config.patience, self._settled_by)
+            patient = now < patient_until
             elsewhere = patient and self._dispatcher.busy(request_id, now, pause)
         if elsewhere:
             self._pump()
         elif patient:
-            self._rest(request_id, now + min(1.0, self.config.backoff * 2 ** (entry.attempts - 1)))
+            pause = min(1.0, self.config.backoff * 2 ** (entry.attempts - 1))
+            self._rest(request_id, min(now + pause, patient_until))
         else:
             self._give_up(request_id, why)
 

@@ -87,6 +87,30 @@ def test_a_stopped_worker_is_no_death() -> None:
     assert entry.deaths == 0
 
 
+def test_who_would_be_late_lets_the_last_one_go_first() -> None:
+    """A worker of 10 ms with two requests in hand needs 30 ms: the first has 20 ms left, the last has 100."""
+    dispatcher = dispatcher_with("a")
+    for name in ("1", "2"):
+        send(dispatcher, name)
+    first, last = make_entry("first", timeout=0.02), make_entry("last", timeout=0.1)
+    for entry in (first, last):
+        dispatcher.table.add(entry)
+    assert dispatcher.next(0.0) is last
+    assert dispatcher.next(0.0) is None
+    assert dispatcher.wake(0.02) == [first]
+
+
+def test_nobody_is_sent_to_be_late_but_to_an_idle_worker() -> None:
+    """What can't be in time at a busy worker waits for it, and is sent all the same once it has nothing to do."""
+    dispatcher = dispatcher_with("a")
+    send(dispatcher, "1")
+    hasty = make_entry("hasty", timeout=0.005)
+    dispatcher.table.add(hasty)
+    assert dispatcher.next(0.0) is None
+    assert dispatcher.table.settle("1")
+    assert dispatcher.next(0.0) is hasty
+
+
 def test_silence_sends_a_request_elsewhere_after_the_time_of_an_attempt() -> None:
     """A second at least, and the worker that was silent is left alone."""
     dispatcher = dispatcher_with("a", "b")
