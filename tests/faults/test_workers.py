@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import threading
+import os
 import time
+from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 
-from mqinfer.bench.faults import Traffic, Workers
+from mqinfer.bench.faults import Peak, Traffic, Workers, beside, resident_bytes
+from mqinfer.broker.server import MosquittoServer
 from mqinfer.protocol.types import Outcome
 
 Start = Callable[..., Any]
+POISON = 13
 RATE = 100.0
 """Requests a second to three workers of 20 ms: two thirds of what they can; two of them can serve it just so."""
 
@@ -78,13 +83,9 @@ def test_unlike_workers_at_82_percent(workers: Start, traffic: Start, figure: St
     clients = [traffic(window=32) for _ in range(edges)]
     _makespan(clients, 4)
     rate, requests = 0.82 * 110, pick(240, 900)
-    pacers = [
-        threading.Thread(target=client.pace, args=(rate / edges, requests // edges), name="pacer") for client in clients
-    ]
-    for pacer in pacers:
-        pacer.start()
-    for pacer in pacers:
-        pacer.join()
+    with ExitStack() as pacers:
+        for client in clients:
+            pacers.enter_context(beside(partial(client.pace, rate / edges, requests // edges)))
     all_ok(*clients)
     p95 = max(client.percentile(0.95) for client in clients) / 0.020
     bound = 2 if edges == 1 else 5
@@ -94,12 +95,8 @@ def test_unlike_workers_at_82_percent(workers: Start, traffic: Start, figure: St
 
 
 def _under_load(client: Traffic, rate: float, seconds: float, disturb: Callable[[], None]) -> None:
-    pacer = threading.Thread(target=client.pace, args=(rate, int(rate * seconds)), name="pacer")
-    pacer.start()
-    try:
+    with beside(lambda: client.pace(rate, int(rate * seconds))):
         disturb()
-    finally:
-        pacer.join()
 
 
 def test_killed_workers(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
@@ -136,3 +133,141 @@ def test_killed_workers(workers: Start, traffic: Start, figure: Start, pick: Sta
     )
     assert crew.deaths == times
     assert share <= 1.05
+
+
+def test_halted_worker(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
+    """SIGSTOP of one of three for three seconds: only what it had in hand is late, and that is sent elsewhere."""
+    crew: Workers = workers(20, 20, 20)
+    client: Traffic = traffic()
+    client.burst(10)
+    client.wait()
+    times, seconds = pick(2, 10), pick(2, 3)
+    halts: list[tuple[float, float]] = []
+
+    def halt() -> None:
+        for number in range(times):
+            time.sleep(1.0)
+            begin = time.monotonic()
+            crew.halt(number % 3)
+            time.sleep(seconds)
+            crew.go_on(number % 3)
+            halts.append((begin, time.monotonic()))
+
+    _under_load(client, RATE / 2, (seconds + 1.5) * times, halt)
+    all_ok(client)
+    again = [each for each in client.ended if each.attempts > 1]
+    spared = [each for each in client.ended if each.attempts == 1]
+    row = f"SIGSTOP of 1 of 3 workers for {seconds} s, {times} times, {RATE / 2:.0f}/s of 150"
+    share = client.publishes()
+    figure(row, "publishes a request", f"{share:.4f}", "<= 1.01", passed=share <= 1.01)
+    worst = max(each.took for each in again)
+    figure(
+        row,
+        f"slowest of the {len(again)} that it had",
+        f"{worst:.2f} s",
+        "<= 1.1 s (timeout + 100 ms)",
+        passed=worst <= 1.1,
+    )
+    slow = sorted(each.took for each in spared)[int(0.99 * len(spared))]
+    figure(row, "p99 of all the others", f"{slow * 1e3:.0f} ms", "<= 100 ms", passed=slow <= 0.1)
+    assert share <= 1.1
+    assert len(again) <= 8 * times, "its window, and no more"
+
+
+def test_rolling_restart(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
+    """Every worker is told to go in turn, and comes back: no request is sent twice."""
+    crew: Workers = workers(20, 20, 20)
+    client: Traffic = traffic()
+    client.burst(10)
+    client.wait()
+    rounds = pick(1, 3)
+
+    def restart() -> None:
+        for number in range(3 * rounds):
+            crew.drain(number % 3)
+            crew.wait_until_ready(4 + number)
+
+    with beside(restart) as restarting:
+        while restarting.is_alive():
+            client.pace(RATE * 0.8, 40)
+    all_ok(client)
+    retries = client.requester.counters().retries
+    row = f"rolling restart of all workers, {rounds} times, {RATE * 0.8:.0f}/s of 150"
+    figure(row, f"retries of {client.asked} requests", retries, "0", passed=retries == 0)
+    assert retries == 0
+
+
+def test_zero_workers(workers: Start, traffic: Start, figure: Start) -> None:
+    """Without a worker every request fails by name within the patience; with one that appears, all are served."""
+    client: Traffic = traffic()
+    client.burst(50, timeout=10)
+    client.wait()
+    client.check()
+    assert client.outcomes() == {"no_worker": 50}
+    slowest = max(each.took for each in client.ended)
+    row = "zero workers, 50 requests"
+    figure(row, "outcomes", client.outcomes(), "no_worker", passed=True)
+    figure(row, "slowest (patience is 2 s)", f"{slowest:.2f} s", "<= 2.1 s", passed=slowest <= 2.1)
+    patient: Traffic = traffic()
+    with beside(lambda: patient.pace(20, 100, timeout=60)):
+        workers(20)
+    patient.wait()
+    counters = patient.check()
+    served = counters.outcomes[Outcome.OK]
+    figure(row, "one appears: served of those asked after", f"{served}/{patient.asked}")
+    last = patient.ended[-10:]
+    assert all(each.outcome is Outcome.OK for each in last)
+
+
+def test_poison(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
+    """A request that kills whoever runs it is given up after two workers; the others are served."""
+    crew: Workers = workers(20, 20, 20, die_on=POISON)
+    client: Traffic = traffic()
+    client.burst(10)
+    client.wait()
+    poisons, between = pick(1, 4), pick(300, 1000)
+    for _ in range(poisons):
+        client.pace(RATE * 0.6, between // 2)
+        client.ask(60, number=POISON)
+        client.pace(RATE * 0.6, between // 2)
+    client.wait()
+    counters = client.check(repeated=POISON)
+    poisoned = [each for each in client.ended if each.number == POISON]
+    row = f"a poisonous request in {between}, {poisons} of them"
+    figure(row, "their outcomes", dict(Counter(each.code for each in poisoned)), "poison", passed=True)
+    figure(row, "workers that died a poison", f"{crew.deaths / poisons:g}", "2", passed=crew.deaths == 2 * poisons)
+    ok = counters.outcomes[Outcome.OK]
+    figure(row, "ok of the others", f"{ok}/{client.asked - poisons}", "all", passed=ok == client.asked - poisons)
+    assert {each.code for each in poisoned} == {"poison"}
+    assert crew.deaths == 2 * poisons
+    assert ok == client.asked - poisons
+
+
+def test_overload(workers: Start, traffic: Start, figure: Start, pick: Start, own_broker: MosquittoServer) -> None:
+    """Twice what the workers can do: they go on at full speed, nothing is lost in silence, and memory is bounded."""
+    width = pick(125_000, 1_000_000)  # 1 or 8 MB
+    delay, seconds = pick(50, 100), pick(6, 60)
+    workers(delay, delay, url=own_broker.url, width=width)
+    client: Traffic = traffic(own_broker.url, width=width, window=16, max_pending=64)
+    client.burst(8)
+    client.wait()
+    before = resident_bytes(os.getpid())
+    peak = Peak([os.getpid(), own_broker.pid])
+    rate = 2 * 2000 / delay
+    start, done = time.monotonic(), len(client.ended)
+    with peak:
+        client.pace(rate, int(rate * seconds), timeout=0.5)
+        client.wait()
+    took = time.monotonic() - start
+    ok = sum(each.outcome is Outcome.OK for each in client.ended[done:])
+    counters = client.check()
+    goodput = ok / took / (2000 / delay)
+    row = f"overload 2x, {seconds} s, requests of {width * 8 // 1_000_000} MB with a deadline of 0.5 s"
+    figure(row, "goodput / capacity", f"{goodput:.2f}", ">= 0.95", passed=goodput >= 0.95)
+    figure(row, "outcomes", client.outcomes(), "each stated")
+    broker, edge = peak[own_broker.pid] / 2**20, (peak[os.getpid()] - before) / 2**20
+    figure(row, "broker's resident memory", f"{broker:.0f} MB", "<= 250 MB", passed=broker <= 250)
+    bound = 2 * 64 * width * 8 >> 20
+    figure(row, "edge's growth", f"{edge:.0f} MB", f"<= {bound} MB (64 pending, twice)", passed=edge <= bound)
+    assert counters.pending == 0
+    assert goodput >= 0.5

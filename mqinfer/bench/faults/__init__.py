@@ -6,6 +6,20 @@ The tests in `tests/faults` are made of these parts; `mqinfer bench soak` runs t
 from mqinfer.bench.faults.figures import Figure, as_markdown
 from mqinfer.bench.faults.proxy import FaultProxy, Faults
 from mqinfer.bench.faults.traffic import Ended, Traffic
-from mqinfer.bench.faults.workers import Workers
+from mqinfer.bench.faults.watching import Peak, beside, open_files, resident_bytes
+from mqinfer.bench.faults.workers import MODEL, Workers
 
-__all__ = ["Ended", "FaultProxy", "Faults", "Figure", "Traffic", "Workers", "as_markdown"]
+__all__ = [
+    "MODEL",
+    "Ended",
+    "FaultProxy",
+    "Faults",
+    "Figure",
+    "Peak",
+    "Traffic",
+    "Workers",
+    "as_markdown",
+    "beside",
+    "open_files",
+    "resident_bytes",
+]
