@@ -240,10 +240,7 @@ class Session:
             self.version_refused = True
             return BrokerUnreachable(f"{address} speaks neither MQTT 5 nor 3.1.1")
         if reason.value in _REFUSALS:
-            hint = "user name, password, or a will outside the access rules (is the name that of the login?)"
-            return NotAuthorized(
-                f"{address} refused the login of {self._identity.client_id!r}: {reason.getName()}; it is about {hint}"
-            )
+            return NotAuthorized(f"{address} refused the login of {self._identity.client_id!r}: {reason.getName()}")
         return BrokerUnreachable(f"{address} refused the connection: {reason.getName()}")
 
     def _on_disconnect(

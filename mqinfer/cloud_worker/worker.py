@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ __all__ = ["LinkMaker", "Worker"]
 log = logging.getLogger("mqinfer.cloud_worker")
 LinkMaker = Callable[[str, Message, ConnectionHandler], Link]
 """Makes a link from a client id, a will and a handler for its connections."""
+_ANNOUNCEMENT_S = 2.0  # how long the broker may take to say that it has the first state; without its word all goes on
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +86,8 @@ class Worker:
         self._service = InferenceService(model, options.limits, self._meter.ran)
         self._boot = int.from_bytes(os.urandom(4))
         self._status: WorkerStatus | None = None  # nothing is said before requests can come in
+        self._announced = threading.Event()
+        self._announcement_refused = False
         self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows)
         self._crew: Crew[tuple[Message, float], _Work] = Crew(
             Batcher(self._schedule.policy),
@@ -134,12 +138,14 @@ class Worker:
             self._link.subscribe(self._options.topics.cancel_filter(self.card.name), self._take_back)
             for topic_filter, share in self._subscriptions():
                 self._link.subscribe(topic_filter, self._receive, share=share)
+            self._status = WorkerStatus.READY
+            self.announce()
+            self._await_announcement()
         except BaseException:
+            self._status = None
             self._crew.stop()
             self._link.close()
             raise
-        self._status = WorkerStatus.READY
-        self.announce()
         log.info("worker %s serves %s", self.name, self._model.card.name)
 
     def stop(self, timeout: float = 30.0) -> None:
@@ -192,6 +198,19 @@ class Worker:
                 f"{', '.join(closed)}; give its user the rules of a worker (mqinfer broker add, docs/security.md)"
             )
 
+    def _await_announcement(self) -> None:
+        """Make sure that the broker takes the worker's state: nobody sends to a worker that says nothing of itself."""
+        if self._announced.wait(_ANNOUNCEMENT_S) and self._announcement_refused:
+            raise NotAuthorized(
+                f"the broker's access rules don't let worker {self.name} publish its state; is its name that of its "
+                "certificate or login (--name), and how many processes do the rules allow for (docs/security.md)?"
+            )
+
+    def _on_announced(self, code: int) -> None:
+        self._announcement_refused = code == ReasonCode.NOT_AUTHORIZED
+        self._announced.set()
+        self._on_ack(code)
+
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
         if connected:
             self.announce()
@@ -204,7 +223,7 @@ class Worker:
         try:
             if self._is_default and status is WorkerStatus.READY:
                 self._link.publish(Message(topics.card(card.name), card_to_json(card), retain=True), ignore_ack)
-            self._link.publish(self._state_message(status), self._on_ack)
+            self._link.publish(self._state_message(status), self._on_announced)
         except NotConnected:
             log.info("not connected; the state is published with the next connection")
 

@@ -1,0 +1,94 @@
+"""A broker with TLS, certificates, passwords and access rules, for the tests of security."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.paho_link import PahoLink
+from mqinfer.broker.security import BrokerFolder, Login, Ports, Role
+from mqinfer.broker.security.access import access_rules
+from mqinfer.broker.security.serving import secured as secured_server
+from mqinfer.broker.server import MosquittoServer, find_mosquitto
+from mqinfer.protocol.errors import MissingExtra
+from mqinfer.protocol.topics import Topics
+
+PATIENCE = 10.0
+_WITNESS = "\nuser witness\ntopic readwrite #\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """A broker that lets nobody in unasked."""
+
+    folder: BrokerFolder
+    server: MosquittoServer
+    logins: dict[str, Login]
+    password_port: int
+
+    def address(self, login: Login | str, *, host: str = "127.0.0.1", username: str | None = None) -> BrokerAddress:
+        """Where a client connects to, with what it has got."""
+        if isinstance(login, str):
+            login = self.logins[login]
+        user, port = (f"{username}:x@" if username else ""), self.server.port
+        if login.password:
+            user, port = f"{login.name}:{login.password}@", self.password_port
+        return BrokerAddress.parse(
+            f"mqtts://{user}{host}:{port}",
+            ca_file=login.ca_file,
+            cert_file=login.cert_file,
+            key_file=login.key_file,
+        )
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def write_section(folder: BrokerFolder, text: str) -> None:
+    """Add to the access rules by hand."""
+    with (folder.path / "acl").open("a") as file:
+        file.write(text)
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Two vehicles, two workers, a dashboard, an operator, one with a password, and a witness who may do anything."""
+    pytest.importorskip("cryptography")
+    try:
+        find_mosquitto()
+    except MissingExtra as missing:
+        pytest.skip(str(missing))
+    path = tmp_path_factory.mktemp("secured") / "broker"
+    for parent in list(path.parents)[:3]:  # a Mosquitto that root starts becomes another user before it reads these
+        parent.chmod(0o755)
+    folder, password_port = BrokerFolder(path), free_port()
+    folder.init(ports=Ports(1, passwords=password_port, bind="127.0.0.1"))
+    clients = {"car-1": Role.VEHICLE, "car-2": Role.VEHICLE, "dash": Role.DASHBOARD, "op": Role.OPERATOR}
+    logins = {name: folder.add(role, name) for name, role in clients.items()}
+    logins |= {name: folder.add(Role.WORKER, name, processes=2) for name in ("w", "v", "blind", "witness")}
+    logins["pass-car"] = folder.add(Role.VEHICLE, "pass-car", by_password=True)
+    folder.remove("witness")
+    folder.remove("blind")
+    deaf = [rule for rule in access_rules(Role.WORKER, "blind", Topics(), 2) if not rule.endswith("/infer/+")]
+    write_section(folder, _WITNESS + "\nuser blind\n" + "".join(f"topic {rule}\n" for rule in deaf))
+    with secured_server(folder, 0) as server:
+        yield Secured(folder, server, logins, password_port)
+
+
+@pytest.fixture(scope="module")
+def links(secured: Secured) -> Iterator[Mapping[str, PahoLink]]:
+    """One open link a client, by name."""
+    opened = {name: PahoLink(secured.address(name), client_id=f"link-{name}") for name in secured.logins}
+    for link in opened.values():
+        link.open(PATIENCE)
+    yield opened
+    for link in opened.values():
+        link.close()

@@ -1,0 +1,207 @@
+"""The table of rules, cell by cell, on a real Mosquitto with certificates: who may publish and who may read what."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+
+import pytest
+
+from mqinfer.broker.link import Message
+from mqinfer.broker.paho_link import PahoLink
+from mqinfer.protocol.topics import Topics
+
+pytestmark = pytest.mark.broker
+
+PATIENCE = 10.0
+NOT_AUTHORIZED = 0x87
+_numbers = count()
+Links = Mapping[str, PahoLink]
+
+R = "mqinfer/v1"
+TOPICS = {
+    "request": f"{R}/models/m/infer/{{me}}",
+    "other's request": f"{R}/models/m/infer/car-2",
+    "version request": f"{R}/models/m/versions/3/infer/{{me}}",
+    "other's version request": f"{R}/models/m/versions/3/infer/car-2",
+    "lane request": f"{R}/workers/w.0/infer/m/{{me}}",
+    "other's lane request": f"{R}/workers/w.0/infer/m/car-2",
+    "other's lane request to v": f"{R}/workers/v.0/infer/m/car-2",
+    "cancellation": f"{R}/models/m/cancel/{{me}}",
+    "other's cancellation": f"{R}/models/m/cancel/car-2",
+    "w.1's request to itself": f"{R}/workers/w.1/infer/m/w.1",
+    "w.1's request": f"{R}/models/m/infer/w.1",
+    "result": f"{R}/results/m/{{me}}/r",
+    "other's result": f"{R}/results/m/car-2/r",
+    "card": f"{R}/models/m/card",
+    "state of w.0": f"{R}/workers/w.0/state",
+    "state of w.2": f"{R}/workers/w.2/state",  # beyond the processes that were agreed on
+    "state of v.0": f"{R}/workers/v.0/state",
+    "client state": f"{R}/clients/{{me}}/state",
+    "other's client state": f"{R}/clients/car-2/state",
+    "order to w": f"{R}/control/w/{{me}}/repository/index",
+    "order to v": f"{R}/control/v/{{me}}/repository/models/m/load",
+    "order to all": f"{R}/control/all/{{me}}/repository/models/m/unload",
+    "other's order to w": f"{R}/control/w/op-2/repository/index",
+    "state of server w": f"{R}/control/w/state",
+    "state of server v": f"{R}/control/v/state",
+    "reply to an order": f"{R}/results/control/{{me}}/r",
+    "reply to another's order": f"{R}/results/control/op-2/r",
+    "another root": "mqinfer/v2/models/m/infer/{me}",
+    "anything else": "elsewhere/{me}",
+}
+ALL_STATES = {"state of w.0", "state of w.2", "state of v.0"}
+SERVER_STATES = {"state of server w", "state of server v"}
+CLIENT_STATES = {"client state", "other's client state"}
+REPLIES = {"result", "other's result", "reply to an order", "reply to another's order"}
+REQUESTS = {name for name in TOPICS if "request" in name and "lane" not in name and "itself" not in name}
+
+WRITES = {
+    "car-1": {"request", "version request", "lane request", "cancellation", "client state"},
+    "w": {"card", "state of w.0", "state of server w", "w.1's request to itself", "w.1's request", *REPLIES},
+    "dash": set[str](),
+    "op": {"order to w", "order to v", "order to all"},
+}
+READS = {
+    "car-1": {"result", "reply to an order", "card", *ALL_STATES},
+    "w": {
+        *REQUESTS,
+        "lane request",
+        "other's lane request",
+        "w.1's request to itself",
+        "cancellation",
+        "other's cancellation",
+        "card",
+        *ALL_STATES,
+        "order to w",
+        "other's order to w",
+        "order to all",
+        "state of server w",
+    },
+    "dash": {*REPLIES, "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
+    "op": {"result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
+}
+CELLS = [(who, what) for who in WRITES for what in TOPICS]
+
+
+def payload() -> bytes:
+    """One that no other test sends."""
+    return b"%d" % next(_numbers)
+
+
+class Inbox:
+    """Keeps the payloads that come, and lets one be waited for."""
+
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, message: Message) -> None:
+        """Keep one."""
+        with self._changed:
+            self.got.append(bytes(message.payload))
+            self._changed.notify_all()
+
+    def wait_for(self, wanted: bytes) -> None:
+        """Wait until it is here."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: wanted in self.got, PATIENCE), f"{wanted!r} did not come"
+
+
+@contextmanager
+def listening(link: PahoLink, *filters: str, share: str | None = None) -> Iterator[Inbox]:
+    """Subscribe for the length of a block."""
+    inbox = Inbox()
+    for each in filters:
+        link.subscribe(each, inbox, share=share)
+    try:
+        yield inbox
+    finally:
+        for each in filters:
+            link.unsubscribe(each, share=share)
+
+
+def publish(link: PahoLink, topic: str, content: bytes) -> int:
+    """Publish and wait for the PUBACK's reason code."""
+    codes: list[int] = []
+    acked = threading.Event()
+
+    def on_ack(code: int) -> None:
+        codes.append(code)
+        acked.set()
+
+    link.publish(Message(topic, content), on_ack)
+    assert acked.wait(PATIENCE)
+    return codes[0]
+
+
+@pytest.mark.parametrize(("who", "what"), CELLS)
+def test_publishing(links: Links, who: str, what: str) -> None:
+    """What is not granted is refused by name (PUBACK 0x87) and reaches nobody."""
+    topic, sent, last = TOPICS[what].format(me=who), payload(), payload()
+    witness = links["witness"]
+    with listening(witness, topic, "witness/last") as inbox:
+        code = publish(links[who], topic, sent)
+        publish(witness, "witness/last", last)  # the broker takes one message after the other
+        inbox.wait_for(last)
+    allowed = what in WRITES[who]
+    assert (code == NOT_AUTHORIZED) != allowed
+    assert (sent in inbox.got) == allowed
+
+
+@pytest.mark.parametrize(("who", "what"), CELLS)
+def test_reading(links: Links, who: str, what: str) -> None:
+    """Mosquitto 2.0 grants each subscription, and hands over what the rules allow and nothing else."""
+    topic, sent, last = TOPICS[what].format(me=who), payload(), payload()
+    witness, marker = links["witness"], Topics().card("marker")  # everybody may read cards
+    with listening(links[who], topic, marker) as inbox:
+        publish(witness, topic, sent)
+        publish(witness, marker, last)
+        inbox.wait_for(last)
+    assert (sent in inbox.got) == (what in READS[who])
+
+
+@pytest.mark.parametrize("who", ["car-1", "dash", "op"])
+def test_subscribing_to_everything(links: Links, who: str) -> None:
+    """With `#` a client gets what it may read, and no request of anybody."""
+    witness, sent = links["witness"], {what: payload() for what in TOPICS}
+    last = payload()
+    with listening(links[who], "#") as inbox:
+        for what, content in sent.items():
+            publish(witness, TOPICS[what].format(me=who), content)
+        publish(witness, Topics().card("marker"), last)
+        inbox.wait_for(last)
+    assert {what for what, content in sent.items() if content in inbox.got} == READS[who]
+
+
+@pytest.mark.parametrize("who", ["car-1", "dash", "op"])
+def test_nobody_else_joins_the_workers(links: Links, who: str) -> None:
+    """A member of the workers' group who is none of them gets no request."""
+    witness, sent, last = links["witness"], payload(), payload()
+    marker = Topics().card("marker")
+    with listening(links[who], marker) as inbox, listening(links[who], f"{R}/models/m/infer/+", share="g") as requests:
+        publish(witness, f"{R}/models/m/infer/car-2", sent)
+        publish(witness, marker, last)
+        inbox.wait_for(last)
+    assert requests.got == []
+
+
+def test_the_table_covers_all_topics() -> None:
+    """Each builder's topic stands in the table: a new kind of topic has to be put there."""
+    topics = Topics()
+    made = {
+        topics.infer("m", "car-1"),
+        topics.infer("m", "car-1", "3"),
+        topics.lane("w.0", "m", "car-1"),
+        topics.cancel("m", "car-1"),
+        topics.result("m", "car-1", "r"),
+        topics.card("m"),
+        topics.worker_state("w.0"),
+        topics.client_state("car-1"),
+        topics.control("w", "car-1", "repository/index"),
+        topics.control_result("car-1", "r"),
+        topics.control_state("w"),
+    }
+    assert made <= {topic.format(me="car-1") for topic in TOPICS.values()}
