@@ -34,13 +34,13 @@ from mqinfer.edge_agent.sinks.opening import SINK_KINDS
 from mqinfer.edge_agent.state import presence, state_message
 from mqinfer.edge_agent.stream import Policy
 from mqinfer.edge_agent.summary import summary, summary_table, write_summary
-from mqinfer.protocol.errors import LinkError
+from mqinfer.protocol.errors import ConfigError, LinkError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 
 __all__ = ["replay"]
 
-_FRESH_S, _LASTING_S = 2.0, 60.0
+_FRESH_S, _LASTING_S = 2.0, 300.0
 
 
 def replay(
@@ -60,7 +60,7 @@ def replay(
         Policy | None, typer.Option(help="latest: fresh, drops frames; all: drops none. latest for cameras.")
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds that a frame may take: 60, or 2 with latest.", min=0.001, max=1e6)
+        float | None, typer.Option(help="Seconds that a frame may take: 300, or 2 with latest.", min=0.001, max=1e6)
     ] = None,
     min_rate: Annotated[
         float, typer.Option(help="Answered frames a second below which quality, then size are given up.", min=0)
@@ -79,6 +79,10 @@ def replay(
     sink: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(SINK_KINDS)}; all by default.")] = None,
     picture_every: Annotated[int, typer.Option(help="An overlay picture of every so-manieth frame.", min=1)] = 10,
     summary_file: Annotated[Path | None, typer.Option("--summary", help="JSON file for the summary.")] = None,
+    spool: Annotated[
+        Path | None, typer.Option(help="With all: folder that keeps frames while there is no connection.")
+    ] = None,
+    spool_mb: Annotated[int, typer.Option(help="Megabytes of encoded frames there, at most.", min=1)] = 4096,
     name: Name = None,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
@@ -105,7 +109,11 @@ def replay(
         output=output,
         sinks=sink or SINK_KINDS,
         picture_every=picture_every,
+        spool=spool,
+        spool_bytes=spool_mb * 10**6,
     )
+    if spool and chosen is Policy.LATEST:
+        raise ConfigError("--spool keeps every frame, --policy latest the newest alone; give one of the two")
     place = f"memory://local-{secrets.token_hex(4)}" if local else broker
     broker_address = address(place, ca_file, cert_file, key_file)
     config = RequesterConfig(name or random_name(), Topics(root), window)

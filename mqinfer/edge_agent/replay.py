@@ -15,23 +15,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
-
-import numpy as np
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.inputs import InferOptions, make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.backlog import Backlog
 from mqinfer.edge_agent.delay_window import DelayWindow
 from mqinfer.edge_agent.economy import Economy, EconomyBounds
-from mqinfer.edge_agent.order import Reorder
+from mqinfer.edge_agent.job import Ended, Job, capture_of
 from mqinfer.edge_agent.preparation import PreparedFrame, Preparer
-from mqinfer.edge_agent.sinks.sink import Picture, Sink
+from mqinfer.edge_agent.results import Results
+from mqinfer.edge_agent.sinks.sink import Sink
+from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics
 from mqinfer.edge_agent.stream import Policy, Stream
-from mqinfer.protocol.errors import BadImage, MqinferError, Superseded
-from mqinfer.protocol.types import Capture, ErrorInfo, Outcome
+from mqinfer.protocol.errors import Cancelled, MqinferError, Superseded
+from mqinfer.protocol.types import ErrorInfo, Outcome
 
 __all__ = ["Replay", "ReplayOptions"]
 
@@ -41,7 +41,8 @@ _LATEST_IN_HAND = 64
 """Frames from reading until the sinks are done, at least, where a slow one must not hold up the reader."""
 _FRESH_SHARE = 0.5
 """Of the model's time that a frame of the policy `latest` may wait in queues."""
-_NO_PICTURE: Picture = np.zeros((0, 0, 3), np.uint8)
+_STOP_CHECK_S = 0.2
+_OUTCOMES: Mapping[type[MqinferError], Outcome] = {Superseded: Outcome.SUPERSEDED, Cancelled: Outcome.CANCELLED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,35 +68,18 @@ class ReplayOptions:
     economy: EconomyBounds = field(default_factory=EconomyBounds)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Job:
-    """A frame, numbered in the order of reading, and its stream."""
-
-    number: int
-    frame: Frame
-    stream: Stream[_Job]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Ended:
-    """A frame with its outcome, on its way to the sinks."""
-
-    number: int
-    frame: Frame
-    prepared: PreparedFrame | None
-    result: InferResult
-
-
 class Replay:
     """One run from a source to the sinks."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its parts, each made by the session
         self,
         requester: Requester,
         preparer: Preparer,
         options: ReplayOptions,
         statistics: ReplayStatistics,
         sink: Sink | None,
+        *,
+        spool: Spool | None = None,
     ) -> None:
         """Prepare.
 
@@ -105,19 +89,19 @@ class Replay:
             options: How frames are sent.
             statistics: Told of everything.
             sink: Gets every frame with its outcome, in the order of reading; None where nobody wants them.
+            spool: Keeps frames of the policy `all` while there is no connection; what an earlier run left goes first.
         """
         self._requester = requester
         self._preparer = preparer
         self._options = options
         self._statistics = statistics
-        self._sink = sink
-        self._streams: dict[str, Stream[_Job]] = {}
+        self._streams: dict[str, Stream[Job]] = {}
         self._changed = threading.Condition()
         self._under_way = 0  # frames that were read and have no outcome
         most = 2 * options.window + _PREPARERS
         self._in_hand = threading.Semaphore(max(most, _LATEST_IN_HAND) if self._is_live else most)
-        self._ended: SimpleQueue[_Ended | None] = SimpleQueue()
-        self._sink_error: MqinferError | None = None
+        self._results = Results(sink, self._let_go)
+        self._backlog = None if spool is None else Backlog(spool, requester, self._changed, self._submit)
 
     @property
     def _is_live(self) -> bool:
@@ -134,27 +118,48 @@ class Replay:
             SourceError: The source broke off; what was read before has its outcome.
             MqinferError: A sink failed.
         """
-        writer = threading.Thread(target=self._write_all, name="mqinfer-replay-sinks")
-        writer.start()
+        self._results.start()
         try:
-            self._send_all(frames, is_stopped)
+            with ThreadPoolExecutor(_PREPARERS, thread_name_prefix="mqinfer-replay-prepare") as self._pool:
+                self._send_all(frames, is_stopped)
         finally:
-            self._ended.put(None)
-            writer.join()
-        if self._sink_error:
-            raise self._sink_error
+            self._results.close()
+        if self._results.error:
+            raise self._results.error
 
     def _send_all(self, frames: Iterable[Frame], is_stopped: Callable[[], bool]) -> None:
-        with ThreadPoolExecutor(_PREPARERS, thread_name_prefix="mqinfer-replay-prepare") as pool:
-            self._pool = pool
-            try:
-                for number, frame in enumerate(self._read(frames, is_stopped)):
-                    self._take(_Job(number, frame, self._stream(frame.source)))
-            finally:  # also where the source breaks off
-                with self._changed:
-                    self._changed.wait_for(lambda: self._under_way == 0)
+        left_over = self._start_backlog()
+        try:
+            for number, frame in enumerate(self._read(frames, is_stopped), left_over):
+                self._take(Job(number, frame, self._stream(frame.source)))
+        finally:  # also where the source breaks off
+            while not self._all_ended(_STOP_CHECK_S if self._backlog else None):
+                if self._backlog and is_stopped():
+                    self._leave(self._backlog)
+            if self._backlog:
+                self._backlog.close()
 
-    def _start(self, job: _Job) -> None:
+    def _start_backlog(self) -> int:
+        """Begin with what an earlier run left; returns how many frames."""
+        if self._backlog is None:
+            return 0
+        adopted = self._backlog.adopt(self._stream)
+        for job in adopted:
+            self._statistics.frame_read(job.frame.source)
+            self._begin(job)
+        self._backlog.start()
+        return len(adopted)
+
+    def _all_ended(self, timeout: float | None) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._under_way == 0, timeout)
+
+    def _leave(self, backlog: Backlog) -> None:
+        """End what is not sent; it stays in the spool."""
+        for job in backlog.leave():
+            self._conclude(job, None, self._ended_here(job, Cancelled("kept in the spool for the next run")))
+
+    def _start(self, job: Job) -> None:
         self._pool.submit(self._prepare_and_send, job)
 
     def _read(self, frames: Iterable[Frame], is_stopped: Callable[[], bool]) -> Iterator[Frame]:
@@ -162,7 +167,7 @@ class Replay:
         source = iter(frames)
         while True:
             self._in_hand.acquire()
-            if is_stopped() or self._sink_error:
+            if is_stopped() or self._results.error:
                 return
             started = time.perf_counter_ns()
             frame = next(source, None)
@@ -172,19 +177,22 @@ class Replay:
             self._statistics.stage(frame.source, EdgeStage.READ, time.perf_counter_ns() - started)
             yield frame
 
-    def _stream(self, source: str) -> Stream[_Job]:
+    def _stream(self, source: str) -> Stream[Job]:
         if source not in self._streams:
-            options = self._options
             share = _FRESH_SHARE if self._is_live else 1.0
-            economy = Economy(options.economy, self._preparer.quality)
-            self._streams[source] = Stream(DelayWindow(options.window, share), economy)
+            economy = Economy(self._options.economy, self._preparer.quality)
+            self._streams[source] = Stream(DelayWindow(self._options.window, share), economy)
         return self._streams[source]
 
-    def _take(self, job: _Job) -> None:
-        """Send a frame that was read, or let it wait for room in its stream's window."""
+    def _begin(self, job: Job) -> None:
         self._statistics.request_sent(job.frame.source)
         with self._changed:
             self._under_way += 1
+
+    def _take(self, job: Job) -> None:
+        """Send a frame that was read, or let it wait for room in its stream's window."""
+        self._begin(job)
+        with self._changed:
             job.stream.economy.offered(time.monotonic())
             now, lost = job.stream.offer(job) if self._is_live else (job, None)
         if now:
@@ -192,21 +200,31 @@ class Replay:
         if lost:
             self._conclude(lost, None, self._ended_here(lost, Superseded("a newer frame of the stream came first")))
 
-    def _prepare_and_send(self, job: _Job) -> None:
+    def _prepare_and_send(self, job: Job) -> None:
         if not self._is_live:
-            with self._changed:
-                self._changed.wait_for(lambda: job.stream.has_room)
-                job.stream.enter()
-        prepared = None
+            self._enter(job, self._backlog)
         try:
             prepared = self._prepare(job)
-            request = make_request(self._options.model, {prepared.tensor.name: prepared.tensor}, self._say(job.frame))
-            self._requester.submit(request, self._options.timeout, partial(self._end, job, prepared))
-        except MqinferError as error:  # this frame's fault, or the client was closed; there is no request
+        except MqinferError as error:  # this frame's fault; there is no request
             log.warning("%s, frame %d: %s", job.frame.source, job.frame.sequence, error)
-            self._end(job, prepared, self._ended_here(job, error))
+            self._end(job, None, self._ended_here(job, error))
+            return
+        if self._backlog and self._backlog.keep(job, prepared):
+            self._in_hand.release()
+            return
+        if self._backlog:  # it may have come in without there being room
+            with self._changed:
+                job.stream.give_up()
+            self._enter(job)
+        self._submit(job, prepared)
 
-    def _prepare(self, job: _Job) -> PreparedFrame:
+    def _enter(self, job: Job, backlog: Backlog | None = None) -> None:
+        """Wait for room in a frame's stream, or for the need to keep it on the disk."""
+        with self._changed:
+            self._changed.wait_for(lambda: job.stream.has_room or (backlog is not None and backlog.is_needed))
+            job.stream.enter()
+
+    def _prepare(self, job: Job) -> PreparedFrame:
         frame = job.frame
         try:
             return self._preparer.prepare(frame, partial(self._statistics.stage, frame.source), job.stream.economy.step)
@@ -216,11 +234,23 @@ class Replay:
             log.exception("%s, frame %d", frame.source, frame.sequence)
             raise MqinferError(f"can't be prepared: {error!r}") from error
 
+    def _submit(self, job: Job, prepared: PreparedFrame, on_outcome: Callable[[], None] = lambda: None) -> None:
+        def settle(result: InferResult) -> None:
+            on_outcome()
+            self._end(job, prepared, result)
+
+        try:
+            request = make_request(self._options.model, {prepared.tensor.name: prepared.tensor}, self._say(job.frame))
+            self._requester.submit(request, self._options.timeout, settle)
+        except MqinferError as error:  # the codec can't carry it, or the client was closed; there is no request
+            log.warning("%s, frame %d: %s", job.frame.source, job.frame.sequence, error)
+            self._end(job, prepared, self._ended_here(job, error))
+
     def _say(self, frame: Frame) -> InferOptions:
         options = self._options
-        return {"version": options.version, "output_encoding": options.output_encoding, "capture": _capture(frame)}
+        return {"version": options.version, "output_encoding": options.output_encoding, "capture": capture_of(frame)}
 
-    def _end(self, job: _Job, prepared: PreparedFrame | None, result: InferResult) -> None:
+    def _end(self, job: Job, prepared: PreparedFrame | None, result: InferResult) -> None:
         """Take a frame out of its stream's window; another one may have waited for that."""
         with self._changed:
             following = job.stream.leave(result, time.monotonic())
@@ -229,45 +259,23 @@ class Replay:
             self._start(following)
         self._conclude(job, prepared, result)
 
-    def _conclude(self, job: _Job, prepared: PreparedFrame | None, result: InferResult) -> None:
+    def _conclude(self, job: Job, prepared: PreparedFrame | None, result: InferResult) -> None:
         self._statistics.finished(result, bytes_raw=prepared.bytes_raw if prepared else 0)
-        self._ended.put(_Ended(job.number, job.frame, prepared, result))
+        self._results.put(Ended(job, prepared, result))
         with self._changed:
             self._under_way -= 1
             self._changed.notify_all()
 
-    def _ended_here(self, job: _Job, error: MqinferError) -> InferResult:
+    def _let_go(self, ended: Ended) -> None:
+        if not ended.job.is_spooled:  # what is on the disk is bounded there
+            self._in_hand.release()
+
+    def _ended_here(self, job: Job, error: MqinferError) -> InferResult:
         """Make the outcome of a frame that never became a request."""
-        outcome = Outcome.SUPERSEDED if isinstance(error, Superseded) else Outcome.ERROR
-        why = ErrorInfo(error.code, str(error))
-        capture = _capture(job.frame)
-        return InferResult(id="", outcome=outcome, model_name=self._options.model, error=why, capture=capture)
-
-    def _write_all(self) -> None:
-        order: Reorder[_Ended] = Reorder()
-        while ended := self._ended.get():
-            for item in order.put(ended.number, ended):
-                self._write(item)
-                self._in_hand.release()
-
-    def _write(self, ended: _Ended) -> None:
-        if self._sink is None or self._sink_error:
-            return  # the run is ending; what could not be kept is said once
-        try:
-            self._sink.write(ended.frame, _picture(ended.prepared), ended.result)
-        except MqinferError as error:
-            self._sink_error = error
-        except Exception as error:  # a defect; said at the end of the run
-            log.exception("writing the result of %s, frame %d", ended.frame.source, ended.frame.sequence)
-            self._sink_error = MqinferError(f"a sink failed: {error!r}")
-
-
-def _picture(prepared: PreparedFrame | None) -> Picture:
-    try:
-        return prepared.picture() if prepared else _NO_PICTURE
-    except BadImage:  # a JPEG that passed untouched; its outcome says the same
-        return _NO_PICTURE
-
-
-def _capture(frame: Frame) -> Capture:
-    return Capture(frame.source, frame.sequence, frame.capture_time_ns, frame.frame_id)
+        return InferResult(
+            id="",
+            outcome=_OUTCOMES.get(type(error), Outcome.ERROR),
+            model_name=self._options.model,
+            error=ErrorInfo(error.code, str(error)),
+            capture=capture_of(job.frame),
+        )

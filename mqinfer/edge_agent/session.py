@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_out
 from mqinfer.edge_agent.progress import Goal, progress
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
 from mqinfer.edge_agent.sinks.opening import SINK_KINDS, SinkSet, open_sinks
+from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.summary import RunInfo
 from mqinfer.protocol.card import ImageContract, ModelCard
@@ -47,6 +48,8 @@ class ReplaySettings:
         sinks: What to write there.
         picture_every: A picture of every so-manieth frame.
         card_timeout: Seconds to wait for the model's card.
+        spool: Folder that keeps frames while there is no connection; None: the reader waits.
+        spool_bytes: Of encoded frames there, at most.
     """
 
     source: str
@@ -63,6 +66,8 @@ class ReplaySettings:
     sinks: Sequence[str] = field(default=SINK_KINDS)
     picture_every: int = 10
     card_timeout: float = 10.0
+    spool: Path | None = None
+    spool_bytes: int = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ def run_session(
         ConfigError: A setting is wrong, the model takes no pictures, or a file can't be written.
     """
     options = settings.options
-    with closing(_open(settings)) as source:
+    with closing(_open(settings)) as source, _spool(settings) as spool:
         card = CardShelf(requester.link, requester.config.topics).get(options.model, settings.card_timeout)
         encoding = choose_encoding(settings.encoding, card)
         if options.output_encoding is None or isinstance(options.output_encoding, str):
@@ -110,7 +115,7 @@ def run_session(
         broke_off = None
         try:
             with progress(statistics, _goal(settings, source), console):
-                run = Replay(requester, preparer, options, statistics, sinks if settings.output else None)
+                run = Replay(requester, preparer, options, statistics, sinks if settings.output else None, spool=spool)
                 run.run(_frames(settings, source, stop), stop.is_set)
         except SourceError as error:
             broke_off = error
@@ -124,6 +129,10 @@ def run_session(
 
 def _open(settings: ReplaySettings) -> FrameSource:
     return open_source(settings.source, topics=settings.topics, start=settings.start, duration=settings.duration)
+
+
+def _spool(settings: ReplaySettings) -> AbstractContextManager[Spool | None]:
+    return nullcontext() if settings.spool is None else closing(Spool(settings.spool, settings.spool_bytes))
 
 
 def _frames(settings: ReplaySettings, source: FrameSource, stop: threading.Event) -> Iterator[Frame]:

@@ -50,6 +50,10 @@ class Stream(Generic[T]):
         """Begin with a frame."""
         self.under_way += 1
 
+    def give_up(self) -> None:
+        """Let go of a frame that is not sent now."""
+        self.under_way -= 1
+
     def offer(self, item: T) -> tuple[T | None, T | None]:
         """Take in a frame by the policy `latest`.
 

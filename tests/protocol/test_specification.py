@@ -79,6 +79,7 @@ def test_topics_are_those_of_the_code() -> None:
         made.infer("model", "client", "1"),
         made.lane("worker", "model", "client"),
         made.result("model", "client", "request"),
+        made.cancel("model", "client"),
         made.card("model"),
         made.worker_state("worker"),
         made.client_state("client"),

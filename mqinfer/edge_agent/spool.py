@@ -1,0 +1,151 @@
+"""A bounded store on disk for frames that can't be sent now: encoded, with their stamps, oldest first.
+
+SQLite keeps it: what was stored survives a crash of the edge, and a run that finds something there sends it first.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import threading
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.types import Capture, EncodedTensor
+
+__all__ = ["Spool", "SpooledFrame"]
+
+log = logging.getLogger("mqinfer.edge_agent")
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS frames (id INTEGER PRIMARY KEY AUTOINCREMENT, head TEXT NOT NULL, data BLOB NOT NULL)"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpooledFrame:
+    """A frame from the store.
+
+    Attributes:
+        number: In the store; grows.
+        tensor: As it will travel.
+        capture: Where and when it was taken.
+        bytes_raw: Size of its pixels before encoding.
+    """
+
+    number: int
+    tensor: EncodedTensor
+    capture: Capture
+    bytes_raw: int
+
+
+class Spool:
+    """The store in one folder. Thread-safe; one process at a time."""
+
+    def __init__(self, folder: Path, max_bytes: int = 4 << 30) -> None:
+        """Open or make it.
+
+        Args:
+            folder: Made if it isn't there.
+            max_bytes: Of encoded frames; one more is not taken.
+
+        Raises:
+            ConfigError: The folder can't be used, or another process uses it.
+        """
+        self._path = folder / "spool.sqlite"
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(self._path, check_same_thread=False, timeout=0.2)
+            self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._database.execute("PRAGMA journal_mode = WAL")
+            with self._database:
+                self._database.execute(_TABLE)
+            self._bytes, self._count, self._last = self._measure()
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(
+                f"spool {folder}: can't be used ({error}); give another folder, or free this one"
+            ) from error
+
+    def __len__(self) -> int:
+        """Count the frames."""
+        return self._count
+
+    @property
+    def last(self) -> int:
+        """Number of the newest frame; 0 where there never was one."""
+        return self._last
+
+    def put(self, tensor: EncodedTensor, capture: Capture, bytes_raw: int) -> int | None:
+        """Store a frame behind all others.
+
+        Returns:
+            Its number; None where it does not fit: the bound is reached, or the disk is full.
+        """
+        data = bytes(tensor.data)
+        described = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+        head = {
+            **described,
+            "encoding": tensor.encoding,
+            "parameters": dict(tensor.parameters),
+            "capture": asdict(capture),
+            "bytes_raw": bytes_raw,
+        }
+        with self._lock:
+            if self._count and self._bytes + len(data) > self._max_bytes:
+                return None
+            try:
+                with self._database as database:
+                    row = database.execute("INSERT INTO frames (head, data) VALUES (?, ?)", (json.dumps(head), data))
+            except sqlite3.Error as error:
+                log.warning("spool %s: a frame can't be kept (%s); the reader waits", self._path, error)
+                return None
+            self._bytes += len(data)
+            self._count += 1
+            self._last = int(row.lastrowid or 0)
+            return self._last
+
+    def after(self, number: int) -> SpooledFrame | None:
+        """Read the oldest frame with a higher number; it stays until it is removed."""
+        with self._lock, closing(self._database.cursor()) as cursor:
+            found = cursor.execute(
+                "SELECT id, head, data FROM frames WHERE id > ? ORDER BY id LIMIT 1", (number,)
+            ).fetchone()
+        return None if found is None else _read(*found)
+
+    def remove(self, number: int) -> None:
+        """Forget a frame: it has its outcome."""
+        with self._lock, self._database as database:
+            size = database.execute("SELECT length(data) FROM frames WHERE id = ?", (number,)).fetchone()
+            if size is not None:
+                database.execute("DELETE FROM frames WHERE id = ?", (number,))
+                self._bytes -= size[0]
+                self._count -= 1
+
+    def close(self) -> None:
+        """Close the file; what is in it stays."""
+        with self._lock:
+            self._database.close()
+
+    def _measure(self) -> tuple[int, int, int]:
+        size, count, last = self._database.execute(
+            "SELECT coalesce(sum(length(data)), 0), count(*), coalesce(max(id), 0) FROM frames"
+        ).fetchone()
+        return int(size), int(count), int(last)
+
+
+def _read(number: int, head: str, data: bytes) -> SpooledFrame:
+    fields = json.loads(head)
+    tensor = EncodedTensor(
+        fields["name"],
+        Datatype(fields["datatype"]),
+        tuple(fields["shape"]),
+        fields["encoding"],
+        data,
+        fields["parameters"],
+    )
+    return SpooledFrame(number, tensor, Capture(**fields["capture"]), fields["bytes_raw"])

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mqinfer import InferResult, Outcome
+from mqinfer.bags.frame import Frame, RawImage
+from mqinfer.broker.memory import MemoryLink
+from mqinfer.client.connection import connect
+from mqinfer.client.requester import Requester, RequesterConfig
+from mqinfer.codecs import encode_tensor
+from mqinfer.edge_agent.preparation import Preparer
+from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.spool import Spool
+from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
+from mqinfer.protocol.card import ImageContract
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.types import Capture
+
+HEIGHT, WIDTH = 8, 12
+
+
+def tensor_of(number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Make a picture that tells its number."""
+    return np.full((1, HEIGHT, WIDTH, 3), number, np.uint8)
+
+
+def store(spool: Spool, number: int) -> int | None:
+    """Put a frame into the spool."""
+    tensor = encode_tensor("image", tensor_of(number), "lz4", {"image_encoding": "rgb8"})
+    return spool.put(tensor, Capture("/left", number, 1_000_000_007 * number, "cam"), 288)
+
+
+def test_frames_come_back_as_they_were_also_after_a_crash(tmp_path: Path) -> None:
+    """Bytes, shape, parameters and stamps, oldest first, from a file that was never closed cleanly."""
+    with closing(Spool(tmp_path / "spool")) as spool:
+        numbers = [store(spool, each) for each in range(3)]
+        assert None not in numbers
+        spool.remove(numbers[0] or 0)
+    with closing(Spool(tmp_path / "spool")) as again:
+        assert len(again) == 2
+        found = again.after(0)
+        assert found is not None
+        assert found.capture == Capture("/left", 1, 1_000_000_007, "cam")
+        assert (found.tensor.encoding, found.tensor.shape) == ("lz4", (1, HEIGHT, WIDTH, 3))
+        assert dict(found.tensor.parameters) == {"image_encoding": "rgb8"}
+        assert found.tensor.data == encode_tensor("image", tensor_of(1), "lz4").data
+        second = again.after(found.number)
+        assert second is not None
+        assert again.after(second.number) is None
+
+
+def test_the_bound_is_kept(tmp_path: Path) -> None:
+    """What does not fit is not taken, until something has left; one frame always fits."""
+    with closing(Spool(tmp_path, max_bytes=1)) as spool:
+        first = store(spool, 0)
+        assert first is not None
+        assert store(spool, 1) is None
+        spool.remove(first)
+        assert store(spool, 2) is not None
+
+
+def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
+    """A file in its place, or another process, is said at once."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="give another folder"):
+        Spool(tmp_path / "file")
+    with closing(Spool(tmp_path / "taken")), pytest.raises(ConfigError, match="locked"):
+        Spool(tmp_path / "taken")
+
+
+@dataclass
+class Notes:
+    """A sink that keeps what it gets."""
+
+    written: list[tuple[int, int, Outcome]] = field(default_factory=list)
+
+    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+        """Keep the frame's number, a pixel of its picture, and its outcome."""
+        pixel = int(picture[0, 0, 0]) if picture.size else -1
+        self.written.append((frame.sequence, pixel, result.outcome))
+
+    def close(self) -> tuple[Path, ...]:
+        """Have no files."""
+        return ()
+
+
+@pytest.fixture
+def requester(
+    serve: Callable[..., object], write_echo: Callable[..., Path], unique: Callable[[str], str]
+) -> Iterator[Requester]:
+    """A client of one worker over an in-memory broker."""
+    url = f"memory://{unique('broker')}"
+    serve(url, write_echo("echo", ("image", "UINT8", [-1, HEIGHT, WIDTH, 3])))
+    made = connect(url, RequesterConfig(unique("edge"), window=4))
+    yield made
+    made.close()
+    counters = made.counters()
+    assert counters.submitted == sum(counters.outcomes.values())
+
+
+def frames(count: int, at: dict[int, Callable[[], object]]) -> Iterator[Frame]:
+    """Give frames, and do something before some of them."""
+    for number in range(count):
+        at.get(number, lambda: None)()
+        pixels = tensor_of(number)[0]
+        image = RawImage("rgb8", HEIGHT, WIDTH, 3 * WIDTH, is_bigendian=False, data=pixels.tobytes())
+        yield Frame("/left", number, 1_000_000_007 * number, 2_000_000_007 * number, "cam", image)
+
+
+def replay(
+    requester: Requester, spool: Spool, source: Iterator[Frame], is_stopped: Callable[[], bool] = lambda: False
+) -> tuple[Notes, Snapshot]:
+    """Run a replay with a spool; its counters must balance."""
+    notes, statistics = Notes(), ReplayStatistics()
+    preparer = Preparer(ImageContract("image", WIDTH, HEIGHT), "lz4")
+    Replay(requester, preparer, ReplayOptions("echo", window=2), statistics, notes, spool=spool).run(source, is_stopped)
+    snapshot = statistics.snapshot()
+    snapshot.check()
+    assert snapshot.frames_read == snapshot.requests == snapshot.done
+    return notes, snapshot
+
+
+def link_of(requester: Requester) -> MemoryLink:
+    """Give the link, which a test can break."""
+    assert isinstance(requester.link, MemoryLink)
+    return requester.link
+
+
+def test_an_outage_loses_no_frame_and_does_not_hold_the_reader(requester: Requester, tmp_path: Path) -> None:
+    """Thirty frames are read while there is no connection, far more than are let into memory; all come out in order."""
+    link = link_of(requester)
+    with closing(Spool(tmp_path)) as spool:
+        notes, snapshot = replay(requester, spool, frames(50, {10: link.drop, 40: link.restore}))
+        assert len(spool) == 0
+    assert snapshot.outcomes[Outcome.OK] == 50
+    assert notes.written == [(number, number, Outcome.OK) for number in range(50)]
+
+
+def test_what_a_stopped_run_left_goes_first_in_the_next(requester: Requester, tmp_path: Path) -> None:
+    """It is said to be kept, and comes back under its own stamps, before anything new."""
+    link = link_of(requester)
+    stopped = threading.Event()
+    with closing(Spool(tmp_path)) as spool:
+        source = frames(21, {5: link.drop, 20: stopped.set})
+        notes, snapshot = replay(requester, spool, source, stopped.is_set)
+        kept = [number for number, _, outcome in notes.written if outcome is Outcome.CANCELLED]
+        assert len(kept) == snapshot.outcomes[Outcome.CANCELLED] == len(spool) > 0
+    link.restore()
+    with closing(Spool(tmp_path)) as spool:
+        notes, snapshot = replay(requester, spool, frames(3, {}))
+        assert len(spool) == 0
+    numbers = [number for number, _, _ in notes.written]
+    assert sorted(numbers[:-3]) == sorted(kept)  # stored by two threads, so neighbours may have changed places
+    assert numbers[-3:] == [0, 1, 2]
+    assert all(pixel == number for number, pixel, _ in notes.written)
+    assert snapshot.outcomes[Outcome.OK] == len(kept) + 3
