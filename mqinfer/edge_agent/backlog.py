@@ -80,6 +80,10 @@ class Backlog:
             self._changed.notify_all()
             return True
 
+    def store(self, job: Job, prepared: PreparedFrame) -> None:
+        """Put a frame that was sent and not answered on the disk, for the next run."""
+        self._spool.put(prepared.tensor, capture_of(job.frame), prepared.bytes_raw)
+
     def leave(self) -> list[Job]:
         """Give up what is not sent yet; it stays on the disk for the next run."""
         with self._changed:

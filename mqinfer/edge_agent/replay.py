@@ -42,6 +42,7 @@ _LATEST_IN_HAND = 64
 _FRESH_SHARE = 0.5
 """Of the model's time that a frame of the policy `latest` may wait in queues."""
 _STOP_CHECK_S = 0.2
+_KEPT = "kept in the spool for the next run"
 _OUTCOMES: Mapping[type[MqinferError], Outcome] = {Superseded: Outcome.SUPERSEDED, Cancelled: Outcome.CANCELLED}
 
 
@@ -97,6 +98,7 @@ class Replay:
         self._statistics = statistics
         self._streams: dict[str, Stream[Job]] = {}
         self._changed = threading.Condition()
+        self._sent: set[str] = set()  # ids of requests without an outcome
         self._under_way = 0  # frames that were read and have no outcome
         most = 2 * options.window + _PREPARERS
         self._in_hand = threading.Semaphore(max(most, _LATEST_IN_HAND) if self._is_live else most)
@@ -155,9 +157,13 @@ class Replay:
             return self._changed.wait_for(lambda: self._under_way == 0, timeout)
 
     def _leave(self, backlog: Backlog) -> None:
-        """End what is not sent; it stays in the spool."""
+        """End what is not sent, and without a connection also what is in flight; it stays in the spool."""
         for job in backlog.leave():
-            self._conclude(job, None, self._ended_here(job, Cancelled("kept in the spool for the next run")))
+            self._conclude(job, None, self._ended_here(job, Cancelled(_KEPT)))
+        if not self._requester.link.connected:
+            for request_id in list(self._sent):
+                self._sent.discard(request_id)  # also those that settled before `submit` returned
+                self._requester.cancel(request_id, Cancelled(_KEPT))
 
     def _start(self, job: Job) -> None:
         self._pool.submit(self._prepare_and_send, job)
@@ -236,12 +242,15 @@ class Replay:
 
     def _submit(self, job: Job, prepared: PreparedFrame, on_outcome: Callable[[], None] = lambda: None) -> None:
         def settle(result: InferResult) -> None:
+            self._sent.discard(result.id)
+            if self._backlog and result.outcome is Outcome.CANCELLED:  # by `_leave`
+                self._backlog.store(job, prepared)
             on_outcome()
             self._end(job, prepared, result)
 
         try:
             request = make_request(self._options.model, {prepared.tensor.name: prepared.tensor}, self._say(job.frame))
-            self._requester.submit(request, self._options.timeout, settle)
+            self._sent.add(self._requester.submit(request, self._options.timeout, settle))
         except MqinferError as error:  # the codec can't carry it, or the client was closed; there is no request
             log.warning("%s, frame %d: %s", job.frame.source, job.frame.sequence, error)
             self._end(job, prepared, self._ended_here(job, error))
