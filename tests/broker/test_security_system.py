@@ -1,0 +1,200 @@
+"""mqinfer itself behind access rules: a vehicle asks, a worker answers, an operator manages, and each has no more."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer.broker import make_link
+from mqinfer.broker.link import Message
+from mqinfer.broker.paho_link import PahoLink
+from mqinfer.client import Client
+from mqinfer.client.control import ControlClient
+from mqinfer.cloud_worker.control_server import ControlServer
+from mqinfer.cloud_worker.management import Management
+from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.process import ProcessSpec
+from mqinfer.cloud_worker.supervisor import Supervisor
+from mqinfer.cloud_worker.worker import Worker
+from mqinfer.protocol.control import Call, Operation
+from mqinfer.protocol.errors import NotAuthorized
+from mqinfer.protocol.types import Outcome
+
+pytestmark = pytest.mark.broker
+
+X = np.ones((1, 4), np.float32)
+WriteEcho = Callable[..., Path]
+Serve = Callable[..., Worker]
+
+
+def test_the_way_of_a_request(secured: Any, serve: Serve, write_echo: WriteEcho) -> None:
+    """Over certificates and over a password, on the shared channel, a version's channel and a lane."""
+    repository = write_echo("echo", version=3)
+    worker = serve(secured.address("w"), repository, name="w.0")
+    for login in ("car-1", "pass-car"):
+        with Client(secured.address(login), name=login) as client:
+            assert client.card("echo").name == "echo"
+            for version in (None, "3"):
+                result = client.infer("echo", {"x": X}, version=version)
+                assert (result.outcome, result.worker) == (Outcome.OK, "w.0")
+                np.testing.assert_array_equal(result.outputs["x"], X)
+    assert worker.counters().get("refused_by_broker", 0) == 0
+
+
+def test_a_client_under_another_name(secured: Any, serve: Serve, write_echo: WriteEcho) -> None:
+    """Asking in another's name, or a made-up one, is an error at once that says which name is wanted."""
+    serve(secured.address("w"), write_echo("echo"), name="w.0")
+    for name in ("car-2", None):
+        with Client(secured.address("car-1"), name=name) as client, pytest.raises(NotAuthorized, match="--name"):
+            client.infer("echo", {"x": X}, timeout=60)
+
+
+def test_a_worker_that_may_not_read_requests(secured: Any, serve: Serve, write_echo: WriteEcho) -> None:
+    """It finds out at its start and takes no turn: every request is answered by the one that may."""
+    repository = write_echo("echo")
+    serve(secured.address("w"), repository, name="w.0")
+    with pytest.raises(NotAuthorized, match=r"read requests.*models/echo/infer/blind\.0.*mqinfer broker add"):
+        serve(secured.address("blind"), repository, name="blind.0")
+    with Client(secured.address("car-1"), name="car-1") as client:
+        results = [future.result() for future in [client.submit("echo", {"x": X}) for _ in range(20)]]
+        assert {result.worker for result in results} == {"w.0"}
+        assert client.counters().retries == 0
+
+
+@pytest.mark.parametrize("name", ["v.0", "w.2", "w"])
+def test_a_worker_under_another_name(secured: Any, serve: Serve, write_echo: WriteEcho, name: str) -> None:
+    """Another's name, one process too many, and the server's own name: refused at the start."""
+    with pytest.raises(NotAuthorized, match=r"publish its state.*--name"):
+        serve(secured.address("w"), write_echo("echo"), name=name)
+
+
+@pytest.mark.parametrize("who", ["car-1", "dash", "op"])
+def test_others_are_no_workers(secured: Any, serve: Serve, write_echo: WriteEcho, who: str) -> None:
+    """A vehicle, a dashboard or an operator that would serve is refused at the start."""
+    with pytest.raises(NotAuthorized):
+        serve(secured.address(who), write_echo("echo"), name=f"{who}.0")
+
+
+@contextmanager
+def server(secured: Any, repository: Path) -> Iterator[None]:
+    """A supervisor's connection without processes."""
+    address = secured.address("w")
+    spec = ProcessSpec(repository, "", 0, address, WorkerOptions("w"), device="cpu")
+    control = ControlServer(
+        spec.options,
+        lambda name, will, handler: make_link(address, client_id=name, will=will, on_connection=handler),
+        Management(spec, Supervisor([], lambda _: None, may_idle=True)),
+    )
+    control.start()
+    try:
+        yield
+    finally:
+        control.stop()
+
+
+def test_an_operator_manages(secured: Any, write_echo: WriteEcho) -> None:
+    """An operator asks a server, also twice at the same time; a vehicle and a dashboard can't, and learn it at once."""
+    with server(secured, write_echo("echo")):
+        with (
+            ControlClient(secured.address("op"), name="op") as one,
+            ControlClient(secured.address("op"), name="op") as two,
+        ):
+            for control in (one, two, one):
+                control.wait_for("w")
+                (reply,) = control.ask(Call(Operation.INDEX), timeout=30)
+                assert reply.content[0]["name"] == "echo"
+        for who in ("car-1", "dash", "w"):
+            with ControlClient(secured.address(who), name=who) as control, pytest.raises(NotAuthorized, match=who):
+                control.ask(Call(Operation.INDEX), timeout=60)
+        with ControlClient(secured.address("op")) as nameless, pytest.raises(NotAuthorized, match="--name"):
+            nameless.ask(Call(Operation.INDEX), timeout=60)
+
+
+def test_no_worker_answers_into_anothers_results(
+    secured: Any, links: Mapping[str, PahoLink], serve: Serve, write_echo: WriteEcho
+) -> None:
+    """The worker is no deputy: it drops a request whose Response Topic is not below its sender's own results."""
+    worker = serve(secured.address("w"), write_echo("echo"), name="w.0")
+    got: SimpleQueue[str] = SimpleQueue()
+    links["witness"].subscribe("mqinfer/v1/results/+/+/+", lambda message: got.put(message.topic))
+    for topic in ("results/echo/car-2/r", "results/control/car-2/r", "control/w/state", "results/echo/car-1/r"):
+        links["car-1"].publish(
+            Message("mqinfer/v1/models/echo/infer/car-1", b"{}", response_topic=f"mqinfer/v1/{topic}")
+        )
+    assert got.get(timeout=30) == "mqinfer/v1/results/echo/car-1/r"
+    assert worker._crew.drain(30)
+    links["witness"].publish(Message("mqinfer/v1/results/the/last/one", b""))
+    assert got.get(timeout=30) == "mqinfer/v1/results/the/last/one"
+    links["witness"].unsubscribe("mqinfer/v1/results/+/+/+")
+    assert worker.counters()["dropped_bad_topic"] == 3
+
+
+def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of mqinfer."""
+    command = [sys.executable, "-m", "mqinfer", *map(str, arguments)]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, text=True, capture_output=True, timeout=60, check=False
+    )
+
+
+@contextmanager
+def started(*arguments: str | Path, until: str, **environment: str) -> Iterator[str]:
+    """Run a command until it says that it is ready; yields that line."""
+    command = [sys.executable, "-u", "-m", "mqinfer", *map(str, arguments)]
+    process = subprocess.Popen(
+        command, env={**os.environ, **environment}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert process.stdout
+    try:
+        yield next(line for line in process.stdout if until in line)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+@pytest.mark.slow
+def test_the_commands(secured: Any, write_echo: WriteEcho, tmp_path: Path) -> None:
+    """`broker init`, `broker --config`, `worker`, `infer`, `models list`, and what those say who may not."""
+    folder = secured.folder.path.parent / "commands"
+    clients = [f"--client={role}" for role in ("vehicle:car-1", "worker:w", "operator:op")]
+    told = run("broker", "init", folder, "--bind", "127.0.0.1", *clients)
+    assert told.returncode == 0, told.stderr
+    assert f"mqinfer broker --config {folder}" in told.stdout
+
+    def identity(name: str) -> dict[str, str]:
+        files = folder / "clients" / f"{name}.crt", folder / "clients" / f"{name}.key"
+        return {
+            "MQINFER_CA_FILE": str(folder / "ca.crt"),
+            "MQINFER_CERT_FILE": str(files[0]),
+            "MQINFER_KEY_FILE": str(files[1]),
+            "MQINFER_NAME": name,
+        }
+
+    np.save(tmp_path / "x.npy", X)
+    repository = write_echo("echo")
+    with started("broker", "--config", folder, "--port", "0", until="ready") as line:
+        found = re.search(r"mqtts://\S+", line)
+        assert found
+        where = {"MQINFER_BROKER": found[0]}
+        infer = ("infer", "echo", "--input", f"x={tmp_path / 'x.npy'}")
+        with started("worker", "--repository", repository, until="ready", **where, **identity("w")):
+            answered = run(*infer, **where, **identity("car-1"))
+            assert answered.returncode == 0, answered.stderr
+            listed = run("models", "list", "--json", **where, **identity("op"))
+            assert '"READY"' in listed.stdout, listed.stderr
+            refused = run("models", "unload", "echo", **where, **identity("car-1"))
+            assert (refused.returncode, "does not let client 'car-1'" in refused.stderr) == (1, True)
+            stranger = run(*infer, **where, MQINFER_CA_FILE=str(folder / "ca.crt"))
+            assert (stranger.returncode, "wants a client certificate" in stranger.stderr) == (1, True)
+            assert run("broker", "list", folder).stdout.split() == ["vehicle", "car-1", "operator", "op", "worker", "w"]
