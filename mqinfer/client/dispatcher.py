@@ -19,8 +19,9 @@ from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
 
 __all__ = ["Dispatcher"]
 
-_DEADLY = 2
-"""Workers that may die on a request."""
+_TRIAL_S = 2.0
+"""How long a request that seems deadly waits for its verdict: by then workers that only lost their connection are back,
+or this client's own connection is gone too."""
 _NO_BUDGET_S = 0.1
 """How long a request that may not be sent again for want of budget waits for some."""
 
@@ -50,7 +51,7 @@ class Dispatcher:
             return None
         request = entry.request
         if entry.lane:
-            entry.retry_at = entry.lane.send(request.id, now, suspect=entry.deaths > 0)
+            entry.retry_at = entry.lane.send(request.id, now, suspect=bool(entry.deaths))
         else:
             entry.retry_at = self.fleet.shared_retry(request.model_name, now)
         if entry.attempts == 1:
@@ -66,7 +67,7 @@ class Dispatcher:
         return None if soonest == math.inf else soonest
 
     def wake(self, now: float) -> list[Entry]:
-        """Take out what has expired; let what is overdue be sent again."""
+        """Take out what has expired, or what two workers died on; let what is overdue be sent again."""
         expired = self.table.wake(now)
         if now >= self._check_at:
             self._look_for_silence(now)
@@ -96,21 +97,23 @@ class Dispatcher:
         entry.lane.busy(now, pause)
         return self.table.requeue(request_id)
 
-    def state(self, state: WorkerState) -> list[Entry]:
+    def state(self, state: WorkerState, now: float) -> None:
         """Take in a worker's state; what a lost or stopped worker had is sent elsewhere.
 
-        Returns:
-            What is not, taken out: two workers died while they had it.
+        Not so what two workers died on: unless one of them turns out to live, `wake` gives that out.
         """
+        if state.status is WorkerStatus.READY:
+            self.table.acquit(state.worker, state.boot)
         lane = self.fleet.update(state)
         if lane is None:
-            return []
+            return
         recalled = self.table.recall(lane)
         if state.status is WorkerStatus.STOPPED:
-            return []
+            return
         for entry in recalled:
-            entry.deaths += 1
-        return [entry for entry in recalled if entry.deaths >= _DEADLY and self.table.settle(entry.request.id)]
+            entry.deaths |= {(lane.worker, lane.boot)}
+            if entry.is_deadly:
+                self.table.hold(entry, now + _TRIAL_S)
 
     def disconnected(self) -> int:
         """Forget the workers, and put everything in flight back; returns how much."""
@@ -120,7 +123,7 @@ class Dispatcher:
 
     def _choose(self, entry: Entry, now: float) -> Lane | Way:
         waiting = self.table.waiting_with(entry)
-        return self.fleet.choose(*entry.channel, now, waiting=waiting, suspect=entry.deaths > 0)
+        return self.fleet.choose(*entry.channel, now, waiting=waiting, suspect=bool(entry.deaths))
 
     def _look_for_silence(self, now: float) -> None:
         overdue = self.table.overdue(now)

@@ -8,11 +8,11 @@ from mqinfer.client.pending import Entry
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import decode_tensor
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import BadEncoding, Cancelled, Expired, MqinferError, Rejected, Superseded
+from mqinfer.protocol.errors import BadEncoding, Cancelled, Expired, MqinferError, Poison, Rejected, Superseded
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import ErrorInfo, InferResponse, Outcome, Timings
 
-__all__ = ["answered", "decode_outputs", "expiry", "failed"]
+__all__ = ["answered", "decode_outputs", "expiry", "failed", "poison"]
 
 _OUTCOMES: Mapping[str, Outcome] = {
     Expired.code: Outcome.EXPIRED,
@@ -84,6 +84,11 @@ def expiry(entry: Entry) -> Expired:
         return Expired(f"expired after {seconds:.3g} s before it could be sent (window full, or not connected)")
     turned_away = "" if entry.refused_since is None else ", some of them turned away (no worker, or busy ones)"
     return Expired(f"no reply within {seconds:.3g} s and {entry.attempts} attempt(s){turned_away}")
+
+
+def poison(entry: Entry) -> Poison:
+    """Say which workers died on a request."""
+    return Poison(f"the workers {', '.join(sorted(worker for worker, _ in entry.deaths))} died while they had it")
 
 
 def _timings(entry: Entry, response: InferResponse, received: float) -> Timings:

@@ -19,9 +19,11 @@ from mqinfer.client.lane import Lane
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.types import InferRequest
 
-__all__ = ["Choose", "Entry", "PendingTable", "Settle"]
+__all__ = ["DEADLY", "Choose", "Entry", "PendingTable", "Settle"]
 
 Settle = Callable[[InferResult], None]
+DEADLY = 2
+"""Workers that may die on a request."""
 _SLACK = 64
 """Alarms of settled entries are swept once they outnumber the living by this many."""
 _Channel = tuple[str, str | None]
@@ -43,7 +45,7 @@ class Entry:
         refused_since: When it was turned away first on this connection, or None.
         lane: The worker that it was sent to, or None on a model's channel.
         retry_at: When its last sending counts as unanswered.
-        deaths: Workers that were lost while they had it.
+        deaths: Workers that were lost while they had it, each with its boot number.
     """
 
     request: InferRequest
@@ -56,12 +58,17 @@ class Entry:
     refused_since: float | None = None
     lane: Lane | None = None
     retry_at: float = math.inf
-    deaths: int = 0
+    deaths: frozenset[tuple[str, int]] = frozenset()
 
     @property
     def channel(self) -> _Channel:
         """The model and version asked for."""
         return self.request.model_name, self.request.model_version
+
+    @property
+    def is_deadly(self) -> bool:
+        """Whether so many workers died while they had it that no other one should."""
+        return len(self.deaths) >= DEADLY
 
 
 Choose = Callable[[Entry], Lane | Way]
@@ -186,10 +193,22 @@ class PendingTable:
         for entry in reversed(recalled):
             self.requeue(entry.request.id)
         if lane is None:
-            queued = [entry for queue in self._waiting.values() for entry in queue.values()]
-            for entry in (*queued, *self._resting.values()):
+            for entry in self._all():
                 entry.refused_since = None
+                entry.deaths = frozenset()  # with the broker goes what it said of workers
         return recalled
+
+    def hold(self, entry: Entry, until: float) -> None:
+        """Let a waiting request rest, which is deadly: where that is not taken back until then, `wake` gives it out."""
+        if self._leave_queue(entry):
+            self._resting[entry.request.id] = entry
+            self._set_alarm(until, "resume", entry)
+
+    def acquit(self, worker: str, boot: int) -> None:
+        """Take a death back: the worker is here, under the same boot number, so its connection was lost and no more."""
+        for entry in self._all():
+            if entry.deaths:
+                entry.deaths -= {(worker, boot)}
 
     def overdue(self, now: float) -> list[Entry]:
         """List what is in flight and got no reply in the time of one attempt."""
@@ -204,12 +223,13 @@ class PendingTable:
         return self._alarms[0][0] if self._alarms else None
 
     def wake(self, now: float) -> list[Entry]:
-        """Take out the requests whose deadline has passed, and queue the resting ones that are due."""
+        """Take out the requests whose deadline has passed, or that are deadly; queue the resting ones that are due."""
         expired = []
         while self._alarms and self._alarms[0][0] <= now:
             _, _, action, entry = heapq.heappop(self._alarms)
             request_id = entry.request.id
-            if action == "expire" and self._remove(request_id):
+            is_over = action == "expire" or (entry.is_deadly and request_id in self._resting)
+            if is_over and self._remove(request_id):
                 expired.append(entry)
             elif action == "resume" and request_id in self._resting:
                 self._queue(self._resting.pop(request_id))
@@ -217,8 +237,7 @@ class PendingTable:
 
     def drain(self) -> list[Entry]:
         """Take out everything: the client is closing."""
-        queued = [entry for queue in self._waiting.values() for entry in queue.values()]
-        left = [*self._in_flight.values(), *self._resting.values(), *queued]
+        left = self._all()
         for request_id in list(self._in_flight):
             self._land(request_id)
         for store in (self._resting, self._waiting, self._alarms):
@@ -239,6 +258,10 @@ class PendingTable:
         if last.deaths or not way.outstanding or way.is_in_time(last.deadline, now):
             return first if last.deaths else last
         return None
+
+    def _all(self) -> list[Entry]:
+        queued = [entry for queue in self._waiting.values() for entry in queue.values()]
+        return [*self._in_flight.values(), *self._resting.values(), *queued]
 
     def _launch(self, entry: Entry, lane: Lane | None, now: float) -> Entry:
         entry.attempts += 1

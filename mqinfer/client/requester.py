@@ -22,7 +22,7 @@ from functools import partial
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.packets import payload_size
 from mqinfer.client.dispatcher import Dispatcher
-from mqinfer.client.outcome import answered, decode_outputs, expiry, failed
+from mqinfer.client.outcome import answered, decode_outputs, expiry, failed, poison
 from mqinfer.client.pending import Entry, Settle
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.cancellation import Cancellation
@@ -36,7 +36,6 @@ from mqinfer.protocol.errors import (
     NotAuthorized,
     NotConnected,
     NoWorker,
-    Poison,
     Rejected,
     Superseded,
 )
@@ -376,9 +375,7 @@ class Requester:
             log.warning("ignored the unreadable state on %s: %s", message.topic, error)
             return
         with self._lock:
-            poisonous = self._dispatcher.state(state)
-        for entry in poisonous:
-            self._fail(entry, Poison(f"{entry.deaths} workers died while they had it, {state.worker} the last of them"))
+            self._dispatcher.state(state, self._clock())
         self._pump()
 
     def _on_reply(self, message: Message) -> None:
@@ -444,9 +441,9 @@ class Requester:
                 self._sleep_until_due()
                 if self._closed:
                     return
-                expired = self._dispatcher.wake(self._clock())
-            for entry in expired:
-                self._fail(entry, expiry(entry))
+                ended = self._dispatcher.wake(self._clock())
+            for entry in ended:
+                self._fail(entry, poison(entry) if entry.is_deadly else expiry(entry))
             self._pump()
 
     def _sleep_until_due(self) -> None:

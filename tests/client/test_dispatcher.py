@@ -37,7 +37,7 @@ def dispatcher_with(*workers: str) -> Dispatcher:
     """Make a dispatcher that knows these workers."""
     dispatcher = Dispatcher(16)
     for worker in workers:
-        dispatcher.state(state(worker))
+        dispatcher.state(state(worker), 0.0)
         dispatcher.fleet.heard(worker, WorkerLoad(1, 10_000, 4))
     return dispatcher
 
@@ -55,11 +55,11 @@ def test_what_a_lost_worker_had_is_sent_to_another_at_once() -> None:
     """The will is enough: nobody waits for a time-out."""
     dispatcher = dispatcher_with("a")
     entry = send(dispatcher, "1")
-    assert dispatcher.state(state("b")) == []
-    assert dispatcher.state(state("a", WorkerStatus.LOST)) == []
+    dispatcher.state(state("b"), 0.0)
+    dispatcher.state(state("a", WorkerStatus.LOST), 0.0)
     assert dispatcher.next(0.1) is entry
     assert entry.lane is dispatcher.fleet.lane("b")
-    assert (entry.attempts, entry.deaths) == (2, 1)
+    assert (entry.attempts, entry.deaths) == (2, frozenset({("a", 1)}))
 
 
 def test_two_deaths_are_enough() -> None:
@@ -67,24 +67,54 @@ def test_two_deaths_are_enough() -> None:
     dispatcher = dispatcher_with("a", "b")
     poison = send(dispatcher, "poison")
     assert poison.lane
-    assert dispatcher.state(state(poison.lane.worker, WorkerStatus.LOST)) == []
+    dispatcher.state(state(poison.lane.worker, WorkerStatus.LOST), 0.0)
     assert dispatcher.next(0.0) is poison
     neighbour = send(dispatcher, "neighbour")
     assert neighbour.lane is poison.lane
-    assert dispatcher.state(state(poison.lane.worker, WorkerStatus.LOST)) == [poison]
-    dispatcher.state(state("c"))
+    dispatcher.state(state(poison.lane.worker, WorkerStatus.LOST), 0.0)
+    dispatcher.state(state("c"), 0.0)
     assert dispatcher.next(0.0) is neighbour
-    assert neighbour.deaths == 1
+    assert dispatcher.next(0.0) is None
+    assert dispatcher.wake(1.9) == []
+    assert dispatcher.wake(2.0) == [poison]
+    assert len(neighbour.deaths) == 1
+
+
+def test_workers_that_come_back_did_not_die() -> None:
+    """A state under the boot number of before takes the death back: their connections were cut, and no more."""
+    dispatcher = dispatcher_with("a", "b")
+    entry = send(dispatcher, "1")
+    for _ in range(2):
+        assert entry.lane
+        dispatcher.state(state(entry.lane.worker, WorkerStatus.LOST), 0.0)
+        dispatcher.next(0.0)
+    assert entry.is_deadly
+    dispatcher.state(state("b"), 1.0)
+    assert dispatcher.wake(2.0) == []
+    assert dispatcher.next(2.0) is entry
+
+
+def test_a_broker_that_goes_down_makes_no_poison() -> None:
+    """Its last words are the wills of all workers; then the connection to it is lost."""
+    dispatcher = dispatcher_with("a", "b")
+    entry = send(dispatcher, "1")
+    for _ in range(2):
+        assert entry.lane
+        dispatcher.state(state(entry.lane.worker, WorkerStatus.LOST), 0.0)
+        dispatcher.next(0.0)
+    dispatcher.disconnected()
+    assert not entry.deaths
+    assert dispatcher.wake(2.0) == []
 
 
 def test_a_stopped_worker_is_no_death() -> None:
     """A rolling restart makes no request poison."""
     dispatcher = dispatcher_with("a")
     entry = send(dispatcher, "1")
-    assert dispatcher.state(state("a", WorkerStatus.STOPPED)) == []
+    dispatcher.state(state("a", WorkerStatus.STOPPED), 0.0)
     assert dispatcher.next(0.0) is entry
     assert entry.lane is None
-    assert entry.deaths == 0
+    assert not entry.deaths
 
 
 def test_who_would_be_late_lets_the_last_one_go_first() -> None:
@@ -243,7 +273,7 @@ class Delivery(RuleBasedStateMachine):
     def say(self, worker: str, status: WorkerStatus, reborn: bool) -> None:  # noqa: FBT001  drawn by Hypothesis
         """A worker, or the broker for it, publishes a state; the boot number may be a new one, or a twin's."""
         self.boot[worker] += reborn
-        self.end(self.dispatcher.state(state(worker, status, self.boot[worker])))
+        self.dispatcher.state(state(worker, status, self.boot[worker]), self.now)
 
     @rule(seconds=st.floats(0, 5))
     def wait(self, seconds: float) -> None:
