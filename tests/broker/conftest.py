@@ -29,6 +29,7 @@ class Secured:
     server: MosquittoServer
     logins: dict[str, Login]
     password_port: int
+    websockets_port: int
 
     def address(self, login: Login | str, *, host: str = "127.0.0.1", username: str | None = None) -> BrokerAddress:
         """Where a client connects to, with what it has got."""
@@ -66,11 +67,12 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         find_mosquitto()
     except MissingExtra as missing:
         pytest.skip(str(missing))
+    password_port, websockets_port = free_port(), free_port()
     path = tmp_path_factory.mktemp("secured") / "broker"
     for parent in list(path.parents)[:3]:  # a Mosquitto that root starts becomes another user before it reads these
         parent.chmod(0o755)
-    folder, password_port = BrokerFolder(path), free_port()
-    folder.init(ports=Ports(1, passwords=password_port, bind="127.0.0.1"))
+    folder = BrokerFolder(path)
+    folder.init(ports=Ports(1, password_port, websockets_port, "127.0.0.1"))
     clients = {"car-1": Role.VEHICLE, "car-2": Role.VEHICLE, "dash": Role.DASHBOARD, "op": Role.OPERATOR}
     logins = {name: folder.add(role, name) for name, role in clients.items()}
     logins |= {name: folder.add(Role.WORKER, name, processes=2) for name in ("w", "v", "blind", "witness")}
@@ -80,7 +82,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     deaf = [rule for rule in access_rules(Role.WORKER, "blind", Topics(), 2) if not rule.endswith("/infer/+")]
     write_section(folder, _WITNESS + "\nuser blind\n" + "".join(f"topic {rule}\n" for rule in deaf))
     with secured_server(folder, 0) as server:
-        yield Secured(folder, server, logins, password_port)
+        yield Secured(folder, server, logins, password_port, websockets_port)
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
-from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.address import BrokerAddress, Transport
 from mqinfer.broker.link import Message
 from mqinfer.broker.paho_link import PahoLink
-from mqinfer.broker.security import Role
+from mqinfer.broker.security import BrokerFolder, Ports, Role
 from mqinfer.broker.security.certificates import Authority, Pair
 from mqinfer.broker.security.folder import Login
 from mqinfer.broker.security.serving import keep_current
+from mqinfer.broker.security.serving import secured as secured_server
+from mqinfer.broker.server import _free_port
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized
 
 pytestmark = pytest.mark.broker
@@ -180,16 +182,34 @@ def test_passwords_that_are_refused(secured: Any, unique: Unique, user: str | No
     assert "wrong" not in str(error)
 
 
-def test_a_password(secured: Any, unique: Unique) -> None:
-    """`mqtts://user:password@` gets in, with the rights of its user, and the hash is what `mosquitto_passwd` makes."""
-    link = PahoLink(secured.address("pass-car"), client_id=unique("c"))
+@pytest.mark.parametrize("transport", ["tcp", "websockets"])
+def test_a_password(secured: Any, unique: Unique, transport: Transport) -> None:
+    """`mqtts://user:password@` and `wss://` get in with the rights of their user; only the password's hash is kept."""
+    address = secured.address("pass-car")
+    if transport == "websockets":
+        address = replace(address, transport=transport, port=secured.websockets_port)
+    link = PahoLink(address, client_id=unique("c"))
     link.open(PATIENCE)
-    got = threading.Event()
-    link.subscribe("mqinfer/v1/models/+/card", lambda _: got.set())
+    assert publish(link, "mqinfer/v1/models/m/infer/pass-car") != NOT_AUTHORIZED
+    assert publish(link, "mqinfer/v1/models/m/infer/car-1") == NOT_AUTHORIZED
     link.close()
     line = (secured.folder.path / "passwords").read_text().strip()
     assert line.startswith("pass-car:$7$")
     assert secured.logins["pass-car"].password not in line
+
+
+def test_mosquitto_has_nothing_against_the_configuration(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """It starts without a warning, with every kind of listener, and for a root that it can't stay."""
+    path = tmp_path_factory.mktemp("quiet") / "broker"
+    for parent in list(path.parents)[:3]:
+        parent.chmod(0o755)
+    folder = BrokerFolder(path)
+    passwords, websockets = _free_port("127.0.0.1"), _free_port("127.0.0.1")
+    folder.init(ports=Ports(1, passwords, websockets, "127.0.0.1"))
+    with secured_server(folder, 0) as server:
+        log = server.log()
+    assert " running" in log
+    assert not any(word in log.lower() for word in ("warning", "error", "deprecated", "unknown"))
 
 
 def test_speaking_no_tls(secured: Any, unique: Unique) -> None:
