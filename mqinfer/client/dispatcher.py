@@ -78,9 +78,11 @@ class Dispatcher:
         entry = self.table.in_flight_entry(response.id)
         if entry and entry.lane:
             entry.lane.forget(response.id)
+            if entry.lane.worker == response.worker:
+                entry.lane.travelled(max(0.0, now - entry.sent - response.timings.server / 1e9))
         elif entry:
             self.fleet.shared_heard(response.model_name, now - entry.sent)
-        self.fleet.heard(response.worker, response.load)
+        self.fleet.heard(response.worker, response.load, now)
 
     def unheard(self, request_id: str) -> None:
         """Note that nobody listens where a request was sent to: its lane is closed, and it is sent elsewhere."""
@@ -126,7 +128,7 @@ class Dispatcher:
         return self.fleet.choose(*entry.channel, now, waiting=waiting, suspect=bool(entry.deaths))
 
     def _look_for_silence(self, now: float) -> None:
-        overdue = self.table.overdue(now)
+        overdue = [entry for entry in self.table.overdue(now) if not self._is_only_late(entry, now)]
         for lane in {id(entry.lane): entry.lane for entry in overdue if entry.lane}.values():
             lane.timed_out(now)
         for entry in overdue:
@@ -136,3 +138,10 @@ class Dispatcher:
                 entry.retry_at = now + _NO_BUDGET_S
                 self.withheld += 1
         self._check_at = self.table.next_overdue()
+
+    def _is_only_late(self, entry: Entry, now: float) -> bool:
+        """Tell whether a request gets more time, since its worker answers others: over a slow way all come late."""
+        if entry.lane is None or not entry.lane.is_lively(now) or now - entry.sent >= self._patience.attempt_unknown:
+            return False
+        entry.retry_at = now + self._patience.attempt
+        return True

@@ -70,10 +70,10 @@ class Fleet:
         lane.update(state)
         return reborn
 
-    def heard(self, worker: str, load: WorkerLoad) -> None:
+    def heard(self, worker: str, load: WorkerLoad, now: float) -> None:
         """Note a reply of a worker."""
         if lane := self._lanes.get(worker):
-            lane.heard(load)
+            lane.heard(load, now)
 
     def gone(self, lane: Lane) -> None:
         """Note that nobody listens on a lane any more; its worker counts again with its next state."""
@@ -128,7 +128,7 @@ class Fleet:
 
     def next_opening(self, now: float) -> float | None:
         """Tell when a lane that is closed for a time opens again, at the earliest."""
-        times = [lane.closed_until for lane in self._lanes.values() if lane.open and lane.closed_until > now]
+        times = [lane.opens_at for lane in self._lanes.values() if lane.open and lane.opens_at > now]
         return min(times, default=None)
 
     def clear(self) -> None:

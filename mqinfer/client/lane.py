@@ -5,6 +5,7 @@ All pure: times are the readings of the owner's clock, in seconds.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from mqinfer.protocol.types import WorkerLoad
@@ -16,6 +17,10 @@ _FIRST_WINDOW = 1
 """Until a worker's first reply tells how many other clients it serves."""
 _MARGIN = 1.25
 """A reply is expected in time if there is so many times the time that it is expected to take."""
+_WEIGHT = 0.2
+"""Weight of the newest reading in the smoothed time on the way."""
+_MOST = 3.0
+"""One reading counts as so many times the smoothed one at most: a worker that was halted was not far away."""
 _LONGEST_PAUSE_S = 1.0
 """A busy worker is asked again after this, whatever it says."""
 
@@ -67,6 +72,7 @@ class Lane:
         capacity: Requests that it takes from everybody.
         window: Requests that it lets this client have unanswered; 0 until it has said.
         service: Smoothed time of one request, in seconds; 0 while unknown.
+        way: Smoothed time that a request and its reply are on the way, in seconds; 0 while unknown.
         others: Requests of other clients in its hands when it last spoke.
         closed_until: It was busy: nothing is sent before.
         turn: Grows with each request that it is chosen for, over all lanes.
@@ -80,10 +86,13 @@ class Lane:
     capacity: int = 1
     window: int = 0
     service: float = 0.0
+    way: float = 0.0
     others: int = 0
     closed_until: float = 0.0
     turn: int = 0
     _strikes: int = 0
+    _quarantined_until: float = 0.0
+    _heard_at: float = -math.inf
     _outstanding: dict[str, _Sent] = field(default_factory=dict)
 
     @property
@@ -109,11 +118,16 @@ class Lane:
 
     def is_in_time(self, deadline: float, now: float) -> bool:
         """Tell whether a request that is sent now would be answered by its deadline, as far as can be known."""
-        return now + _MARGIN * self.expected() <= deadline
+        return now + _MARGIN * self.expected() + self.way <= deadline
 
     def is_usable(self, now: float) -> bool:
         """Tell whether it may be counted on: it takes requests, and its silence gives no doubt."""
-        return self.open and now >= self.closed_until and not self.is_in_doubt(now)
+        return self.open and now >= self.opens_at and not self.is_in_doubt(now)
+
+    @property
+    def opens_at(self) -> float:
+        """When it may get requests again, after it was busy or silent."""
+        return max(self.closed_until, self._quarantined_until)
 
     @property
     def is_full(self) -> bool:
@@ -123,16 +137,16 @@ class Lane:
         return len(self._outstanding) >= (self.window or max(1, min(self.capacity, _FIRST_WINDOW)))
 
     def is_in_doubt(self, now: float) -> bool:
-        """Tell whether its oldest unanswered request should have been answered long ago."""
+        """Tell whether its oldest unanswered request should have been answered long ago, and nothing else was."""
         oldest = next(iter(self._outstanding.values()), None)
         if oldest is None:
             return False
         allowed = max(self.patience.doubt, self.patience.doubt_factor * oldest.expected)
-        return now - oldest.at > (allowed if self.service else self.patience.attempt_unknown)
+        return now - max(oldest.at, self._heard_at) > (allowed if self.service else self.patience.attempt_unknown)
 
     def send(self, request_id: str, now: float, *, suspect: bool = False) -> float:
         """Note a request that is being sent; gives the time at which to send it elsewhere."""
-        expected = self.expected()
+        expected = self.expected() + self.way
         self._outstanding[request_id] = _Sent(now, expected, suspect)
         if not self.service:
             return now + self.patience.attempt_unknown
@@ -142,20 +156,30 @@ class Lane:
         """Note that a request is not unanswered any more, or not its concern."""
         self._outstanding.pop(request_id, None)
 
-    def heard(self, load: WorkerLoad) -> None:
+    def travelled(self, seconds: float) -> None:
+        """Note how long a request and its reply were on the way; over a slow link that is what its turn takes there."""
+        if self.way:
+            seconds = min(seconds, max(_MOST * self.way, self.patience.attempt / 2))
+        self.way += (seconds - self.way) * (_WEIGHT if self.way else 1.0)
+
+    def heard(self, load: WorkerLoad, now: float) -> None:
         """Note a reply, however late: the worker lives, and says how busy it is."""
-        self._strikes = 0
+        self._strikes, self._quarantined_until, self._heard_at = 0, 0.0, now
         self.others = max(0, load.depth - 1 - len(self._outstanding))  # the depth counts the request that it answers
         if load.service_time_us:
             self.service = load.service_time_us / 1e6
         if load.window:
             self.window = load.window
 
+    def is_lively(self, now: float) -> bool:
+        """Tell whether it has answered something just now: what it has not answered is on a slow way, if not lost."""
+        return now - self._heard_at < self.patience.attempt / 2
+
     def timed_out(self, now: float) -> None:
         """Note that a request got no reply in its time: the worker is in quarantine, longer each time."""
         self._strikes += 1
         pause = min(self.patience.quarantine * 2 ** (self._strikes - 1), self.patience.quarantine_most)
-        self.closed_until = max(self.closed_until, now + pause)
+        self._quarantined_until = now + pause
 
     def busy(self, now: float, pause: float = 0.0) -> None:
         """Note that it turned a request away: its window is zero for the time of one request, or as long as it says."""
@@ -164,7 +188,7 @@ class Lane:
     def update(self, state: WorkerState) -> None:
         """Take over what it says of itself."""
         if state.boot != self.boot:
-            self._strikes, self.closed_until, self.others = 0, 0.0, 0
+            self._strikes, self._quarantined_until, self.closed_until, self.others = 0, 0.0, 0.0, 0
         self.boot, self.models = state.boot, state.models
         self.open = state.status is WorkerStatus.READY
         self.capacity = state.capacity

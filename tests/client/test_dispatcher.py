@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -38,7 +39,7 @@ def dispatcher_with(*workers: str) -> Dispatcher:
     dispatcher = Dispatcher(16)
     for worker in workers:
         dispatcher.state(state(worker), 0.0)
-        dispatcher.fleet.heard(worker, WorkerLoad(1, 10_000, 4))
+        dispatcher.fleet.heard(worker, WorkerLoad(1, 10_000, 4), 0.0)
     return dispatcher
 
 
@@ -152,6 +153,35 @@ def test_silence_sends_a_request_elsewhere_after_the_time_of_an_attempt() -> Non
     dispatcher.wake(1.0)
     assert dispatcher.next(1.0) is entry
     assert entry.lane is not silent
+    assert entry.attempts == 2
+
+
+def test_a_long_way_is_no_silence() -> None:
+    """A worker behind a link of 400 ms is not in doubt while the link takes its time, and is not asked twice."""
+    dispatcher = dispatcher_with("a")
+    for number in range(3):
+        send(dispatcher, f"first {number}")
+    for number in range(3):
+        dispatcher.heard(reply(f"first {number}", "a"), 0.4)
+        dispatcher.table.settle(f"first {number}")
+    send(dispatcher, "2", 1.0)
+    send(dispatcher, "3", 1.3)
+    assert dispatcher.wake(1.3) == []
+    assert dispatcher.next_wake(1.3) == pytest.approx(1.0 + 3 * (0.01 + 0.4))
+
+
+def test_a_worker_that_answers_others_is_given_time() -> None:
+    """Over a way that has become slow everything comes late: it is not sent again for that, unless it was lost."""
+    dispatcher = dispatcher_with("a", "b")
+    entry = send(dispatcher, "1")
+    assert entry.lane
+    for now in (0.9, 1.8, 2.7):
+        dispatcher.fleet.heard(entry.lane.worker, WorkerLoad(1, 10_000), now)
+        dispatcher.wake(now + 0.2)
+        assert dispatcher.next(now + 0.2) is None
+    dispatcher.fleet.heard(entry.lane.worker, WorkerLoad(1, 10_000), 10.0)
+    dispatcher.wake(10.0)
+    assert dispatcher.next(10.0) is entry
     assert entry.attempts == 2
 
 

@@ -26,7 +26,7 @@ def fleet_of(**service_ms: float) -> Fleet:
     fleet = Fleet(PATIENCE)
     for worker, each in service_ms.items():
         fleet.update(state(worker, each))
-        fleet.heard(worker, WorkerLoad(1, round(each * 1e3), window=4))
+        fleet.heard(worker, WorkerLoad(1, round(each * 1e3), window=4), 0.0)
     return fleet
 
 
@@ -96,7 +96,7 @@ def test_a_silent_worker_gets_nothing_more_until_it_is_heard() -> None:
     assert not first.is_usable(0.07)
     assert all(chosen(fleet, 0.07) is not first for _ in range(3))
     first.forget("1")
-    fleet.heard(first.worker, WorkerLoad(1, 20_000))
+    fleet.heard(first.worker, WorkerLoad(1, 20_000), 0.08)
     assert first.is_usable(0.08)
 
 
@@ -104,16 +104,16 @@ def test_quarantine_doubles_and_ends_with_one_probe() -> None:
     """A worker that let an attempt time out gets one request at a time until it answers."""
     fleet = fleet_of(a=10)
     lane = chosen(fleet)
-    lane.timed_out(0.0)
-    assert fleet.choose("m", None, 0.9) is Way.WAIT
-    assert fleet.next_opening(0.9) == pytest.approx(1.0)
-    assert chosen(fleet, 1.0) is lane
-    lane.send("probe", 1.0)
-    assert fleet.choose("m", None, 1.0) is Way.WAIT
+    lane.timed_out(1.0)
+    assert fleet.choose("m", None, 1.9) is Way.WAIT
+    assert fleet.next_opening(1.9) == pytest.approx(2.0)
+    assert chosen(fleet, 2.0) is lane
+    lane.send("probe", 2.0)
+    assert fleet.choose("m", None, 2.0) is Way.WAIT
     lane.forget("probe")
-    lane.timed_out(2.0)
-    assert fleet.next_opening(2.0) == pytest.approx(4.0)
-    fleet.heard("a", WorkerLoad(1, 10_000))
+    lane.timed_out(3.0)
+    assert fleet.next_opening(3.0) == pytest.approx(5.0)
+    fleet.heard("a", WorkerLoad(1, 10_000), 4.0)
     lane.send("1", 4.0)
     assert chosen(fleet, 4.0) is lane
 
@@ -194,7 +194,7 @@ def makespan(services: list[float], requests: int, clients: int) -> float:
         lane = fleets[client].lane(worker)
         assert lane is not None
         lane.forget(request)
-        fleets[client].heard(worker, WorkerLoad(in_hand[worker], round(services[int(worker[1:])] * 1e6)))
+        fleets[client].heard(worker, WorkerLoad(in_hand[worker], round(services[int(worker[1:])] * 1e6)), now)
         in_hand[worker] -= 1
         pump(client, now)
     assert not any(left)
