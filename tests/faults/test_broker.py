@@ -1,0 +1,145 @@
+"""Faults of the broker: RELIABILITY, section 6, rows 6 and 7."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqinfer.bench.faults import Traffic, Workers, beside, resident_bytes
+from mqinfer.broker.configuration import render
+from mqinfer.broker.server import MosquittoServer
+from mqinfer.protocol.types import Outcome
+
+Start = Callable[..., Any]
+RATE = 75.0
+"""Requests a second to three workers of 20 ms: half of what they can."""
+
+
+@pytest.fixture
+def persistent_broker(tmp_path: Path) -> Iterator[MosquittoServer]:
+    """A Mosquitto that saves each change, as a broker that is already there may do."""
+    folder = tmp_path / "stored"
+    folder.mkdir()
+    stored = f"persistence true\npersistence_location {folder}/\nautosave_on_changes true\nautosave_interval 1\n"
+    with MosquittoServer(configuration=lambda port: render(port).replace("persistence false\n", stored)) as server:
+        yield server
+
+
+def served_all(client: Traffic) -> None:
+    """Every request ended as `ok`, with its own numbers, once."""
+    client.wait()
+    counters = client.check()
+    assert counters.outcomes[Outcome.OK] == client.asked, client.outcomes()
+
+
+def until_served(client: Traffic, since: float) -> float:
+    """Tell how many seconds after a moment the first outcome came."""
+    while True:
+        later = [each.at for each in list(client.ended) if each.at > since]
+        if later:
+            return min(later) - since
+        time.sleep(0.01)
+
+
+def outages(
+    client: Traffic, broker: MosquittoServer, times: int, seconds: float, end: Callable[[], None], steady: float = 1.0
+) -> list[float]:
+    """Take the broker away and back again, so many times; gives how long after its return it took to be served."""
+    recoveries = []
+    for _ in range(times):
+        time.sleep(steady)
+        end()
+        time.sleep(seconds)
+        broker.start()
+        recoveries.append(until_served(client, time.monotonic()))
+    time.sleep(0.5)
+    return recoveries
+
+
+@pytest.mark.parametrize("kind", ["own_broker", "persistent_broker"])
+def test_killed_broker(
+    workers: Start, traffic: Start, figure: Start, pick: Start, request: pytest.FixtureRequest, kind: str
+) -> None:
+    """SIGKILL of the broker under load, back after two seconds: all is served, nothing twice, no memory grows."""
+    broker: MosquittoServer = request.getfixturevalue(kind)
+    workers(20, 20, 20, url=broker.url)
+    client: Traffic = traffic(broker.url)
+    client.burst(10)
+    client.wait()
+    times, steady = pick(1, 10), pick(1, 6)
+    before = resident_bytes(os.getpid())
+    recoveries: list[float] = []
+    with beside(lambda: recoveries.extend(outages(client, broker, times, 2.0, broker.kill, steady))) as faults:
+        while faults.is_alive():
+            client.pace(RATE, 20)
+    served_all(client)
+    stored = "with" if kind == "persistent_broker" else "without"
+    row = f"SIGKILL of the broker ({stored} persistence), back after 2 s, {times} times, {RATE:.0f}/s"
+    figure(row, "ok", f"{len(client.ended)}/{client.asked}", "all", passed=True)
+    worst = max(recoveries)
+    figure(row, "served after its return", f"{worst:.2f} s", "<= 1.5 s", passed=worst <= 1.5)
+    growth = (resident_bytes(os.getpid()) - before) / 2**20
+    figure(row, "publishes a request", f"{client.publishes():.4f}")
+    figure(row, "late replies", client.requester.counters().late)
+    figure(row, "edge's growth", f"{growth:.1f} MB", "flat", passed=growth <= 20)
+    assert client.publishes() <= 1.0 + times * 16 / client.asked + 0.1, "a burst is bounded by the window"
+
+
+def test_restarted_broker(workers: Start, traffic: Start, figure: Start, own_broker: MosquittoServer) -> None:
+    """A broker that is stopped in order and started again at once: the same sums."""
+    workers(20, 20, 20, url=own_broker.url)
+    client: Traffic = traffic(own_broker.url)
+    recoveries: list[float] = []
+    with beside(lambda: recoveries.extend(outages(client, own_broker, 2, 0.0, own_broker.stop))) as faults:
+        while faults.is_alive():
+            client.pace(RATE, 20)
+    served_all(client)
+    row = f"SIGTERM of the broker and back at once, 2 times, {RATE:.0f}/s"
+    figure(row, "ok", f"{len(client.ended)}/{client.asked}", "all", passed=True)
+    figure(row, "served after its return", f"{max(recoveries):.2f} s", "<= 1.5 s", passed=max(recoveries) <= 1.5)
+
+
+def test_all_at_once(workers: Start, traffic: Start, figure: Start, pick: Start, own_broker: MosquittoServer) -> None:
+    """A worker is killed, the broker is killed for two seconds, a worker is halted for two: in one run."""
+    crew: Workers = workers(20, 20, 20, url=own_broker.url)
+    client: Traffic = traffic(own_broker.url)
+    client.burst(10)
+    client.wait()
+    rate, seconds = pick(60, 75), pick(12, 30)
+    start = time.monotonic()
+
+    def disturb() -> None:
+        time.sleep(2)
+        crew.kill(0)
+        time.sleep(2)
+        own_broker.kill()
+        time.sleep(2)
+        own_broker.start()
+        time.sleep(2)
+        crew.halt(1)
+        time.sleep(2)
+        crew.go_on(1)
+
+    with beside(disturb):
+        client.pace(rate, int(rate * seconds))
+    served_all(client)
+    row = f"all at once: a worker killed, the broker down for 2 s, a worker halted for 2 s; {rate}/s for {seconds} s"
+    figure(row, "ok", f"{len(client.ended)}/{client.asked}", "all", passed=True)
+    share = client.publishes()
+    figure(row, "publishes a request", f"{share:.4f}", "<= 1.01", passed=share <= 1.01)
+    figure(
+        row,
+        "p50",
+        f"{client.percentile(0.5) * 1e3:.0f} ms",
+        "<= 35 ms (service + 15)",
+        passed=client.percentile(0.5) <= 0.035,
+    )
+    worst = max(each.took for each in client.ended)
+    figure(row, "slowest", f"{worst:.2f} s", "<= 3.5 s (outage + 1.5)", passed=worst <= 3.5)
+    assert share <= 1.1
+    assert time.monotonic() - start < 120

@@ -1,0 +1,182 @@
+"""Faults of the network between client and broker, by a proxy: RELIABILITY, section 6, row 8."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mqinfer.bench.faults import FaultProxy, Traffic, Workers, beside
+from mqinfer.bench.faults.packet_filter import PUBACK
+from mqinfer.protocol.types import Outcome
+
+Start = Callable[..., Any]
+RATE = 75.0
+"""Requests a second to three workers of 20 ms: half of what they can."""
+
+
+@pytest.fixture
+def link(workers: Start, traffic: Start, proxy: Start, broker_url: str) -> tuple[FaultProxy, Traffic]:
+    """Three workers at the broker, and a client with a window of 64 that reaches it through a proxy."""
+    workers(20, 20, 20)
+    between: FaultProxy = proxy(broker_url)
+    client: Traffic = traffic(between.url, window=64)
+    client.burst(10)
+    client.wait()
+    return between, client
+
+
+def load_while(client: Traffic, disturb: Callable[[], None]) -> None:
+    """Ask at the usual rate until the disturbance is over, and check that everything is served."""
+    with beside(disturb) as disturbing:
+        while disturbing.is_alive():
+            client.pace(RATE, 15)
+    client.wait()
+    counters = client.check()
+    assert counters.outcomes[Outcome.OK] == client.asked, client.outcomes()
+
+
+def told(figure: Start, row: str, client: Traffic) -> None:
+    """Note what every row of this file has in common."""
+    counters = client.requester.counters()
+    figure(row, "ok", f"{len(client.ended)}/{client.asked}", "all", passed=True)
+    figure(row, "publishes a request; late or double replies", f"{client.publishes():.3f}; {counters.late}")
+    figure(row, "slowest", f"{max(each.took for each in client.ended):.2f} s")
+
+
+def test_twenty_cuts(link: tuple[FaultProxy, Traffic], figure: Start, pick: Start) -> None:
+    """The connection is cut again and again, by RST and by FIN, at times that a seed gives."""
+    between, client = link
+    chance, times = random.Random(7), pick(6, 20)  # noqa: S311 - when it is cut is no secret
+
+    def cut() -> None:
+        for number in range(times):
+            time.sleep(0.3 + chance.random())
+            between.cut(reset=number % 2 == 0)
+
+    load_while(client, cut)
+    told(figure, f"{times} cuts of the client's connection, {RATE:.0f}/s", client)
+    assert between.connections > times // 2
+
+
+def test_cut_workers(workers: Start, traffic: Start, proxy: Start, figure: Start, pick: Start, broker_url: str) -> None:
+    """The workers' connections are cut while the client's stands: nothing is poison, since no worker died."""
+    between: FaultProxy = proxy(broker_url)
+    workers(20, 20, 20, url=between.url)
+    client: Traffic = traffic()
+    client.burst(10)
+    client.wait()
+    times = pick(4, 20)
+
+    def cut() -> None:
+        for number in range(times):
+            time.sleep(1.0)
+            between.cut(reset=number % 2 == 0)
+
+    load_while(client, cut)
+    told(figure, f"{times} cuts of all workers' connections at once, {RATE:.0f}/s", client)
+
+
+def test_swallowed_pubacks(link: tuple[FaultProxy, Traffic], figure: Start, pick: Start) -> None:
+    """The broker's PUBACKs never come, then the connection is cut: what was served is served once."""
+    between, client = link
+    times = pick(2, 6)
+
+    def swallow() -> None:
+        for _ in range(times):
+            between.down(without=frozenset({PUBACK}))
+            time.sleep(1.0)
+            between.cut()
+            between.both()
+            time.sleep(1.0)
+
+    load_while(client, swallow)
+    row = f"PUBACKs swallowed for 1 s, then a cut, {times} times, {RATE:.0f}/s"
+    told(figure, row, client)
+    figure(row, "PUBACKs swallowed", between.packets_dropped)
+    assert between.packets_dropped > 10
+
+
+def test_half_open_connection(link: tuple[FaultProxy, Traffic], figure: Start) -> None:
+    """Everything vanishes for three seconds with no FIN: what was under way is sent again when the way is back."""
+    between, client = link
+
+    def half_open() -> None:
+        time.sleep(1.0)
+        between.both(swallow=True)
+        time.sleep(3.0)
+        between.cut()
+        between.both()
+        time.sleep(1.0)
+
+    load_while(client, half_open)
+    told(figure, f"half-open for 3 s, then a cut, {RATE:.0f}/s", client)
+
+
+@pytest.mark.parametrize("delay_ms", [50, 200])
+def test_delay(link: tuple[FaultProxy, Traffic], figure: Start, pick: Start, delay_ms: int) -> None:
+    """A long way costs its time, and no request is sent twice for it."""
+    between, client = link
+    between.both(delay_s=delay_ms / 1000)
+    done = len(client.ended)
+    seconds = pick(3, 20)
+    load_while(client, lambda: time.sleep(seconds))
+    row = f"{delay_ms} ms each way, {RATE:.0f}/s, window 64"
+    told(figure, row, client)
+    took = sorted(each.took for each in client.ended[done:])
+    figure(row, "p50", f"{took[len(took) // 2] * 1e3:.0f} ms")
+    assert client.publishes() <= 1.02
+
+
+def test_bandwidth(workers: Start, traffic: Start, proxy: Start, broker_url: str, figure: Start, pick: Start) -> None:
+    """1 MB/s: requests of 100 kB come through as fast as that, and none is sent twice for being slow."""
+    width = 12_500
+    workers(20, 20, 20, width=width)
+    between: FaultProxy = proxy(broker_url)
+    client: Traffic = traffic(between.url, width=width)
+    client.burst(4)
+    client.wait()
+    between.both(bytes_per_s=1e6)
+    requests = pick(60, 400)
+    sent, start = between.bytes_up, time.monotonic()
+    client.burst(requests, timeout=120)
+    client.wait()
+    counters = client.check()
+    rate = (between.bytes_up - sent) / (time.monotonic() - start)
+    row = f"1 MB/s each way, a burst of {requests} requests of 100 kB"
+    told(figure, row, client)
+    figure(row, "of the bandwidth used upwards", f"{rate / 1e6:.2f}", ">= 0.9", passed=rate >= 0.9e6)
+    assert counters.outcomes[Outcome.OK] == client.asked
+    assert counters.retries == 0
+
+
+def test_flipped_bits(workers: Start, traffic: Start, proxy: Start, broker_url: str, figure: Start) -> None:
+    """Bits flip in both directions: nobody falls over, each request has its one outcome, and afterwards all is well."""
+    crew: Workers = workers(20, 20, 20)
+    between: FaultProxy = proxy(broker_url, 3)
+    client: Traffic = traffic(between.url)
+    client.burst(10)
+    client.wait()
+    between.both(flip_every=20_000)
+    with beside(lambda: time.sleep(4)) as disturbing:
+        while disturbing.is_alive():
+            client.pace(RATE, 15, timeout=10)
+    between.both()
+    between.cut()
+    client.wait()
+    wrong, client.wrong = client.wrong, 0  # TCP and TLS see to this in earnest; the envelope has no sum of its own
+    client.check()
+    done = len(client.ended)
+    client.pace(RATE, 30)
+    client.wait()
+    counters = client.check()
+    row = f"a bit flipped about every 20 kB, both ways, {RATE:.0f}/s"
+    figure(row, "outcomes", client.outcomes())
+    figure(row, "numbers changed, unseen (no TLS)", wrong)
+    figure(row, "replies unreadable; connections", f"{counters.malformed}; {between.connections}")
+    figure(row, "workers that died", crew.deaths, "0", passed=crew.deaths == 0)
+    assert crew.deaths == 0
+    assert all(each.outcome is Outcome.OK for each in client.ended[done:])
