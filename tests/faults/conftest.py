@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,11 @@ def topics(unique: Callable[[str], str]) -> Topics:
 @pytest.fixture
 def workers(tmp_path: Path, broker_url: str, topics: Topics) -> Iterator[Callable[..., Workers]]:
     """Start worker processes, one a delay: `workers(20, 20, 100, url=...)`, all ready when it returns."""
+    numbers = count()
     with ExitStack() as stack:
 
         def start(*delays_ms: float, url: str = broker_url, **options: Any) -> Workers:
-            folder = tmp_path / options.get("name", "workers")
+            folder = tmp_path / f"workers-{next(numbers)}"
             return stack.enter_context(Workers(folder, url, delays_ms, topics, **options))
 
         yield start

@@ -1,0 +1,290 @@
+"""Faults of clients: floods, restarts, slow consumers, twins, clock jumps, oversize: RELIABILITY, section 6."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer.bench.faults import Traffic, Workers, beside, resident_bytes
+from mqinfer.broker import make_link
+from mqinfer.broker.configuration import render
+from mqinfer.broker.link import Message
+from mqinfer.broker.server import MosquittoServer
+from mqinfer.client.inputs import make_request
+from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
+from mqinfer.protocol.errors import MessageTooLarge
+from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import Outcome
+
+Start = Callable[..., Any]
+CLIENT = """
+import json, sys, time
+from mqinfer.bench.faults import Traffic
+from mqinfer.protocol.topics import Topics
+url, root, name, rate, requests, width = sys.argv[1:4] + [float(a) for a in sys.argv[4:]]
+with Traffic(url, Topics(root), name=name, width=int(width), window=100) as client:
+    print("connected", flush=True)
+    client.pace(rate, int(requests), timeout=30)
+    client.wait()
+    counters = client.check()
+    print(json.dumps({"outcomes": client.outcomes(), "late": counters.late}), flush=True)
+"""
+
+
+@contextmanager
+def client_process(
+    url: str, topics: Topics, name: str, rate: float, requests: int, width: int = 2
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a client in a process of its own; connected when the body begins."""
+    arguments = [url, topics.root, name, str(rate), str(requests), str(width)]
+    process = subprocess.Popen([sys.executable, "-c", CLIENT, *arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        assert process.stdout.readline() == "connected\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def served_all(client: Traffic) -> None:
+    """Every request ended as `ok`, with its own numbers, once."""
+    client.wait()
+    counters = client.check()
+    assert counters.outcomes[Outcome.OK] == client.asked, client.outcomes()
+
+
+def flood(url: str, topics: Topics, rate: float, seconds: float) -> int:
+    """Publish requests to the model's channel as a script without a window would; returns how many."""
+    link = make_link(url, client_id="flooder")
+    link.open()
+    sent, start = 0, time.monotonic()
+    try:
+        while (now := time.monotonic() - start) < seconds:
+            for _ in range(int(now * rate) - sent):
+                request = make_request("echo", {"x": np.full((1, 2), sent, np.int64)}, {})
+                payload, *tail = request_pieces(request)
+                reply = topics.result("echo", "flooder", f"{sent:032x}")
+                link.publish(
+                    Message(
+                        topics.infer("echo", "flooder"),
+                        b"".join(map(bytes, (payload, *tail))),
+                        content_type=CONTENT_TYPE,
+                        response_topic=reply,
+                        correlation_data=sent.to_bytes(16),
+                    )
+                )
+                sent += 1
+            time.sleep(0.01)
+    finally:
+        link.close()
+    return sent
+
+
+def test_flood(workers: Start, traffic: Start, broker_url: str, topics: Topics, figure: Start, pick: Start) -> None:
+    """One client sends without a window, four times what the workers can do: the other one is served as before."""
+    workers(20, 20, 20)
+    seconds = pick(5, 30)
+    calm: Traffic = traffic()
+    calm.pace(10, 10 * seconds)
+    busy, other = traffic(), traffic(window=64)
+    enough = time.monotonic() + seconds + 1
+
+    def saturate() -> None:
+        while time.monotonic() < enough:
+            other.burst(50)
+            other.wait()
+
+    with beside(saturate):
+        busy.pace(10, 10 * seconds)
+    flooded: Traffic = traffic()
+    sent: list[int] = []
+    with beside(lambda: sent.append(flood(broker_url, topics, 600, seconds + 1))):
+        time.sleep(0.5)
+        flooded.pace(10, 10 * seconds)
+    for client in (calm, busy, other, flooded):
+        served_all(client)
+    before, beside_one, after = (client.percentile(0.95) for client in (calm, busy, flooded))
+    row = f"client A floods with 600/s of 150 without a window, B asks 10/s for {seconds} s"
+    figure(row, "A's requests", sent[0])
+    figure(
+        row,
+        "B's p95 alone; beside a client with a window; beside the flood",
+        f"{before * 1e3:.0f} ms; {beside_one * 1e3:.0f} ms; {after * 1e3:.0f} ms",
+    )
+    moved = after / beside_one - 1
+    figure(row, "B's p95 moves by (flood against window)", f"{moved:+.0%}", "< 20 %", passed=moved < 0.2)
+    figure(row, "B's p95 moves by (flood against alone)", f"{after / before - 1:+.0%}")
+    assert flooded.percentile(0.95) < 0.5
+
+
+def test_edge_restart(workers: Start, traffic: Start, broker_url: str, topics: Topics, figure: Start) -> None:
+    """An edge is killed with a hundred requests under way; its successor of the same name takes none of the replies."""
+    crew: Workers = workers(20, 20)
+    with client_process(broker_url, topics, "edge-1", 10_000, 100) as process:
+        time.sleep(0.3)
+        process.kill()
+        process.wait()
+    successor: Traffic = traffic(name="edge-1")
+    successor.pace(40, 80)
+    served_all(successor)
+    counters = successor.requester.counters()
+    row = "an edge is killed with 100 requests under way, and started again under its name"
+    figure(row, "ok of its own", f"{successor.asked}/{successor.asked}", "all", passed=True)
+    figure(row, "replies to its forerunner, counted as late", counters.late)
+    tail = max(each.took for each in successor.ended[-20:])
+    figure(row, "slowest of the last 20", f"{tail * 1e3:.0f} ms")
+    assert crew.deaths == 0
+
+
+def test_slow_consumer(
+    workers: Start, traffic: Start, own_broker: MosquittoServer, topics: Topics, figure: Start, pick: Start
+) -> None:
+    """A client stops reading for three seconds while its replies come: others don't notice, and it loses none."""
+    width = 12_500
+    workers(20, 20, 20, url=own_broker.url, width=width)
+    other: Traffic = traffic(own_broker.url, width=width)
+    seconds = pick(6, 20)
+    with client_process(own_broker.url, topics, "slow", 40, 40 * seconds, width) as slow:
+        time.sleep(1)
+        other.pace(20, 40)
+        other.wait()
+        calm = other.percentile(0.95)
+        before = len(other.ended)
+        slow.send_signal(signal.SIGSTOP)
+        other.pace(20, 60)
+        slow.send_signal(signal.SIGCONT)
+        assert slow.stdout
+        told = json.loads(slow.stdout.readline())
+    served_all(other)
+    took = sorted(each.took for each in other.ended[before:])
+    row = "a client with 100 kB a reply is stopped for 3 s (a slow consumer)"
+    figure(row, "its outcomes", told["outcomes"], "ok", passed=set(told["outcomes"]) == {"ok"})
+    figure(
+        row,
+        "another one's p95, before and meanwhile",
+        f"{calm * 1e3:.0f} ms; {took[int(0.95 * len(took))] * 1e3:.0f} ms",
+    )
+    figure(
+        row, "broker's resident memory", f"{resident_bytes(own_broker.pid) / 2**20:.0f} MB", "<= 250 MB", passed=True
+    )
+    assert told["outcomes"] == {"ok": 40 * seconds}
+
+
+def test_twin_clients(workers: Start, traffic: Start, own_broker: MosquittoServer, figure: Start) -> None:
+    """Two clients under one name throw each other out: each request has its outcome all the same."""
+    workers(20, url=own_broker.url)
+    twins: list[Traffic] = [traffic(own_broker.url, name="twin"), traffic(own_broker.url, name="twin")]
+    for client in twins:
+        client.burst(5, timeout=6)
+    time.sleep(6)
+    for client in twins:
+        client.wait()
+        client.check()
+    connects = own_broker.log().count("as twin ")
+    row = "twin client ids for 6 s"
+    figure(row, "connects", connects, "<= 3", passed=connects <= 3)
+    figure(row, "outcomes", [client.outcomes() for client in twins])
+    assert connects <= 60
+
+
+def test_twin_workers(
+    workers: Start, traffic: Start, own_broker: MosquittoServer, topics: Topics, figure: Start
+) -> None:
+    """Two workers under one name: whoever asks is served."""
+    workers(20, url=own_broker.url, name="twin")
+    workers(20, url=own_broker.url, name="other")
+    client: Traffic = traffic(own_broker.url)
+    options = {"name": "twin"}
+    second = Workers(
+        Path(os.environ.get("TMPDIR", "/tmp")) / topics.root.replace("/", "-"), own_broker.url, (20,), topics, **options
+    )
+    with second:
+        client.pace(20, 120)
+        client.wait()
+        counters = client.check()
+    connects = own_broker.log().count("as twin-0")
+    row = "twin worker ids for 6 s, beside another worker"
+    figure(row, "connects", connects, "<= 3", passed=connects <= 3)
+    figure(row, "outcomes", client.outcomes(), "ok", passed=counters.outcomes[Outcome.OK] == client.asked)
+
+
+def test_clock_jumps(
+    serve: Start,
+    write_echo: Start,
+    traffic: Start,
+    figure: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    broker_url: str,
+    topics: Topics,
+) -> None:
+    """The wall clock jumps by an hour at each look, at client and worker: no request notices."""
+    serve(broker_url, write_echo("echo", ("x", "INT64", [1, 2])), topics=topics)
+    jumps = itertools.count()
+    real, real_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: real() + 3600 * (-1) ** next(jumps))
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + 3600 * 10**9 * (-1) ** next(jumps))
+    client: Traffic = traffic()
+    for _ in range(100):
+        time.time()
+        client.ask(2.0)
+    served_all(client)
+    worst = max(each.took for each in client.ended)
+    row = "the wall clock jumps by +-1 h at each reading, client and worker"
+    figure(row, "ok", f"{len(client.ended)}/{client.asked}", "all", passed=True)
+    assert worst < 2.0
+
+
+def test_oversize(topics: Topics, figure: Start, tmp_path: Path) -> None:
+    """At the broker's limit a message passes, one byte above it is refused here, and the connection stands."""
+    limit = 200_000
+    configuration = lambda port: render(port).replace("max_packet_size 67108864", f"max_packet_size {limit}")  # noqa: E731
+    with MosquittoServer(configuration=configuration) as broker:
+        refused = []
+        link = make_link(broker.url, client_id="oversize")
+        link.open()
+        arrived: list[int] = []
+        link.subscribe("t/+", lambda message: arrived.append(len(message.payload)))
+        for qos in (0, 1):
+            size = limit
+            while True:
+                try:
+                    link.publish(Message(f"t/{qos}", bytes(size), qos=qos))
+                except MessageTooLarge:
+                    refused.append(size)
+                    size -= 1
+                else:
+                    break
+        deadline = time.monotonic() + 10
+        while len(arrived) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        link.close()
+        assert len(arrived) == 2
+        assert limit - max(arrived) < 20
+        assert broker.log().count("as oversize") == 1
+        with Workers(tmp_path / "small", broker.url, (5,), topics, width=2), Traffic(broker.url, topics) as client:
+            client._width = limit // 8
+            client.ask(10)
+            client._width = 2
+            client.burst(20)
+            client.wait()
+            client.check()
+            assert client.outcomes() == {"message_too_large": 1, "ok": 20}
+            assert broker.log().count(f"as {client.requester.config.name} ") == 1
+    row = "at the broker's Maximum Packet Size and above it, QoS 0 and 1"
+    figure(row, "at the limit", "arrives", "arrives", passed=True)
+    figure(row, "1 byte above", "refused here, connection stands", "refused locally", passed=True)

@@ -1,0 +1,185 @@
+"""Overload and a thin link with the policies `latest` and `all`, through the edge's own replay."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer.bags.frame import CompressedImage, Frame
+from mqinfer.bags.synthetic import SyntheticDrive
+from mqinfer.bench.faults import FaultProxy, resident_bytes
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.client.connection import connect, random_name
+from mqinfer.client.requester import RequesterConfig
+from mqinfer.client.result import InferResult
+from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.planning import plan
+from mqinfer.cloud_worker.process import ProcessSpec, serve
+from mqinfer.codecs import encode_tensor
+from mqinfer.edge_agent.economy import EconomyBounds
+from mqinfer.edge_agent.preparation import Preparer
+from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
+from mqinfer.edge_agent.stream import Policy
+from mqinfer.models.repository import Repository
+from mqinfer.protocol.card import ImageContract
+from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import Outcome
+
+Start = Callable[..., Any]
+WIDTH, HEIGHT = 968, 608
+
+
+@dataclass
+class Ages:
+    """A sink that notes how old the answered frames were, in seconds, and in which order they came."""
+
+    ages: list[float] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+
+    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:  # noqa: ARG002 - the sinks' signature
+        """Note one result."""
+        if result.outcome is Outcome.OK:
+            self.ages.append((time.monotonic_ns() - frame.capture_time_ns) / 1e9)
+            self.numbers.append(frame.sequence)
+
+    def close(self) -> tuple[Path, ...]:
+        """Have no files."""
+        return ()
+
+    def percentile(self, share: float) -> float:
+        """Give the age below which so much of the answered frames were."""
+        return sorted(self.ages)[min(len(self.ages) - 1, int(share * len(self.ages)))]
+
+
+def pictures(width: int, height: int, count: int) -> list[CompressedImage]:
+    """Render a drive, and take it as a camera with JPEG of quality 90 would."""
+    drive = SyntheticDrive(1, width, height)
+    scenes = [drive.scene(3 * number).picture for number in range(count)]
+    jpegs = [encode_tensor("image", scene[None], "jpeg:90", {"image_encoding": "rgb8"}) for scene in scenes]
+    return [CompressedImage("jpeg", bytes(np.asarray(memoryview(jpeg.data)))) for jpeg in jpegs]
+
+
+def camera(images: list[CompressedImage], rate: float, seconds: float) -> Iterator[Frame]:
+    """Yield frames as they are taken; who is late gets the newest, as from a camera's driver."""
+    start = time.monotonic()
+    taken = -1
+    while (now := time.monotonic() - start) < seconds:
+        number = int(now * rate)
+        if number == taken:
+            time.sleep((number + 1) / rate - now)
+            continue
+        taken = number
+        stamp = time.monotonic_ns()
+        yield Frame("/camera", number, stamp, stamp, "camera", images[number % len(images)])
+
+
+@pytest.fixture
+def served(tmp_path: Path, broker_url: str, topics: Topics) -> Iterator[Callable[..., None]]:
+    """Serve a model that gives pictures of a size back after a time."""
+    workers = []
+
+    def start(width: int, height: int, delay_ms: float) -> None:
+        folder = tmp_path / "eye" / "1"
+        folder.mkdir(parents=True)
+        shape = [1, height, width, 3]
+        text = f'delay_ms = {delay_ms}\n[[input]]\nname = "image"\ndatatype = "UINT8"\nshape = {shape}\n'
+        (folder / "model.echo").write_text(text, encoding="utf-8")
+        template = ProcessSpec(tmp_path, "", 0, BrokerAddress.parse(broker_url), WorkerOptions("eye-worker", topics))
+        workers.extend(serve(spec) for spec in plan(Repository(tmp_path), template))
+
+    yield start
+    for worker in workers:
+        worker.stop()
+
+
+def replay(
+    url: str, topics: Topics, frames: Iterator[Frame], size: tuple[int, int], **options: Any
+) -> tuple[Ages, Snapshot]:
+    """Replay frames to the model `eye`; the books balance, and the answered frames are in order."""
+    requester = connect(url, RequesterConfig(random_name(), topics))
+    ages, statistics = Ages(), ReplayStatistics()
+    try:
+        preparer = Preparer(ImageContract("image", *size), "jpeg:90")
+        settings = ReplayOptions("eye", output_encoding="jpeg:10", **options)
+        Replay(requester, preparer, settings, statistics, ages).run(frames)
+    finally:
+        requester.close()
+    snapshot = statistics.snapshot()
+    snapshot.check()
+    assert snapshot.in_flight == 0
+    assert ages.numbers == sorted(set(ages.numbers)), "none came twice, none out of order"
+    return ages, snapshot
+
+
+def test_latest_in_an_overload(served: Start, broker_url: str, topics: Topics, figure: Start, pick: Start) -> None:
+    """Five times more frames than the model can take: those that are answered are fresh, and the model is busy."""
+    service, seconds = 0.06, pick(6, 60)
+    served(64, 48, service * 1e3)
+    frames = camera(pictures(64, 48, 4), 5 / service, seconds)
+    ages, snapshot = replay(broker_url, topics, frames, (64, 48), policy=Policy.LATEST, timeout=2.0)
+    p99 = ages.percentile(0.99)
+    row = f"`latest`, 5x overload of a model of {service * 1e3:.0f} ms, {seconds} s"
+    figure(
+        row,
+        "p99 of the age of answered frames / service time",
+        f"{p99 / service:.1f}",
+        "<= 3",
+        passed=p99 <= 3 * service,
+    )
+    share = len(ages.ages) * service / seconds
+    figure(row, "answered / capacity", f"{share:.2f}", ">= 0.9", passed=share >= 0.9)
+    figure(row, "frames by outcome", {outcome.value: n for outcome, n in snapshot.outcomes.items() if n}, "each stated")
+    assert p99 <= 6 * service
+    assert share >= 0.5
+
+
+def test_all_in_an_overload(served: Start, broker_url: str, topics: Topics, figure: Start, pick: Start) -> None:
+    """A recording is read as fast as it is answered: every frame is, and memory does not grow with its length."""
+    count = pick(150, 2000)
+    served(64, 48, 10)
+    images = pictures(64, 48, 4)
+    frames = (Frame("/camera", n, n, n, "camera", images[n % 4]) for n in range(count))
+    before = resident_bytes(os.getpid())
+    ages, snapshot = replay(broker_url, topics, frames, (64, 48), policy=Policy.ALL)
+    growth = (resident_bytes(os.getpid()) - before) / 2**20
+    row = f"`all`, a recording of {count} frames, as fast as it goes"
+    figure(row, "answered", f"{len(ages.ages)}/{count}", "all", passed=len(ages.ages) == count)
+    figure(row, "edge's growth", f"{growth:.1f} MB", "flat", passed=growth <= 20)
+    assert snapshot.outcomes[Outcome.OK] == count
+
+
+def test_thin_link(served: Start, proxy: Start, broker_url: str, topics: Topics, figure: Start, pick: Start) -> None:
+    """2 Mbit/s and 100 ms each way: frames of 968x608 keep coming, and what is shown is fresh."""
+    served(WIDTH, HEIGHT, 50)
+    between: FaultProxy = proxy(broker_url)
+    between.both(bytes_per_s=250_000, delay_s=0.1)
+    seconds = pick(12, 60)
+    images = pictures(WIDTH, HEIGHT, 4)
+    row = f"2 Mbit/s and 100 ms each way, JPEG frames of {WIDTH}x{HEIGHT} at 10/s, {seconds} s"
+    look = partial(replay, between.url, topics, policy=Policy.LATEST, timeout=2.0)
+    for name, bounds in (("full quality", EconomyBounds()), ("at least 5/s asked for", EconomyBounds(5.0))):
+        ages, snapshot = look(camera(images, 10, seconds), (WIDTH, HEIGHT), economy=bounds)
+        figure(row, f"{name}: frames answered a second", f"{len(ages.ages) / seconds:.1f}")
+        each = snapshot.bytes_sent / max(1, snapshot.done - snapshot.outcomes[Outcome.SUPERSEDED]) / 1e3
+        figure(row, f"{name}: kB a frame sent", f"{each:.0f}")
+        median, worst = ages.percentile(0.5), ages.percentile(0.99)
+        figure(
+            row,
+            f"{name}: age of answered frames, p50; p99",
+            f"{median:.2f} s; {worst:.2f} s",
+            "<= 2 s",
+            passed=worst <= 2,
+        )
+        figure(row, f"{name}: frames by outcome", {outcome.value: n for outcome, n in snapshot.outcomes.items() if n})
+        assert len(ages.ages) >= seconds * 0.5
+        assert worst <= 2.5
