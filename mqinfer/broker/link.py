@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol
 
+from mqinfer.protocol.errors import LinkError
 from mqinfer.protocol.types import Buffer
 
 __all__ = ["Ack", "ConnectionHandler", "Link", "Message", "MessageHandler", "ReasonCode", "ignore_ack"]
@@ -77,6 +78,10 @@ class Link(Protocol):
     @property
     def connected(self) -> bool:
         """Whether a publication would be sent now."""
+
+    @property
+    def failure(self) -> LinkError | None:
+        """Why the link has given up for good, before it was closed; None while it heals itself."""
 
     @property
     def max_packet_size(self) -> int | None:

@@ -21,7 +21,7 @@ from mqinfer.broker.filters import compile_filter
 from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, ReasonCode, ignore_ack
 from mqinfer.broker.packets import encode_head, packet_size
 from mqinfer.broker.routes import subscription_name
-from mqinfer.protocol.errors import ConfigError, MessageTooLarge, NotConnected
+from mqinfer.protocol.errors import ConfigError, LinkError, MessageTooLarge, NotConnected
 
 __all__ = ["MemoryBroker", "MemoryLink"]
 
@@ -201,6 +201,11 @@ class MemoryLink:
     def connected(self) -> bool:
         """Whether a publication would be sent now."""
         return self._connected
+
+    @property
+    def failure(self) -> LinkError | None:
+        """None: it never gives up."""
+        return None
 
     @property
     def max_packet_size(self) -> int | None:

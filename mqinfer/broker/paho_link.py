@@ -130,11 +130,17 @@ class PahoLink:
         self._version5 = True
         self._max_packet_size: int | None = None
         self._dropped = 0
+        self._failure: LinkError | None = None
 
     @property
     def connected(self) -> bool:
         """Whether a publication would be sent now."""
         return self._connected
+
+    @property
+    def failure(self) -> LinkError | None:
+        """Why the link has given up for good, before it was closed: refused, taken over, or its thread died."""
+        return self._failure
 
     @property
     def max_packet_size(self) -> int | None:
@@ -159,7 +165,7 @@ class PahoLink:
         if self._thread is not None and self._thread.is_alive():
             return
         self.close(0.0)  # what is left of a thread that gave up
-        self._opened, self._close_by = Future(), None
+        self._opened, self._close_by, self._failure = Future(), None, None
         self._backoff.reset()
         thread = threading.Thread(
             target=self._run, args=(timeout,), name=f"mqinfer-link-{self._identity.client_id}", daemon=True
@@ -296,6 +302,8 @@ class PahoLink:
             failure = BrokerUnreachable(f"the link to {self._identity.address} failed: {error}")
         finally:
             self._connected = False
+            if self._close_by is None:
+                self._failure = failure
             if not self._opened.done():
                 self._opened.set_exception(failure)
 

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
 from dataclasses import dataclass
 from enum import Enum
@@ -60,6 +61,12 @@ class ProcessSpec:
     found: ModelVersion | None = None
     versions: tuple[int, ...] = ()
     content: str = ""
+
+
+_WATCH_S = 0.5
+"""How often a process looks whether its connection has given up."""
+_DRAIN_S, _IN_VAIN_S = 30.0, 0.0
+"""How long it finishes what it has in hand, and where no reply can leave any more."""
 
 
 class Order(Enum):
@@ -131,8 +138,13 @@ def run_process(spec: ProcessSpec, pipe: Connection) -> None:
         return
     _tell(pipe, Report(card=worker.card))
     threading.Thread(target=_obey, args=(pipe, stop, worker), name="mqinfer-orders", daemon=True).start()
-    stop.wait()
-    worker.stop()
+    while not stop.wait(_WATCH_S) and not worker.failure:
+        pass
+    failure = worker.failure
+    worker.stop(timeout=_IN_VAIN_S if failure else _DRAIN_S)
+    if failure:
+        log.critical("worker %s ends: %s", worker.name, failure)
+        sys.exit(1)  # its supervisor starts it again
 
 
 def _tell(pipe: Connection, report: Report) -> None:

@@ -29,7 +29,7 @@ from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.cancellation import Cancellation
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.card_json import card_to_json
-from mqinfer.protocol.errors import BadTopic, Expired, MqinferError, NotAuthorized, NotConnected, Rejected
+from mqinfer.protocol.errors import BadTopic, Expired, LinkError, MqinferError, NotAuthorized, NotConnected, Rejected
 from mqinfer.protocol.statistics import ModelStatistics
 from mqinfer.protocol.types import Timings, WorkerLoad
 from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
@@ -106,6 +106,11 @@ class Worker:
     def name(self) -> str:
         """The worker's name in its topics and replies."""
         return self._options.name
+
+    @property
+    def failure(self) -> LinkError | None:
+        """Why its connection has given up for good: nobody is served any more; None while all is well."""
+        return self._link.failure
 
     @property
     def card(self) -> ModelCard:

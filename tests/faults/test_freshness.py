@@ -23,6 +23,7 @@ from mqinfer.client.result import InferResult
 from mqinfer.cloud_worker.options import WorkerOptions
 from mqinfer.cloud_worker.planning import plan
 from mqinfer.cloud_worker.process import ProcessSpec, serve
+from mqinfer.cloud_worker.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.economy import EconomyBounds
 from mqinfer.edge_agent.preparation import Preparer
@@ -86,7 +87,7 @@ def camera(images: list[CompressedImage], rate: float, seconds: float) -> Iterat
 @pytest.fixture
 def served(tmp_path: Path, broker_url: str, topics: Topics) -> Iterator[Callable[..., None]]:
     """Serve a model that gives pictures of a size back after a time."""
-    workers = []
+    workers: list[Worker] = []
 
     def start(width: int, height: int, delay_ms: float) -> None:
         folder = tmp_path / "eye" / "1"
