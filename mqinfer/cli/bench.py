@@ -9,6 +9,9 @@ import typer
 from typer.core import TyperGroup
 
 from mqinfer.bench import BatchingOptions, PathOptions, run, run_batching
+from mqinfer.bench.faults import as_markdown
+from mqinfer.bench.faults.soak import SoakOptions
+from mqinfer.bench.faults.soak import soak as run_soak
 from mqinfer.bench.workloads import WORKLOADS
 from mqinfer.protocol.errors import ConfigError
 
@@ -16,6 +19,7 @@ __all__ = ["app"]
 
 _PATH = PathOptions()
 _BATCHING = BatchingOptions()
+_SOAK = SoakOptions()
 
 Output = Annotated[Path | None, typer.Option(help="Folder for the figures as JSON and the tables as Markdown.")]
 
@@ -61,3 +65,21 @@ def batching(
         raise ConfigError(f"there is no workload {workload!r}; there are {', '.join(WORKLOADS)}")
     options = BatchingOptions(workload, rounds, seconds, callers=tuple(callers), delay_us=delay_us)
     run_batching(options, output=output)
+
+
+@app.command()
+def soak(
+    minutes: Annotated[float, typer.Option(help="Of load.", min=0.1)] = _SOAK.seconds / 60,
+    every: Annotated[float, typer.Option(help="Seconds between faults, at least.", min=1)] = _SOAK.every,
+    rate: Annotated[float, typer.Option(help="Requests a second; the workers can take 150.", min=1)] = _SOAK.rate,
+    seed: Annotated[int, typer.Option(help="Of the faults.")] = _SOAK.seed,
+    output: Annotated[Path | None, typer.Option(help="Markdown file for the table.")] = None,
+) -> None:
+    """Kill, halt, cut and delay at random for as long as asked; each request must have its one outcome all the same."""
+    figures = run_soak(SoakOptions(minutes * 60, every, rate, seed), lambda fault: typer.echo(fault, err=True))
+    table = as_markdown(figures)
+    typer.echo(table)
+    if output:
+        output.write_text(table, encoding="utf-8")
+    if any(figure.passed is False for figure in figures):
+        raise typer.Exit(1)

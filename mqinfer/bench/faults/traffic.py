@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class Traffic:
         width: Integers a request, as the model's rows have.
         name: Of the client; made up where None.
         max_pending: Requests without an outcome at a time.
+        keeps: Whether `ended` is kept; a soak does without, so that its books don't grow.
     """
 
     def __init__(  # noqa: PLR0913 - each is one knob of a scenario
@@ -77,6 +79,7 @@ class Traffic:
         width: int = 2,
         name: str | None = None,
         max_pending: int = 1024,
+        keeps: bool = True,
     ) -> None:
         config = RequesterConfig(name or random_name(), topics, window, max_pending)
         self.requester = connect(url, config)
@@ -84,7 +87,12 @@ class Traffic:
         self.asked = 0
         self.wrong = 0
         """Replies that carried something else than what was asked."""
-        self._times: Counter[int] = Counter()
+        self._keeps = keeps
+        self._finished = 0
+        self._took = array("d")
+        self._tally: Counter[tuple[Outcome, str]] = Counter()
+        self._times = bytearray()  # outcomes by number, of those that were counted up
+        self._given: Counter[int] = Counter()  # the same of those that the caller chose
         self._width = width
         self._first = next(_tags) * _FIRST * 1_000_000
         self._changed = threading.Condition()
@@ -97,7 +105,9 @@ class Traffic:
 
     def ask(self, timeout: float, number: int | None = None) -> int:
         """Ask once, and go on; returns the number that it carries."""
-        number = self._first + self.asked if number is None else number
+        if number is None:
+            number = self._first + len(self._times)
+            self._times.append(0)
         self.asked += 1
         submitted = time.monotonic()
         request = make_request(MODEL, {"x": np.full((1, self._width), number, np.int64)}, {})
@@ -121,8 +131,8 @@ class Traffic:
             TimeoutError: Something has none.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self.ended) >= self.asked, timeout):
-                raise TimeoutError(f"{len(self.ended)} outcomes of {self.asked} requests after {timeout:g} s")
+            if not self._changed.wait_for(lambda: self._finished >= self.asked, timeout):
+                raise TimeoutError(f"{self._finished} outcomes of {self.asked} requests after {timeout:g} s")
 
     def check(self, repeated: int | None = None) -> Counters:
         """Verify the invariant: each request has exactly one outcome, with its own numbers, and the sums balance.
@@ -134,14 +144,15 @@ class Traffic:
             MqinferError: They don't, which is a defect of mqinfer.
         """
         counters = self.requester.counters()
-        twice = [number for number, times in self._times.items() if times != 1 and number != repeated]
+        twice = [place for place, times in enumerate(self._times) if times != 1]
+        twice += [number for number, times in self._given.items() if times != 1 and number != repeated]
         faults = {
-            "outcomes that came twice": twice,
+            "outcomes that came not once": twice,
             "replies with something else": self.wrong,
-            "outcomes missing": self.asked - len(self.ended),
+            "outcomes missing": self.asked - self._finished,
             "submitted and not asked": counters.submitted - self.asked,
             "off balance": counters.submitted - counters.pending - sum(counters.outcomes.values()),
-            "outcomes that differ": Counter(each.outcome for each in self.ended) - Counter(counters.outcomes),
+            "outcomes that differ": self._by_outcome() - Counter(counters.outcomes),
         }
         if found := {what: fault for what, fault in faults.items() if fault}:
             raise MqinferError(f"the books don't balance: {found}; {counters}")
@@ -149,7 +160,7 @@ class Traffic:
 
     def outcomes(self) -> dict[str, int]:
         """Count what there is by outcome and, where that is one, error code."""
-        return dict(Counter(each.code or each.outcome.value for each in self.ended))
+        return {code or outcome.value: times for (outcome, code), times in self._tally.items()}
 
     def publishes(self) -> float:
         """Tell how often a request was sent, in the mean."""
@@ -157,8 +168,14 @@ class Traffic:
 
     def percentile(self, share: float) -> float:
         """Give the time below which so much of the requests with an `ok` took, in seconds."""
-        took = sorted(each.took for each in self.ended if each.outcome is Outcome.OK)
+        took = sorted(self._took)
         return took[min(len(took) - 1, int(share * len(took)))]
+
+    def _by_outcome(self) -> Counter[Outcome]:
+        by_outcome: Counter[Outcome] = Counter()
+        for (outcome, _), times in self._tally.items():
+            by_outcome[outcome] += times
+        return by_outcome
 
     def _note(self, number: int, submitted: float, result: InferResult) -> None:
         now = time.monotonic()
@@ -166,8 +183,16 @@ class Traffic:
         code = result.error.code if result.error else ""
         with self._changed:
             self.wrong += not right
-            self._times[number] += 1
-            self.ended.append(Ended(number, result.outcome, code, result.worker, result.attempts, submitted, now))
+            self._finished += 1
+            self._tally[result.outcome, code] += 1
+            if 0 <= (place := number - self._first) < len(self._times):
+                self._times[place] += 1
+            else:
+                self._given[number] += 1
+            if result.outcome is Outcome.OK:
+                self._took.append(now - submitted)
+            if self._keeps:
+                self.ended.append(Ended(number, result.outcome, code, result.worker, result.attempts, submitted, now))
             self._changed.notify_all()
 
 
