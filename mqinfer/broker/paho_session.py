@@ -131,8 +131,12 @@ class Session:
 
     @property
     def can_write_at_once(self) -> bool:
-        """Whether a publisher's own thread may send: nothing of the client's but its socket is touched then."""
-        return isinstance(self._client, FastClient) and self.ready
+        """Whether a publisher's own thread may send: nothing of the client's but its socket is touched then.
+
+        Not with TLS: OpenSSL allows no reading by one thread while another writes, and Python 3.11 does not prevent it
+        (measured: a connection lost every few seconds of traffic both ways).
+        """
+        return isinstance(self._client, FastClient) and self._identity.tls is None and self.ready
 
     def write_at_once(self) -> None:
         """Send what is waiting, on the thread of a publisher."""

@@ -167,6 +167,8 @@ class _Run:
         self._folder = TemporaryDirectory(prefix="mqinfer-mosquitto-")
         path = Path(self._folder.name, "mosquitto.conf")
         path.write_text(configuration, encoding="utf-8")
+        if os.geteuid() == 0:  # Mosquitto becomes another user, who has to read it again on SIGHUP; it holds no secret
+            path.parent.chmod(0o755)
         self._lines: deque[str] = deque(maxlen=_LOG_LINES)
         self._decided = threading.Event()
         self._ready = False

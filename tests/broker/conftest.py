@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -60,7 +62,15 @@ def write_section(folder: BrokerFolder, text: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def open_place() -> Iterator[Path]:
+    """A folder that the account which Mosquitto takes on under root can enter; pytest closes its own to others."""
+    with TemporaryDirectory(prefix="mqinfer-secured-") as place:
+        Path(place).chmod(0o755)
+        yield Path(place)
+
+
+@pytest.fixture(scope="session")
+def secured(open_place: Path) -> Iterator[Secured]:
     """Two vehicles, two workers, a dashboard, an operator, one with a password, and a witness who may do anything."""
     pytest.importorskip("cryptography")
     try:
@@ -68,10 +78,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     except MissingExtra as missing:
         pytest.skip(str(missing))
     password_port, websockets_port = free_port(), free_port()
-    path = tmp_path_factory.mktemp("secured") / "broker"
-    for parent in list(path.parents)[:3]:  # a Mosquitto that root starts becomes another user before it reads these
-        parent.chmod(0o755)
-    folder = BrokerFolder(path)
+    folder = BrokerFolder(open_place / "broker")
     folder.init(ports=Ports(1, password_port, websockets_port, "127.0.0.1"))
     clients = {"car-1": Role.VEHICLE, "car-2": Role.VEHICLE, "dash": Role.DASHBOARD, "op": Role.OPERATOR}
     logins = {name: folder.add(role, name) for name, role in clients.items()}

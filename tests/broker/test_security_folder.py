@@ -123,6 +123,21 @@ def test_removing(folder: BrokerFolder) -> None:
         folder.remove("a")
 
 
+def test_what_was_written_by_hand_stays(folder: BrokerFolder) -> None:
+    """Sections that somebody has put behind others outlive those."""
+    by_hand = "user mine\ntopic readwrite #\n"
+    folder.add(Role.DASHBOARD, "a")
+    with (folder.path / "acl").open("a") as file:
+        file.write(by_hand)
+    folder.add(Role.VEHICLE, "b")
+    folder.add(Role.DASHBOARD, "a")
+    folder.remove("a")
+    text = (folder.path / "acl").read_text()
+    assert by_hand in text
+    assert folder.clients() == {"b": "vehicle"}
+    assert "user a\n" not in text
+
+
 def test_what_cannot_be_added(folder: BrokerFolder, tmp_path: Path) -> None:
     """Names of workers that others' processes have or that stand for all, and folders that were not begun."""
     for name in ("all", "w.3"):

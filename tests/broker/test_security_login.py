@@ -198,18 +198,20 @@ def test_a_password(secured: Any, unique: Unique, transport: Transport) -> None:
     assert secured.logins["pass-car"].password not in line
 
 
-def test_mosquitto_has_nothing_against_the_configuration(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """It starts without a warning, with every kind of listener, and for a root that it can't stay."""
-    path = tmp_path_factory.mktemp("quiet") / "broker"
-    for parent in list(path.parents)[:3]:
-        parent.chmod(0o755)
-    folder = BrokerFolder(path)
+def test_mosquitto_has_nothing_against_the_configuration(open_place: Path) -> None:
+    """It starts and reads everything again without a warning, with every kind of listener, also from root."""
+    folder = BrokerFolder(open_place / "quiet")
     passwords, websockets = _free_port("127.0.0.1"), _free_port("127.0.0.1")
     folder.init(ports=Ports(1, passwords, websockets, "127.0.0.1"))
     with secured_server(folder, 0) as server:
+        server.reload()
+        for _ in range(200):
+            if "Reloading" in server.log() or threading.Event().wait(0.05):
+                break
+        _certificate_at(folder.path, passwords)  # by its end the broker has read all again
         log = server.log()
-    assert " running" in log
-    assert not any(word in log.lower() for word in ("warning", "error", "deprecated", "unknown"))
+    assert "Reloading config" in log
+    assert not any(word in log.lower() for word in ("warning", "error:", "deprecated", "unknown option"))
 
 
 def test_speaking_no_tls(secured: Any, unique: Unique) -> None:
@@ -270,6 +272,34 @@ def test_adding_and_removing_while_it_runs(secured: Any, unique: Unique) -> None
         watching.join()
 
 
+def test_a_new_certificate_of_the_broker(secured: Any) -> None:
+    """A broker that runs shows it to the next client."""
+    stop = threading.Event()
+    watching = threading.Thread(target=keep_current, args=(secured.server, secured.folder, stop))
+    watching.start()
+    try:
+        secured.folder.init()
+        wanted = ssl.PEM_cert_to_DER_cert((secured.folder.path / "broker.crt").read_text())
+        is_so = False
+        for _ in range(200):
+            is_so = _certificate_at(secured.folder.path, secured.password_port) == wanted
+            if is_so or stop.wait(0.05):
+                break
+        assert is_so
+    finally:
+        stop.set()
+        watching.join()
+
+
+def _certificate_at(folder: Path, port: int) -> bytes | None:
+    context = ssl.create_default_context(cafile=folder / "ca.crt")
+    with (
+        socket.create_connection(("127.0.0.1", port)) as raw,
+        context.wrap_socket(raw, server_hostname="localhost") as connection,
+    ):
+        return connection.getpeercert(binary_form=True)
+
+
 def _until(secured: Any, login: Login, *, allowed: bool) -> None:
     """Publish until the broker's answer is the one that is hoped for."""
     link = PahoLink(secured.address(login), client_id=login.name)
@@ -282,3 +312,14 @@ def _until(secured: Any, login: Login, *, allowed: bool) -> None:
             break
     link.close()
     assert is_so
+
+
+def test_one_thread_alone_uses_a_tls_connection(secured: Any, mosquitto: Any, unique: Unique) -> None:
+    """A publisher's own thread writes where there is no TLS only: OpenSSL takes no reading and writing at once."""
+    for address, may_write in ((secured.address("w"), False), (BrokerAddress.parse(mosquitto.url), True)):
+        link = PahoLink(address, client_id=unique("c"))
+        link.open(PATIENCE)
+        session = link._session
+        assert session
+        assert session.can_write_at_once is may_write
+        link.close()

@@ -24,7 +24,10 @@ _HEAD = """\
 # Access rules for Mosquitto (acl_file), written by `mqinfer broker add` and `mqinfer broker remove`.
 # Whoever has no section, and whatever a section does not name, is refused.
 """
-_SECTION = re.compile(r"^# --- (?P<role>[a-z]+) (?P<name>[^ \n]+) ---\n(?:(?!# --- ).*\n?)*", re.MULTILINE)
+# Only what was written goes: lines that somebody has put behind a section are none of it.
+_SECTION = re.compile(
+    r"^# --- (?P<role>[a-z]+) (?P<name>[^ \n]+) ---\nuser (?P=name)\n(?:topic .*\n)*\n?", re.MULTILINE
+)
 
 
 class Role(StrEnum):

@@ -77,9 +77,9 @@ class BrokerFolder:
         return self.path / "mosquitto.conf"
 
     @property
-    def watched(self) -> tuple[Path, Path]:
-        """The files that Mosquitto reads again on SIGHUP."""
-        return self.path / "acl", self.path / "passwords"
+    def watched(self) -> tuple[Path, ...]:
+        """The files that Mosquitto reads again on SIGHUP; with the certificate its key, which is written first."""
+        return self.path / "acl", self.path / "passwords", self.path / "broker.crt"
 
     def configuration(self) -> str:
         """Read what Mosquitto is started with.
@@ -115,9 +115,9 @@ class BrokerFolder:
             self._write_pair(self.path / "ca", Authority.make())
         broker = self._authority().broker(list(dict.fromkeys([*_LOCAL, *_own_name(), *hosts])), days)
         self._write_pair(self.path / "broker", broker, for_broker=True)
-        for path in self.watched:
-            if not path.exists():
-                write_file(path, b"", for_broker=True)
+        for name in ("acl", "passwords"):
+            if not self._file(name).exists():
+                write_file(self._file(name), b"", for_broker=True)
         if not self.configuration_file.exists():
             write_file(self.configuration_file, configuration.encode(), secret=False)
 

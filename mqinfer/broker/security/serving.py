@@ -34,7 +34,7 @@ def secured(folder: BrokerFolder, port: int | None = None) -> MosquittoServer:
 
 
 def keep_current(server: MosquittoServer, folder: BrokerFolder, stop: threading.Event) -> None:
-    """Let a Mosquitto read passwords and access rules again whenever they change, until `stop` is set."""
+    """Let a Mosquitto read rules, passwords and its certificate again whenever they change, until `stop` is set."""
     before: list[tuple[int, int]] = []  # so it reads them again at once: they may have changed since it started
     while not stop.wait(_LOOK_S):
         after = _stamps(folder.watched)
