@@ -8,6 +8,7 @@ workers). Pure: the owner passes the clock's reading and holds a lock.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 from mqinfer.client.lane import Lane, Patience
@@ -16,8 +17,12 @@ from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
 
 __all__ = ["Fleet", "Way"]
 
+_Channel = tuple[str, str | None]
+
 _ALIKE, _ALIKE_S = 1.3, 0.005
 """Workers whose expected finishes differ by less, as a factor and in seconds, take turns: so much is noise."""
+_LONGEST_PAUSE_S = 1.0
+"""A model's channel that nobody listens on is tried again after this at the latest."""
 _WEIGHT = 0.2
 """Weight of the newest reading in a smoothed time."""
 
@@ -29,6 +34,15 @@ class Way(Enum):
     """The model's channel: no worker of it is known."""
     WAIT = "wait"
     """Nowhere yet: every worker of it has its hands full, or is in doubt."""
+
+
+@dataclass(slots=True)
+class _Unserved:
+    """A model's channel that nobody listens on: since when, when it is tried again, and how long it then rests."""
+
+    since: float
+    closed_until: float
+    pause: float
 
 
 class Fleet:
@@ -44,6 +58,7 @@ class Fleet:
         self._lanes: dict[str, Lane] = {}
         self._turn = 0
         self._shared: dict[str, float] = {}  # smoothed seconds from sending to reply, by model
+        self._unserved: dict[_Channel, _Unserved] = {}
 
     def __len__(self) -> int:
         """Count the workers that take requests."""
@@ -68,6 +83,8 @@ class Fleet:
         if lane is None or reborn:
             lane = self._lanes[state.worker] = Lane(state.worker, self._patience)
         lane.update(state)
+        for channel in [channel for channel in self._unserved if lane.open and lane.serves(*channel)]:
+            del self._unserved[channel]
         return reborn
 
     def heard(self, worker: str, load: WorkerLoad, now: float) -> None:
@@ -95,7 +112,7 @@ class Fleet:
         """
         serving = [lane for lane in self._lanes.values() if lane.open and lane.serves(model, version)]
         if not serving:
-            return Way.SHARED
+            return self._knock(model, version, now)
         usable = [lane for lane in serving if lane.is_usable(now) and not (suspect and lane.has_suspect)]
         best = min(usable, key=Lane.expected, default=None)
         if best is None:
@@ -108,6 +125,37 @@ class Fleet:
         second = min((lane for lane in usable if not lane.is_full), key=Lane.expected, default=None)
         by_waiting = best.expected() + waiting / sum(1 / max(lane.service, 1e-6) for lane in usable)
         return self._take(second) if second and second.expected() <= by_waiting else Way.WAIT
+
+    def _knock(self, model: str, version: str | None, now: float) -> Way:
+        """Send over a model's channel; one at a time where nobody listened the last time."""
+        unserved = self._unserved.get((model, version))
+        if unserved is None:
+            return Way.SHARED
+        if now < unserved.closed_until:
+            return Way.WAIT
+        unserved.closed_until = now + unserved.pause
+        return Way.SHARED
+
+    def unserved(self, channel: _Channel, now: float, pause: float) -> float:
+        """Note that nobody listens on a model's channel: all who ask for it wait, and one of them tries again later.
+
+        Args:
+            channel: Model and version.
+            now: The clock's reading.
+            pause: Seconds until the first new try; doubled each time, at most one second.
+
+        Returns:
+            Since when.
+        """
+        state = self._unserved.setdefault(channel, _Unserved(now, now, pause))
+        state.closed_until = now + state.pause
+        state.pause = min(2 * state.pause, _LONGEST_PAUSE_S)
+        return state.since
+
+    def reopen(self, channel: _Channel, at: float) -> None:
+        """Let a model's channel be tried at a time, if it would not be sooner."""
+        if unserved := self._unserved.get(channel):
+            unserved.closed_until = min(unserved.closed_until, at)
 
     def _take(self, lane: Lane) -> Lane:
         self._turn += 1
@@ -123,14 +171,18 @@ class Fleet:
 
     def shared_heard(self, model: str, seconds: float) -> None:
         """Note how long a reply took that came over a model's channel."""
+        for channel in [channel for channel in self._unserved if channel[0] == model]:
+            del self._unserved[channel]
         usual = self._shared.get(model, seconds)
         self._shared[model] = usual + _WEIGHT * (seconds - usual)
 
     def next_opening(self, now: float) -> float | None:
-        """Tell when a lane that is closed for a time opens again, at the earliest."""
+        """Tell when a lane or a channel that is closed for a time opens again, at the earliest."""
         times = [lane.opens_at for lane in self._lanes.values() if lane.open and lane.opens_at > now]
+        times += [each.closed_until for each in self._unserved.values() if each.closed_until > now]
         return min(times, default=None)
 
     def clear(self) -> None:
         """Forget everything: on a new connection the broker tells again who is there."""
         self._lanes.clear()
+        self._unserved.clear()

@@ -314,9 +314,30 @@ class Requester:
             why = f"the broker does not let client {self.config.name!r} ask for this model; {NAME_HINT}"
             self._give_up(request_id, NotAuthorized(why))
         elif code == ReasonCode.NO_MATCHING_SUBSCRIBERS:
-            self._refused(request_id, NoWorker("no worker serves it; start one, or check the model's name and version"))
+            self._unserved(request_id)
         else:
             self._refused(request_id, Rejected(f"the broker turned it away with reason code 0x{code:02x}"))
+
+    def _unserved(self, request_id: str) -> None:
+        """Let all who ask for the model wait while there is patience, else settle with `NoWorker`."""
+        now = self._clock()
+        with self._lock:
+            entry = self._table.in_flight_entry(request_id)
+            if entry is None:
+                return
+            since = self._dispatcher.fleet.unserved(entry.channel, now, self.config.backoff)
+            patient_until = max(max(since, entry.submitted) + self.config.patience, self._settled_by)
+            patient = now < patient_until
+            self._dispatcher.fleet.reopen(entry.channel, patient_until)
+            if patient:
+                entry.refused_since = since
+                self._table.requeue(request_id)
+                self._wake_timer(now)
+        if patient:
+            self._pump()
+        else:
+            why = "no worker serves it; start one, or check the model's name and version"
+            self._give_up(request_id, NoWorker(why))
 
     def _refused(self, request_id: str, why: MqinferError, pause: float = 0.0) -> None:
         """Try again later while there is patience, else settle with the reason."""

@@ -226,3 +226,21 @@ def test_equal_workers_take_turns_although_their_figures_differ_a_little() -> No
         lane.forget(str(number))
         order.append(lane.worker)
     assert Counter(order) == dict.fromkeys("abcd", 10)
+
+
+def test_nobody_storms_a_channel_without_listeners() -> None:
+    """Where nobody listens one request at a time tries again, later each time; a worker's state ends that at once."""
+    fleet = Fleet()
+    assert fleet.choose("m", None, 0.0) is Way.SHARED
+    assert fleet.unserved(("m", None), 0.0, 0.02) == 0.0
+    assert fleet.choose("m", None, 0.01) is Way.WAIT
+    assert fleet.choose("other", None, 0.01) is Way.SHARED
+    assert fleet.next_opening(0.01) == pytest.approx(0.02)
+    assert fleet.choose("m", None, 0.02) is Way.SHARED
+    assert fleet.choose("m", None, 0.02) is Way.WAIT
+    assert fleet.unserved(("m", None), 0.03, 0.02) == 0.0
+    assert fleet.next_opening(0.03) == pytest.approx(0.07)
+    fleet.update(state("a"))
+    assert fleet.next_opening(0.03) is None
+    fleet.update(state("a", status=WorkerStatus.LOST))
+    assert fleet.choose("m", None, 0.03) is Way.SHARED
