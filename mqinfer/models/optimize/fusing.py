@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
 
-__all__ = ["Fused", "fuse", "fuse_early"]
+__all__ = ["Fused", "fuse", "fuse_early", "fused_card"]
 
 _MOST_CLASSES = 256
 _FLOATS = frozenset({Datatype.FP16, Datatype.FP32})
@@ -84,6 +84,16 @@ def fuse_early(fused: Fused, card: ModelCard, path: Path) -> Fused | None:
         return None
     _write(model, model, path)
     return Fused(path, fused.argmax, fused.image, (*fused.notes, f"argmax of {early[0]} before the last resize"))
+
+
+def fused_card(card: ModelCard, fused: Fused) -> ModelCard:
+    """Describe what a fused graph takes; its outputs are left as they were."""
+    if fused.image is None:
+        return card
+    inputs = tuple(
+        replace(spec, datatype=Datatype.UINT8) if spec.name == fused.image.input else spec for spec in card.inputs
+    )
+    return replace(card, inputs=inputs, image=fused.image)
 
 
 def _outputs(model: Any) -> list[str]:

@@ -99,8 +99,9 @@ def _rows(found: Optimisation) -> list[tuple[str, ...]]:
 def _verdict(found: Optimisation, each: Candidate) -> str:
     if each.problem:
         return each.problem
-    best = found.kept[0] is each
-    return "best" + (f", now version {found.promoted}" if found.promoted else "") if best else "kept"
+    if each is not found.best:
+        return "kept"
+    return f"best, now version {found.promoted}" if found.promoted else "best"
 
 
 def _speed(speed: Speed | None) -> Sequence[str]:

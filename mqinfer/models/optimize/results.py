@@ -116,3 +116,9 @@ class Optimisation:
         """The products within the tolerance, the fastest at batch 1 first."""
         kept = [each for each in self.candidates if each.folder is not None]
         return tuple(sorted(kept, key=lambda each: each.speed.ratio if each.speed else 0.0, reverse=True))
+
+    @property
+    def best(self) -> Candidate | None:
+        """The product to promote: the fastest, where it is faster than the original."""
+        first = next(iter(self.kept), None)
+        return first if first is not None and first.speed is not None and first.speed.ratio > 1 else None
