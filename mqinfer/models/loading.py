@@ -92,7 +92,8 @@ def _load_ensemble(model: ModelVersion, device: str, versions: Sequence[int]) ->
                 unless_complete.callback(members[key].backend.close)
         steps = [members[part.name, part.version] for part in model.parts]
         backend, config = compose(model.config, steps, load_options(model.config, device))
-        loaded = LoadedModel(backend, make_card(replace(model, config=config), backend, versions), config)
+        finished = with_postprocessing(backend, config.segmentation, config.detection)
+        loaded = LoadedModel(finished, make_card(replace(model, config=config), finished, versions), config)
         unless_complete.pop_all()
     return loaded
 

@@ -18,6 +18,7 @@ from mqinfer.cloud_worker.service import InferenceService, Prepared
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.envelope import response_pieces
 from mqinfer.protocol.errors import (
     BadEncoding,
     BadImage,
@@ -27,7 +28,7 @@ from mqinfer.protocol.errors import (
     ModelNotFound,
     MqinferError,
 )
-from mqinfer.protocol.types import EncodedTensor, InferRequest, RequestedOutput
+from mqinfer.protocol.types import EncodedTensor, InferRequest, InferResponse, RequestedOutput
 
 Gated = Callable[..., tuple[LoadedModel, Any]]
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -115,6 +116,19 @@ def test_outputs_are_chosen_and_encoded_as_asked(service: InferenceService) -> N
     np.testing.assert_array_equal(decode_tensor(encoded[0]), [0, 1])
     (only,) = service.run([service.prepare(ask(*inputs(1), outputs=(RequestedOutput("n"),)))])
     assert list(only.outputs) == ["n"]
+
+
+def test_a_raw_mask_is_sent_from_where_the_model_left_it(gated: Gated) -> None:
+    """No copy between back end and link: the message's pieces lie in the model's own output, also of a batch."""
+    service = InferenceService(gated("echo", ("mask", "UINT8", [-1, 200, 300]))[0])
+    masks = [np.full((1, 200, 300), number, np.uint8) for number in (1, 2)]
+    for batch in (masks[:1], masks):
+        requests = [ask(encode_tensor("mask", mask)) for mask in batch]
+        for request, done in zip(requests, service.run([service.prepare(each) for each in requests]), strict=True):
+            tensors = service.encode(request, service.finish(request, done.outputs))
+            pieces = response_pieces(InferResponse("1", "echo", outputs=tensors))
+            sent = next(np.frombuffer(piece, np.uint8) for piece in pieces if len(piece) == 60_000)
+            assert np.shares_memory(sent, done.outputs["mask"])
 
 
 def test_top_classes_come_in_the_place_of_an_output(service: InferenceService) -> None:
