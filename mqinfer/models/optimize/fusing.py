@@ -10,7 +10,7 @@ from typing import Any
 from mqinfer.models.config import ModelConfig
 from mqinfer.models.optimize.graph import import_onnx, prune
 from mqinfer.models.optimize.passes import fix_batch, fuse_argmax, fuse_normalisation, open_argmax, resize_before
-from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
+from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
 
@@ -40,8 +40,9 @@ class Fused:
 def fuse(converted: Any, card: ModelCard, config: ModelConfig, path: Path) -> Fused:
     """Fuse what is before and after the network into its graph, and write it.
 
-    Logits of as many classes as `[[classes]]` names become a uint8 mask; an `[image]` table's scale, mean and std go
-    in front of a float input, which becomes uint8; a model of `max_batch_size = 1` loses its open batch axis.
+    Logits that `[segmentation]` names, or of as many classes as `[[classes]]` names, become a uint8 mask; an `[image]`
+    table's scale, mean and std go in front of a float input, which becomes uint8; a model of `max_batch_size = 1` loses
+    its open batch axis.
 
     Args:
         converted: ONNX model; it is left as it is.
@@ -56,6 +57,9 @@ def fuse(converted: Any, card: ModelCard, config: ModelConfig, path: Path) -> Fu
     model, notes = _copy(converted), []
     masks = {name: axis for name in _outputs(model) if (axis := open_argmax(model, name)) is not None}
     logits = {spec.name: axis for spec in card.outputs if (axis := _class_axis(spec.shape, spec.datatype, config))}
+    if config.segmentation:  # so far the worker makes this mask, and the card shows it
+        masks[config.segmentation.output] = 1 if config.segmentation.layout is Layout.NCHW else 3
+        notes.append(f"argmax of {config.segmentation.output} goes into the graph")
     for name, axis in (masks | logits).items():
         fuse_argmax(model, name, axis)
     notes += [f"argmax of {name} goes into the graph" for name in logits]

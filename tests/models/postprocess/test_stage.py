@@ -163,6 +163,13 @@ def test_a_mask_of_what_is_no_logits(settings: Segmentation, words: str) -> None
     assert ClassMask(Segmentation("a"), outputs).makes[0].shape == (-1, 1024, 2048)
 
 
+def test_a_version_with_the_argmax_in_its_graph(write_echo: WriteEcho) -> None:
+    """What the model's own table says of logits has nothing to do where there is a mask already."""
+    model = load(write_echo("echo", ("logits", "UINT8", [-1, 4, 5]), config=SEGMENTATION))
+    assert not isinstance(model.backend, Postprocessed)
+    assert model.card.outputs == (TensorSpec("logits", Datatype.UINT8, (-1, 4, 5)),)
+
+
 def test_both_at_once_and_names_that_are_taken(write_echo: WriteEcho) -> None:
     """What can't be is refused when the model is loaded; without either nothing is put before the network."""
     network = load(write_echo("echo", ("raw", "FP32", [-1, 7, 40]), ("boxes", "FP32", [-1, 4]))).backend
