@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -16,7 +17,8 @@ from mqinfer.protocol.control import Call, Operation
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.shared_data]
 CYCLES = int(os.environ.get("MQINFER_TEST_CYCLES", "3"))
-"""Each starts TensorFlow once, some four seconds; `MQINFER_TEST_CYCLES=20` for the figure that the documents state."""
+"""Each starts TensorFlow once, some four seconds; `MQINFER_TEST_CYCLES=20` (and `--log-cli-level=INFO`) for figures."""
+log = logging.getLogger("tests.memory")
 
 
 def kib(path: Path, key: str) -> int:
@@ -42,7 +44,7 @@ def test_loading_and_unloading_leaves_no_memory_behind(
     """A SavedModel that is loaded, asked and unloaded again and again: the supervisor's memory ends as it began."""
     shutil.copytree(shared_data / "models" / "half_plus_two_2_versions", tmp_path / "half_plus_two")
     root = unique("test")
-    command = [sys.executable, "-m", "mqinfer", "worker", "--repository", tmp_path, "--no-load", "--root", root]
+    command = [sys.executable, "-m", "mqinfer", "worker", "--repository", str(tmp_path), "--no-load", "--root", root]
     server = subprocess.Popen([*command, "--broker", broker_url, "--name", root], stderr=subprocess.PIPE, text=True)
     figures = []
     try:
@@ -61,7 +63,7 @@ def test_loading_and_unloading_leaves_no_memory_behind(
         server.terminate()
         _, said = server.communicate(timeout=60)
     (resident, proportional, loaded), (last_resident, last_proportional, _) = figures[1], figures[-1]
-    print(*figures, sep="\n")
+    log.info("resident, proportional, proportional while loaded, in KiB: %s", figures)
     assert server.returncode == 0, said
     assert last_resident <= 1.05 * resident
     assert last_proportional <= 1.05 * proportional
