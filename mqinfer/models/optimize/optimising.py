@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mqinfer.models.loading import load_options
-from mqinfer.models.optimize.fusing import Fused, fuse, fuse_early, fused_card
+from mqinfer.models.optimize.fusing import Fused, fuse, fused_inputs
 from mqinfer.models.optimize.machine import describe_machine
 from mqinfer.models.optimize.override import version_folder
 from mqinfer.models.optimize.parity import Answers, Parity, Tolerance, compare
@@ -23,7 +23,7 @@ from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MissingExtra, MqinferError
 
-__all__ = ["CANDIDATES", "OptimizeOptions", "optimize"]
+__all__ = ["CANDIDATES", "OptimizeOptions", "optimize", "promote"]
 
 CANDIDATES = "candidates"
 """Folder of the products within a model's folder: no number, so that no worker serves what is in it."""
@@ -109,8 +109,7 @@ def optimize(
     words = f"{len(judging)} of {len(samples)} samples of {source}" if samples else f"{len(judging)} random inputs"
     with TemporaryDirectory(prefix="mqinfer-optimize-") as scratch:
         job = _Job(original, card, options, judging, samples[::2], Path(scratch), say)
-        fused = _fused(job)
-        base, candidates = _measured(job, _candidates(job, recipes, fused), fused_card(card, fused[0]))
+        base, candidates = _measured(job, _candidates(job, recipes, _fused(job)))
     found = Optimisation(
         model=original.name,
         version=original.version,
@@ -122,21 +121,25 @@ def optimize(
         samples=words,
         machine=describe_machine(),
     )
-    return _promoted(found, version_folder(original).parent) if options.promote else found
+    return promote(found, version_folder(original).parent) if options.promote else found
 
 
-def _fused(job: _Job) -> tuple[Fused, Fused | None]:
-    """Give the graph of the products, and that of those with an early argmax where they are wanted and possible."""
+def _fused(job: _Job) -> dict[bool, Fused | None]:
+    """Give the graph of the products, and under True that of those with an early argmax, where it is possible."""
     job.say("converting to ONNX and fusing")
     converted = to_onnx(job.original, job.card)
-    late = fuse(converted, job.card, job.original.config, job.scratch / "late.onnx")
-    return late, fuse_early(late, job.card, job.scratch / "early.onnx") if job.options.early else None
+    config = job.original.config
+    return {
+        early: fuse(converted, job.card, config, job.scratch / f"{early}.onnx", early=early)
+        for early in ((False, True) if job.options.early else (False,))
+    }
 
 
-def _candidates(job: _Job, recipes: Sequence[Recipe], fused: tuple[Fused, Fused | None]) -> list[Candidate]:
+def _candidates(job: _Job, recipes: Sequence[Recipe], fused: Mapping[bool, Fused | None]) -> list[Candidate]:
     """Make all products and judge them; what can't be made is a candidate with a problem."""
     job.say(f"running version {job.original.version} on {len(job.samples)} samples")
-    expected = answers(job.original, job.samples, fused[0].argmax, _folder(job, "original"))
+    reduced = {name: axis for each in fused.values() if each is not None for name, axis in each.argmax.items()}
+    expected = answers(job.original, job.samples, reduced, _folder(job, "original"))
     found = []
     for recipe in recipes:
         graph = fused[recipe.early]
@@ -149,8 +152,9 @@ def _candidates(job: _Job, recipes: Sequence[Recipe], fused: tuple[Fused, Fused 
 def _candidate(job: _Job, recipe: Recipe, fused: Fused, expected: Answers) -> Candidate:
     folder = version_folder(job.original).parent / CANDIDATES / recipe.label
     candidate = Candidate(recipe.label, recipe.precision, notes=fused.notes)
-    card = fused_card(job.card, fused)
-    calibration = [feeds(each, card) for each in job.calibrating] if recipe.precision == "int8" else []
+    few_bits = recipe.precision == "int8"
+    inputs, image = fused_inputs(job.card, fused)
+    calibration = [feeds(each, inputs, image) for each in job.calibrating] if few_bits else []
     try:
         write_product(recipe, fused, job.original, calibration, folder)
         candidate = replace(candidate, folder=folder, size_bytes=_size(folder))
@@ -172,9 +176,7 @@ def _parity(job: _Job, folder: Path, expected: Answers) -> Parity:
     return parity
 
 
-def _measured(
-    job: _Job, candidates: Sequence[Candidate], card: ModelCard
-) -> tuple[Speed | None, tuple[Candidate, ...]]:
+def _measured(job: _Job, candidates: Sequence[Candidate]) -> tuple[Speed | None, tuple[Candidate, ...]]:
     """Measure all that ran beside the original, then remove what was refused."""
     runnable = [each for each in candidates if each.parity is not None]
     base: Speed | None = None
@@ -182,20 +184,17 @@ def _measured(
     for first in range(0, len(runnable), _SIDE_BY_SIDE):
         group = runnable[first : first + _SIDE_BY_SIDE]
         job.say(f"measuring {', '.join(each.label for each in group)}")
-        original = _subject("original", job.original, job.samples[0], job.card)
-        products = [
-            _subject(each.label, product_version(job.original, each.folder), job.samples[0], card)
-            for each in group
-            if each.folder is not None
-        ]
-        profiles = measure([original, *products], _plan(job))
+        products = {each.label: product_version(job.original, each.folder) for each in group if each.folder}
+        versions = {"original": job.original} | products
+        subjects = [_subject(name, version, job) for name, version in versions.items()]
+        profiles = measure(subjects, _plan(job))
         base = base or Speed.of(profiles[0], profiles[0])
         speeds |= {each.name: Speed.of(each, profiles[0]) for each in profiles[1:]}
     return base, tuple(_settled(each, speeds.get(each.label)) for each in candidates)
 
 
-def _subject(name: str, version: ModelVersion, sample: Sample, card: ModelCard) -> Subject:
-    inputs = SampleInputs(feeds(sample, card))
+def _subject(name: str, version: ModelVersion, job: _Job) -> Subject:
+    inputs = SampleInputs(job.samples[0], version.config.image)
     return Subject(name, version.path, version.config.backend, load_options(version.config, "cpu"), inputs)
 
 
@@ -211,8 +210,13 @@ def _settled(candidate: Candidate, speed: Speed | None) -> Candidate:
     return replace(candidate, speed=speed)
 
 
-def _promoted(found: Optimisation, folder: Path) -> Optimisation:
-    """Give the best product the next free number: with the usual version policy it is served from then on."""
+def promote(found: Optimisation, folder: Path) -> Optimisation:
+    """Give the best product the next free number: with the usual version policy it is served from then on.
+
+    Args:
+        found: With a product that is faster than the original; without one nothing happens.
+        folder: Of the model.
+    """
     best = found.best
     if best is None or best.folder is None:
         return found

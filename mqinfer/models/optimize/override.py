@@ -55,9 +55,9 @@ def as_toml(value: Any) -> str:
         return f"{{ {', '.join(f'{_key(key)} = {as_toml(each)}' for key, each in value.items())} }}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(as_toml, value))}]"
-    # JSON's strings, numbers, true and false are TOML's.
-    return json.dumps(value, ensure_ascii=False)
+    # JSON's strings, numbers, true and false are TOML's, which wants DEL escaped too.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else json.dumps(key)
+    return key if _BARE.fullmatch(key) else as_toml(key)
