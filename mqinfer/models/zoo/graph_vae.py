@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from mqinfer.models.zoo.autoencoder import JETS, Autoencoder, Parts
 from mqinfer.models.zoo.export import Input
 from mqinfer.models.zoo.jets import FEATURES, PARTICLES
@@ -52,7 +54,7 @@ class GraphVae:
 def renormalised(adjacency: Any) -> Any:
     """Give A' for each adjacency matrix of [N,nodes,nodes]."""
     tf = tensorflow()
-    joined = adjacency + tf.eye(adjacency.shape[-1])
+    joined = adjacency + np.eye(adjacency.shape[-1], dtype=np.float32)
     scale = tf.math.rsqrt(tf.reduce_sum(joined, axis=2, keepdims=True))
     return joined * tf.matmul(scale, scale, transpose_b=True)
 
