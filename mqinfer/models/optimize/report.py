@@ -17,14 +17,15 @@ from mqinfer.protocol.errors import ConfigError
 __all__ = ["as_json", "as_markdown", "as_table", "write_report"]
 
 _HEADINGS = (
-    *("version", "p50 ms", "x", "spread", "batch", "inf/s", "x", "peak MB", "size MB"),
+    *("version", "p50 ms", "x", "spread", "cpu ms", "x", "batch", "inf/s", "x", "peak MB", "size MB"),
     *("agreement", "difference", "score", "verdict"),
 )
 _LEGEND = (
     "x: how many times as fast as the original, the median of the rounds' ratios, the smallest and largest beside. "
+    "cpu: processor time of a run, all threads together, which other programs disturb least. "
     "batch, inf/s: where there are the most inferences a second. peak: memory of the whole process."
 )
-_NO_SPEED = ("",) * 7
+_NO_SPEED = ("",) * 9
 
 
 def as_table(found: Optimisation) -> Table:
@@ -112,6 +113,8 @@ def _speed(speed: Speed | None) -> Sequence[str]:
         f"{speed.p50_ms:.2f}",
         f"{speed.ratio:.2f}",
         f"{low:.2f}-{high:.2f}",
+        f"{speed.cpu_ms:.1f}",
+        f"{speed.cpu_ratio:.2f}",
         str(speed.batch),
         f"{speed.rate:.1f}",
         f"{speed.rate_ratio:.2f}",
