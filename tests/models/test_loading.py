@@ -151,7 +151,7 @@ def test_device(wish: str, gpus: int, device: str, caplog: pytest.LogCaptureFixt
 
 
 def test_devices_of_openvino() -> None:
-    """Triton's TARGET_DEVICE goes before `instance_group` and behind `--device`; other engines do not know its names."""
+    """Triton's TARGET_DEVICE goes before `instance_group` and behind `--device`; others do not know its names."""
     config = ModelConfig(parameters={"TARGET_DEVICE": "AUTO:GPU,CPU"})
     assert load_options(config).device == DeviceWish(openvino="AUTO:GPU,CPU")
     assert load_options(config, "cpu").device == DeviceWish(gpu=False)
