@@ -60,7 +60,7 @@ def _dress(axes: Any, ran: list[Profile], what: str) -> None:
     axes.set_yscale("log")
     axes.set_xticks(batches, [str(batch) for batch in batches])
     # Plain numbers, and at every digit where the axis spans less than a decade or so.
-    axes.yaxis.set_major_formatter(LogFormatter())
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.5, 0.5)))
     axes.set_xlabel("batch size")
     axes.set_ylabel(what)
