@@ -29,6 +29,10 @@ __all__ = ["AdaptivePolicy"]
 _MARGIN = 0.02
 """A larger batch has to gain this much in rows a second."""
 
+_STARTING = 256
+_RECONSIDER = 8
+"""After so many batches the size that pays is looked up only every eighth batch."""
+
 _TRIALS = 0.01
 """Share of the model's time that trials of other sizes may cost."""
 
@@ -62,6 +66,8 @@ class AdaptivePolicy:
         self._curve = CostCurve()
         self._returns = Returns(_ABOUT * self._max_rows)
         self._running = 0  # rows
+        self._chosen: dict[int, int] = {}  # the size that pays, by the rows that there are
+        self._batches = 0
         self._purse = 0.0  # seconds that trials may cost
         self._trial = 0  # counts them
         self._goal = 0  # rows that a batch waits for,
@@ -92,10 +98,20 @@ class AdaptivePolicy:
         self._returns.ended(waiting + self._running, now)
         if batch.seconds > 0 and batch.ran > 0:
             self._curve.add(batch.ran, batch.seconds)
+            self._batches += 1
+            if self._batches < _STARTING or not self._batches % _RECONSIDER:
+                self._chosen.clear()
             self._purse = min(self._purse + _TRIALS * batch.seconds, 10 * batch.seconds)
 
     def _best(self, most: int) -> int:
-        """Give the size that pays: known sizes by their rates, and twice the largest known one while growing pays."""
+        """Give the size that pays, up to so many rows."""
+        best = self._chosen.get(most)
+        if best is None:
+            best = self._chosen[most] = self._find_best(most)
+        return best
+
+    def _find_best(self, most: int) -> int:
+        """Compare known sizes by their rates, and go on to twice the largest known one while growing pays."""
         curve = self._curve
         known = curve.sizes(most) if most > 1 else []
         if not known:
@@ -142,9 +158,9 @@ class AdaptivePolicy:
     def _consider(self, waiting: int, oldest: float, now: float) -> float | None:
         """Decide whether to wait, for how many rows (the goal) and until when at most."""
         returns, curve = self._returns, self._curve
-        about = returns.expected()
-        if about <= waiting or returns.due(waiting + 1) - now > curve.seconds(waiting):
+        if not returns.expects(waiting + 1) or returns.due(waiting + 1) - now > curve.seconds(waiting):
             return None  # nobody is about to come, or too late for any saving
+        about = returns.expected()
         if self._until is None:
             self._latest = now + _LONGEST * curve.seconds(waiting)
         best = self._best(min(about, self._max_rows))

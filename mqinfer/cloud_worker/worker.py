@@ -73,7 +73,9 @@ class Worker:
         self._is_default = is_default
         self._clock = clock
         self._meter = LoadMeter()
-        self._service = InferenceService(model, options.limits, self._meter.ran)
+        self._service = InferenceService(
+            model, options.limits, self._meter.ran, lambda: self._meter.count("batches_rerun")
+        )
         self._boot = int.from_bytes(os.urandom(4))
         self._status: WorkerStatus | None = None  # nothing is said before requests can come in
         self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows)
