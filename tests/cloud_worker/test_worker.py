@@ -382,24 +382,32 @@ def test_priorities_as_configured(
     assert [int(read(bare.next()).id, 16) for _ in range(4)][1:] == order
 
 
-def test_queue_policies(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
-    """`max_queue_size` bounds what waits, and `default_timeout_microseconds` how long, also where more is asked for."""
-    policy = "default_queue_policy = { max_queue_size = 2, default_timeout_microseconds = 1 }"
+def test_a_queue_is_as_long_as_configured(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+    """Beside the one that runs `max_queue_size` wait; one more is refused."""
+    policy = "default_queue_policy = { max_queue_size = 2 }"
     model, backend = gated(config=f"max_batch_size = 1\n[dynamic_batching]\n{policy}")
     worker = serve(url, model)
-    reply = ask(bare, binary(bare, "cd" * 16, timeout_us=10_000_000))
-    assert reply.outcome is Outcome.EXPIRED
-    worker._crew._closing = True  # its threads end, so that what comes stays where it is
-    with worker._crew._changed:
-        worker._crew._changed.notify_all()
-    for thread in worker._crew._threads:
-        thread.join(10)
-    for number in range(3):
+    backend.gate.clear()
+    bare.link.publish(binary(bare))
+    assert backend.entered.acquire(timeout=10)
+    for number in range(2):
         bare.link.publish(binary(bare, f"{number:032x}"))
-    reply = read(bare.next())
-    assert (reply.outcome, int(reply.id, 16)) == (Outcome.REJECTED, 2)
+    until(lambda: len(worker._crew._batcher) == 2)
+    reply = ask(bare, binary(bare, "cd" * 16))
+    assert (reply.outcome, reply.id) == (Outcome.REJECTED, "cd" * 16)
     assert reply.error
     assert "2 requests wait" in reply.error.message
+    backend.gate.set()
+    assert {read(bare.next()).outcome for _ in range(3)} == {Outcome.OK}
+
+
+def test_a_queue_gives_a_deadline(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+    """`default_timeout_microseconds` holds for requests without a deadline, and for those that would wait longer."""
+    policy = "default_queue_policy = { default_timeout_microseconds = 1 }"
+    model, backend = gated(config=f"[dynamic_batching]\n{policy}")
+    serve(url, model)
+    assert ask(bare, binary(bare)).outcome is Outcome.EXPIRED
+    assert ask(bare, binary(bare, "cd" * 16, timeout_us=10_000_000)).outcome is Outcome.EXPIRED
     assert backend.runs == []
 
 
