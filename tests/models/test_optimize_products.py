@@ -131,7 +131,7 @@ def test_a_product_appears_whole_or_not_at_all(repository: Path) -> None:
     write_product(Recipe("openvino", "fp32"), Fused(original.path), original, [], folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert set(before) == {"model.xml", "model.bin", "model.toml"}
-    with pytest.raises(Exception, match="nowhere"):
+    with pytest.raises(ModelNotLoadable, match=r"OpenVINO can't convert it: .*nowhere"):
         write_product(Recipe("openvino", "fp32"), Fused(Path("nowhere.onnx")), original, [], folder)
     assert [path.name for path in folder.parent.iterdir()] == ["openvino-fp32"]
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -21,7 +21,7 @@ from mqinfer.models.optimize.source import to_onnx
 from mqinfer.models.profiling import Plan, Subject, measure
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import ConfigError, MissingExtra, MqinferError
+from mqinfer.protocol.errors import MissingExtra, MqinferError
 
 __all__ = ["CANDIDATES", "OptimizeOptions", "optimize", "promote"]
 
@@ -159,8 +159,8 @@ def _candidate(job: _Job, recipe: Recipe, fused: Fused, expected: Answers) -> Ca
         write_product(recipe, fused, job.original, calibration, folder)
         candidate = replace(candidate, folder=folder, size_bytes=_size(folder))
         parity = _parity(job, folder, expected)
-    except (MissingExtra, ConfigError):
-        raise  # not this product's fault alone
+    except MissingExtra:
+        raise  # no product's fault
     except MqinferError as error:
         return replace(candidate, problem=str(error))
     refusal = job.options.tolerance.judge(parity, recipe.precision)

@@ -12,7 +12,7 @@ from mqinfer.models.config_files import CONFIG_FILE, CONFIG_FILES, combine, read
 from mqinfer.models.named_files import with_named_files
 from mqinfer.models.optimize.fusing import Fused
 from mqinfer.models.optimize.override import override_toml, version_folder
-from mqinfer.models.optimize.quantise import Calibration, half_onnx, int8_onnx, int8_openvino, no_telemetry
+from mqinfer.models.optimize.quantise import Calibration, failing, half_onnx, int8_onnx, int8_openvino, no_telemetry
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.errors import ConfigError, MissingExtra
 from mqinfer.protocol.types import Scalar
@@ -135,11 +135,12 @@ def _write_onnx(precision: str, source: Path, calibration: Calibration, path: Pa
 
 def _write_openvino(precision: str, source: Path, calibration: Calibration, path: Path) -> None:
     openvino = _openvino()
-    with no_telemetry():
+    with no_telemetry(), failing("OpenVINO"):
         model = openvino.convert_model(source)
     if precision == "int8":
         model = int8_openvino(model, calibration)
-    openvino.save_model(model, path, compress_to_fp16=precision != "fp32")
+    with failing("OpenVINO"):
+        openvino.save_model(model, path, compress_to_fp16=precision != "fp32")
 
 
 _WRITERS = {"onnx": _write_onnx, "openvino": _write_openvino}

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mqinfer.models.optimize.parity import Parity
 from mqinfer.models.optimize.results import Candidate, Optimisation, Speed
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.models.report_files import write_files
 
 __all__ = ["as_json", "as_markdown", "as_table", "write_report"]
 
@@ -70,14 +70,7 @@ def write_report(found: Optimisation, directory: Path) -> tuple[Path, ...]:
     Raises:
         ConfigError: The folder can't be written.
     """
-    files = {directory / "optimize.md": as_markdown(found), directory / "optimize.json": as_json(found)}
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for path, text in files.items():
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write to {directory}: {error.strerror or error}; name another folder") from error
-    return tuple(files)
+    return write_files(directory, {"optimize.md": as_markdown(found), "optimize.json": as_json(found)})
 
 
 def _explanations(found: Optimisation) -> list[str]:
