@@ -123,6 +123,7 @@ def test_state_and_card_are_retained_in_their_order(
     worker = Worker(model, connect, WorkerOptions(name))
     worker.start()
     worker.stop()
+    until(lambda: any(b'"stopped"' in bytes(message.payload) for _, message in seen))
     states = [WorkerState.from_json(message.payload) for topic, message in seen if topic.endswith("/state")]
     cards = [card_from_json(message.payload) for topic, message in seen if topic.endswith("/card")]
     assert [state.status for state in states] == [WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.STOPPED]
