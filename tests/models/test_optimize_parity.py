@@ -49,6 +49,15 @@ def test_not_a_number_is_refused() -> None:
         assert "difference nan" in Tolerance(difference=1, agreement=0).judge(found, "int8")
 
 
+def test_the_same_infinity_is_no_difference() -> None:
+    """Where the original gives NaN or an infinity the product may do so too, and the other elements count."""
+    one = np.array([np.nan, np.inf, -np.inf, 8.0], np.float32)
+    other = one + np.array([0, 0, 0, 2], np.float32)
+    found = parity(one, other)
+    assert (found.difference, found.relative) == (2, 0.25)
+    assert parity(one, -one).difference == np.inf
+
+
 @given(st.integers(0, 100))
 def test_masks_agree_pixel_by_pixel(wrong: int) -> None:
     """The agreement is the share of equal pixels; masks have no difference in value."""

@@ -127,13 +127,20 @@ def _add(sums: _Sums, name: str, ours: Array, theirs: Array) -> None:
     if ours.shape != theirs.shape:
         raise ConfigError(f"output {name!r} is {list(theirs.shape)} in the product and {list(ours.shape)} before")
     if ours.dtype.kind == "f" and ours.size:
-        difference = float(np.abs(np.subtract(ours, theirs, dtype=np.float64)).max())
+        difference = _difference(ours, theirs)
         sums.difference = _larger(sums.difference, difference)
-        sums.relative = _larger(sums.relative, difference / max(1.0, float(np.abs(ours).max())))
+        largest = float(np.abs(ours, where=np.isfinite(ours), out=np.zeros(ours.shape)).max())
+        sums.relative = _larger(sums.relative, difference / max(1.0, largest))
     numbers = [class_numbers(each) for each in (ours, theirs)]
     if numbers[0] is not None and numbers[1] is not None:
         sums.equal += int((numbers[0] == numbers[1]).sum())
         sums.counted += numbers[0].size
+
+
+def _difference(ours: Array, theirs: Array) -> float:
+    """Give the largest absolute difference; infinities and NaN that the original has too are none."""
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    return float(np.abs(np.subtract(ours, theirs, dtype=np.float64, where=~same, out=np.zeros(ours.shape))).max())
 
 
 def _larger(known: float | None, new: float) -> float:
