@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mqinfer.bench.batching import ADAPTIVE, ALONE, BatchingMeasurement
 from mqinfer.bench.grid import Grid, as_markdown, print_grid
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.models.report_files import write_files
 
 __all__ = ["batching_grids", "print_batching", "verdicts", "write_batching"]
 
@@ -64,14 +64,7 @@ def write_batching(measurement: BatchingMeasurement, directory: Path) -> tuple[P
     Raises:
         ConfigError: The directory can't be written.
     """
-    files = {directory / "batching.json": _as_json(measurement), directory / "batching.md": _as_document(measurement)}
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for path, text in files.items():
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write to {directory}: {error.strerror or error}; name another folder") from error
-    return tuple(files)
+    return write_files(directory, {"batching.json": _as_json(measurement), "batching.md": _as_document(measurement)})
 
 
 def _figures(measurement: BatchingMeasurement, callers: int, setting: str) -> Sequence[str]:

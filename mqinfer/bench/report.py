@@ -14,7 +14,7 @@ from mqinfer.bench.grid import Grid, print_grid
 from mqinfer.bench.grid import as_markdown as grid_as_markdown
 from mqinfer.bench.results import Measurement, Round
 from mqinfer.bench.targets import Verdict, judge
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.models.report_files import write_files
 
 __all__ = ["as_json", "as_markdown", "grids", "print_report", "write_report"]
 
@@ -44,14 +44,7 @@ def write_report(measurement: Measurement, directory: Path) -> tuple[Path, ...]:
     Raises:
         ConfigError: The directory can't be written.
     """
-    files = {directory / "bench.json": as_json(measurement), directory / "bench.md": as_markdown(measurement)}
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for path, text in files.items():
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write to {directory}: {error.strerror or error}; name another folder") from error
-    return tuple(files)
+    return write_files(directory, {"bench.json": as_json(measurement), "bench.md": as_markdown(measurement)})
 
 
 def as_json(measurement: Measurement) -> str:

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from typer.core import TyperGroup
 
 from mqinfer.bench import BatchingOptions, PathOptions, run, run_batching
 from mqinfer.bench.faults import as_markdown
 from mqinfer.bench.faults.soak import SoakOptions
 from mqinfer.bench.faults.soak import soak as run_soak
+from mqinfer.bench.segmentation import measure_segmentation, print_shares
 from mqinfer.bench.workloads import WORKLOADS
 from mqinfer.protocol.errors import ConfigError
 
@@ -83,3 +85,19 @@ def soak(
         output.write_text(table, encoding="utf-8")
     if any(figure.passed is False for figure in figures):
         raise typer.Exit(1)
+
+
+@app.command()
+def segmentation(
+    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")],
+    model: Annotated[str, typer.Option(help="Segmentation model; its version_policy must serve the versions.")],
+    before: Annotated[int, typer.Option(help="Version that the others are compared with.")],
+    after: Annotated[list[int], typer.Option(help="Version to compare; may be repeated.")],
+    rounds: Annotated[int, typer.Option(help="Pictures for each version.", min=1)] = _PATH.rounds,
+) -> None:
+    """Say where a worker's time goes with versions of a segmentation model: logits against a fused argmax, say."""
+    console = Console()
+    measured = measure_segmentation(
+        repository, model, [before, *after], rounds, lambda line: console.print(line, style="dim", highlight=False)
+    )
+    print_shares(measured, console)

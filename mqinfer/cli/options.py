@@ -61,9 +61,16 @@ def address(broker: str, ca_file: Path | None, cert_file: Path | None, key_file:
     return BrokerAddress.parse(broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
 
 
+class _LogConsole(Console):
+    """Goes on when nobody reads the log any more: that is no reason to stop serving."""
+
+    def on_broken_pipe(self) -> None:
+        """Do nothing, where rich would end the thread that logs."""
+
+
 def set_up_logging(*, verbose: bool) -> None:
     """Log to standard error: warnings, and with `verbose` everything of mqinfer's own."""
-    handler = RichHandler(console=Console(stderr=True), show_path=False, log_time_format="%H:%M:%S")
+    handler = RichHandler(console=_LogConsole(stderr=True), show_path=False, log_time_format="%H:%M:%S")
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     if verbose:
         logging.getLogger("mqinfer").setLevel(logging.DEBUG)

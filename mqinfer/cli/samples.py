@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -70,9 +71,9 @@ def read_arrays(path: Path, count: int) -> tuple[Sample, ...]:
         ConfigError: It can't be read, or the arrays are not equally long.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise ConfigError(f"--samples {path}: can't be read: {error}; it is to be an .npz or a folder") from error
     lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(lengths) != 1 or 0 in lengths:

@@ -29,11 +29,22 @@ __all__ = ["AdaptivePolicy"]
 _MARGIN = 0.02
 """A larger batch has to gain this much in rows a second."""
 
+_STARTING = 256
+_RECONSIDER = 8
+"""After so many batches the size that pays is looked up only every eighth batch."""
+
 _TRIALS = 0.01
 """Share of the model's time that trials of other sizes may cost."""
 
+_TIE = 0.97
+"""Waiting may give so little fewer rows a second as it promises: batches that are not waited for fall apart further."""
+
 _PATIENCE = 2.0
 """The next batch waits for callers for at most so many times as long as they take to come."""
+
+_LONGEST = 0.5
+"""A batch waits for at most this share of the time that it would take: with callers that don't wait for replies, which
+nothing tells from others, latency then grows by little."""
 
 _ABOUT = 4
 """Callers are counted up to so many full batches."""
@@ -55,10 +66,13 @@ class AdaptivePolicy:
         self._curve = CostCurve()
         self._returns = Returns(_ABOUT * self._max_rows)
         self._running = 0  # rows
+        self._chosen: dict[int, int] = {}  # the size that pays, by the rows that there are
+        self._batches = 0
         self._purse = 0.0  # seconds that trials may cost
         self._trial = 0  # counts them
         self._goal = 0  # rows that a batch waits for,
         self._until: float | None = None  # and how long; None while none does
+        self._latest = 0.0  # end of all waiting for the batch
 
     def came(self, waiting: int, now: float) -> None:
         """Note how soon requests come."""
@@ -84,10 +98,20 @@ class AdaptivePolicy:
         self._returns.ended(waiting + self._running, now)
         if batch.seconds > 0 and batch.ran > 0:
             self._curve.add(batch.ran, batch.seconds)
+            self._batches += 1
+            if self._batches < _STARTING or not self._batches % _RECONSIDER:
+                self._chosen.clear()
             self._purse = min(self._purse + _TRIALS * batch.seconds, 10 * batch.seconds)
 
     def _best(self, most: int) -> int:
-        """Give the size that pays: known sizes by their rates, and twice the largest known one while growing pays."""
+        """Give the size that pays, up to so many rows."""
+        best = self._chosen.get(most)
+        if best is None:
+            best = self._chosen[most] = self._find_best(most)
+        return best
+
+    def _find_best(self, most: int) -> int:
+        """Compare known sizes by their rates, and go on to twice the largest known one while growing pays."""
         curve = self._curve
         known = curve.sizes(most) if most > 1 else []
         if not known:
@@ -134,25 +158,28 @@ class AdaptivePolicy:
     def _consider(self, waiting: int, oldest: float, now: float) -> float | None:
         """Decide whether to wait, for how many rows (the goal) and until when at most."""
         returns, curve = self._returns, self._curve
-        about = returns.expected()
-        if about <= waiting or returns.due(waiting + 1) - now > curve.seconds(waiting):
+        if not returns.expects(waiting + 1) or returns.due(waiting + 1) - now > curve.seconds(waiting):
             return None  # nobody is about to come, or too late for any saving
+        about = returns.expected()
+        if self._until is None:
+            self._latest = now + _LONGEST * curve.seconds(waiting)
         best = self._best(min(about, self._max_rows))
+        apart = self._rate_apart(waiting, min(about - waiting, best), now)
         for goal in {best, min(best, waiting + 1)}:
-            wait, patience = returns.due(goal) - now, returns.due(goal, _PATIENCE) - now
+            wait, patience = returns.due(goal) - now, min(returns.due(goal, _PATIENCE), self._latest) - now
             late = self._target is not None and now - oldest + wait + curve.seconds(goal) > self._target
-            if goal <= waiting or patience <= 0 or late:
+            if goal <= waiting or patience <= max(0.0, wait) or late:
                 continue
-            if self._pays(waiting, goal, min(about - waiting, best), max(0.0, wait)) or self._affords(goal, wait):
+            if goal > apart * (max(0.0, wait) + curve.seconds(goal)) * _TIE or self._affords(goal, wait):
                 self._goal = goal
                 return now + patience
         return None
 
-    def _pays(self, waiting: int, goal: int, rest: int, wait: float) -> bool:
-        """Whether waiting for the goal gives more rows a second than to run now and then the rest of those about."""
+    def _rate_apart(self, waiting: int, rest: int, now: float) -> float:
+        """Rows a second if those who wait run now, and the rest of those who are about when they are back."""
         seconds = self._curve.seconds
-        apart = (waiting + rest) / (seconds(waiting) + seconds(rest))
-        return goal / (wait + seconds(goal)) > apart * (1 + _MARGIN)
+        first = max(seconds(waiting), self._returns.due(waiting + rest) - now)
+        return (waiting + rest) / (first + seconds(rest))
 
     def _affords(self, goal: int, wait: float) -> bool:
         """Whether to wait only to learn what that batch takes."""

@@ -18,15 +18,14 @@ from mqinfer.cloud_worker.batch_policy import BatchPolicy, Choice, Ended
 __all__ = ["PRIORITY_TURNS", "Batch", "Batcher", "Ready"]
 
 T = TypeVar("T")
-_POLICIES = 32
-"""Policies that are kept at most: one a key, so that each learns what its shapes cost."""
+_GROUPS = 32
+"""Groups that are kept at most when they are empty: one a key, so that its policy learns what its shapes cost."""
 
 PRIORITY_TURNS = 64
 """Turns by which each level of priority goes before the next. So long a lower one waits at most: none starves."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ready(Generic[T]):
+class Ready(NamedTuple, Generic[T]):
     """A request that is ready to run.
 
     Attributes:
@@ -46,8 +45,7 @@ class Ready(Generic[T]):
     level: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch(Generic[T]):
+class Batch(NamedTuple, Generic[T]):
     """Requests that run together.
 
     Attributes:
@@ -87,18 +85,23 @@ class _Group(Generic[T]):
     """Requests that may share a batch, sorted."""
 
     policy: BatchPolicy
-    oldest: float
+    oldest: float = 0.0
     line: list[_Waiting[T]] = field(default_factory=list)
     rows: int = 0
 
     def choose(self, now: float, idle: int) -> Choice:
         return self.policy.choose(max(1, self.rows), self.oldest, now, idle)
 
-    def remove(self, gone: list[_Waiting[T]]) -> None:
-        numbers = {waiting.number for waiting in gone}
-        self.line = [waiting for waiting in self.line if waiting.number not in numbers]
-        self.rows -= sum(waiting.ready.rows for waiting in gone)
-        self.oldest = min((waiting.came for waiting in self.line), default=0.0)
+    def remove(self, gone: list[_Waiting[T]], rows: int) -> None:
+        count = len(gone)
+        if gone[-1] is self.line[count - 1]:  # the first ones, as nearly always
+            del self.line[:count]
+        else:
+            numbers = {waiting.number for waiting in gone}
+            self.line = [waiting for waiting in self.line if waiting.number not in numbers]
+        self.rows -= rows
+        if self.line:
+            self.oldest = min(waiting.came for waiting in self.line)
 
 
 class Batcher(Generic[T]):
@@ -111,8 +114,8 @@ class Batcher(Generic[T]):
             make_policy: Makes the policy of a key that is new.
         """
         self._make_policy = make_policy
-        self._policies: dict[Hashable, BatchPolicy] = {}
-        self._groups: dict[Hashable, _Group[T]] = {}
+        self._known: dict[Hashable, _Group[T]] = {}  # also empty ones, for what their policies have learned
+        self._groups: dict[Hashable, _Group[T]] = {}  # those in which something waits
         self._places: dict[_Stream, float] = {}  # of the last request of each stream, while any wait
         self._items = 0
         self._number = 0
@@ -129,11 +132,10 @@ class Batcher(Generic[T]):
             now: The clock's reading, in seconds.
             turn: The smallest goes first; equal ones in the order of coming.
         """
-        group = self._groups.get(ready.key)
-        if group is None:
-            group = self._groups[ready.key] = _Group(self._policy(ready.key), now)
+        group = self._groups.get(ready.key) or self._open(ready.key, now)
         self._number += 1
-        insort(group.line, _Waiting(self._place(ready, turn), self._number, turn, now, ready))
+        place = self._place(ready, turn) if ready.source or ready.level else turn
+        insort(group.line, _Waiting(place, self._number, turn, now, ready))
         group.rows += ready.rows
         self._items += 1
         group.policy.came(group.rows, now)
@@ -179,12 +181,13 @@ class Batcher(Generic[T]):
         last = max((each for each in self._all() if each.ready.client == client), default=None)
         if last is None:
             return None
-        self._remove(last.ready.key, [last])
+        self._remove(last.ready.key, [last], last.ready.rows)
         return last.ready.item
 
     def clear(self) -> list[T]:
         """Take everything that waits."""
         left = [waiting.ready.item for waiting in self._all()]
+        self._known.clear()
         self._groups.clear()
         self._places.clear()
         self._items = 0
@@ -193,13 +196,14 @@ class Batcher(Generic[T]):
     def _all(self) -> Iterator[_Waiting[T]]:
         return (waiting for group in self._groups.values() for waiting in group.line)
 
-    def _policy(self, key: Hashable) -> BatchPolicy:
-        """Find a key's policy; the one that was used longest ago makes room for a new one."""
-        policy = self._policies.pop(key, None) or self._make_policy()
-        self._policies[key] = policy
-        if len(self._policies) > _POLICIES:
-            del self._policies[next(iter(self._policies))]
-        return policy
+    def _open(self, key: Hashable, now: float) -> _Group[T]:
+        """Find a key's group, which is empty; the one that was used longest ago makes room for a new one."""
+        group = self._known.pop(key, None) or _Group(self._make_policy())
+        group.oldest = now
+        self._known[key] = self._groups[key] = group
+        if len(self._known) > _GROUPS:
+            del self._known[next(iter(self._known))]
+        return group
 
     def _place(self, ready: Ready[T], turn: float) -> float:
         """Find a place in line by turn and priority, but behind the stream's earlier requests."""
@@ -211,7 +215,7 @@ class Batcher(Generic[T]):
 
     def _cut(self, key: Hashable, most: int, now: float) -> Batch[T]:
         group = self._groups[key]
-        passed = self._passed_over(key)
+        passed = self._passed_over(key) if len(self._groups) > 1 else None
         batch: list[_Waiting[T]] = []
         rows = 0
         for waiting in group.line:
@@ -224,7 +228,7 @@ class Batcher(Generic[T]):
         if not batch:  # each of them has an earlier one of its stream in another group: first come, first served
             first = min(self._all())
             return self._cut(first.ready.key, most, now)
-        self._remove(key, batch)
+        self._remove(key, batch, rows)
         group.policy.began(rows, now)
         return Batch([each.ready.item for each in batch], rows, max(each.turn for each in batch), key, group.policy)
 
@@ -238,9 +242,9 @@ class Batcher(Generic[T]):
                     first[stream] = min(first.get(stream, (place, number)), (place, number))
         return first
 
-    def _remove(self, key: Hashable, gone: list[_Waiting[T]]) -> None:
+    def _remove(self, key: Hashable, gone: list[_Waiting[T]], rows: int) -> None:
         group = self._groups[key]
-        group.remove(gone)
+        group.remove(gone, rows)
         self._items -= len(gone)
         if not group.line:
             del self._groups[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -48,6 +48,7 @@ class CostCurve:
     def __init__(self) -> None:
         self._points: dict[int, _Point] = {}
         self._order: list[int] = []
+        self._known: list[int] = []
 
     def add(self, rows: int, seconds: float) -> None:
         """Note a batch.
@@ -62,6 +63,8 @@ class CostCurve:
             point = self._points[place] = _Point(rows, seconds)
             insort(self._order, place)
         point.add(rows, seconds)
+        if point.count == _FIRST:
+            insort(self._known, place)
 
     def knows(self, rows: int) -> bool:
         """Whether batches of about this size were seen often enough to judge."""
@@ -70,7 +73,7 @@ class CostCurve:
 
     def sizes(self, most: int) -> list[int]:
         """List the sizes that are known, up to `most`, ascending."""
-        return [place for place in self._order if place <= most and self._points[place].count >= _FIRST]
+        return self._known[: bisect_right(self._known, most)]
 
     def seconds(self, rows: int) -> float:
         """Tell how long a batch of this size takes.

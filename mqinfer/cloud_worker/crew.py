@@ -194,8 +194,12 @@ class Crew(Generic[M, T]):
 
     def _begin_decoding(self, received: _Received[M]) -> Callable[[], None]:
         self._hands += 1
-        decoding = _Decoding[T](received.turn)
-        self._decoding.setdefault(received.client, deque()).append(decoding)
+        decoding: _Decoding[T] = _Decoding(received.turn)
+        line = self._decoding.get(received.client)
+        if line is None:
+            self._decoding[received.client] = deque((decoding,))
+        else:
+            line.append(decoding)
         return lambda: self._decode_one(received, decoding)
 
     def _decode_one(self, received: _Received[M], decoding: _Decoding[T]) -> None:

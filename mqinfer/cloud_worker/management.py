@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from mqinfer._version import __version__
 from mqinfer.cloud_worker.child import Phase, ProcessView
@@ -14,7 +14,6 @@ from mqinfer.cloud_worker.config_json import config_record
 from mqinfer.cloud_worker.inquiry import ServerStatistics
 from mqinfer.cloud_worker.planning import is_same, plan_versions
 from mqinfer.cloud_worker.process import ProcessSpec
-from mqinfer.cloud_worker.supervisor import Supervisor
 from mqinfer.models.config import ModelConfig
 from mqinfer.models.repository import Repository, Scan
 from mqinfer.protocol.card import ModelCard
@@ -23,16 +22,34 @@ from mqinfer.protocol.control import Call, IndexEntry, ModelState, Operation
 from mqinfer.protocol.errors import InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError
 from mqinfer.protocol.fields import Record, record
 
-__all__ = ["EXTENSIONS", "Management", "index"]
+__all__ = ["EXTENSIONS", "Fleet", "Management", "index"]
 
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_configuration", "statistics", "classification")
 """The Open Inference Protocol's extensions that are implemented, by Triton's names."""
 
 
+class Fleet(Protocol):
+    """The processes of a server: what `Supervisor` is to its management."""
+
+    @property
+    def specs(self) -> Sequence[ProcessSpec]:
+        """The first processes."""
+
+    @property
+    def processes(self) -> Sequence[ProcessView]:
+        """All processes as they are now."""
+
+    def roll_out(self, model: str, specs: Sequence[ProcessSpec], name: str) -> Future[None]:
+        """Ask for exactly these processes of a model."""
+
+    def statistics(self) -> Future[ServerStatistics]:
+        """Ask every process what it has done."""
+
+
 class Management:
     """Answers for one server. Not thread-safe: one thread asks."""
 
-    def __init__(self, template: ProcessSpec, supervisor: Supervisor, instances: int | None = None) -> None:
+    def __init__(self, template: ProcessSpec, supervisor: Fleet, instances: int | None = None) -> None:
         """Prepare.
 
         Args:

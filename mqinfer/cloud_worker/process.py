@@ -10,17 +10,17 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import threading
 from dataclasses import dataclass
 from enum import Enum
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.wakeup import WakeUp
 from mqinfer.cloud_worker.worker import Worker
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
@@ -128,7 +128,7 @@ def run_process(spec: ProcessSpec, pipe: Connection) -> None:
     # The lines of all processes come out on one terminal: each says whose it is.
     logging.basicConfig(level=spec.log_level, format=f"%(levelname)s {spec.model} %(name)s: %(message)s")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter
-    stop = threading.Event()
+    wakeup, stop = WakeUp(), threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
@@ -137,29 +137,30 @@ def run_process(spec: ProcessSpec, pipe: Connection) -> None:
         _tell(pipe, Report(error=f"{error.code}: {error}"))
         return
     _tell(pipe, Report(card=worker.card))
-    threading.Thread(target=_obey, args=(pipe, stop, worker), name="mqinfer-orders", daemon=True).start()
-    while not stop.wait(_WATCH_S) and not worker.failure:
-        pass
+    with contextlib.suppress(EOFError, OSError):  # the supervisor is gone
+        while not stop.is_set() and not worker.failure:
+            if pipe in wait([pipe, wakeup.fileno()], _WATCH_S):
+                _obey(pipe, worker)
+            wakeup.drain()
     failure = worker.failure
     worker.stop(timeout=_IN_VAIN_S if failure else _DRAIN_S)
     if failure:
         log.critical("worker %s ends: %s", worker.name, failure)
-        sys.exit(1)  # its supervisor starts it again
+    logging.shutdown()
+    # TensorFlow takes seconds to take itself down; everything that matters is done, and the system frees the rest.
+    os._exit(1 if failure else 0)  # after a failure its supervisor starts it again
 
 
 def _tell(pipe: Connection, report: Report) -> None:
-    with contextlib.suppress(OSError):  # the supervisor is gone, which `_obey` finds out next
+    with contextlib.suppress(OSError):  # the supervisor is gone, which is found out next
         pipe.send(report)
 
 
-def _obey(pipe: Connection, stop: threading.Event, worker: Worker) -> None:
-    with contextlib.suppress(EOFError, OSError):  # the supervisor is gone
-        while True:
-            if pipe.recv() is Order.STATISTICS:
-                pipe.send(worker.statistics(_resident_bytes()))
-            else:
-                worker.announce()
-    stop.set()
+def _obey(pipe: Connection, worker: Worker) -> None:
+    if pipe.recv() is Order.STATISTICS:
+        pipe.send(worker.statistics(_resident_bytes()))
+    else:
+        worker.announce()
 
 
 def _resident_bytes() -> int:

@@ -42,6 +42,10 @@ class Returns:
         if in_hand > self._peak:
             self._reach(in_hand, now - self._ended)
 
+    def expects(self, rows: int) -> bool:
+        """Tell whether so many rows are likely to be in hand before the next batch ends."""
+        return rows <= self._peak or (rows <= len(self._shares) and self._shares[rows - 1] >= _SURE)
+
     def expected(self) -> int:
         """Tell how many rows are likely to be in hand before the next batch ends."""
         level = self._peak

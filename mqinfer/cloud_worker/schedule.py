@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from mqinfer.cloud_worker.adaptive import AdaptivePolicy
 from mqinfer.cloud_worker.batch_policy import BatchPolicy, FixedPolicy
-from mqinfer.models.config import DynamicBatching
+from mqinfer.models.config import DynamicBatching, TimeoutAction
 
 __all__ = ["Schedule"]
+
+log = logging.getLogger("mqinfer.cloud_worker")
 
 _ANY_NUMBER = 1 << 62
 
@@ -24,6 +27,18 @@ class Schedule:
 
     batching: DynamicBatching | None
     max_rows: int
+
+    def __post_init__(self) -> None:
+        if self.batching is None:
+            return
+        if self.batching.priority_queue_policy:
+            log.warning(
+                "dynamic_batching.priority_queue_policy does nothing here: default_queue_policy is for all levels"
+            )
+        if self.batching.default_queue_policy.timeout_action is TimeoutAction.DELAY:
+            log.warning(
+                "dynamic_batching.default_queue_policy.timeout_action DELAY does nothing here: what is late expires"
+            )
 
     def policy(self) -> BatchPolicy:
         """Make a policy: a fixed one where sizes or a delay are stated, otherwise one that finds out what pays."""

@@ -89,6 +89,7 @@ class InferenceService:
         model: LoadedModel,
         limits: Limits = DEFAULT_LIMITS,
         ran: Callable[[int, int, int, int], None] = _ignore_run,
+        came_apart: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare.
 
@@ -96,11 +97,13 @@ class InferenceService:
             model: Loaded and warm.
             limits: For what requests hold.
             ran: Told of each run: rows, and the nanoseconds of preparing, inferring and splitting.
+            came_apart: Told of each batch that failed as a whole, so that its members run again, each alone.
         """
         self.model = model
         self._limits = limits
         self._codecs = codecs_for(model.card.device)
         self._ran = ran
+        self._came_apart = came_apart
         self._inputs = {spec.name: spec for spec in model.card.inputs}
         self._outputs = {spec.name for spec in model.card.outputs}
         self._max_rows = model.card.max_batch_size
@@ -151,6 +154,7 @@ class InferenceService:
             parts = _split(outputs, [item.rows for item in batch])
         except Exception as error:  # noqa: BLE001  mapped below: also what a back end from elsewhere lets through
             if len(batch) > 1:
+                self._came_apart()
                 return [done for item in batch for done in self.run([item])]
             return [Completed({}, _failure(error), time.perf_counter_ns() - started)]
         inference, postprocess = inferred - started, time.perf_counter_ns() - inferred

@@ -17,12 +17,12 @@ from multiprocessing.connection import wait
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from mqinfer.broker.waker import Waker
 from mqinfer.cloud_worker.child import Child, Phase, ProcessView
 from mqinfer.cloud_worker.inquiry import Inquiry, ServerStatistics
 from mqinfer.cloud_worker.planning import is_same, reconcile
 from mqinfer.cloud_worker.process import Order, ProcessSpec, Report
 from mqinfer.cloud_worker.rollout import Rollout, Step
+from mqinfer.cloud_worker.wakeup import WakeUp
 from mqinfer.protocol.errors import Cancelled, ModelNotLoadable, Superseded
 from mqinfer.protocol.statistics import ModelStatistics
 
@@ -77,7 +77,7 @@ class Supervisor:
     _views: tuple[ProcessView, ...] = ()
     _inbox: SimpleQueue[tuple[Callable[[], None], Future[Any]]] = field(default_factory=SimpleQueue)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _waker: Waker = field(default_factory=Waker)
+    _wakeup: WakeUp | None = None
     _stopping: bool = False
     _over: bool = False
     _served: bool = False
@@ -102,26 +102,26 @@ class Supervisor:
         Returns:
             Whether any process ever served.
         """
-        self._waker.open()
+        self._wakeup = wakeup = WakeUp()  # before the first look at the inbox: who comes later finds it
         try:
             while True:
-                self._waker.set_asleep()  # before the look at the inbox: who comes later finds it set, and wakes
                 self._obey()
                 if self._stopping or not self._is_wanted():
                     break
                 self._act(time.monotonic())
-                self._wait()
+                self._wait(wakeup)
             self._refuse()
-            self._stop_children()
+            self._stop_children(wakeup)
         finally:
             self._refuse()
-            self._waker.close()
+            self._wakeup = None
+            wakeup.close()
         return self._served
 
     def stop(self) -> None:
         """Ask `run` to drain every process and return; safe in a signal handler and from any thread."""
         self._stopping = True
-        self._waker.wake()
+        self._wake()
 
     def roll_out(self, model: str, specs: Sequence[ProcessSpec], name: str) -> Future[None]:
         """Ask for exactly these processes of a model; from any thread.
@@ -152,8 +152,13 @@ class Supervisor:
                 future.set_exception(Cancelled("this server is stopping"))
                 return future
             self._inbox.put((action, future))
-        self._waker.wake()
+        self._wake()
         return future
+
+    def _wake(self) -> None:
+        wakeup = self._wakeup
+        if wakeup:
+            wakeup.wake()
 
     # What follows runs on the supervisor's thread.
 
@@ -189,13 +194,13 @@ class Supervisor:
             self._inquiries.remove(inquiry)
             inquiry.conclude()
 
-    def _wait(self) -> None:
+    def _wait(self, wakeup: WakeUp) -> None:
         watched = [end for child in self._children for end in child.watched()]
         due = [child.due for child in self._children if child.due is not None]
         due += [inquiry.deadline for inquiry in self._inquiries]
         timeout = max(0.0, min(due) - time.monotonic()) if due else None
-        happened = wait([self._waker.fileno(), *watched], timeout)
-        self._waker.set_awake(drain=self._waker.fileno() in happened)
+        happened = wait([wakeup.fileno(), *watched], timeout)
+        wakeup.drain()
         for child in list(self._children):
             if child.pipe in happened:
                 self._hear(child)
@@ -264,12 +269,12 @@ class Supervisor:
             future.set_exception(why)
 
     def _inquire(self, inquiry: Inquiry) -> None:
-        asked = [child for child in self._children if child.phase in {Phase.READY, Phase.DRAINING}]
-        inquiry.waiting = [child for child in asked if child.order(Order.STATISTICS)]
+        ready = [child for child in self._children if child.phase is Phase.READY]
+        inquiry.waiting = [child for child in ready if child.order(Order.STATISTICS)]
         inquiry.deadline = time.monotonic() + _ANSWER_S
         self._inquiries.append(inquiry)
 
-    def _stop_children(self) -> None:
+    def _stop_children(self, wakeup: WakeUp) -> None:
         deadline = time.monotonic() + self.stop_timeout
         running = [child for child in self._children if child.process]
         for child in running:
@@ -280,7 +285,7 @@ class Supervisor:
                 if child.due is not None and child.due <= now and child.process:
                     log.error("%s did not stop within %g s and is killed", child.name, self.stop_timeout)
                     child.kill()
-            self._wait()
+            self._wait(wakeup)
 
     def _refuse(self) -> None:
         """Take no more wishes, and give up those that wait."""

@@ -83,7 +83,9 @@ class Worker:
         self._meter = LoadMeter()
         if service_s:
             self._meter.served(service_s, 1)
-        self._service = InferenceService(model, options.limits, self._meter.ran)
+        self._service = InferenceService(
+            model, options.limits, self._meter.ran, lambda: self._meter.count("batches_rerun")
+        )
         self._boot = int.from_bytes(os.urandom(4))
         self._status: WorkerStatus | None = None  # nothing is said before requests can come in
         self._announced = threading.Event()

@@ -45,10 +45,10 @@ class MaskCodec:
         if not array.size:
             return Encoded(b"")
         pixels = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        starts = _starts(pixels)
-        most = starts.size + pixels.size // _LONGEST  # runs that are too long are split
+        bounds = _bounds(pixels)
+        most = bounds.size + pixels.size // _LONGEST  # runs that are too long are split
         if most * _PIXELS_PER_RUN <= pixels.size:
-            content = _write_runs(pixels, starts)
+            content = _write_runs(pixels, bounds)
             head = _HEAD.pack(_RUNS, content.size // _BYTES_PER_RUN)
         else:
             bits = next(bits for bits in _BITS if pixels.max() < 1 << bits)
@@ -83,17 +83,18 @@ def _read(name: str, data: memoryview, size: int) -> Pixels:
     )
 
 
-def _starts(pixels: Pixels) -> npt.NDArray[np.intp]:
-    """Find where runs begin."""
+def _bounds(pixels: Pixels) -> npt.NDArray[np.intp]:
+    """Find where runs begin, and where the last one ends."""
     changes = np.flatnonzero(pixels[1:] != pixels[:-1])
-    starts = np.zeros(changes.size + 1, np.intp)
-    np.add(changes, 1, out=starts[1:])
-    return starts
+    bounds = np.empty(changes.size + 2, np.intp)
+    bounds[0], bounds[-1] = 0, pixels.size
+    np.add(changes, 1, out=bounds[1:-1])
+    return bounds
 
 
-def _write_runs(pixels: Pixels, starts: npt.NDArray[np.intp]) -> Pixels:
+def _write_runs(pixels: Pixels, bounds: npt.NDArray[np.intp]) -> Pixels:
     """Write three planes: the runs' class numbers, the low bytes of their lengths, the high bytes."""
-    values, lengths = pixels[starts], np.diff(starts, append=pixels.size)
+    values, lengths = pixels[bounds[:-1]], bounds[1:] - bounds[:-1]
     if lengths.max() > _LONGEST:
         values, lengths = _split(values, lengths)
     planes = np.empty((_BYTES_PER_RUN, values.size), np.uint8)

@@ -33,7 +33,7 @@ def max_batch_size(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], 
         if stated > 0 and first != -1 and not stated == first == 1:
             raise ConfigError(
                 f"model.toml: max_batch_size = {stated}: input {spec.name!r} has the shape {list(spec.shape)}; "
-                f"at most {int(first == 1)} is possible (0 = no batch axis)"
+                f"{_possible(first)} is possible (0 = no batch axis)"
             )
     return stated
 
@@ -45,3 +45,7 @@ def _discover(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> in
     if firsts == {(-1,)} and all(spec.shape[:1] == (-1,) for spec in outputs):
         return DEFAULT_MAX_BATCH_SIZE
     return 0
+
+
+def _possible(first: int) -> str:
+    return f"at most {int(first == 1)}" if first < 2 else f"0 or, if all outputs have that first axis too, {first}"

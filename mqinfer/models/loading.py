@@ -13,6 +13,7 @@ from mqinfer.models.config import InstanceKind, ModelConfig, TensorConfig
 from mqinfer.models.device import DeviceWish, parse_device
 from mqinfer.models.engines import choose_loader, platform_of
 from mqinfer.models.ensemble import compose
+from mqinfer.models.fixed_batch import with_filled_batches
 from mqinfer.models.load_options import LoadOptions, Stated, default_threads
 from mqinfer.models.model_file import check_model_files
 from mqinfer.models.onnx_file import check_external_data
@@ -68,7 +69,9 @@ def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedMo
     with ExitStack() as unless_complete:
         unless_complete.callback(backend.close)
         finished = with_postprocessing(
-            reshaped(backend, model.config), model.config.segmentation, model.config.detection
+            reshaped(with_filled_batches(backend, model.config.max_batch_size), model.config),
+            model.config.segmentation,
+            model.config.detection,
         )
         loaded = LoadedModel(finished, make_card(model, finished, versions), model.config)
         unless_complete.pop_all()
@@ -92,7 +95,8 @@ def _load_ensemble(model: ModelVersion, device: str, versions: Sequence[int]) ->
                 unless_complete.callback(members[key].backend.close)
         steps = [members[part.name, part.version] for part in model.parts]
         backend, config = compose(model.config, steps, load_options(model.config, device))
-        loaded = LoadedModel(backend, make_card(replace(model, config=config), backend, versions), config)
+        finished = with_postprocessing(backend, config.segmentation, config.detection)
+        loaded = LoadedModel(finished, make_card(replace(model, config=config), finished, versions), config)
         unless_complete.pop_all()
     return loaded
 

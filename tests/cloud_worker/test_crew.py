@@ -233,3 +233,94 @@ def test_a_crew_that_was_never_started_can_be_stopped() -> None:
     """Stopping is safe whatever came before."""
     crew: Crew[int, int] = Crew(fixed(1), lambda _: None, lambda _: Ran(1, nothing), 2)
     assert crew.stop() == ([], [])
+
+
+def test_as_many_batches_run_as_the_engine_takes(open_shop: Callable[..., Shop]) -> None:
+    """Three streams run three batches at a time, never four, and a thread is left for decoding."""
+    shop = open_shop(2, fixed(1), concurrency=3)
+    assert len(shop.crew._threads) == 4
+    running, most, lock = [0], [0], threading.Lock()
+    all_in, release = threading.Barrier(3), threading.Event()
+
+    def run(batch: Sequence[int]) -> Callable[[], None]:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        if max(batch) < 3:
+            all_in.wait(10)  # the first three are in here together
+        assert release.wait(10)
+        with lock:
+            running[0] -= 1
+        return shop.note(batch)
+
+    shop.on_run = run
+    for number in range(9):
+        shop.crew.receive(number)
+    while shop.crew._intake:
+        time.sleep(0)  # until the fourth thread has taken the last one to decode it
+    release.set()
+    assert shop.crew.drain(20)
+    assert sorted(shop.done) == list(range(9))
+    assert most == [3]
+
+
+def test_finishing_in_order(open_shop: Callable[..., Shop]) -> None:
+    """Where order matters a batch that is quicker waits with its replies for the one that began before."""
+    shop = open_shop(3, fixed(1), concurrency=2, in_order=True)
+    answered: list[int] = []
+    second_ran = threading.Event()
+
+    def run(batch: Sequence[int]) -> Callable[[], None]:
+        if batch[0] == 0:
+            assert second_ran.wait(10)
+        elif batch[0] == 1:
+            second_ran.set()
+        return lambda: answered.extend(batch)
+
+    shop.on_run = run
+    for number in range(20):
+        shop.crew.receive(number)
+    assert shop.crew.drain(20)
+    assert answered == list(range(20))
+
+
+def test_a_clients_requests_keep_their_order_whichever_thread_is_quicker(open_shop: Callable[..., Shop]) -> None:
+    """The second of a client waits for the first one's decoding; another client's does not."""
+    shop = open_shop(3, fixed(1))
+    first_may_go, others_ran = threading.Event(), threading.Event()
+
+    def decode(message: int) -> Ready[int] | None:
+        if message == 0:
+            assert first_may_go.wait(10)
+        return Ready(message, "key", 1)
+
+    def run(batch: Sequence[int]) -> Callable[[], None]:
+        if batch[0] == 10:
+            others_ran.set()
+        return shop.note(batch)
+
+    shop.on_decode, shop.on_run = decode, run
+    shop.crew.receive(0, "A")
+    shop.crew.receive(1, "A")
+    shop.crew.receive(10, "B")
+    assert others_ran.wait(10)
+    first_may_go.set()
+    assert shop.crew.drain(10)
+    assert shop.done == [10, 0, 1]
+
+
+def test_whoever_has_most_gives_way() -> None:
+    """The last request of the client with most goes out, decoded or not; nobody gives way to an equal."""
+    crew: Crew[int, int] = Crew(fixed(8), lambda _: None, lambda _: Ran(1, nothing), 2)
+    assert crew.give_way("B") is None
+    for number in range(3):
+        crew.receive(number, "A")
+    assert crew.give_way("A") is None
+    assert crew.give_way("B") == 2
+    crew.receive(10, "B")
+    assert crew.give_way("B") is None
+    crew._intake.clear()
+    for number in range(3):
+        crew._batcher.add(Ready(number + 100, "key", 1, "A"), 0.0, float(number))
+    assert crew.give_way("B") == 102
+    assert crew.waiting == 2

@@ -1,8 +1,48 @@
-"""What a worker says of its speed."""
+from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mqinfer.cloud_worker.load import LoadMeter
+from mqinfer.protocol.statistics import Duration, ModelStatistics
+from mqinfer.protocol.types import Outcome, Timings
+
+TIMINGS = Timings(server_queue=1, decode=2, preprocess=3, inference=4, postprocess=5, encode=6)
+runs = st.lists(st.tuples(st.integers(1, 8), *[st.integers(0, 1000)] * 3), max_size=20)
+
+
+def test_stages_of_a_request() -> None:
+    """Times go to the stages of the Open Inference Protocol; a request without a result counts as failed alone."""
+    meter = LoadMeter(clock=lambda: 12.3456)
+    for outcome in (Outcome.OK, Outcome.OK, Outcome.ERROR, Outcome.REJECTED):
+        meter.answered(outcome, TIMINGS)
+    found = meter.statistics(memory_bytes=7)
+    assert (found.success, found.fail) == (Duration(2, 42), Duration(2, 42))
+    assert (found.queue, found.compute_input) == (Duration(2, 2), Duration(2, 10))
+    assert (found.compute_infer, found.compute_output) == (Duration(2, 8), Duration(2, 22))
+    assert (found.last_inference, found.memory_bytes) == (12346, 7)
+    assert meter.counters() == {Outcome.OK: 2, Outcome.ERROR: 1, Outcome.REJECTED: 1}
+
+
+@given(runs, runs)
+def test_statistics_of_two_processes_add_up(one: list[tuple[int, ...]], two: list[tuple[int, ...]]) -> None:
+    """Two meters together say what one meter of all runs says."""
+
+    def metered(figures: list[tuple[int, ...]]) -> ModelStatistics:
+        meter = LoadMeter(clock=lambda: 1.0)
+        for rows, input_ns, infer_ns, output_ns in figures:
+            meter.ran(rows, input_ns, infer_ns, output_ns)
+            meter.answered(Outcome.OK, TIMINGS)
+        return meter.statistics(memory_bytes=len(figures))
+
+    both = metered(one) + metered(two)
+    assert both == metered([*one, *two])
+    assert both.execution_count == len(one) + len(two)
+    assert both.inference_count == sum(rows for rows, *_ in [*one, *two])
+    entry = both.to_record("m", "1")
+    assert sum(batch["compute_infer"]["ns"] for batch in entry["batch_stats"]) == sum(run[2] for run in [*one, *two])
+    assert [batch["batch_size"] for batch in entry["batch_stats"]] == sorted({run[0] for run in [*one, *two]})
 
 
 def test_the_first_reading_counts_whole() -> None:

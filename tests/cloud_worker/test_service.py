@@ -16,8 +16,11 @@ from mqinfer.bags.frame import RawImage
 from mqinfer.client.inputs import OUTPUT_ENCODING
 from mqinfer.cloud_worker.service import InferenceService, Prepared
 from mqinfer.codecs import decode_tensor, encode_tensor
-from mqinfer.models.loading import LoadedModel
+from mqinfer.models.loading import LoadedModel, load_model
+from mqinfer.models.repository import Repository
+from mqinfer.models.zoo.onnx_graph import OnnxGraph
 from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.envelope import response_pieces
 from mqinfer.protocol.errors import (
     BadEncoding,
     BadImage,
@@ -27,7 +30,7 @@ from mqinfer.protocol.errors import (
     ModelNotFound,
     MqinferError,
 )
-from mqinfer.protocol.types import EncodedTensor, InferRequest, RequestedOutput
+from mqinfer.protocol.types import EncodedTensor, InferRequest, InferResponse, RequestedOutput
 
 Gated = Callable[..., tuple[LoadedModel, Any]]
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -115,6 +118,19 @@ def test_outputs_are_chosen_and_encoded_as_asked(service: InferenceService) -> N
     np.testing.assert_array_equal(decode_tensor(encoded[0]), [0, 1])
     (only,) = service.run([service.prepare(ask(*inputs(1), outputs=(RequestedOutput("n"),)))])
     assert list(only.outputs) == ["n"]
+
+
+def test_a_raw_mask_is_sent_from_where_the_model_left_it(gated: Gated) -> None:
+    """No copy between back end and link: the message's pieces lie in the model's own output, also of a batch."""
+    service = InferenceService(gated("echo", ("mask", "UINT8", [-1, 200, 300]))[0])
+    masks = [np.full((1, 200, 300), number, np.uint8) for number in (1, 2)]
+    for batch in (masks[:1], masks):
+        requests = [ask(encode_tensor("mask", mask)) for mask in batch]
+        for request, done in zip(requests, service.run([service.prepare(each) for each in requests]), strict=True):
+            tensors = service.encode(request, service.finish(request, done.outputs))
+            pieces = response_pieces(InferResponse("1", "echo", outputs=tensors))
+            sent = next(np.frombuffer(piece, np.uint8) for piece in pieces if len(piece) == 60_000)
+            assert np.shares_memory(sent, done.outputs["mask"])
 
 
 def test_top_classes_come_in_the_place_of_an_output(service: InferenceService) -> None:
@@ -290,3 +306,43 @@ def test_any_array_under_any_encoding_is_a_picture_or_a_typed_error(
     """Nothing but an error of the tree leaves `prepare`."""
     with suppress(InvalidRequest, BadImage):
         assert prepared_picture(eye, array, encoding).shape[0] == 1
+
+
+@pytest.fixture(scope="module")
+def lookup(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """An ONNX model that looks numbers up in a table of eight, and fails on any other index."""
+    repository = tmp_path_factory.mktemp("lookup")
+    path = repository / "lookup" / "1" / "model.onnx"
+    path.parent.mkdir(parents=True)
+    graph = OnnxGraph("int64", ("N", 1))
+    table = graph.constant(np.arange(8, dtype=np.float32) * 10)
+    graph.node("Gather", table, "input", output="output", axis=0)
+    graph.give("output", "float32", ("N", 1))
+    graph.write(path)
+    (version,) = Repository(repository).models()
+    return load_model(version, device="cpu")
+
+
+def test_one_bad_row_fails_alone_in_a_real_engine(lookup: LoadedModel) -> None:
+    """An index out of range ends in an error for its request; those that shared its batch get their results."""
+    runs: list[int] = []
+    service = InferenceService(lookup, ran=lambda rows, *_: runs.append(rows), came_apart=lambda: runs.append(0))
+    indices = [3, 99, 0, 7]
+    batch = [service.prepare(ask(encode_tensor("input", np.array([[i]])), model="lookup")) for i in indices]
+    completed = service.run(batch)
+    assert [type(done.error) for done in completed] == [type(None), ModelFailed, type(None), type(None)]
+    assert "out of" in str(completed[1].error)
+    assert [done.outputs["output"].item() for done in completed if not done.error] == [30.0, 0.0, 70.0]
+    assert runs == [0, 1, 1, 1]
+
+
+def test_a_model_that_fails_on_batches_only_answers_all(gated: Gated) -> None:
+    """Where only the batch fails, each member gets its result from a run of its own."""
+    model, backend = gated()
+    backend.fails = lambda inputs: ModelFailed("two at a time") if len(inputs["x"]) > 2 else None
+    service = InferenceService(model)
+    batch = [service.prepare(ask(encode_tensor("x", X[:1] + number))) for number in range(3)]
+    completed = service.run(batch)
+    assert [done.error for done in completed] == [None] * 3
+    assert [done.outputs["x"][0, 0] for done in completed] == [0, 1, 2]
+    assert backend.runs == [3, 1, 1, 1]

@@ -26,7 +26,7 @@ from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response, encode_requ
 from mqinfer.protocol.errors import BrokerUnreachable
 from mqinfer.protocol.oip_json import HEADER_LENGTH
 from mqinfer.protocol.topics import Topics
-from mqinfer.protocol.types import EncodedTensor, InferRequest, InferResponse
+from mqinfer.protocol.types import Capture, EncodedTensor, InferRequest, InferResponse
 from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
 Serve = Callable[..., Worker]
@@ -342,6 +342,88 @@ def test_a_delay_gathers_a_batch(url: str, serve: Serve, gated: Gated, bare: Any
     bare.link.publish(binary(bare, "cd" * 16))
     assert {read(bare.next()).outcome for _ in range(2)} == {Outcome.OK}
     assert backend.runs == [2]
+
+
+def test_a_flood_leaves_room_for_another_client(
+    url: str, serve: Serve, gated: Gated, bare: Any, unique: Callable[[str], str]
+) -> None:
+    """When the worker is full, a client that has less than its share is taken in, and the flood's last is refused."""
+    model, backend = gated(config="max_batch_size = 1")
+    worker = serve(url, model, capacity=6)
+    backend.gate.clear()
+    flood = [f"{number:032x}" for number in range(6)]
+    for request_id in flood:
+        bare.link.publish(binary(bare, request_id))
+    assert backend.entered.acquire(timeout=10)
+    until(lambda: worker._crew.depth == 6)
+    with Client(url, name=unique("client")) as client:
+        mine = client.submit("echo", {"x": X}, timeout=30)
+        refused = read(bare.next())
+        assert (refused.outcome, refused.id) == (Outcome.REJECTED, flood[-1])
+        backend.gate.set()
+        assert mine.result(30).outcome is Outcome.OK
+        assert client.counters().retries == 0
+    assert [read(bare.next()).id for _ in range(5)] == flood[:5]
+
+
+@pytest.mark.parametrize(
+    ("levels", "order"), [("priority_levels = 3\ndefault_priority_level = 2", [3, 1, 2]), ("", [1, 2, 3])]
+)
+def test_priorities_as_configured(
+    url: str, serve: Serve, gated: Gated, bare: Any, levels: str, order: list[int]
+) -> None:
+    """With levels, 1 goes first and 0 is the default level; without them `priority` changes nothing."""
+    model, backend = gated(config=f"max_batch_size = 1\n[dynamic_batching]\n{levels}")
+    worker = serve(url, model)
+    backend.gate.clear()
+    bare.link.publish(binary(bare))
+    assert backend.entered.acquire(timeout=10)
+    for number, priority in ((1, 0), (2, 3), (3, 1)):
+        bare.link.publish(binary(bare, f"{number:032x}", priority=priority))
+    until(lambda: len(worker._crew._batcher) == 3)
+    backend.gate.set()
+    assert [int(read(bare.next()).id, 16) for _ in range(4)][1:] == order
+
+
+def test_a_queue_is_as_long_as_configured(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+    """Beside the one that runs `max_queue_size` wait; one more is refused."""
+    policy = "default_queue_policy = { max_queue_size = 2 }"
+    model, backend = gated(config=f"max_batch_size = 1\n[dynamic_batching]\n{policy}")
+    worker = serve(url, model)
+    backend.gate.clear()
+    bare.link.publish(binary(bare))
+    assert backend.entered.acquire(timeout=10)
+    for number in range(2):
+        bare.link.publish(binary(bare, f"{number:032x}"))
+    until(lambda: len(worker._crew._batcher) == 2)
+    reply = ask(bare, binary(bare, "cd" * 16))
+    assert (reply.outcome, reply.id) == (Outcome.REJECTED, "cd" * 16)
+    assert reply.error
+    assert "2 requests wait" in reply.error.message
+    backend.gate.set()
+    assert {read(bare.next()).outcome for _ in range(3)} == {Outcome.OK}
+
+
+def test_a_queue_gives_a_deadline(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+    """`default_timeout_microseconds` holds for requests without a deadline, and for those that would wait longer."""
+    policy = "default_queue_policy = { default_timeout_microseconds = 1 }"
+    model, backend = gated(config=f"[dynamic_batching]\n{policy}")
+    serve(url, model)
+    assert ask(bare, binary(bare)).outcome is Outcome.EXPIRED
+    assert ask(bare, binary(bare, "cd" * 16, timeout_us=10_000_000)).outcome is Outcome.EXPIRED
+    assert backend.runs == []
+
+
+def test_replies_of_a_stream_keep_its_order(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+    """With `preserve_ordering` and frames of one source, replies come as the frames were sent, whatever is quicker."""
+    model, _ = gated(config="max_batch_size = 2\n[dynamic_batching]\npreserve_ordering = true")
+    serve(url, model, threads=4)
+    ids = [f"{number:032x}" for number in range(40)]
+    for number, request_id in enumerate(ids):
+        capture = Capture(source="camera", sequence=number)
+        tensor = encode_tensor("x", X, "raw" if number % 3 else "lz4")
+        bare.link.publish(binary(bare, request_id, inputs=(tensor,), capture=capture))
+    assert [read(bare.next()).id for _ in ids] == ids
 
 
 # --- JSON, by bare MQTT ---

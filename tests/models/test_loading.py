@@ -150,6 +150,15 @@ def test_device(wish: str, gpus: int, device: str, caplog: pytest.LogCaptureFixt
     assert len(caplog.records) == (wish.startswith("cuda") and device == "cpu")
 
 
+def test_devices_of_openvino() -> None:
+    """Triton's TARGET_DEVICE goes before `instance_group` and behind `--device`; others do not know its names."""
+    config = ModelConfig(parameters={"TARGET_DEVICE": "AUTO:GPU,CPU"})
+    assert load_options(config).device == DeviceWish(openvino="AUTO:GPU,CPU")
+    assert load_options(config, "cpu").device == DeviceWish(gpu=False)
+    with pytest.raises(ConfigError, match="is OpenVINO's: TensorFlow takes auto, cpu"):
+        parse_device("GPU.1").settle(2, "TensorFlow")
+
+
 @pytest.mark.parametrize("wrong", ["gpu", "cuda:", "cuda:x", "Cpu", "AUTO:", "AUTO:TPU", ""])
 def test_unknown_devices(wrong: str) -> None:
     """Any other word is refused with those that exist."""

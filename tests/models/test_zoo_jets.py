@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mqinfer.models.engines import choose_loader
+from mqinfer.models.load_options import LoadOptions
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Repository
 from mqinfer.models.zoo import building, jet_models
@@ -196,14 +198,15 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["conv_vae", "graph_vae"])
 def test_formats_agree(repository: Path, name: str) -> None:
-    """Frozen graph, SavedModel and ONNX have the same ends, open batches and answers; a row answers for itself."""
+    """Frozen graph (in OpenVINO too), SavedModel and ONNX have the same ends and answers; a row answers for itself."""
     jets = draw_jets(5, seed=9)
+    feeds = {"jets": jets} if name == "conv_vae" else {"features": jets, "adjacency": adjacency(jets)}
+    graph = repository / name / "1" / "model.pb"
     answers: list[dict[str, Any]] = []
     for found in Repository(repository).models():
         if found.name not in {name + form for form in FORMATS}:
             continue
         model = load_model(found, device="cpu")
-        feeds = {"jets": jets} if name == "conv_vae" else {"features": jets, "adjacency": adjacency(jets)}
         assert {spec.name for spec in model.backend.inputs} == set(feeds)
         assert {spec.name for spec in model.backend.outputs} == set(OUTPUTS)
         assert model.card.max_batch_size == 256
@@ -212,6 +215,7 @@ def test_formats_agree(repository: Path, name: str) -> None:
         np.testing.assert_allclose(alone["chamfer"], answer["chamfer"][3:4], rtol=1e-4)
         model.backend.close()
     assert len(answers) == 3
+    answers.append(dict(choose_loader(graph, "openvino")(graph, LoadOptions()).infer(feeds)))
     for other in answers[1:]:
         for output, array in answers[0].items():
             np.testing.assert_allclose(other[output], array, rtol=1e-4, atol=1e-4)

@@ -9,9 +9,10 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from mqinfer.protocol import envelope, errors, topics
+from mqinfer.protocol import control, envelope, errors, topics
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.limits import DEFAULT_LIMITS
+from mqinfer.protocol.statistics import BatchStatistics, ModelStatistics
 from mqinfer.protocol.types import InferRequest, InferResponse, Outcome, Timings
 from mqinfer.protocol.worker_state import WorkerState
 
@@ -86,6 +87,20 @@ def test_topics_are_those_of_the_code() -> None:
     ]
     shown = [re.sub(r"[{}]", "", row[0]).replace("/version/", "/1/") for row in rows("topic")]
     assert shown == built
+
+
+def test_control_is_that_of_the_code() -> None:
+    """The tables of topics, calls and states, and every field of the statistics and of a server's state."""
+    made = topics.Topics("root")
+    built = [made.control("server", "client", "call"), made.control_state("server")]
+    shown = [re.sub(r"[{}]", "", row[0]) for row in rows("control topic")]
+    assert shown == [*built, made.control_result("client", "request")]
+    assert [row[0] for row in rows("call")] == list(control.Operation)
+    assert {row[0] for row in rows("state")} == set(control.ModelState)
+    entry = (ModelStatistics() + ModelStatistics(batches={1: BatchStatistics()})).to_record("m", "1")
+    named = {*entry, *entry["inference_stats"], *entry["batch_stats"][0], *control.ServerState.__slots__}
+    assert {name for name in named if f"`{name}`" not in TEXT} == set()
+    assert all(f"`{status}`" in TEXT for status in control.ServerStatus)
 
 
 def test_content_types_are_named() -> None:

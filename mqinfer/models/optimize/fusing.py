@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mqinfer.models.config import ModelConfig
 from mqinfer.models.optimize.graph import import_onnx, prune
 from mqinfer.models.optimize.passes import fix_batch, fuse_argmax, fuse_normalisation, open_argmax, resize_before
-from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
+from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
+from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["Fused", "fuse", "fuse_early"]
+__all__ = ["Fused", "fuse", "fused_inputs"]
 
 _MOST_CLASSES = 256
 _FLOATS = frozenset({Datatype.FP16, Datatype.FP32})
@@ -37,17 +38,22 @@ class Fused:
     notes: tuple[str, ...] = ()
 
 
-def fuse(converted: Any, card: ModelCard, config: ModelConfig, path: Path) -> Fused:
+def fuse(converted: Any, card: ModelCard, config: ModelConfig, path: Path, *, early: bool = False) -> Fused | None:
     """Fuse what is before and after the network into its graph, and write it.
 
-    Logits of as many classes as `[[classes]]` names become a uint8 mask; an `[image]` table's scale, mean and std go
-    in front of a float input, which becomes uint8; a model of `max_batch_size = 1` loses its open batch axis.
+    Logits that `[segmentation]` names, or of as many classes as `[[classes]]` names, become a uint8 mask; an `[image]`
+    table's scale, mean and std go in front of a float input, which becomes uint8; a model of `max_batch_size = 1` loses
+    its open batch axis.
 
     Args:
         converted: ONNX model; it is left as it is.
         card: Of the original.
         config: Of the original.
         path: File to write.
+        early: Take the argmax before the last resize.
+
+    Returns:
+        None where an early argmax is wanted and no mask comes straight from a resize.
 
     Raises:
         MissingExtra: onnxruntime is not installed.
@@ -56,9 +62,16 @@ def fuse(converted: Any, card: ModelCard, config: ModelConfig, path: Path) -> Fu
     model, notes = _copy(converted), []
     masks = {name: axis for name in _outputs(model) if (axis := open_argmax(model, name)) is not None}
     logits = {spec.name: axis for spec in card.outputs if (axis := _class_axis(spec.shape, spec.datatype, config))}
-    for name, axis in (masks | logits).items():
-        fuse_argmax(model, name, axis)
     notes += [f"argmax of {name} goes into the graph" for name in logits]
+    if config.segmentation:  # so far the worker makes this mask, and the card shows it
+        masks[config.segmentation.output] = 1 if config.segmentation.layout is Layout.NCHW else 3
+        notes.append(f"argmax of {config.segmentation.output} goes into the graph")
+    moved = [name for name in masks | logits if early and resize_before(model, name) is not None]
+    if early and not moved:
+        return None
+    notes += [f"argmax of {name} before the last resize" for name in moved]
+    for name, axis in (masks | logits).items():
+        fuse_argmax(model, name, axis, early=name in moved)
     image = _fused_image(card, config)
     if image is not None and card.image is not None:
         fuse_normalisation(model, card.image, 1 if image.colour is ColourOrder.MONO else 3)
@@ -68,22 +81,13 @@ def fuse(converted: Any, card: ModelCard, config: ModelConfig, path: Path) -> Fu
     return Fused(path, logits, image, (*notes, _write(model, converted, path)))
 
 
-def fuse_early(fused: Fused, card: ModelCard, path: Path) -> Fused | None:
-    """Take the argmax before the last resize: an approximation, for masks that come straight from a resize.
-
-    Returns:
-        None where there is no such mask.
-    """
-    model = import_onnx().load(str(fused.path))
-    masks = {spec.name: open_argmax(model, spec.name) for spec in card.outputs}
-    found = {name: axis for name, axis in masks.items() if axis is not None}
-    early = [name for name in found if resize_before(model, name) is not None]
-    for name, axis in found.items():
-        fuse_argmax(model, name, axis, early=name in early)
-    if not early:
-        return None
-    _write(model, model, path)
-    return Fused(path, fused.argmax, fused.image, (*fused.notes, f"argmax of {early[0]} before the last resize"))
+def fused_inputs(card: ModelCard, fused: Fused) -> tuple[tuple[TensorSpec, ...], ImageContract | None]:
+    """Describe what a fused graph takes, and its image contract."""
+    if fused.image is None:
+        return card.inputs, card.image
+    name = fused.image.input
+    inputs = (replace(spec, datatype=Datatype.UINT8) if spec.name == name else spec for spec in card.inputs)
+    return tuple(inputs), fused.image
 
 
 def _outputs(model: Any) -> list[str]:

@@ -7,13 +7,14 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from mqinfer.models.config_files import CONFIG_FILE
 from mqinfer.models.optimize.fusing import Fused
 from mqinfer.models.repository import ModelVersion
 
-__all__ = ["as_toml", "override_toml"]
+__all__ = ["as_toml", "override_toml", "version_folder"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -26,9 +27,8 @@ def override_toml(original: ModelVersion, fused: Fused, keys: Mapping[str, Any])
         fused: What became of its image contract and its outputs.
         keys: Of the product.
     """
-    version = original.path if (original.path / CONFIG_FILE).exists() else original.path.parent
-    own = version / CONFIG_FILE if version.name.isdigit() else None
-    layer: dict[str, Any] = tomllib.loads(own.read_text("utf-8")) if own is not None and own.exists() else {}
+    own = version_folder(original) / CONFIG_FILE
+    layer: dict[str, Any] = tomllib.loads(own.read_text("utf-8")) if own.exists() else {}
     layer.pop("platform", None)
     layer |= keys
     if fused.image is not None:
@@ -40,15 +40,24 @@ def override_toml(original: ModelVersion, fused: Fused, keys: Mapping[str, Any])
     return f"# Made by `mqinfer models optimize` from version {original.version}.\n{''.join(lines)}"
 
 
+def version_folder(model: ModelVersion) -> Path:
+    """Give the folder that a version's number names; the model itself lies in it, or is it."""
+    return next(each for each in (model.path, *model.path.parents) if _is_number(each.name, model.version))
+
+
+def _is_number(name: str, number: int) -> bool:
+    return name.isascii() and name.isdigit() and int(name) == number
+
+
 def as_toml(value: Any) -> str:
     """Write a value of the kinds that TOML and JSON share, on one line."""
     if isinstance(value, Mapping):
         return f"{{ {', '.join(f'{_key(key)} = {as_toml(each)}' for key, each in value.items())} }}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(as_toml, value))}]"
-    # JSON's strings, numbers, true and false are TOML's.
-    return json.dumps(value, ensure_ascii=False)
+    # JSON's strings, numbers, true and false are TOML's, which wants DEL escaped too.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else json.dumps(key)
+    return key if _BARE.fullmatch(key) else as_toml(key)

@@ -127,17 +127,24 @@ def _add(sums: _Sums, name: str, ours: Array, theirs: Array) -> None:
     if ours.shape != theirs.shape:
         raise ConfigError(f"output {name!r} is {list(theirs.shape)} in the product and {list(ours.shape)} before")
     if ours.dtype.kind == "f" and ours.size:
-        difference = float(np.abs(np.subtract(ours, theirs, dtype=np.float64)).max())
+        difference = _difference(ours, theirs)
         sums.difference = _larger(sums.difference, difference)
-        sums.relative = _larger(sums.relative, difference / max(1.0, float(np.abs(ours).max())))
+        largest = float(np.abs(ours, where=np.isfinite(ours), out=np.zeros(ours.shape)).max())
+        sums.relative = _larger(sums.relative, difference / max(1.0, largest))
     numbers = [class_numbers(each) for each in (ours, theirs)]
     if numbers[0] is not None and numbers[1] is not None:
         sums.equal += int((numbers[0] == numbers[1]).sum())
         sums.counted += numbers[0].size
 
 
+def _difference(ours: Array, theirs: Array) -> float:
+    """Give the largest absolute difference; infinities and NaN that the original has too are none."""
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    return float(np.abs(np.subtract(ours, theirs, dtype=np.float64, where=~same, out=np.zeros(ours.shape))).max())
+
+
 def _larger(known: float | None, new: float) -> float:
-    return float(np.fmax(known, new)) if known is not None and not np.isnan(new) else new
+    return new if known is None else float(np.maximum(known, new))  # NaN wins
 
 
 def class_numbers(answer: Array) -> Array | None:
@@ -151,17 +158,24 @@ def class_numbers(answer: Array) -> Array | None:
 
 def _score(answers: Answers, truths: Sequence[npt.NDArray[np.integer] | None], classes: Sequence[str]) -> float | None:
     """Give the mean IoU of masks, the accuracy of a classifier, or None: of the first output that has classes."""
-    pairs = []
+    predicted, true = [], []
     for answer, truth in zip(answers, truths, strict=True):
-        numbers = next(
-            (found for each in answer.values() if (found := class_numbers(np.asarray(each))) is not None), None
-        )
-        if numbers is None or truth is None or numbers.size != truth.size:
+        numbers = next((each for array in answer.values() if (each := class_numbers(array)) is not None), None)
+        if numbers is None or truth is None:
             return None
-        pairs.append((numbers.ravel(), truth.ravel()))
-    if not pairs:
-        return None
-    predicted, true = (np.concatenate(each) for each in zip(*pairs, strict=True))
-    if len(predicted) == len(pairs):
-        return float((predicted == true).mean())
-    return mean_iou(predicted, true, classes).mean_iou if classes else None
+        predicted.append(numbers.ravel())
+        true.append(_fitted(truth, numbers.shape).ravel())
+    if all(each.size == 1 for each in predicted):
+        return float(np.mean([one == other for one, other in zip(predicted, true, strict=True)]))
+    return mean_iou(np.concatenate(predicted), np.concatenate(true), classes).mean_iou if classes else None
+
+
+def _fitted(truth: Array, shape: tuple[int, ...]) -> Array:
+    """Bring a mask to another height and width, each pixel the nearest one's class."""
+    if truth.ndim != 2 or len(shape) < 2 or truth.shape == shape[-2:]:
+        return truth
+    rows, columns = (
+        ((np.arange(size) + 0.5) * have / size).astype(np.intp)
+        for size, have in zip(shape[-2:], truth.shape, strict=True)
+    )
+    return np.asarray(truth[rows[:, None], columns])

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mqinfer.models.config_files import CONFIG_FILE, CONFIG_FILES, combine, read_layer
+from mqinfer.models.named_files import with_named_files
 from mqinfer.models.optimize.fusing import Fused
-from mqinfer.models.optimize.override import override_toml
-from mqinfer.models.optimize.quantise import Calibration, half_onnx, int8_onnx, int8_openvino, no_telemetry
+from mqinfer.models.optimize.override import override_toml, version_folder
+from mqinfer.models.optimize.quantise import Calibration, failing, half_onnx, int8_onnx, int8_openvino, no_telemetry
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.errors import ConfigError, MissingExtra
 from mqinfer.protocol.types import Scalar
@@ -97,10 +98,11 @@ def write_product(recipe: Recipe, fused: Fused, original: ModelVersion, calibrat
         shutil.rmtree(part, ignore_errors=True)
 
 
-def product_version(original: ModelVersion, model_folder: Path, folder: Path) -> ModelVersion:
+def product_version(original: ModelVersion, folder: Path) -> ModelVersion:
     """Give the version that a product's folder would be, were it numbered: its configuration over the model's."""
-    own = read_layer(folder / CONFIG_FILE)
-    config = combine([*(read_layer(model_folder / name) for name in CONFIG_FILES), own])
+    model_folder, own = version_folder(original).parent, read_layer(folder / CONFIG_FILE)
+    layers = [*(read_layer(model_folder / name) for name in CONFIG_FILES), own]
+    config = with_named_files(combine(layers), model_folder)
     return ModelVersion(original.name, original.version, folder / str(config.default_model_filename), config)
 
 
@@ -133,11 +135,12 @@ def _write_onnx(precision: str, source: Path, calibration: Calibration, path: Pa
 
 def _write_openvino(precision: str, source: Path, calibration: Calibration, path: Path) -> None:
     openvino = _openvino()
-    with no_telemetry():
+    with no_telemetry(), failing("OpenVINO"):
         model = openvino.convert_model(source)
     if precision == "int8":
         model = int8_openvino(model, calibration)
-    openvino.save_model(model, path, compress_to_fp16=precision != "fp32")
+    with failing("OpenVINO"):
+        openvino.save_model(model, path, compress_to_fp16=precision != "fp32")
 
 
 _WRITERS = {"onnx": _write_onnx, "openvino": _write_openvino}

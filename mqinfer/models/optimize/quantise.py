@@ -14,7 +14,7 @@ from mqinfer.models.optimize.graph import import_onnx
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
 
-__all__ = ["Calibration", "half_onnx", "int8_onnx", "int8_openvino", "no_telemetry"]
+__all__ = ["Calibration", "failing", "half_onnx", "int8_onnx", "int8_openvino", "no_telemetry"]
 
 Calibration = Sequence[Mapping[str, Array]]
 """A model's inputs by name, one mapping a run."""
@@ -33,7 +33,7 @@ def int8_openvino(model: Any, calibration: Calibration) -> Any:
         except ImportError as error:
             raise MissingExtra.of("nncf", "optimize") from error
     nncf.set_log_level("ERROR")
-    with _failing("NNCF"), redirect_stdout(StringIO()):  # its progress bars
+    with failing("NNCF"), redirect_stdout(StringIO()):  # its progress bars
         return nncf.quantize(model, nncf.Dataset(list(calibration)), subset_size=len(calibration))
 
 
@@ -45,7 +45,7 @@ def int8_onnx(source: Path, calibration: Calibration, path: Path) -> None:
         ModelNotLoadable: Its quantiser failed.
     """
     quantization = _quantization()
-    with _failing("ONNX Runtime's quantiser"):
+    with failing("ONNX Runtime's quantiser"):
         # Notes shapes, without which it would quantise less and say so.
         quantization.quant_pre_process(str(source), str(path), skip_optimization=True, skip_symbolic_shape=True)
         quantization.quantize_static(
@@ -70,7 +70,7 @@ def half_onnx(source: Path, path: Path) -> None:
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     onnx = import_onnx()
-    with _failing("ONNX Runtime's FP16 converter"):
+    with failing("ONNX Runtime's FP16 converter"):
         model = convert_float_to_float16(onnx.load(str(source)), keep_io_types=True)
     onnx.save(model, str(path))
 
@@ -111,7 +111,8 @@ class _Reader:
 
 
 @contextmanager
-def _failing(tool: str) -> Iterator[None]:
+def failing(tool: str) -> Iterator[None]:
+    """Turn what a converter raises into ModelNotLoadable, with its name."""
     try:
         yield
     except Exception as error:  # these tools raise whatever their insides do

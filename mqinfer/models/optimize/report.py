@@ -12,19 +12,20 @@ from rich.table import Table
 
 from mqinfer.models.optimize.parity import Parity
 from mqinfer.models.optimize.results import Candidate, Optimisation, Speed
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.models.report_files import write_files
 
 __all__ = ["as_json", "as_markdown", "as_table", "write_report"]
 
 _HEADINGS = (
-    *("version", "p50 ms", "x", "spread", "batch", "inf/s", "x", "peak MB", "size MB"),
+    *("version", "p50 ms", "x", "spread", "cpu ms", "x", "batch", "inf/s", "x", "peak MB", "size MB"),
     *("agreement", "difference", "score", "verdict"),
 )
 _LEGEND = (
     "x: how many times as fast as the original, the median of the rounds' ratios, the smallest and largest beside. "
+    "cpu: processor time of a run, all threads together, which other programs disturb least. "
     "batch, inf/s: where there are the most inferences a second. peak: memory of the whole process."
 )
-_NO_SPEED = ("",) * 7
+_NO_SPEED = ("",) * 9
 
 
 def as_table(found: Optimisation) -> Table:
@@ -69,14 +70,7 @@ def write_report(found: Optimisation, directory: Path) -> tuple[Path, ...]:
     Raises:
         ConfigError: The folder can't be written.
     """
-    files = {directory / "optimize.md": as_markdown(found), directory / "optimize.json": as_json(found)}
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for path, text in files.items():
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write to {directory}: {error.strerror or error}; name another folder") from error
-    return tuple(files)
+    return write_files(directory, {"optimize.md": as_markdown(found), "optimize.json": as_json(found)})
 
 
 def _explanations(found: Optimisation) -> list[str]:
@@ -99,8 +93,9 @@ def _rows(found: Optimisation) -> list[tuple[str, ...]]:
 def _verdict(found: Optimisation, each: Candidate) -> str:
     if each.problem:
         return each.problem
-    best = found.kept[0] is each
-    return "best" + (f", now version {found.promoted}" if found.promoted else "") if best else "kept"
+    if each is not found.best:
+        return "kept"
+    return f"best, now version {found.promoted}" if found.promoted else "best"
 
 
 def _speed(speed: Speed | None) -> Sequence[str]:
@@ -111,6 +106,8 @@ def _speed(speed: Speed | None) -> Sequence[str]:
         f"{speed.p50_ms:.2f}",
         f"{speed.ratio:.2f}",
         f"{low:.2f}-{high:.2f}",
+        f"{speed.cpu_ms:.1f}",
+        f"{speed.cpu_ratio:.2f}",
         str(speed.batch),
         f"{speed.rate:.1f}",
         f"{speed.rate_ratio:.2f}",

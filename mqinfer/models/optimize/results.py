@@ -21,6 +21,8 @@ class Speed:
         p50_ms: Median latency at batch 1.
         ratio: How many times as fast as the original at batch 1: the median of the rounds' ratios.
         spread: The smallest and the largest of them.
+        cpu_ms: Processor time of a run at batch 1, all threads together, the median of the rounds.
+        cpu_ratio: How many times less than the original takes. Other programs on the machine change it least.
         batch: With the most inferences a second.
         rate: Inferences a second at that batch.
         rate_ratio: The same against the original at its own best batch.
@@ -30,6 +32,8 @@ class Speed:
     p50_ms: float
     ratio: float
     spread: tuple[float, float]
+    cpu_ms: float
+    cpu_ratio: float
     batch: int
     rate: float
     rate_ratio: float
@@ -42,11 +46,14 @@ class Speed:
         if one is None or other is None:
             return None
         ratios = [theirs.p50_ms / ours.p50_ms for ours, theirs in zip(one.turns, other.turns, strict=True)]
+        used, base_used = (median(turn.cpu_ms for turn in point.turns) for point in (one, other))
         best, base_best = _best(profile), _best(base)
         return cls(
             one.p50_ms,
             median(ratios),
             (min(ratios), max(ratios)),
+            used,
+            base_used / max(used, 1e-9),
             best.batch,
             best.rate,
             best.rate / base_best.rate,
@@ -116,3 +123,9 @@ class Optimisation:
         """The products within the tolerance, the fastest at batch 1 first."""
         kept = [each for each in self.candidates if each.folder is not None]
         return tuple(sorted(kept, key=lambda each: each.speed.ratio if each.speed else 0.0, reverse=True))
+
+    @property
+    def best(self) -> Candidate | None:
+        """The product to promote: the fastest, where it is faster than the original."""
+        first = next(iter(self.kept), None)
+        return first if first is not None and first.speed is not None and first.speed.ratio > 1 else None

@@ -78,7 +78,7 @@ def _answer(
     loaded = load_model(model, device="cpu")
     written = []
     for number, sample in enumerate(samples):
-        outputs = loaded.backend.infer(feeds(sample, loaded.card))
+        outputs = loaded.backend.infer(feeds(sample, loaded.backend.inputs, loaded.card.image))
         written.append(
             {
                 name: _write(folder, number, n, _kept(array, argmax.get(name)))

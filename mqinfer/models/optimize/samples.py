@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.models.image import to_model_input
+from mqinfer.models.image_contract import image_contract
 from mqinfer.models.profiling import RandomInputs
 from mqinfer.protocol.card import ImageContract, ModelCard
-from mqinfer.protocol.datatypes import Array, Datatype
+from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
@@ -33,32 +34,26 @@ class Sample:
     truth: npt.NDArray[np.integer] | None = None
 
 
-def feeds(sample: Sample, card: ModelCard) -> dict[str, Array]:
+def feeds(sample: Sample, inputs: Sequence[TensorSpec], image: ImageContract | None) -> dict[str, Array]:
     """Make a model's inputs of a sample; a picture by the model's own image contract, so that it suits any version.
+
+    Args:
+        sample: A picture or arrays.
+        inputs: Of the model.
+        image: Its contract, complete.
 
     Raises:
         ConfigError: A picture for a model that takes more than a picture, or arrays that are not the model's.
     """
     if sample.picture is not None:
-        contract = picture_contract(card)
-        datatype = next(spec.datatype for spec in card.inputs if spec.name == contract.input)
-        return {contract.input: to_model_input(sample.picture, "rgb8", contract, datatype)}
-    missing = [spec.name for spec in card.inputs if spec.name not in sample.inputs]
+        if image is None or len(inputs) != 1:
+            names = ", ".join(spec.name for spec in inputs)
+            raise ConfigError(f"the model takes {names}, not one picture; give arrays: --samples FILE.npz")
+        return {image.input: to_model_input(sample.picture, "rgb8", image, inputs[0].datatype)}
+    missing = [spec.name for spec in inputs if spec.name not in sample.inputs]
     if missing:
-        raise ConfigError(f"samples hold {', '.join(sample.inputs)}; the model {card.name} also wants {missing[0]!r}")
-    return {spec.name: sample.inputs[spec.name] for spec in card.inputs}
-
-
-def picture_contract(card: ModelCard) -> ImageContract:
-    """Give the contract of a model whose only input is a picture.
-
-    Raises:
-        ConfigError: It is not; pictures alone can't feed it.
-    """
-    if card.image is None or len(card.inputs) != 1:
-        names = ", ".join(spec.name for spec in card.inputs)
-        raise ConfigError(f"model {card.name} takes {names}, not one picture; give arrays: --samples FILE.npz")
-    return card.image
+        raise ConfigError(f"samples hold {', '.join(sample.inputs)}; the model also wants {missing[0]!r}")
+    return {spec.name: sample.inputs[spec.name] for spec in inputs}
 
 
 def random_samples(card: ModelCard, count: int, seed: int = 0) -> tuple[Sample, ...]:
@@ -72,25 +67,23 @@ def random_samples(card: ModelCard, count: int, seed: int = 0) -> tuple[Sample, 
 
 @dataclass(frozen=True, slots=True)
 class SampleInputs:
-    """Gives a measurement the same arrays each time, repeated along the batch axis (an `InputSource`)."""
+    """Gives a measurement the same sample each time, repeated along the batch axis (an `InputSource`).
 
-    arrays: Mapping[str, Array]
+    Attributes:
+        sample: A picture or arrays.
+        image: What the model's configuration says of its image contract.
+    """
+
+    sample: Sample
+    image: ImageContract | None
 
     def make(self, specs: Sequence[TensorSpec], batch: int) -> dict[str, Array]:
         """Make every input by name.
 
         Raises:
-            ConfigError: The model can't take such a batch.
+            ConfigError: The model can't take such a batch, or such a sample.
         """
-        if any(spec.shape[:1] not in {(-1,), (batch,)} for spec in specs) and batch > 1:
+        if batch > 1 and any(spec.shape[:1] not in {(-1,), (batch,)} for spec in specs):
             raise ConfigError(f"no batch of {batch}")
-        return {spec.name: _repeated(self.arrays[spec.name], batch) for spec in specs}
-
-
-def _repeated(array: Array, batch: int) -> Array:
-    return array if batch == 1 else np.repeat(array, batch, axis=0)
-
-
-def is_whole_number(datatype: Datatype) -> bool:
-    """Tell class numbers and masks from logits and scores."""
-    return datatype not in {Datatype.FP16, Datatype.FP32, Datatype.FP64}
+        arrays = feeds(self.sample, specs, image_contract(specs, self.image))
+        return arrays if batch == 1 else {name: np.repeat(array, batch, axis=0) for name, array in arrays.items()}

@@ -20,7 +20,14 @@ from mqinfer.protocol.types import TensorSpec
 __all__ = ["to_onnx"]
 
 _OPSET = 17
-"""tf2onnx 1.17 refuses 19 and above; HardSwish needs 14."""
+"""tf2onnx 1.17 refuses 19 and above."""
+_EXPORT = """
+import runpy, sys, keras
+keras.saving.load_model(sys.argv[1]).export(sys.argv[2], verbose=False)
+sys.argv[1:] = sys.argv[3:]
+runpy.run_module("tf2onnx.convert", run_name="__main__", alter_sys=True)
+"""
+"""Exports a Keras file, then converts: one start of TensorFlow for both."""
 
 
 def to_onnx(model: ModelVersion, card: ModelCard) -> Any:
@@ -72,10 +79,9 @@ def _from_saved_model(model: ModelVersion, _: ModelCard) -> Any:
 
 def _from_keras(model: ModelVersion, card: ModelCard) -> Any:
     with TemporaryDirectory() as folder:
-        saved = Path(folder) / "exported"
-        script = "import sys, keras; keras.saving.load_model(sys.argv[1]).export(sys.argv[2], verbose=False)"
-        _run(model.path, ["-c", script, str(model.path), str(saved)], "keras")
-        converted = _tf2onnx(model.path, ["--saved-model", str(saved), "--tag", "serve"])
+        saved = str(Path(folder) / "exported")
+        first = ["-c", _EXPORT, str(model.path), saved]
+        converted = _tf2onnx(model.path, ["--saved-model", saved, "--tag", "serve"], first)
     # An exported signature names its ends anew; their order stays.
     _rename(converted, [*converted.graph.input, *converted.graph.output], [*card.inputs, *card.outputs])
     return converted
@@ -107,21 +113,20 @@ def _rename(model: Any, values: Sequence[Any], specs: Sequence[TensorSpec]) -> N
         node.output[:] = [names.get(each, each) for each in node.output]
 
 
-def _tf2onnx(path: Path, arguments: list[str]) -> Any:
+def _tf2onnx(path: Path, arguments: list[str], program: Sequence[str] = ("-m", "tf2onnx.convert")) -> Any:
     if find_spec("tf2onnx") is None:
         raise MissingExtra.of("tf2onnx", "optimize")
     with TemporaryDirectory() as folder:
         output = Path(folder) / "model.onnx"
-        rest = [*arguments, "--opset", str(_OPSET), "--output", str(output)]
-        _run(path, ["-m", "tf2onnx.convert", *rest], "tf2onnx")
+        _run(path, [*program, *arguments, "--opset", str(_OPSET), "--output", str(output)])
         return import_onnx().load(str(output))
 
 
-def _run(path: Path, arguments: Sequence[str], tool: str) -> None:
+def _run(path: Path, arguments: Sequence[str]) -> None:
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run(  # noqa: S603 - this Python, with names from the repository as arguments
         [sys.executable, *arguments], capture_output=True, text=True, check=False, env=os.environ | quiet
     )
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise ModelNotLoadable(f"{path}: {tool} can't convert it ({lines[-1] if lines else done.returncode})")
+        raise ModelNotLoadable(f"{path}: tf2onnx can't convert it ({lines[-1] if lines else done.returncode})")

@@ -16,10 +16,19 @@ from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["ClassMask"]
+__all__ = ["ClassMask", "is_mask"]
 
 _FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 _MOST_CLASSES = 256
+_MASK_AXES = 3
+
+
+def is_mask(settings: Segmentation, outputs: Sequence[TensorSpec]) -> bool:
+    """Whether the output is a mask already: in another version of the model, the argmax may be in the graph."""
+    return any(
+        spec.name == settings.output and spec.datatype is Datatype.UINT8 and len(spec.shape) == _MASK_AXES
+        for spec in outputs
+    )
 
 
 class ClassMask:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from mqinfer.models.backend import Backend
 from mqinfer.models.postprocess.boxes import KeptBoxes
-from mqinfer.models.postprocess.masks import ClassMask
+from mqinfer.models.postprocess.masks import ClassMask, is_mask
 from mqinfer.models.postprocess.settings import Detection, Segmentation
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
@@ -87,7 +87,7 @@ class Postprocessed:
 def with_postprocessing(
     network: Backend, segmentation: Segmentation | None = None, detection: Detection | None = None
 ) -> Backend:
-    """Put what `model.toml` says behind a back end; itself where that says nothing.
+    """Put what `model.toml` says behind a back end; itself where that says nothing, or where the graph does it already.
 
     Raises:
         ConfigError: It does not fit the model's outputs, or both are asked for.
@@ -96,7 +96,8 @@ def with_postprocessing(
     if segmentation and detection:
         raise ConfigError("model.toml: [segmentation] and [detection] can't both be given")
     if segmentation:
-        return Postprocessed(network, ClassMask(segmentation, network.outputs))
+        fused = is_mask(segmentation, network.outputs)
+        return network if fused else Postprocessed(network, ClassMask(segmentation, network.outputs))
     return Postprocessed(network, KeptBoxes(detection, network.outputs)) if detection else network
 
 

@@ -124,13 +124,15 @@ class _Measuring:
         gc.collect()
         latencies: list[int] = []
         end = time.perf_counter_ns() + order.seconds * 1e9
+        used = time.process_time_ns()
         now = time.perf_counter_ns()
         while now < end or len(latencies) < order.least:
             self._backend.infer(self._inputs)
             since, now = now, time.perf_counter_ns()
             latencies.append(now - since)
+        used = time.process_time_ns() - used
         on_gpu = 0 if self._backend.device == "cpu" else gpu_bytes()
-        return Turn(np.array(latencies, np.int64), peak_bytes(), on_gpu)
+        return Turn(np.array(latencies, np.int64), peak_bytes(), on_gpu, used)
 
     def _begin(self, order: Order) -> None:
         self._inputs = self._source.make(self._backend.inputs, order.batch)

@@ -24,6 +24,8 @@ __all__ = ["Plan", "Subject", "measure"]
 
 _Answer = TypeVar("_Answer", Loaded, Turn)
 _END_TIMEOUT_S = 5.0
+_TOLD = 80
+"""Characters of a reason that are told while it goes on; the profile has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class _Running:
     def told(self) -> str:
         """Say in a line what became of loading."""
         if self.loaded is None:
-            return f"{self.subject.name}: {self.problem}"
+            return f"{self.subject.name}: can't run it: {self.problem[:_TOLD]}"
         return f"{self.subject.name}: {self.loaded.engine} on {self.loaded.device}, {self.loaded.precision}"
 
     def take_turn(self, batch: int) -> None:

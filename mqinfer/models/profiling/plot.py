@@ -53,10 +53,15 @@ def _line(axes: Any, profile: Profile, number: int, pick: Callable[[Point], floa
 
 
 def _dress(axes: Any, ran: list[Profile], what: str) -> None:
+    from matplotlib.ticker import LogFormatter
+
     batches = sorted({point.batch for profile in ran for point in profile.points if point.turns})
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(batches, [str(batch) for batch in batches])
+    # Plain numbers, and at every digit where the axis spans less than a decade or so.
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.5, 0.5)))
     axes.set_xlabel("batch size")
     axes.set_ylabel(what)
     axes.grid(visible=True, which="both", alpha=0.3)

@@ -40,11 +40,13 @@ class Turn:
         latencies_ns: Of each run.
         peak_bytes: The most memory that the process held since this batch size began.
         gpu_bytes: Memory that the process held on the GPU behind the last run; engines keep there what they once took.
+        cpu_ns: Processor time that the runs took, of all threads: other programs on the machine hardly change it.
     """
 
     latencies_ns: npt.NDArray[np.int64]
     peak_bytes: int
     gpu_bytes: int = 0
+    cpu_ns: int = 0
 
     @property
     def seconds(self) -> float:
@@ -55,6 +57,11 @@ class Turn:
     def p50_ms(self) -> float:
         """Median of a run, in milliseconds."""
         return float(np.median(self.latencies_ns)) / 1e6
+
+    @property
+    def cpu_ms(self) -> float:
+        """Processor time of a run, in milliseconds."""
+        return self.cpu_ns / len(self.latencies_ns) / 1e6
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,11 +46,12 @@ class Autoencoder:
     """A variational autoencoder, as functions of tensors.
 
     Attributes:
-        inputs: The first is the jets; what further ones there are goes to encoder and decoder alike.
+        inputs: The first is the jets; further ones go through `prepare` to encoder and decoder alike.
         encode: From normalised jets and the further inputs to the latent distribution.
         decode: From latent variables and the further inputs to normalised jets.
         beta: Weight of the divergence.
         variables: Of encoder and decoder.
+        prepare: What is made of the further inputs, once.
     """
 
     inputs: tuple[Input, ...]
@@ -58,6 +59,7 @@ class Autoencoder:
     decode: Callable[..., Any]
     beta: float
     variables: Sequence[Any]
+    prepare: Callable[..., tuple[Any, ...]] = lambda *further: further
 
 
 def export(model: Autoencoder) -> Network:
@@ -66,9 +68,9 @@ def export(model: Autoencoder) -> Network:
     mean, std = (np.tile(np.array(each, np.float32), (1, PARTICLES, 1)) for each in (MEAN, STD))
 
     def infer(jets: Any, *further: Any) -> Mapping[str, Any]:
-        normal = (jets - mean) / std
-        parts = model.encode(normal, *further)
-        rebuilt = model.decode(parts.mean, *further)
+        normal, prepared = (jets - mean) / std, model.prepare(*further)
+        parts = model.encode(normal, *prepared)
+        rebuilt = model.decode(parts.mean, *prepared)
         return {
             "loss": _loss(model, normal, rebuilt, parts),
             "chamfer": chamfer_distance(normal, rebuilt),
@@ -99,10 +101,10 @@ def train(model: Autoencoder, inputs: Sequence[Array], *, steps: int, rate: floa
 
     def step(jets: Any, *further: Any) -> Any:
         with tf.GradientTape() as tape:
-            normal = (jets - MEAN) / STD
-            parts = model.encode(normal, *further)
+            normal, prepared = (jets - MEAN) / STD, model.prepare(*further)
+            parts = model.encode(normal, *prepared)
             noise = draws.normal(tf.shape(parts.mean)) * tf.exp(0.5 * parts.log_variance)
-            rebuilt = model.decode(parts.mean + noise, *further)
+            rebuilt = model.decode(parts.mean + noise, *prepared)
             loss = tf.reduce_mean(_loss(model, normal, rebuilt, parts))
         optimiser.apply(tape.gradient(loss, model.variables), model.variables)
         return loss

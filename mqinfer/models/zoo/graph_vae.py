@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from mqinfer.models.zoo.autoencoder import JETS, Autoencoder, Parts
 from mqinfer.models.zoo.export import Input
 from mqinfer.models.zoo.jets import FEATURES, PARTICLES
 from mqinfer.models.zoo.layers import keras, tensorflow
 
-__all__ = ["ADJACENCY", "GraphVae", "degree_scale", "graph_vae"]
+__all__ = ["ADJACENCY", "GraphVae", "graph_vae", "renormalised"]
 
 ADJACENCY = Input("adjacency", (None, PARTICLES, PARTICLES))
 _LATENT, _BETA = 8, 10.0
@@ -27,11 +29,11 @@ _DENSE = 100
 
 @dataclass(frozen=True, slots=True)
 class GraphVae:
-    """The parts, Keras models; A is the adjacency [N,100,100], D the scale [N,100,1] that `degree_scale` gives.
+    """The parts, Keras models; A' is what `renormalised` gives.
 
     Attributes:
-        encoder: Normalised features [N,100,3], A and D to latent means and logarithms of variances, [N,8] both.
-        decoder: Latent variables, A and D to normalised features.
+        encoder: Normalised features [N,100,3] and A' [N,100,100] to latent means and logarithms of variances, [N,8].
+        decoder: Latent variables and A' to normalised features.
     """
 
     encoder: Any
@@ -41,17 +43,20 @@ class GraphVae:
         """Put the parts together."""
         return Autoencoder(
             (Input("features", JETS.shape), ADJACENCY),
-            lambda features, joined: Parts(*self.encoder([features, joined, degree_scale(joined)])),
-            lambda latent, joined: self.decoder([latent, joined, degree_scale(joined)]),
+            lambda features, filters: Parts(*self.encoder([features, filters])),
+            lambda latent, filters: self.decoder([latent, filters]),
             _BETA,
             self.encoder.trainable_variables + self.decoder.trainable_variables,
+            lambda adjacency: (renormalised(adjacency),),
         )
 
 
-def degree_scale(adjacency: Any) -> Any:
-    """Give the diagonal of D^-1/2, D being the degrees of A + I: [N,nodes,nodes] to [N,nodes,1]."""
+def renormalised(adjacency: Any) -> Any:
+    """Give A' for each adjacency matrix of [N,nodes,nodes]."""
     tf = tensorflow()
-    return tf.math.rsqrt(tf.reduce_sum(adjacency, axis=2, keepdims=True) + 1)
+    joined = adjacency + np.eye(adjacency.shape[-1], dtype=np.float32)
+    scale = tf.math.rsqrt(tf.reduce_sum(joined, axis=2, keepdims=True))
+    return joined * tf.matmul(scale, scale, transpose_b=True)
 
 
 def graph_vae(*, seed: int = 0) -> GraphVae:
@@ -59,35 +64,26 @@ def graph_vae(*, seed: int = 0) -> GraphVae:
     keras().utils.set_random_seed(seed)
     layers = keras().layers
     features, latent = layers.Input((PARTICLES, FEATURES)), layers.Input((_LATENT,))
-    graph = layers.Input((PARTICLES, PARTICLES)), layers.Input((PARTICLES, 1))
-    nodes = _convolved(features, graph, _WIDTHS)
+    filters = layers.Input((PARTICLES, PARTICLES))
+    nodes = _convolved(features, filters, _WIDTHS)
     hidden = layers.Dense(_DENSE, activation="tanh")(layers.Flatten()(nodes))
     heads = [layers.Dense(_LATENT, name=name)(hidden) for name in ("z", "z_log_var")]
     return GraphVae(
-        keras().Model([features, *graph], heads, name="encoder"),
-        keras().Model([latent, *graph], _rebuilt(latent, graph), name="decoder"),
+        keras().Model([features, filters], heads, name="encoder"),
+        keras().Model([latent, filters], _rebuilt(latent, filters), name="decoder"),
     )
 
 
-def _rebuilt(latent: Any, graph: Sequence[Any]) -> Any:
+def _rebuilt(latent: Any, filters: Any) -> Any:
     layers = keras().layers
     hidden = layers.Dense(_DENSE, activation="tanh")(latent)
     nodes = layers.Dense(PARTICLES * _WIDTHS[-1], activation="tanh")(hidden)
-    nodes = _convolved(layers.Reshape((PARTICLES, _WIDTHS[-1]))(nodes), graph, _WIDTHS[-2::-1])
-    return _filtered(layers.Dense(FEATURES)(nodes), graph)
+    nodes = _convolved(layers.Reshape((PARTICLES, _WIDTHS[-1]))(nodes), filters, _WIDTHS[-2::-1])
+    return layers.Dot((2, 1))([filters, layers.Dense(FEATURES)(nodes)])
 
 
-def _convolved(nodes: Any, graph: Sequence[Any], widths: Sequence[int]) -> Any:
+def _convolved(nodes: Any, filters: Any, widths: Sequence[int]) -> Any:
     layers = keras().layers
     for width in widths:
-        nodes = layers.Activation("tanh")(_filtered(layers.Dense(width)(nodes), graph))
+        nodes = layers.Activation("tanh")(layers.Dot((2, 1))([filters, layers.Dense(width)(nodes)]))
     return nodes
-
-
-def _filtered(nodes: Any, graph: Sequence[Any]) -> Any:
-    """Multiply by A' without making it: D^-1/2 (A + I) D^-1/2 X = d (A (d X) + d X), d scaling each node's row."""
-    layers = keras().layers
-    adjacency, scale = graph
-    scaled = layers.Multiply()([nodes, scale])
-    summed = layers.Add()([layers.Dot((2, 1))([adjacency, scaled]), scaled])
-    return layers.Multiply()([summed, scale])

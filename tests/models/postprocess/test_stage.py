@@ -116,6 +116,29 @@ def test_requests_for_boxes_share_a_batch(detector: LoadedModel) -> None:
     assert counts == [1, 3]
 
 
+def test_a_mask_is_made_of_an_ensembles_logits(write_echo: WriteEcho) -> None:
+    """An ensemble has its own tables; a member's count inside it as well."""
+    write_echo("net", ("logits", "FP32", [-1, 4, 5, 6]))
+    folder = write_echo("zchain") / "zchain"
+    (folder / "1" / "model.echo").unlink()
+    (folder / "model.toml").write_text("""
+platform = "ensemble"
+max_batch_size = 8
+input = [{ name = "x", data_type = "TYPE_FP32", dims = [4, 5, 6] }]
+output = [{ name = "y", data_type = "TYPE_FP32", dims = [4, 5, 6] }]
+segmentation = { output = "y" }
+[[ensemble_scheduling.step]]
+model_name = "net"
+model_version = -1
+input_map = { logits = "x" }
+output_map = { logits = "y" }
+""")
+    model = load(folder.parent)
+    assert [(spec.name, spec.datatype, spec.shape) for spec in model.card.outputs] == [("y", "UINT8", (-1, 4, 5))]
+    found = serve(model, x=LOGITS.transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(found["y"], LOGITS.argmax(1))
+
+
 def test_warming_up_runs_the_network_alone(detector: LoadedModel, segmenter: LoadedModel) -> None:
     """A batch of zeros is no batch of pictures."""
     for model in (detector, segmenter):
@@ -138,6 +161,13 @@ def test_a_mask_of_what_is_no_logits(settings: Segmentation, words: str) -> None
     with pytest.raises(ConfigError, match=words):
         ClassMask(settings, outputs)
     assert ClassMask(Segmentation("a"), outputs).makes[0].shape == (-1, 1024, 2048)
+
+
+def test_a_version_with_the_argmax_in_its_graph(write_echo: WriteEcho) -> None:
+    """What the model's own table says of logits has nothing to do where there is a mask already."""
+    model = load(write_echo("echo", ("logits", "UINT8", [-1, 4, 5]), config=SEGMENTATION))
+    assert not isinstance(model.backend, Postprocessed)
+    assert model.card.outputs == (TensorSpec("logits", Datatype.UINT8, (-1, 4, 5)),)
 
 
 def test_both_at_once_and_names_that_are_taken(write_echo: WriteEcho) -> None:

@@ -1,0 +1,211 @@
+"""Where a worker's time goes with a segmentation model: versions of it side by side, through a broker, in one run.
+
+The question is what fusing the argmax into the graph is worth: a version that gives logits, from which the worker makes
+the mask (`[segmentation]` in that version's `model.toml`), against versions that give the mask themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from mqinfer.bags.synthetic import SyntheticDrive
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.server import MosquittoServer
+from mqinfer.client.client import Client
+from mqinfer.client.result import InferResult
+from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.process import ProcessSpec, find_version
+from mqinfer.cloud_worker.supervisor import Event, Supervisor
+from mqinfer.codecs import encode_tensor
+from mqinfer.edge_agent.sinks.outputs import Mask, find_mask
+from mqinfer.models.repository import Repository
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
+from mqinfer.protocol.types import EncodedTensor
+
+__all__ = ["STAGES", "TARGET", "Shares", "measure_segmentation", "print_shares"]
+
+STAGES = ("decode", "preprocess", "inference", "postprocess", "encode")
+TARGET = 0.05
+"""What post-processing and encoding together may take of the worker's time, once the argmax is fused."""
+_START_TIMEOUT_S = 300.0
+_REQUEST_TIMEOUT_S = 120.0
+_SIZE = (2048, 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Where one version's time went.
+
+    Attributes:
+        version: Its number.
+        engine: What ran it, and on what.
+        stages_ms: Median over the rounds of each of `STAGES`, in milliseconds; waiting is not in them.
+        finishing: Median of the rounds' shares of post-processing and encoding in the sum of the stages, 0 to 1.
+        mask_bytes: Of the mask as it travels, mean.
+        agreement: Share of the pixels that have the class that the first version gives them.
+    """
+
+    version: int
+    engine: str
+    stages_ms: Mapping[str, float]
+    finishing: float
+    mask_bytes: float
+    agreement: float
+
+
+def measure_segmentation(
+    repository: Path, model: str, versions: Sequence[int], rounds: int, say: Callable[[str], None]
+) -> list[Shares]:
+    """Send the same pictures to each version in turn, as JPEG; the masks come back in the codec `mask`.
+
+    Args:
+        repository: Holds the model, whose `version_policy` serves the versions.
+        model: Its name.
+        versions: To compare; they take the same input. The others are compared with the first.
+        rounds: Pictures, after one that is not counted.
+        say: Told what is going on.
+
+    Raises:
+        ConfigError: The model takes no pictures, or gives no mask.
+        MqinferError: A worker does not start, or a request fails.
+    """
+    results: dict[int, list[InferResult]] = {version: [] for version in versions}
+    with (
+        MosquittoServer() as broker,
+        _workers(repository, model, versions, broker.url, say) as engines,
+        Client(broker.url) as client,
+    ):
+        for number, picture in enumerate(_pictures(client.card(model), rounds + 1)):
+            for version in versions:
+                result = _ask(client, model, version, picture)
+                results[version].append(result)
+                say(f"  picture {number}, version {version}: {sum(_stages(result).values()):.1f} ms in the worker")
+    first = [_mask(result) for result in results[versions[0]]]
+    return [_shares(version, engines[version], results[version], first) for version in versions]
+
+
+def print_shares(shares: Sequence[Shares], console: Console) -> None:
+    """Print a line for each version, and whether the target is kept."""
+    table = Table(box=box.SIMPLE_HEAD, title="Time in the worker by stage, medians in ms")
+    for heading in ("version", "engine", *STAGES, "post + encode", "mask kB", "agreement"):
+        table.add_column(heading, justify="left" if heading == "engine" else "right")
+    for each in shares:
+        stages = (f"{each.stages_ms[stage]:.2f}" for stage in STAGES)
+        verdict = "" if each is shares[0] else " <" if each.finishing < TARGET else " MISS"
+        table.add_row(
+            str(each.version),
+            each.engine,
+            *stages,
+            f"{each.finishing:.1%}{verdict}",
+            f"{each.mask_bytes / 1e3:.1f}",
+            f"{each.agreement:.2%}",
+        )
+    console.print(table)
+    console.print(f"target for the versions after the first: post-processing and encoding below {TARGET:.0%}")
+
+
+@contextmanager
+def _workers(
+    repository: Path, model: str, versions: Sequence[int], broker: str, say: Callable[[str], None]
+) -> Iterator[Mapping[int, str]]:
+    """Run a worker process for each version; gives each one's engine."""
+    specs = _plan(repository, model, versions, broker)
+    events: SimpleQueue[Event] = SimpleQueue()
+    supervisor = Supervisor(tuple(specs.values()), events.put)
+    thread = threading.Thread(target=supervisor.run, name="mqinfer-bench-supervisor")
+    thread.start()
+    try:
+        engines: dict[int, str] = {}
+        while len(engines) < len(versions):
+            event = _next(events)
+            version = specs[event.worker].version
+            engines[version] = event.detail
+            say(f"version {version}: {event.detail}")
+        yield engines
+    finally:
+        supervisor.stop()
+        thread.join()
+
+
+def _plan(repository: Path, model: str, versions: Sequence[int], broker: str) -> dict[str, ProcessSpec]:
+    """Plan a process for each version, by its worker's name; the first one's publishes the model's card."""
+    specs = {}
+    for version in versions:
+        found, _ = find_version(Repository(repository), model, version)
+        found = replace(found, is_default=version == versions[0])
+        options = WorkerOptions(f"bench-{os.getpid()}-{version}")
+        address = BrokerAddress.parse(broker)
+        spec = ProcessSpec(repository, model, version, address, options, found=found, versions=(version,))
+        specs[options.name] = spec
+    return specs
+
+
+def _next(events: SimpleQueue[Event]) -> Event:
+    try:
+        event = events.get(timeout=_START_TIMEOUT_S)
+    except Empty as error:
+        raise ModelNotLoadable(f"a worker of the bench was not ready within {_START_TIMEOUT_S:g} s") from error
+    if event.kind != "ready":
+        raise ModelNotLoadable(f"worker {event.worker} of the bench did not start: {event.kind}: {event.detail}")
+    return event
+
+
+def _pictures(card: ModelCard, count: int) -> Iterator[EncodedTensor]:
+    """Render a drive at the model's size, encoded as a replay would."""
+    image = card.image
+    if image is None:
+        raise ConfigError(f"model {card.name!r} takes no pictures; this bench is for segmentation")
+    drive = SyntheticDrive(2, image.width or _SIZE[0], image.height or _SIZE[1])
+    for number in range(count):
+        picture = drive.scene(5 * number).picture
+        yield encode_tensor(image.input, picture[None], "jpeg:90", {"image_encoding": "rgb8"})
+
+
+def _ask(client: Client, model: str, version: int, picture: EncodedTensor) -> InferResult:
+    return client.infer(
+        model, {picture.name: picture}, version=version, output_encoding="mask", timeout=_REQUEST_TIMEOUT_S
+    )
+
+
+def _mask(result: InferResult) -> Mask:
+    found = find_mask(result.outputs)
+    if found is None:
+        shapes = ", ".join(f"{name} {array.dtype} {list(array.shape)}" for name, array in result.outputs.items())
+        raise ConfigError(
+            f"version {result.model_version} of {result.model_name!r} gives no class mask but {shapes}; "
+            "say in its model.toml: [segmentation] output = NAME"
+        )
+    return found[1]
+
+
+def _stages(result: InferResult) -> dict[str, float]:
+    return {stage: getattr(result.timings, stage) / 1e6 for stage in STAGES}
+
+
+def _shares(version: int, engine: str, results: Sequence[InferResult], first: Sequence[Mask]) -> Shares:
+    masks = [_mask(result) for result in results]
+    stages = [_stages(result) for result in results[1:]]
+    finishing = [(each["postprocess"] + each["encode"]) / sum(each.values()) for each in stages]
+    sizes: list[Any] = [memoryview(encode_tensor("mask", mask, "mask").data).nbytes for mask in masks]
+    return Shares(
+        version,
+        engine,
+        {stage: median(each[stage] for each in stages) for stage in STAGES},
+        median(finishing),
+        float(np.mean(sizes)),
+        float(np.mean([np.mean(mask == other) for mask, other in zip(masks, first, strict=True)])),
+    )

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from mqinfer.broker import make_link
+from mqinfer.broker.link import Message
+from mqinfer.client.control import ControlClient, ControlReply, check_replies
+from mqinfer.protocol.control import Call, Operation, ServerState, ServerStatus
+from mqinfer.protocol.errors import Expired, ModelNotFound, ModelNotLoadable, NoWorker
+from mqinfer.protocol.topics import Topics
+
+INDEX = Call(Operation.INDEX)
+
+
+class FakeServer:
+    """Says that it is there, and leaves each order to the test."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.name, self.topics = name, Topics()
+        self.orders: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.link = make_link(url, client_id=name)
+        self.link.open()
+        for target in (name, "all"):
+            self.link.subscribe(self.topics.control_filter(target), self.orders.put)
+        self.say(ServerStatus.READY)
+
+    def say(self, status: ServerStatus) -> None:
+        """Publish its state."""
+        state = ServerState(self.name, status, 1).to_json()
+        self.link.publish(Message(self.topics.control_state(self.name), state, retain=True))
+
+    def order(self) -> Message:
+        """Wait for the next order."""
+        while (order := self.orders.get(timeout=10)).topic == self.topics.control_state(self.name):
+            pass
+        return order
+
+    def answer(self, order: Message, reply: Any, *, correlation: bytes | None = None, raw: bytes = b"") -> None:
+        """Reply to an order."""
+        assert order.response_topic
+        self.link.publish(
+            Message(
+                order.response_topic,
+                raw or json.dumps(reply).encode(),
+                correlation_data=correlation or order.correlation_data,
+                user_properties=(("server", self.name),),
+            )
+        )
+
+
+@pytest.fixture
+def site(unique: Callable[[str], str]) -> Iterator[Callable[..., Any]]:
+    """Make servers by name on a broker of this test's own: `site("one", "two")` gives a client and the servers."""
+    url = f"memory://{unique('broker')}"
+    with ExitStack() as stack:
+
+        def make(*names: str) -> tuple[ControlClient, list[FakeServer]]:
+            servers = [FakeServer(url, name) for name in names]
+            for server in servers:
+                stack.callback(server.link.close)
+            return stack.enter_context(ControlClient(url, name="operator")), servers
+
+        yield make
+
+
+def asking(control: ControlClient, call: Call, **options: Any) -> Callable[[], Any]:
+    """Ask from a thread; the result gives the replies, or the error."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(control.ask(call, **options))
+        except Exception as error:  # noqa: BLE001  handed to the test
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def result() -> Any:
+        thread.join(30)
+        return found[0]
+
+    return result
+
+
+def test_every_server_answers(site: Callable[..., Any]) -> None:
+    """An order for all is complete when each server that says it is there has answered, in the servers' order."""
+    control, (one, two) = site("one", "two")
+    result = asking(control, INDEX, timeout=20)
+    two.answer(two.order(), [{"name": "m"}])
+    one.answer(one.order(), {"error": "no such folder", "code": "config_error"})
+    first, second = result()
+    assert (first.server, first.content, str(first.error)) == ("one", None, "server one: no such folder")
+    assert (second.server, second.content, second.error) == ("two", [{"name": "m"}], None)
+
+
+def test_a_named_server_alone_is_asked(site: Callable[..., Any]) -> None:
+    """The order carries what the protocol wants, and its reply alone is waited for."""
+    control, (one, two) = site("one", "two")
+    result = asking(control, Call(Operation.LOAD, "m"), body={"parameters": {}}, server="two", timeout=20)
+    order = two.order()
+    assert order.topic == "mqinfer/v1/control/two/operator/repository/models/m/load"
+    assert (order.qos, order.retain, order.expiry_s) == (1, False, 20)
+    assert order.response_topic == one.topics.control_result("operator", (order.correlation_data or b"").hex())
+    two.answer(order, {}, correlation=b"of another order")
+    two.answer(order, {}, raw=b"no JSON")
+    two.answer(order, {"versions": ["1"]})
+    assert [reply.content for reply in result()] == [{"versions": ["1"]}]
+
+
+def test_a_server_that_goes_or_keeps_silent(site: Callable[..., Any]) -> None:
+    """One that is lost meanwhile is not waited for; one that says nothing is named when the time is over."""
+    control, (one, _two) = site("one", "two")
+    result = asking(control, INDEX, server="one", timeout=20)
+    one.order()
+    one.say(ServerStatus.LOST)
+    (reply,) = result()
+    assert isinstance(reply.error, NoWorker)
+    assert str(reply.error) == "server one is lost"
+    (silent,) = control.ask(INDEX, timeout=0.05)
+    assert isinstance(silent.error, Expired)
+    assert "server two has not answered" in str(silent.error)
+
+
+def test_nobody_is_there(site: Callable[..., Any]) -> None:
+    """No server at all, and none of that name, are said with those that there are."""
+    control, _ = site()
+    with pytest.raises(NoWorker, match="no server takes orders"):
+        control.ask(INDEX, timeout=5)
+    with pytest.raises(NoWorker, match="'x' has not said"):
+        control.wait_for("x", timeout=0.01)
+
+
+def test_nobody_of_that_name_is_there(site: Callable[..., Any]) -> None:
+    """The broker tells at once that nobody listens there."""
+    control, _ = site("one")
+    control.wait_for("one")
+    with pytest.raises(NoWorker, match=r"no server 'two' .*ready: one"):
+        control.ask(INDEX, server="two", timeout=20)
+
+
+def test_what_counts_as_done() -> None:
+    """Who does not have the model does not count while another has it; any other failure does, by name."""
+    done = ControlReply("one", {})
+    lacks = ControlReply("two", error=ModelNotFound("server two: no such model"))
+    broken = ControlReply("three", error=ModelNotLoadable("server three: truncated"))
+    assert check_replies([done, lacks]) == [done]
+    with pytest.raises(ModelNotFound, match="server two"):
+        check_replies([lacks])
+    with pytest.raises(ModelNotLoadable, match="server three: truncated"):
+        check_replies([done, lacks, broken])

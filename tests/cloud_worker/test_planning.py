@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.planning import is_same, plan, plan_versions, reconcile
+from mqinfer.cloud_worker.process import ProcessSpec
+from mqinfer.models.repository import Repository
+
+WriteEcho = Callable[..., Path]
+TEMPLATE = ProcessSpec(Path(), "", 0, BrokerAddress("localhost"), WorkerOptions("w"))
+ALL = "version_policy = { all = {} }\n"
+
+
+def spec(version: int, name: str = "w.0") -> ProcessSpec:
+    """Make a process of model `m`."""
+    return ProcessSpec(Path(), "m", version, BrokerAddress("localhost"), WorkerOptions(name))
+
+
+def versions(specs: tuple[ProcessSpec, ...] | list[ProcessSpec]) -> list[int]:
+    """List what they serve, in order."""
+    return sorted(each.version for each in specs)
+
+
+numbers = st.lists(st.integers(1, 4), max_size=6)
+
+
+@given(numbers, numbers, st.sets(st.integers(0, 9).map("w.{}".format)))
+def test_reconciling_leads_to_what_is_wanted(running: list[int], wanted: list[int], taken: set[str]) -> None:
+    """What stays and what starts is what is wanted, what stays and what goes is what ran, and every name is unique."""
+    free = [name for number in range(30) if (name := f"w.{number}") not in taken]
+    now = [spec(version, name) for version, name in zip(running, free, strict=False)]
+    changes = reconcile(now, [spec(version) for version in wanted], "w", taken)
+    by_name = {each.options.name: each.version for each in now}
+    assert sorted([*versions(changes.start), *(by_name[name] for name in changes.keep)]) == sorted(wanted)
+    assert sorted([*changes.keep, *changes.drain]) == sorted(by_name)
+    names = [each.options.name for each in changes.start]
+    assert len({*names, *by_name, *taken}) == len(names) + len({*by_name, *taken})
+    assert not {by_name[name] for name in changes.drain} & set(versions(changes.start))
+
+
+@given(numbers, st.randoms())
+def test_the_same_processes_in_another_order_are_the_same(wanted: list[int], random: Random) -> None:
+    """Names and order don't count; one process more or less does."""
+    one = [spec(version, f"w.{number}") for number, version in enumerate(wanted)]
+    other = [spec(version) for version in wanted]
+    random.shuffle(other)
+    assert is_same(one, other)
+    assert not is_same(one, [*other, spec(1)])
+    assert not is_same([*one, spec(1)], other)
+
+
+def test_numbers_are_used_again() -> None:
+    """New processes get the lowest numbers that are free, so that few names are left behind on the broker."""
+    changes = reconcile([spec(1, "w.1")], [spec(2), spec(2)], "w", taken={"w.0", "w.3"})
+    assert [each.options.name for each in changes.start] == ["w.2", "w.4"]
+    assert changes.drain == ("w.1",)
+
+
+def test_what_calls_for_another_process(write_echo: WriteEcho) -> None:
+    """Other content, another configuration, the default that moves on: each changes a spec; a touched file does not."""
+    repository = write_echo("a")
+    before = plan(Repository(repository), TEMPLATE)
+    file = repository / "a" / "1" / "model.echo"
+    file.touch()
+    assert is_same(before, plan(Repository(repository), TEMPLATE))
+    file.write_text(file.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    changed = plan(Repository(repository), TEMPLATE)
+    assert not is_same(before, changed)
+    (repository / "a" / "model.toml").write_text(ALL, encoding="utf-8")
+    configured = plan(Repository(repository), TEMPLATE)
+    assert not is_same(changed, configured)
+    write_echo("a", version=2)
+    both = plan(Repository(repository), TEMPLATE)
+    assert [(each.version, each.found and each.found.is_default, each.versions) for each in both] == [
+        (1, False, (1,)),
+        (2, True, (1, 2)),
+    ]
+    handed_over = reconcile(configured, both, "w")
+    assert versions(handed_over.start) == [1, 2]  # the old default takes part as an ordinary version
+
+
+def test_only_the_default_version_notes_the_others(write_echo: WriteEcho) -> None:
+    """A version that joins below the default one changes the default's process alone, since that publishes the card."""
+    write_echo("a", version=1, config=ALL)
+    repository = write_echo("a", version=5)
+    before = plan(Repository(repository), TEMPLATE)
+    write_echo("a", version=3)
+    changes = reconcile(before, plan_versions(Repository(repository).models(), TEMPLATE), "w")
+    assert (versions(changes.start), changes.keep, changes.drain) == ([3, 5], ("w.0",), ("w.1",))

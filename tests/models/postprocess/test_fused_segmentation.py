@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from mqinfer.models.loading import load_model
+from mqinfer.models.optimize.fusing import fuse
+from mqinfer.models.postprocess.stage import Postprocessed
+from mqinfer.models.repository import Repository
+
+
+@pytest.mark.parametrize(("layout", "shape"), [("NHWC", [2, 4, 6, 5]), ("NCHW", [2, 5, 4, 6])])
+def test_what_the_worker_made_goes_into_the_graph(layout: str, shape: list[int], tmp_path: Path) -> None:
+    """`[segmentation]` tells the optimiser where the logits are; its product needs no post-processing any more."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    for version in (1, 2):
+        (tmp_path / "net" / str(version)).mkdir(parents=True)
+    onnx.save(model, tmp_path / "net" / "1" / "model.onnx")
+    config = f'segmentation = {{ output = "y", layout = "{layout}" }}\nversion_policy = {{ all = {{}} }}\n'
+    (tmp_path / "net" / "model.toml").write_text(config)
+    (tmp_path / "net" / "2" / "model.onnx").write_bytes(b"soon")
+    first, second = Repository(tmp_path).models()
+    before = load_model(first, device="cpu")
+    fuse(model, before.card, first.config, second.path)
+    after = load_model(second, device="cpu")
+    assert isinstance(before.backend, Postprocessed)
+    assert not isinstance(after.backend, Postprocessed)
+    assert before.card.outputs == after.card.outputs
+    values = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    masks = [each.backend.infer({"x": values})["y"] for each in (before, after)]
+    np.testing.assert_array_equal(masks[0], masks[1])
+    assert masks[1].dtype == np.uint8

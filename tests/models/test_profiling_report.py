@@ -1,0 +1,210 @@
+"""Which engines get at a model, what the report says of them, and the whole command on a small model."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from mqinfer.cli.app import app
+from mqinfer.models.config import EnsembleStep, ModelConfig
+from mqinfer.models.profiling import Loaded, Point, Profile, Turn, memory
+from mqinfer.models.profiling import contenders as module
+from mqinfer.models.profiling.contenders import engines_for, find_contenders
+from mqinfer.models.profiling.plot import draw
+from mqinfer.models.profiling.report import ModelProfile, as_csv, as_table, memory_table
+from mqinfer.models.repository import ModelVersion
+from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
+
+MB = 1_000_000
+WriteOnnx = Callable[..., Path]
+
+
+def point(batch: int, *milliseconds: float) -> Point:
+    """Make a point with a turn for each time."""
+    turns = (Turn(np.full(3, each * 1e6).astype(np.int64), 90 * MB) for each in milliseconds)
+    return Point(batch, tuple(turns))
+
+
+def found(*profiles: Profile) -> ModelProfile:
+    """Make a report of profiles."""
+    return ModelProfile("vae", 3, profiles, {"processor": "test", "cores": "2"})
+
+
+def loaded(engine: str) -> Loaded:
+    """Make a model that was loaded."""
+    return Loaded(engine, "cpu", "fp32", 0.25, 60 * MB, 70 * MB)
+
+
+TENSORFLOW = Profile("tensorflow", loaded("tensorflow 2"), (point(1, 4, 4), point(8, 8, 8)))
+RUNTIME = Profile("onnxruntime", loaded("onnxruntime 1"), (point(1, 1, 1), Point(8, problem="no batch of 8")))
+TORCH = Profile("pytorch", problem="pytorch does not read tensorflow_graphdef files")
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> ModelVersion:
+    """A frozen graph by its name alone: nothing here opens it."""
+    path = tmp_path / "model.pb"
+    path.write_bytes(b"graph")
+    return ModelVersion("graph", 1, path)
+
+
+def text(table: object) -> str:
+    """Print a table, wide enough for every row."""
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+def test_engines_by_name() -> None:
+    """Aliases, a precision of OpenVINO's, and all of them without a list."""
+    assert engines_for("torchscript, onnx,openvino:bf16") == ("pytorch", "onnxruntime", "openvino:bf16")
+    assert {"tensorflow", "onnxruntime", "openvino", "pytorch"} <= set(engines_for(None))
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ("tensorrt", "there are tensorflow"),
+        ("tensorflow:bf16", "openvino only"),
+        ("openvino:", "one of bf16"),
+        ("onnx,onnxruntime", "twice"),
+    ],
+)
+def test_engines_that_are_not_there(names: str, words: str) -> None:
+    """The message names those that are."""
+    with pytest.raises(ConfigError, match=words):
+        engines_for(names)
+
+
+def test_ways_to_a_frozen_graph(graph: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow and OpenVINO read it, ONNX Runtime gets a conversion, PyTorch has no way; a precision is passed on."""
+    converted = tmp_path / "converted.onnx"
+    monkeypatch.setattr(module, "_converted", lambda *_: converted)
+    ways = find_contenders(graph, ["tensorflow", "onnxruntime", "openvino:bf16", "pytorch"], tmp_path)
+    assert [(each.name, each.path, each.engine) for each in ways.subjects] == [
+        ("tensorflow", graph.path, "tensorflow"),
+        ("onnxruntime", converted, "onnxruntime"),
+        ("openvino:bf16", graph.path, "openvino"),
+    ]
+    assert ways.subjects[2].options.precision == "bf16"
+    assert ways.reasons == {"pytorch": "pytorch does not read tensorflow_graphdef files"}
+
+
+def test_a_conversion_that_fails(graph: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a reason, and the others run."""
+
+    def fail(*_: object) -> Path:
+        raise ModelNotLoadable("the converter does not know the operator Foo")
+
+    monkeypatch.setattr(module, "_converted", fail)
+    ways = find_contenders(graph, ["tensorflow", "onnxruntime"], tmp_path)
+    assert [each.name for each in ways.subjects] == ["tensorflow"]
+    assert "conversion to ONNX failed: the converter does not know" in ways.reasons["onnxruntime"]
+
+
+def test_an_ensemble_is_no_model(graph: ModelVersion, tmp_path: Path) -> None:
+    """It is its steps that have engines."""
+    step = EnsembleStep("other", -1, {"x": "a"}, {"y": "b"})
+    ensemble = replace(graph, config=ModelConfig(ensemble_scheduling=(step,)))
+    with pytest.raises(ConfigError, match="profile its steps"):
+        find_contenders(ensemble, ["tensorflow"], tmp_path)
+
+
+def test_the_table() -> None:
+    """A row a point, speeds relative to TensorFlow, reasons where there are no figures, and memory beside them."""
+    report = found(TENSORFLOW, RUNTIME, TORCH)
+    printed = text(as_table(report))
+    rows = {tuple(line.split()[:5]) for line in printed.splitlines()}
+    assert ("onnxruntime", "cpu", "fp32", "1", "1") in rows
+    assert "4.00" in printed
+    assert "no batch of 8" in printed
+    assert "does not read tensorflow_graphdef" in printed
+    assert "tensorflow = 1" in printed
+    (line,) = [line for line in text(memory_table(report)).splitlines() if "onnxruntime" in line]
+    assert line.split()[-5:] == ["0.25", "60", "70", "90", "30"]
+
+
+def test_the_base_is_what_ran() -> None:
+    """Without TensorFlow, speeds are relative to the first back end that ran; without any there is none."""
+    assert found(TORCH, RUNTIME).base is RUNTIME
+    assert found(TORCH).base is None
+
+
+def test_csv() -> None:
+    """Every point with all of its figures, bytes and not megabytes; a back end that can't is a line with the reason."""
+    lines = list(csv.DictReader(as_csv(found(TENSORFLOW, RUNTIME, TORCH)).splitlines()))
+    assert [(line["backend"], line["batch"], line["problem"]) for line in lines] == [
+        ("tensorflow", "1", ""),
+        ("tensorflow", "8", ""),
+        ("onnxruntime", "1", ""),
+        ("onnxruntime", "8", "no batch of 8"),
+        ("pytorch", "", TORCH.problem),
+    ]
+    assert float(lines[1]["inferences_per_s"]) == pytest.approx(1000)
+    assert float(lines[2]["speed"]) == pytest.approx(4)
+    assert int(lines[2]["peak_bytes"]) == 90 * MB
+
+
+def test_the_plot(tmp_path: Path) -> None:
+    """A picture of 1600x720 with something in it; nothing to draw is an error."""
+    cv2 = pytest.importorskip("cv2")
+    draw(found(TENSORFLOW, RUNTIME, TORCH), tmp_path / "plot.png")
+    picture = cv2.imread(str(tmp_path / "plot.png"))
+    assert picture.shape == (720, 1600, 3)
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
+    with pytest.raises(ConfigError, match="nothing to draw"):
+        draw(found(TORCH), tmp_path / "none.png")
+
+
+def test_memory_of_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what the driver lists, this process's part; nothing where there is no driver."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert memory.gpu_bytes() == 0
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\necho '1, 500'\necho '{os.getpid()}, 320'\n")
+    tool.chmod(0o755)
+    assert memory.gpu_bytes() == 320 << 20
+
+
+@pytest.mark.slow
+def test_the_command(write_onnx: WriteOnnx, repository: Path, tmp_path: Path) -> None:
+    """`mqinfer models profile` prints the table, writes CSV and plot, and says why the others can't."""
+    write_onnx(repository / "copy" / "1" / "model.onnx", shape=("n", "m"))
+    words = ["models", "profile", str(repository), "copy", "--batch", "1,2", "--backend", "onnxruntime,tensorflow"]
+    words += ["--shape", "x=-1,7", "--rounds", "2", "--seconds", "0.01", "--output", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "tensorflow does not read onnx_onnxv1 files" in result.output
+    lines = list(csv.DictReader((tmp_path / "out" / "copy-1.csv").read_text().splitlines()))
+    assert [line["batch"] for line in lines] == ["1", "2", ""]
+    assert float(lines[0]["p50_ms"]) > 0
+    assert (tmp_path / "out" / "copy-1.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["none"], "it has copy"),
+        (["copy", "--version", "9"], "no copy 9"),
+        (["copy", "--batch", "1,x"], "whole numbers"),
+        (["copy", "--batch", "4,1"], "ascending"),
+        (["copy", "--shape", "7"], "NAME="),
+        (["copy", "--backend", "caffe"], "there are tensorflow"),
+        (["copy", "--device", "tpu"], "cuda"),
+    ],
+)
+def test_wrong_options(words: list[str], message: str, write_onnx: WriteOnnx, repository: Path) -> None:
+    """A message that names the option and what it takes, before anything is started."""
+    write_onnx(repository / "copy" / "1" / "model.onnx")
+    result = CliRunner().invoke(app, ["models", "profile", str(repository), *words])
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqinfer.protocol.control import Call, Operation, ServerState, ServerStatus, read_path
+from mqinfer.protocol.errors import BadEnvelope, BadTopic
+from mqinfer.protocol.topics import Topics, check_name, may_answer
+
+names = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,63}", fullmatch=True).filter(lambda name: name != "control")
+versions = st.none() | st.integers(0, 10**18).map(str)
+versioned = [each for each in Operation if each.startswith("models/{model}")]
+plain = [each for each in Operation if "{" not in each]
+calls = st.one_of(
+    st.builds(Call, st.sampled_from(plain)),
+    st.builds(Call, st.sampled_from([Operation.LOAD, Operation.UNLOAD]), names),
+    # A model that is called `stats` can be asked about by a version only: `models/stats` means all models.
+    st.builds(Call, st.sampled_from(versioned), names.filter(lambda name: name != "stats"), versions),
+)
+topics = Topics()
+
+
+@given(calls, names, names)
+def test_a_call_is_read_back_from_its_topic(call: Call, server: str, client: str) -> None:
+    """Server, client, operation, model and version come out as they went in, and the filter covers them."""
+    topic = topics.control(server, client, call.path)
+    address = topics.parse_control(topic)
+    assert (address.server, address.client) == (server, client)
+    assert read_path(address.path) == call
+    assert topic.startswith(topics.control_filter(server).removesuffix("+/#"))
+
+
+def test_control_topics_are_those_of_the_design() -> None:
+    """Letter by letter."""
+    assert [
+        topics.control("s", "c", Call(Operation.LOAD, "m").path),
+        topics.control("all", "c", Call(Operation.INDEX).path),
+        topics.control("s", "c", Call(Operation.CONFIG, "m", "3").path),
+        topics.control("s", "c", Call(Operation.METADATA, "m", "3").path),
+        topics.control_filter("s"),
+        topics.control_state("s"),
+        topics.control_states(),
+        topics.control_result("c", "R"),
+        topics.control_results("c"),
+    ] == [
+        "mqinfer/v1/control/s/c/repository/models/m/load",
+        "mqinfer/v1/control/all/c/repository/index",
+        "mqinfer/v1/control/s/c/models/m/versions/3/config",
+        "mqinfer/v1/control/s/c/models/m/versions/3",
+        "mqinfer/v1/control/s/+/#",
+        "mqinfer/v1/control/s/state",
+        "mqinfer/v1/control/+/state",
+        "mqinfer/v1/results/control/c/R",
+        "mqinfer/v1/results/control/c/+",
+    ]
+    assert topics.parse_control_state("mqinfer/v1/control/s/state") == "s"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "nonsense", "models", "models/", "models/A", "models/../load", "models/m/x", "models/m/versions", "repository",
+     "models/m/versions/01", "models/m/versions/1/load", "repository/models/m", "repository/models/m/load/x",
+     "repository/models/../load", "repository/models/control/load", "models/m/ready/x"],
+)  # fmt: skip
+def test_other_paths_are_refused(path: str) -> None:
+    """No operation, no name outside the rules, and no way up in the file system."""
+    with pytest.raises(BadTopic):
+        read_path(path.split("/"))
+
+
+@given(st.lists(st.sampled_from(["repository", "models", "versions", "load", "1", "m", "ready", "", "..", "#"])))
+def test_reading_a_path_raises_nothing_else(path: list[str]) -> None:
+    """Whatever levels come."""
+    with suppress(BadTopic):
+        read_path(path)
+
+
+@pytest.mark.parametrize(
+    ("response_topic", "allowed"),
+    [
+        ("mqinfer/v1/results/control/c/1", True),
+        ("mqinfer/v1/results/control/d/1", False),
+        ("mqinfer/v1/results/m/c/1", False),
+        ("mqinfer/v1/results/control/c/", False),
+        ("mqinfer/v1/results/control/c/1/2", False),
+        ("mqinfer/v1/results/control/c/+", False),
+        ("mqinfer/v1/control/s/state", False),
+        ("", False),
+    ],
+)
+def test_a_server_answers_only_below_the_senders_results(response_topic: str, allowed: bool) -> None:  # noqa: FBT001 -- a column of the table
+    """No operator can make a server write elsewhere."""
+    assert may_answer(topics, response_topic, "c") is allowed
+
+
+def test_no_model_may_be_called_control() -> None:
+    """Its results would lie where servers answer."""
+    with pytest.raises(BadTopic, match="stands for something else"):
+        check_name("model", "control")
+    assert check_name("client", "control") == "control"
+
+
+@given(names, st.sampled_from(ServerStatus), st.integers(0, 2**32))
+def test_a_servers_state_is_read_back(server: str, status: ServerStatus, boot: int) -> None:
+    """JSON and back."""
+    state = ServerState(server, status, boot)
+    assert ServerState.from_json(state.to_json()) == state
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"server":"s","status":"busy","boot":1}', b'{"server":1}'])
+def test_other_states_are_refused(payload: bytes) -> None:
+    """What is missing or unknown is said."""
+    with pytest.raises(BadEnvelope):
+        ServerState.from_json(payload)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from mqinfer import Client
+from mqinfer.cli.app import app
+from mqinfer.client.control import ControlClient
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+def test_models_are_managed_by_command(
+    write_echo: Callable[..., Path], managed: Callable[..., Any], broker_url: str
+) -> None:
+    """List, load, ready, statistics, card and unload, for people and as JSON."""
+    write_echo("other")
+    server = managed(write_echo("echo", version=2), load=False)
+
+    def models(*arguments: str) -> tuple[int, str]:
+        command = ["models", *arguments, "--broker", broker_url, "--root", server.topics.root]
+        done = CliRunner().invoke(app, command, env={"COLUMNS": "160"})
+        return done.exit_code, done.output
+
+    assert models("ready", "echo") == (1, f"{server.name}: not ready\n")
+    assert models("load", "echo") == (0, f"{server.name}: loaded echo version 2\n")
+    assert models("ready", "echo", "--version", "2") == (0, f"{server.name}: ready\n")
+    _, table = models("list")
+    assert [line.split()[:4] for line in table.splitlines()[1:]] == [
+        [server.name, "echo", "2", "READY"],
+        [server.name, "other", "1", "UNAVAILABLE"],
+    ]
+    with Client(broker_url, root=server.topics.root) as client:
+        client.infer("echo", {"x": np.zeros((3, 4), np.float32)})
+    _, table = models("stats", "echo")
+    assert table.splitlines()[1].split()[:7] == [server.name, "echo", "2", "1", "0", "3", "1"]
+    code, text = models("stats", "--json", "--server", server.name)
+    assert (code, json.loads(text)[0]["model_stats"][0]["inference_count"]) == (0, 3)
+    code, text = models("card", "echo")
+    assert (code, json.loads(text)["parameters"]["version"]) == (0, "2")
+    assert models("unload", "echo") == (0, f"{server.name}: unloaded echo\n")
+    code, text = models("list", "--json")
+    assert {entry["name"]: entry["state"] for entry in json.loads(text)} == {
+        "echo": "UNAVAILABLE",
+        "other": "UNAVAILABLE",
+    }
+
+
+def test_a_load_that_fails_is_one_message(
+    write_echo: Callable[..., Path], managed: Callable[..., Any], broker_url: str
+) -> None:
+    """Exit code 1, and the server and the reason on standard error."""
+    repository = write_echo("bad")
+    (repository / "bad" / "1" / "model.echo").write_text("no toml at all", encoding="utf-8")
+    server = managed(repository, load=False)
+    command = [sys.executable, "-m", "mqinfer", "models", "load", "bad", "--broker", broker_url]
+    done = subprocess.run(
+        [*command, "--root", server.topics.root], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: server {server.name}: bad version 1: model_not_loadable: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_without_models_waits_for_orders(
+    write_echo: Callable[..., Path], broker_url: str, unique: Callable[[str], str]
+) -> None:
+    """`mqinfer worker --no-load` stays, and ends with 0 when it is told to; `--poll` contradicts it."""
+    root = unique("test")
+    command = [sys.executable, "-m", "mqinfer", "worker", "--repository", str(write_echo("echo")), "--no-load"]
+    command += ["--broker", broker_url, "--root", root, "--name", root]
+    wrong = subprocess.run([*command, "--poll", "1"], capture_output=True, text=True, check=False, timeout=60)
+    assert (wrong.returncode, "one of the two" in wrong.stderr) == (2, True)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as worker:
+        try:
+            with ControlClient(broker_url, root=root) as control:
+                control.wait_for(root, timeout=60)
+                control.load("echo")
+                control.unload("echo")
+                control.load("echo")
+        finally:
+            worker.terminate()
+        _, said = worker.communicate(timeout=60)
+    assert worker.returncode == 0
+    assert [line.split()[0] for line in said.splitlines()] == ["ready", "stopped", "ready", "stopped"]
