@@ -16,6 +16,8 @@ from mqinfer.broker.server import MosquittoServer
 from mqinfer.protocol.topics import Topics
 
 FULL = os.environ.get("MQINFER_FAULTS") == "full"
+_MARK = "<!-- figures -->"
+"""What follows it in a document is replaced by the table."""
 _figures = pytest.StashKey[list[Figure]]()
 
 
@@ -44,7 +46,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     path = session.config.getoption("--faults-report", default=None)
     figures = session.config.stash.get(_figures, [])
     if path and figures:
-        path.write_text(as_markdown(figures), encoding="utf-8")
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        head = before.partition(_MARK)[0] + _MARK if _MARK in before else ""
+        path.write_text(head + "\n\n" * bool(head) + as_markdown(figures), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
