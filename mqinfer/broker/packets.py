@@ -211,10 +211,16 @@ def _prefixed(value: bytes) -> bytes:
 
 def _decode_properties(body: memoryview) -> dict[str, Any]:
     properties: dict[str, Any] = {}
+    pairs: list[tuple[str, str]] = []  # there may be a hundred thousand of them
     at = 0
     while at < len(body):
-        at = _decode_property(body, at + 1, body[at], properties)
-    return properties
+        if body[at] == _USER_PROPERTY:
+            name, at = _text(body, at + 1)
+            value, at = _text(body, at)
+            pairs.append((name, value))
+        else:
+            at = _decode_property(body, at + 1, body[at], properties)
+    return {**properties, "user_properties": tuple(pairs)} if pairs else properties
 
 
 def _decode_property(body: memoryview, at: int, identifier: int, properties: dict[str, Any]) -> int:
@@ -229,10 +235,6 @@ def _decode_property(body: memoryview, at: int, identifier: int, properties: dic
         case 0x02:  # Message Expiry Interval
             (properties["expiry_s"],) = _u32.unpack_from(body, at)
             at += 4
-        case 0x26:  # User Property
-            name, at = _text(body, at)
-            value, at = _text(body, at)
-            properties["user_properties"] = (*properties.get("user_properties", ()), (name, value))
         case 0x01:  # Payload Format Indicator
             at += 1
         case 0x0B:  # Subscription Identifier

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -19,22 +18,19 @@ from mqinfer.client.connection import random_name
 from mqinfer.client.requester import NAME_HINT
 from mqinfer.protocol.control import Call, Operation, ServerState, ServerStatus
 from mqinfer.protocol.errors import (
-    BadEnvelope,
     Expired,
-    LimitExceeded,
     ModelNotFound,
     MqinferError,
     NotAuthorized,
     NoWorker,
     error_from_code,
 )
-from mqinfer.protocol.json_text import write_object
+from mqinfer.protocol.json_text import parse_json, write_object
 from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name
 
 __all__ = ["ControlClient", "ControlReply", "check_replies"]
 
 log = logging.getLogger("mqinfer.client")
-_MAX_REPLY_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +237,7 @@ class ControlClient:
 
 
 def _read_reply(message: Message) -> ControlReply:
-    if len(message.payload) > _MAX_REPLY_BYTES:
-        raise LimitExceeded(f"a reply of {len(message.payload)} bytes; at most {_MAX_REPLY_BYTES} are accepted")
-    try:
-        content = json.loads(bytes(message.payload))
-    except (ValueError, RecursionError) as error:
-        raise BadEnvelope(f"control reply: no JSON: {error}") from error
+    content = parse_json(message.payload, "control reply")
     fields = content if isinstance(content, dict) else {}
     server = str(dict(message.user_properties).get("server") or fields.get("server", ""))
     if "error" not in fields:

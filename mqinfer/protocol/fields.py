@@ -40,21 +40,11 @@ def _wrong(fields: Record, key: str, where: str, wanted: str) -> BadEnvelope:
     return BadEnvelope(f"{where}: {key!r} must be {wanted}, not {_NAMES.get(kind, kind.__name__)}")
 
 
-def _is_unicode(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def text(fields: Record, key: str, where: str, default: str | None = None) -> str:
     """Read a string; `default` stands in where the field is absent, without one it is required."""
     value = fields.get(key, default)
     if type(value) is not str:
         raise _wrong(fields, key, where, "a string")
-    if not value.isascii() and not _is_unicode(value):
-        raise BadEnvelope(f"{where}: {key!r} holds half of a surrogate pair; strings must be Unicode")
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from mqinfer.protocol.errors import BadEnvelope, LimitExceeded
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["MAX_JSON_BYTES", "parse_object", "write_object"]
+__all__ = ["MAX_JSON_BYTES", "parse_json", "parse_object", "write_object"]
 
 MAX_JSON_BYTES = 8 << 20
 """Longest text that is parsed: Python makes up to 21 times as much memory of it (`[[],[],[]]`)."""
@@ -26,15 +26,26 @@ def parse_object(text: Buffer, what: str, limit: int = MAX_JSON_BYTES) -> dict[s
         BadEnvelope: It is no JSON object.
         LimitExceeded: It is longer than `limit`.
     """
+    found = parse_json(text, what, limit)
+    if type(found) is not dict:
+        raise BadEnvelope(f"{what}: must be a JSON object, not {type(found).__name__}")
+    return found
+
+
+def parse_json(text: Buffer, what: str, limit: int = MAX_JSON_BYTES) -> Any:
+    """Parse any JSON; arguments and errors as for `parse_object`. All of its strings can be written as UTF-8."""
     size = memoryview(text).nbytes
     if size > limit:
         raise LimitExceeded(f"{what}: {size} bytes of JSON; at most {limit} are accepted; send large tensors as binary")
     try:
-        found = json.loads(bytes(text), parse_constant=float)
+        source = str(text, "utf-8-sig")
+        found = json.loads(source, parse_constant=float)
+        if "\\ud" in source or "\\uD" in source:
+            json.dumps(found, ensure_ascii=False).encode()  # fails on halves of surrogate pairs, wherever they stand
+    except UnicodeEncodeError as error:
+        raise BadEnvelope(f"{what}: holds half of a surrogate pair; strings must be Unicode") from error
     except (ValueError, RecursionError) as error:
         raise BadEnvelope(f"{what}: no JSON in UTF-8: {error}") from error
-    if type(found) is not dict:
-        raise BadEnvelope(f"{what}: must be a JSON object, not {type(found).__name__}")
     return found
 
 

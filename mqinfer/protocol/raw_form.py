@@ -43,13 +43,14 @@ def from_raw(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buffer
         BadTensor: The bytes don't make it.
     """
     if datatype is Datatype.BYTES:
-        strings = np.empty(prod(shape), np.object_)
-        strings[:] = split_strings(data, strings.size, name)
+        found = split_strings(data, prod(shape), name)
+        strings = np.empty(len(found), np.object_)
+        strings[:] = found
         return strings.reshape(shape)
-    expected, found = nbytes(datatype, shape), memoryview(data).nbytes
-    if expected != found:
-        raise BadTensor(f"tensor {name!r}: {datatype} of shape {list(shape)} takes {expected} bytes, but {found} came")
-    if datatype is Datatype.BOOL and found and np.frombuffer(data, np.uint8).max() > 1:
+    expected, came = nbytes(datatype, shape), memoryview(data).nbytes
+    if expected != came:
+        raise BadTensor(f"tensor {name!r}: {datatype} of shape {list(shape)} takes {expected} bytes, but {came} came")
+    if datatype is Datatype.BOOL and came and np.frombuffer(data, np.uint8).max() > 1:
         raise BadTensor(f"tensor {name!r}: a BOOL must be a byte of 0 or 1")
     array = np.frombuffer(data, dtype_of(datatype)).reshape(shape)
     array.flags.writeable = False

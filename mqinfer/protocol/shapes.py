@@ -28,7 +28,10 @@ def datatype_named(name: object, tensor: str) -> Datatype:
         return _DATATYPES[name]
     except (KeyError, TypeError):
         known = ", ".join(Datatype)
-        raise BadTensor(f"tensor {tensor!r}: unknown datatype {str(name)[:40]!r}; known are {known}") from None
+        said = (
+            name[:40] if isinstance(name, str) else type(name).__name__
+        )  # a list may be nested deeper than repr can follow
+        raise BadTensor(f"tensor {tensor!r}: unknown datatype {said!r}; known are {known}") from None
 
 
 def array_bytes(tensor: str, datatype: Datatype, shape: Sequence[object], limits: Limits) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -118,6 +120,16 @@ def test_a_large_payload_is_aligned_and_read_only(lead: int) -> None:
     assert np.frombuffer(payload, np.uint8).ctypes.data % 64 == 0
     assert memoryview(payload).readonly
     assert bytes(payload) == message.payload
+
+
+def test_very_many_user_properties_are_read_in_one_go() -> None:
+    """200,000 of them, which MQTT allows, once kept the link's thread busy for two minutes; now it is 0.2 s."""
+    started = time.thread_time()
+    sent = Message("t", b"", user_properties=(("", ""),) * 200_000)
+    (packet,) = read_all(PacketReader(version5=True), encode(sent), [1 << 20])
+    assert isinstance(packet, ReceivedMessage)
+    assert packet.message.user_properties == sent.user_properties
+    assert time.thread_time() - started < 20
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(1, 50), min_size=1))

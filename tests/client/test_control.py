@@ -146,6 +146,17 @@ def test_nobody_of_that_name_is_there(site: Callable[..., Any]) -> None:
         control.ask(INDEX, server="two", timeout=20)
 
 
+def test_replies_that_are_no_text_are_dropped(site: Callable[..., Any]) -> None:
+    """Half a surrogate pair in an error, which no terminal could show, and JSON without end: the good reply counts."""
+    control, (one,) = site("one")
+    result = asking(control, INDEX, server="one", timeout=20)
+    order = one.order()
+    for bad in (b'{"error": "\\ud800"}', b"[" * 100_000, b"\xff"):
+        one.answer(order, None, raw=bad)
+    one.answer(order, [])
+    assert result() == [ControlReply("one", [])]
+
+
 def test_what_counts_as_done() -> None:
     """Who does not have the model does not count while another has it; any other failure does, by name."""
     done = ControlReply("one", {})

@@ -113,6 +113,11 @@ def a_request(**changes: Any) -> InferRequest:
     return replace(InferRequest("r1", "m", (a_tensor(),)), **changes)
 
 
+DEEP: list[Any] = []
+for _ in range(1000):  # MessagePack can be nested deeper than repr can follow
+    DEEP = [DEEP]
+
+
 def payload_of(header: object, tail: bytes = b"") -> bytes:
     """Make a payload around any header."""
     packed: bytes = msgpack.packb(header)
@@ -245,6 +250,7 @@ BAD_PAYLOADS: dict[str, tuple[bytes, type[InvalidRequest], str]] = {
     "deep": (payload_of(0)[:4] + b"\x88\x13\0\0" + b"\x91" * 5000 + bytes(56), BadEnvelope, "MessagePack"),
     "long string": (payload_of({"id": "x" * 5000}), BadEnvelope, "max_str_len"),
     "not UTF-8": (payload_of({"id": "\udcff".encode(errors="surrogateescape")}), BadEnvelope, "MessagePack"),
+    "a datatype of 1000 nested arrays": (payload_of(described(datatype=DEEP), bytes(8)), BadTensor, "list"),
     "id a number": (
         payload_of(described() | {"id": 1}, bytes(8)),
         BadEnvelope,

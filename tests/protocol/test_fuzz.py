@@ -11,7 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mqinfer.protocol import envelope, oip_json
+from mqinfer.protocol.cancellation import Cancellation
 from mqinfer.protocol.card_json import card_from_json
+from mqinfer.protocol.control import ServerState
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import InvalidRequest, LimitExceeded
 from mqinfer.protocol.types import (
@@ -52,7 +54,8 @@ values = st.recursive(
     max_leaves=10,
 )
 KEYS = """
-id model_name model_version parameters inputs outputs outcome error timings load worker timeout priority sequence name
+id model_name model_version parameters inputs outputs outcome error timings load
+ids server worker timeout priority sequence name
 datatype shape data code message encoding binary_data_size image classes versions platform status boot counters
 classification
 """
@@ -67,6 +70,8 @@ json_decoders: list[Callable[[bytes], object]] = [
     oip_json.decode_response,
     card_from_json,
     WorkerState.from_json,
+    ServerState.from_json,
+    Cancellation.from_json,
 ]
 
 

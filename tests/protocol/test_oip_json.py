@@ -195,6 +195,9 @@ BAD_BODIES: dict[str, tuple[bytes, int | None, type[InvalidRequest], str]] = {
     "deep": (b"[" * 200_000, None, BadEnvelope, "JSON"),
     "huge integer": (b'{"id": ' + b"9" * 5000 + b"}", None, BadEnvelope, "JSON"),
     "half a surrogate": (b'{"id": "\\ud800", "inputs": []}', None, BadEnvelope, "Unicode"),
+    "half a surrogate in a parameter": (b'{"parameters": {"x": "a\\uDFFF"}}', None, BadEnvelope, "Unicode"),
+    "half a surrogate, not escaped": (b'{"id": "\xed\xa0\x80"}', None, BadEnvelope, "UTF-8"),
+    "UTF-16": ('{"id": "r"}'.encode("utf-16"), None, BadEnvelope, "UTF-8"),
     "huge timeout": (b'{"parameters": {"timeout": ' + b"9" * 400 + b"}}", None, BadEnvelope, "timeout"),
     "id a number": (b'{"id": 5}', None, BadEnvelope, "'id'"),
     "inputs a map": (b'{"inputs": {}}', None, BadEnvelope, "inputs"),
@@ -227,6 +230,13 @@ BAD_BODIES: dict[str, tuple[bytes, int | None, type[InvalidRequest], str]] = {
     "negative size": (body(parameters={"binary_data_size": -8}), None, BadEnvelope, "binary_data_size"),
     "long": (b" " * (MAX_JSON_BYTES + 1), None, LimitExceeded, "binary"),
 }
+
+
+def test_whole_surrogate_pairs_and_a_byte_order_mark_are_fine() -> None:
+    """What JSON libraries write for an emoji, and what Windows puts before a text."""
+    text = b'\xef\xbb\xbf{"id": "a\\ud83d\\ude00", "parameters": {"note": "\\\\ud800"}}'
+    found = decode_request(text, "m")
+    assert (found.id, found.parameters) == ("a\N{GRINNING FACE}", {"note": "\\ud800"})
 
 
 @pytest.mark.parametrize("case", BAD_BODIES)
