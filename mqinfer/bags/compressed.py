@@ -133,9 +133,9 @@ def _decode_picture(data: Buffer, declared: str, limits: Limits) -> NDArray[Any]
     try:
         info = probe_image(data)
         _check_pixels(info, limits)
-        check_complete(data, info)
+        pixels = check_complete(data, info)
         # UNCHANGED keeps 16 bits and alpha, and keeps the picture as the sensor saw it where EXIF asks to turn it.
-        array: NDArray[Any] | None = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+        array: NDArray[Any] | None = cv2.imdecode(np.frombuffer(pixels, np.uint8), cv2.IMREAD_UNCHANGED)
     except (InvalidRequest, cv2.error) as failed:
         raise BadImage(f"{declared!r} image of {memoryview(data).nbytes} bytes: {failed}") from failed
     if array is None or array.shape[:2] != (info.height, info.width):

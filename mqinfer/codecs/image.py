@@ -108,8 +108,7 @@ class ImageCodec:
             raise LimitExceeded(
                 f"tensor {tensor.name!r}: {info.width}x{info.height} pixels; at most {limits.image_pixels} are accepted"
             )
-        check_complete(tensor.data, info)
-        picture = self.read(tensor.data, info)
+        picture = self.read(check_complete(tensor.data, info), info)
         pixels = info.height * info.width * info.channels
         if picture is None or picture.size * picture.itemsize != pixels * info.bits // 8:
             raise BadEncoding(f"tensor {tensor.name!r}: the {info.format} of {len(tensor.data)} bytes is corrupt")

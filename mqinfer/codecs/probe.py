@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
@@ -30,6 +30,11 @@ _PIXELS_PER_JPEG_BYTE = 512
 """The first scan spends at least one bit on each 8x8 block, whatever its Huffman codes."""
 _MAX_DEFLATE_RATIO = 1032
 """A byte of deflate makes at most this many (https://zlib.net/zlib_tech.html)."""
+_HARMLESS = 1 << 14
+"""So much deflate inflates to 16 MiB at most; of more, it is looked whether it ends where the picture does."""
+_INFLATED = 1 << 16
+"""Bytes that are inflated at a time for that."""
+_PIXEL_CHUNKS = frozenset((b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"))
 _SEGMENT = Struct(">BBH")
 _FRAME = Struct(">BHHB")
 _IHDR = Struct(">II4sIIBBBBB")
@@ -76,12 +81,16 @@ def probe_image(data: Buffer) -> ImageInfo:
     raise BadEncoding(f"image of {len(view)} bytes begins with {bytes(view[:4])!r}: neither JPEG nor PNG")
 
 
-def check_complete(data: Buffer, info: ImageInfo) -> None:
+def check_complete(data: Buffer, info: ImageInfo) -> Buffer:
     """Refuse what decoders accept in silence, or choke on: truncated pictures, bombs, and JPEGs with many scans.
 
     Args:
         data: The picture.
         info: Of the same.
+
+    Returns:
+        What is to be decoded: the picture; a PNG without whatever does not make its pixels. Decoders inflate a PNG's
+        texts and profiles, and few bytes of those can keep them busy for minutes.
 
     Raises:
         BadEncoding: The picture is not whole, or claims more than its bytes can hold.
@@ -89,8 +98,8 @@ def check_complete(data: Buffer, info: ImageInfo) -> None:
     try:
         if info.format == "jpeg":
             _check_jpeg(memoryview(data), info)
-        else:
-            _check_png(memoryview(data), info)
+            return data
+        return _plain_png(memoryview(data), info)
     except struct.error as error:
         raise BadEncoding(f"{info.format} of {len(data)} bytes is truncated") from error
 
@@ -100,7 +109,7 @@ def _segments(view: memoryview) -> Iterator[tuple[int, int]]:
     position = 2
     for _ in range(_MAX_SEGMENTS):
         prefix, marker, length = _SEGMENT.unpack_from(view, position)
-        if prefix != 0xFF:
+        if prefix != 0xFF or not marker:  # behind FF 00, decoders look for the next marker within what seems a segment
             raise BadEncoding(f"JPEG: no marker at byte {position}")
         if marker == 0xFF or marker in _BARE:
             position += 1 if marker == 0xFF else 2
@@ -150,24 +159,57 @@ def _png_header(view: memoryview) -> ImageInfo:
     return ImageInfo("png", height, width, _PNG_CHANNELS[colour], bool(interlace), 16 if bits == 16 else 8)
 
 
-def _check_png(view: memoryview, info: ImageInfo) -> None:
-    position, pixels = len(_PNG), 0
+def _plain_png(view: memoryview, info: ImageInfo) -> Buffer:
+    kept, pixels, others = [view[: len(_PNG)]], list[memoryview](), False
+    for kind, start, end in _chunks(view):
+        if kind == b"acTL":
+            raise BadEncoding("PNG: animations are not supported; send one picture")
+        if kind == b"IDAT":
+            pixels.append(view[start + 8 : end - 4])
+        if kind in _PIXEL_CHUNKS:
+            kept.append(view[start:end])
+        else:
+            others = True
+    _check_png_size(pixels, info)
+    return b"".join(kept) if others else view
+
+
+def _chunks(view: memoryview) -> Iterator[tuple[bytes, int, int]]:
+    """Walk a PNG's chunks up to IEND, checksums checked; yields the kind of each, and where it begins and ends."""
+    position = len(_PNG)
     for _ in range(_MAX_CHUNKS):
         length, kind = _CHUNK.unpack_from(view, position)
         end = position + 8 + length
         (stored,) = _UINT32.unpack_from(view, end)
         if zlib.crc32(view[position + 4 : end]) != stored:
             raise BadEncoding(f"PNG: checksum of chunk {kind!r} at byte {position} is wrong")
+        yield kind, position, end + 4
         if kind == b"IEND":
-            return _check_png_size(pixels, info)
-        if kind == b"acTL":
-            raise BadEncoding("PNG: animations are not supported; send one picture")
-        pixels += length if kind == b"IDAT" else 0
+            return
         position = end + 4
     raise BadEncoding(f"PNG has more than {_MAX_CHUNKS} chunks")
 
 
-def _check_png_size(compressed: int, info: ImageInfo) -> None:
+def _check_png_size(pixels: Sequence[memoryview], info: ImageInfo) -> None:
+    """Compare the deflated pixels with the size, both ways: too few make decoders guess, too many keep them busy."""
+    compressed = sum(map(len, pixels))
     least = info.height * (1 + (info.width + 7) // 8)
     if least > compressed * _MAX_DEFLATE_RATIO:
         raise BadEncoding(f"PNG with {compressed} bytes of pixels can't hold {info.width}x{info.height}: a bomb")
+    # A palette and bits of less than 8 take less than this; Adam7 begins at most two rows and a bit for each one.
+    most = info.height * (info.width * info.channels * info.bits // 8 + 3) + 64
+    if compressed > _HARMLESS and not _inflates_within(pixels, most):
+        raise BadEncoding(f"PNG: its pixels inflate to more than the {info.width}x{info.height} that it says: a bomb")
+
+
+def _inflates_within(pieces: Sequence[memoryview], most: int) -> bool:
+    inflating = zlib.decompressobj()
+    try:
+        for piece in pieces:
+            rest: Buffer = piece
+            while rest and not inflating.eof and most >= 0:
+                most -= len(inflating.decompress(rest, _INFLATED))
+                rest = inflating.unconsumed_tail
+    except zlib.error as error:
+        raise BadEncoding(f"PNG: corrupt pixels: {error}") from error
+    return most >= 0

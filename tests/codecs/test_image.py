@@ -259,6 +259,59 @@ def test_bombs_are_refused_before_anything_is_decoded(found: EncodedTensor, monk
         tracemalloc.stop()
 
 
+def test_a_frame_hidden_behind_ff_00_is_found() -> None:
+    """What looks like a segment to whoever counts FF 00 as a marker is to a decoder the real, and larger, picture."""
+    inner = data_of(np.zeros((256, 256), np.uint8), "jpeg")[2:]
+    hidden = (
+        b"\xff\xd8\xff\x00"
+        + struct.pack(">H", len(inner) + 2)
+        + inner
+        + data_of(np.zeros((16, 16), np.uint8), "jpeg")[2:]
+    )
+    with pytest.raises(BadEncoding, match="no marker at byte 2"):
+        decode_tensor(tensor("jpeg", (16, 16), hidden))
+
+
+def test_a_png_that_inflates_to_more_than_its_pixels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MiB behind a picture of 4x4: OpenCV would read them to the end, at a second for each 300 KB."""
+    monkeypatch.setattr(cv2, "imdecode", lambda *_: pytest.fail("the bomb was decoded"))
+    pixels = scanlines(np.zeros((4, 4), np.uint8)) + bytes(64 << 20)
+    with pytest.raises(BadEncoding, match="inflate to more"):
+        decode_tensor(tensor("png", (4, 4), png(4, 4, pixels)))
+
+
+@pytest.mark.parametrize("level", [0, 1, 9])
+@pytest.mark.parametrize("bits", [8, 16])
+def test_a_png_that_compresses_badly_is_decoded(level: int, bits: int) -> None:
+    """Noise takes as much as its pixels and more."""
+    array = np.random.default_rng(1).integers(0, 1 << bits, (300, 200, 3), f"u{bits // 8}")
+    assert np.array_equal(decode_tensor(encode_tensor("x", array, f"png:{level}")), array)
+
+
+def test_corrupt_pixels_of_a_large_png_are_refused() -> None:
+    """Checksums are right, the deflated data are not."""
+    data = png(300, 300, b"")[:33] + chunk(b"IDAT", b"\x78\x01" + bytes(range(256)) * 200) + chunk(b"IEND", b"")
+    with pytest.raises(BadEncoding, match="corrupt pixels"):
+        decode_tensor(tensor("png", (300, 300), data))
+
+
+def test_texts_and_profiles_of_a_png_do_not_reach_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may inflate to gigabytes (2 MB took 17 s); the pixels are the same without them."""
+    text, seen = zlib.compress(bytes(1 << 20)), list[int]()
+    real = cv2.imdecode
+
+    def watched(data: Array, flags: int) -> Array:
+        seen.append(data.size)
+        return real(data, flags)
+
+    monkeypatch.setattr(cv2, "imdecode", watched)
+    kinds = (b"zTXt", b"iTXt", b"iCCP", b"tEXt", b"eXIf", b"gAMA")
+    extra = b"".join(chunk(kind, b"k\0\0" + text) for kind in kinds for _ in range(20))
+    found = decode_tensor(tensor("png", (1, 64, 192, 3), png(192, 64, scanlines(bars()), colour=2, extra=extra)))
+    assert np.array_equal(found[0], bars())
+    assert seen == [len(png(192, 64, scanlines(bars()), colour=2))]
+
+
 def test_the_pixel_limit_is_the_receivers() -> None:
     """A limit of pixels is kept to the pixel."""
     whole = tensor("png", (48, 64), PNG)
