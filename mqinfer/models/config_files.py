@@ -90,7 +90,11 @@ def _group(*, name: str = "", **rest: object) -> InstanceGroup:
 
 def _levels(value: object, where: str) -> Mapping[int, QueuePolicy]:
     policies: Mapping[str, QueuePolicy] = mapping(_QUEUE_POLICY)(value, where)
-    return {integer(1)(int(level) if level.isdecimal() else level, where): each for level, each in policies.items()}
+    return {integer(1)(_whole(level), where): each for level, each in policies.items()}
+
+
+def _whole(key: str) -> object:
+    return int(key) if key.isdecimal() and len(key) < 20 else key
 
 
 def _warm_up_input(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
+from sys import float_info
 from typing import Any, NoReturn, TypeVar
 
 from mqinfer.protocol.errors import ConfigError
@@ -63,10 +64,10 @@ def integer(low: int, high: int | None = None) -> Check:
 
 
 def number(value: object, where: str) -> float:
-    """Any whole or decimal number."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    """Any whole or decimal number that a float holds; no NaN and no infinity."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= float_info.max:
         return float(value)
-    _refuse(where, value, "a number")
+    _refuse(where, value, "a finite number")
 
 
 def numbers(value: object, where: str) -> tuple[float, ...]:
@@ -197,6 +198,9 @@ def read_toml(path: Path, description: Check) -> Any:
         content = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: can't be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError; an integer of more digits than Python reads
         raise ConfigError(f"{path}: no valid TOML: {error}") from error
-    return description(content, f"{path}:")
+    try:
+        return description(content, f"{path}:")
+    except RecursionError as error:
+        raise ConfigError(f"{path}: tables within tables, too many for a model's configuration") from error

@@ -21,7 +21,7 @@ __all__ = ["read_triton_text"]
 
 log = logging.getLogger("mqinfer.models")
 
-_LARGEST = 1 << 20  # bytes; the longest that were seen have some 20,000
+_LARGEST = 1 << 18  # bytes; the longest that were seen have some 20,000
 _ENUMS = {
     "DataType": "TYPE_INVALID TYPE_BOOL TYPE_UINT8 TYPE_UINT16 TYPE_UINT32 TYPE_UINT64 TYPE_INT8 TYPE_INT16 "
     "TYPE_INT32 TYPE_INT64 TYPE_FP16 TYPE_FP32 TYPE_FP64 TYPE_STRING TYPE_BF16",
@@ -167,7 +167,7 @@ def _without_unknown(text: str, tokenizer: Any, root: Any) -> tuple[str, list[_U
     (Its own `allow_unknown_field` names nothing, and stumbles over lists of messages.) A word is a field's name where a
     colon or a bracket follows; a value ends where the next name of its level begins, or where the level ends.
     """
-    lines, unknown, skipped = text.splitlines(), list[_Unknown](), None
+    lines, unknown, skipped = [list(line) for line in text.splitlines()], list[_Unknown](), None
     levels = [_Level(root)]
     while not tokenizer.AtEnd():
         token, here = tokenizer.token, _position(tokenizer)
@@ -184,7 +184,7 @@ def _without_unknown(text: str, tokenizer: Any, root: Any) -> tuple[str, list[_U
             unknown.append(skipped)
     if skipped:
         _blank(lines, skipped.start, (len(lines), 0))
-    return "\n".join(lines), unknown
+    return "\n".join(map("".join, lines)), unknown
 
 
 def _enter(levels: list[_Level], token: str, here: tuple[int, int]) -> _Unknown | None:
@@ -205,12 +205,12 @@ def _position(tokenizer: Any) -> tuple[int, int]:
     return here.GetLine() - 1, here.GetColumn() - 1
 
 
-def _blank(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> None:
+def _blank(lines: list[list[str]], start: tuple[int, int], end: tuple[int, int]) -> None:
     for number in range(start[0], min(end[0] + 1, len(lines))):
         line = lines[number]
         first = start[1] if number == start[0] else 0
         last = end[1] if number == end[0] else len(line)
-        lines[number] = line[:first] + " " * (last - first) + line[last:]
+        line[first:last] = " " * (last - first)
 
 
 def _warn(path: Path, unknown: list[_Unknown]) -> None:

@@ -124,6 +124,12 @@ def test_no_file_means_read_it_from_the_model(tmp_path: Path) -> None:
         ("[parameters]\na = [1]", ["parameters.a = [1]"]),
         ("parameters = 1", ["parameters = 1", "table"]),
         ("max_batch_size = ", ["no valid TOML"]),
+        ("max_batch_size = " + "1" * 5000, ["no valid TOML"]),
+        ("parameters.a = " + "[" * 5000, ["no valid TOML"]),
+        ("name." + "a." * 3000 + "a = 1", ["tables within tables"]),
+        ("[image]\nscale = " + "1" * 400, ["image.scale", "a finite number"]),
+        ("[image]\nstd = [nan, 1, inf]", ["image.std = nan", "a finite number"]),
+        (f"[dynamic_batching.priority_queue_policy.{'1' * 5000}]", ["priority_queue_policy", "at least 1"]),
     ],
 )
 def test_errors_name_file_key_value_and_what_is_allowed(tmp_path: Path, text: str, told: list[str]) -> None:
