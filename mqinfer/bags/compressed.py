@@ -133,7 +133,7 @@ def _decode_picture(data: Buffer, declared: str, limits: Limits) -> NDArray[Any]
     try:
         info = probe_image(data)
         _check_pixels(info, limits)
-        pixels = check_complete(data, info)
+        pixels = check_complete(data, info, trusted=True)
         # UNCHANGED keeps 16 bits and alpha, and keeps the picture as the sensor saw it where EXIF asks to turn it.
         array: NDArray[Any] | None = cv2.imdecode(np.frombuffer(pixels, np.uint8), cv2.IMREAD_UNCHANGED)
     except (InvalidRequest, cv2.error) as failed:
