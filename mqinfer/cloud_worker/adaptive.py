@@ -26,7 +26,7 @@ from mqinfer.cloud_worker.returns import Returns
 
 __all__ = ["AdaptivePolicy"]
 
-_MARGIN = 0.02
+_MARGIN = 0.05
 """A larger batch has to gain this much in rows a second."""
 
 _STARTING = 256
