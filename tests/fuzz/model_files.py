@@ -1,0 +1,35 @@
+"""Files of a model repository: its owner's, so of another trust, but files too are copied, cut and confused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mqinfer.models.config_files import combine, read_layer
+from mqinfer.models.onnx_file import external_locations
+
+__all__ = ["onnx", "toml", "triton"]
+
+_FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")  # noqa: S108  no secret: the input itself
+
+
+def toml(data: bytes) -> None:
+    """Read a `model.toml`."""
+    combine([read_layer(_written("model.toml", data))])
+
+
+def triton(data: bytes) -> None:
+    """Read a `config.pbtxt`."""
+    combine([read_layer(_written("config.pbtxt", data))])
+
+
+def onnx(data: bytes) -> None:
+    """Look for external data in an ONNX file."""
+    external_locations(_written("model.onnx", data))
+
+
+def _written(name: str, data: bytes) -> Path:
+    folder = _FOLDER / f"mqinfer-fuzz-{os.getpid()}"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(data)
+    return folder / name

@@ -1,0 +1,62 @@
+"""The table of fuzz targets: every decoder of bytes that somebody else wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from tests.fuzz import messages, model_files, seeds
+from tests.fuzz.mutation import Mutator, in_envelope, in_json, in_packets, in_png, in_tail_json
+from tests.fuzz.tensors import picture, probe, tensor_of
+
+__all__ = ["TARGETS", "Target"]
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One decoder, or a few that read the same bytes.
+
+    Attributes:
+        run: Raises nothing but MqinferError.
+        seeds: Valid inputs.
+        mutate: Knows the form, or None for the fuzzer's own mutations alone.
+        share: Of the inputs of a run over all targets; slow decoders get less.
+        longest: Input, in bytes.
+        memory: By which one input may raise the peak of memory, in bytes: for codecs a few times the limit of one
+            tensor (4 MiB in these runs), for messages a few hundred times the longest input.
+    """
+
+    run: Callable[[bytes], object]
+    seeds: Callable[[], Iterable[bytes]]
+    mutate: Mutator | None = None
+    share: int = 4
+    longest: int = 4096
+    memory: int = 8 * _MIB
+
+
+TARGETS = {
+    "envelope": Target(messages.envelopes, seeds.envelopes, in_envelope, share=12, longest=8192),
+    "oip-json": Target(messages.oip, seeds.oips, in_tail_json, share=8),
+    "card": Target(messages.card, partial(seeds.files, "card.json"), in_json, longest=8192),
+    "worker-state": Target(messages.worker_state, partial(seeds.files, "state.json"), in_json),
+    "server-state": Target(messages.server_state, seeds.server_states, in_json, share=2),
+    "cancellation": Target(messages.cancellation, seeds.cancellations, in_json, share=2),
+    "control": Target(messages.control, seeds.controls),
+    "topics": Target(messages.topics, seeds.topics),
+    "message": Target(messages.message, seeds.messages, share=4),
+    "packets": Target(messages.packets, seeds.packets, in_packets, share=4),
+    "raw": Target(tensor_of("raw"), partial(seeds.tensors, "raw"), memory=64 * _MIB),
+    "lz4": Target(tensor_of("lz4"), partial(seeds.tensors, "lz4"), memory=64 * _MIB),
+    "shuffle-lz4": Target(tensor_of("shuffle-lz4"), partial(seeds.tensors, "shuffle-lz4"), memory=64 * _MIB),
+    "mask": Target(tensor_of("mask"), partial(seeds.tensors, "mask"), memory=64 * _MIB),
+    "probe-jpeg": Target(probe, seeds.jpegs),
+    "probe-png": Target(probe, seeds.pngs, in_png),
+    "jpeg": Target(picture, seeds.jpegs, share=3, memory=64 * _MIB),
+    "png": Target(picture, seeds.pngs, in_png, share=3, memory=64 * _MIB),
+    "onnx": Target(model_files.onnx, seeds.onnxes, share=2),
+    "triton": Target(model_files.triton, partial(seeds.files, "*.pbtxt"), share=1, memory=16 * _MIB),
+    "toml": Target(model_files.toml, partial(seeds.files, "*.toml"), share=1, memory=64 * _MIB),
+}

@@ -1,0 +1,57 @@
+"""Encoded tensors and pictures: bytes behind a short head that says what is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+
+import cv2  # noqa: F401  here, so that its import does not count as the first picture's memory
+
+from mqinfer.codecs import decode_tensor, encoded_image, probe_image
+from mqinfer.codecs.lz4_block import RAW_SIZE
+from mqinfer.codecs.probe import check_complete
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.limits import Limits
+from mqinfer.protocol.types import EncodedTensor
+
+__all__ = ["HEAD", "head", "picture", "probe", "tensor_of"]
+
+HEAD = Struct("<BBHHHI")
+"""Datatype, number of axes, three of them (others are 1), and the parameter `raw_size`."""
+_LIMITS = Limits(tensor_bytes=4 << 20, image_pixels=1 << 20)
+_DATATYPES = tuple(Datatype)
+
+
+def head(datatype: Datatype, shape: tuple[int, ...], raw_size: int = 0) -> bytes:
+    """Write the head of an input."""
+    axes = (*shape, 1, 1, 1)[:3]
+    return HEAD.pack(_DATATYPES.index(datatype), len(shape), *axes, raw_size)
+
+
+def tensor_of(encoding: str) -> Callable[[bytes], None]:
+    """Make the target of a codec: a tensor of any declared datatype and shape."""
+
+    def run(data: bytes) -> None:
+        if len(data) < HEAD.size:
+            return
+        kind, count, *axes, raw_size = HEAD.unpack_from(data)
+        shape = (*axes, *[1] * 20)[: count % 20]
+        datatype = _DATATYPES[kind % len(_DATATYPES)]
+        parameters = {RAW_SIZE: raw_size} if raw_size else {}
+        tensor = EncodedTensor("x", datatype, shape, encoding, memoryview(data)[HEAD.size :], parameters)
+        array = decode_tensor(tensor, _LIMITS)
+        assert array.shape == shape
+
+    return run
+
+
+def picture(data: bytes) -> None:
+    """Wrap a JPEG or PNG as a client does, and decode it as a worker does."""
+    tensor = encoded_image("x", data)
+    array = decode_tensor(tensor, _LIMITS)
+    assert array.shape == tensor.shape
+
+
+def probe(data: bytes) -> None:
+    """Look at a picture without decoding it."""
+    check_complete(data, probe_image(data))
