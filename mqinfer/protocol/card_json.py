@@ -7,9 +7,10 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout, ModelCard
-from mqinfer.protocol.errors import BadEnvelope
+from mqinfer.protocol.errors import BadEnvelope, LimitExceeded
 from mqinfer.protocol.fields import Record, array, integer, number, numbers, record, records, text, texts
 from mqinfer.protocol.json_text import parse_object, write_object
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.shapes import datatype_named
 from mqinfer.protocol.types import Buffer, TensorSpec
 
@@ -56,7 +57,7 @@ def card_from_json(payload: Buffer) -> ModelCard:
     Raises:
         BadEnvelope: It is no model card: what is missing or of the wrong type is named.
         BadTensor: It names a datatype that does not exist.
-        LimitExceeded: It is longer than 1 MiB.
+        LimitExceeded: It is longer than 1 MiB, or wants larger pictures than any receiver takes.
     """
     card = parse_object(payload, _WHERE, _MAX_CARD_BYTES)
     parameters = record(card, "parameters", _WHERE)
@@ -109,10 +110,14 @@ def _image_record(image: ImageContract) -> dict[str, Any]:
 
 def _image(image: Record) -> ImageContract:
     where = f"{_WHERE}, image"
+    width = integer(image, "width", where, None, 1) if "width" in image else None
+    height = integer(image, "height", where, None, 1) if "height" in image else None
+    if (width or 1) * (height or 1) > DEFAULT_LIMITS.image_pixels:  # a sender makes pictures of that size
+        raise LimitExceeded(f"{where}: {width}x{height} pixels; at most {DEFAULT_LIMITS.image_pixels} are accepted")
     return ImageContract(
         input=text(image, "input", where),
-        width=integer(image, "width", where, None, 1) if "width" in image else None,
-        height=integer(image, "height", where, None, 1) if "height" in image else None,
+        width=width,
+        height=height,
         colour=_choice(image, "colour", where, ColourOrder.RGB),
         layout=_choice(image, "layout", where, Layout.NHWC),
         scale=number(image, "scale", where, 1.0),

@@ -16,7 +16,7 @@ from mqinfer.protocol.types import TensorSpec
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 floats = st.floats(allow_nan=False, allow_infinity=False)
 channels = st.lists(floats, min_size=1, max_size=3).map(tuple)
-sizes = st.none() | st.integers(1, 9999)
+sizes = st.none() | st.integers(1, 8192)
 levels = st.integers(0, 255)
 specs = st.builds(TensorSpec, texts, st.sampled_from(Datatype), st.lists(st.integers(-1, 9), max_size=4).map(tuple))
 images = st.builds(
@@ -111,3 +111,10 @@ def test_a_huge_card_is_refused_unread() -> None:
     """A retained message of megabytes is no card."""
     with pytest.raises(LimitExceeded):
         card_from_json(b" " * (2 << 20))
+
+
+@pytest.mark.parametrize("size", [{"width": 1 << 30}, {"width": 10_000, "height": 10_000}])
+def test_a_card_that_wants_gigantic_pictures_is_refused(size: dict[str, int]) -> None:
+    """A sender would make them."""
+    with pytest.raises(LimitExceeded, match="pixels"):
+        card_from_json(json.dumps(BASE | {"parameters": {"image": {"input": "x", **size}}}).encode())
