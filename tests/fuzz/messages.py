@@ -165,10 +165,10 @@ def _answer(found: Message) -> None:
     try:
         for tensor in ticket.request.inputs:
             decode_tensor(tensor, SMALL)
-        why: MqinferError = MqinferError("done")
+        reply = _refusal(ticket.request, MqinferError("done"))
     except MqinferError as error:
-        why = error
-    write_reply(ticket.path, _refusal(ticket.request, why), {})
+        reply = _refusal(ticket.request, error)
+    write_reply(ticket.path, reply, {})
 
 
 def _refusal(request: InferRequest, error: MqinferError) -> InferResponse:

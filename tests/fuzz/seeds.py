@@ -15,7 +15,7 @@ from mqinfer.protocol.cancellation import Cancellation
 from mqinfer.protocol.control import ServerState, ServerStatus
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.types import Outcome
-from tests.fuzz.tensors import head
+from tests.fuzz.tensors import ENCODINGS, head
 
 __all__ = [
     "cancellations",
@@ -27,6 +27,7 @@ __all__ = [
     "oips",
     "onnxes",
     "packets",
+    "pixels",
     "pngs",
     "server_states",
     "tensors",
@@ -131,6 +132,15 @@ def tensors(encoding: str) -> Iterator[bytes]:
         tensor = encode_tensor("x", array, encoding)
         yield head(tensor.datatype, array.shape, int(tensor.parameters.get(RAW_SIZE, 0))) + bytes(tensor.data)
     yield head(Datatype.BYTES, (65535, 60))
+
+
+def pixels() -> Iterator[bytes]:
+    """One picture for each encoding of raw samples."""
+    for number in range(len(ENCODINGS)):
+        for array in (_RAMP, np.dstack([_RAMP] * 3), _RAMP.astype("<u2"), np.dstack([_RAMP.astype("<u2")] * 3)):
+            kind = Datatype.UINT8 if array.itemsize == 1 else Datatype.UINT16
+            data = head(kind, array.shape, number)
+            yield data[:1] + bytes((1 + array.ndim,)) + data[2:] + array.tobytes()
 
 
 def jpegs() -> Iterator[bytes]:

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
+from types import SimpleNamespace
+from typing import Any
 
 import cv2  # noqa: F401  here, so that its import does not count as the first picture's memory
 
+from mqinfer.cloud_worker.service import IMAGE_ENCODING, InferenceService
 from mqinfer.codecs import decode_tensor, encoded_image, probe_image
 from mqinfer.codecs.lz4_block import RAW_SIZE
 from mqinfer.codecs.probe import check_complete
+from mqinfer.protocol.card import ColourOrder, ImageContract
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.limits import Limits
-from mqinfer.protocol.types import EncodedTensor
+from mqinfer.protocol.types import EncodedTensor, TensorSpec
 
-__all__ = ["HEAD", "head", "picture", "probe", "tensor_of"]
+__all__ = ["ENCODINGS", "HEAD", "head", "picture", "pixels", "probe", "tensor_of"]
 
 HEAD = Struct("<BBHHHI")
 """Datatype, number of axes, three of them (others are 1), and the parameter `raw_size`."""
 _LIMITS = Limits(tensor_bytes=4 << 20, image_pixels=1 << 20)
 _DATATYPES = tuple(Datatype)
+_SPEC = TensorSpec("x", Datatype.FP32, (-1, 7, 9, 3))
+_CONTRACTS = (ImageContract("x", 9, 7), ImageContract("x", 9, 7, ColourOrder.BGR, mean=(1.0, 2.0, 3.0)))
+ENCODINGS = (
+    *("rgb8", "bgr8", "mono8", "mono16", "rgb16", "bgr16", "rgba8", "bgra8", "bayer_rggb8", "bayer_grbg16", "16UC1"),
+    *("8UC3", "32FC1", "yuv422", "yuv422_yuy2", "nv21", "nv24", "64FC2", "8UC9", "", "no such"),
+)
+"""What a tensor of raw samples may say that it is."""
 
 
 def head(datatype: Datatype, shape: tuple[int, ...], raw_size: int = 0) -> bytes:
@@ -50,6 +61,21 @@ def picture(data: bytes) -> None:
     tensor = encoded_image("x", data)
     array = decode_tensor(tensor, _LIMITS)
     assert array.shape == tensor.shape
+
+
+def pixels(data: bytes) -> None:
+    """Make a model's input of raw samples in an encoding that ROS knows, as a worker does."""
+    if len(data) < HEAD.size:
+        return
+    kind, count, *axes, name = HEAD.unpack_from(data)
+    encoding = ENCODINGS[name % len(ENCODINGS)]
+    parameters = {IMAGE_ENCODING: encoding}
+    datatype = _DATATYPES[kind % len(_DATATYPES)]
+    tensor = EncodedTensor("x", datatype, (1, *axes)[: count % 5], "raw", data[HEAD.size :], parameters)
+    array = decode_tensor(tensor, _LIMITS)
+    worker: Any = SimpleNamespace(_limits=_LIMITS, _max_rows=1)
+    found = InferenceService._preprocess(worker, tensor, array, _CONTRACTS[name % 2], _SPEC)
+    assert found.shape == (1, 7, 9, 3)
 
 
 def probe(data: bytes) -> None:
