@@ -13,11 +13,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import lz4.block
 import msgpack
 
 from mqinfer.protocol.envelope import ALIGNMENT, MAGIC
 
-__all__ = ["Mutate", "Mutator", "in_envelope", "in_json", "in_packets", "in_png", "in_tail_json"]
+__all__ = ["Mutate", "Mutator", "in_envelope", "in_json", "in_lz4", "in_packets", "in_png", "in_tail_json"]
 
 Mutate = Callable[[bytes], bytes]
 Mutator = Callable[[bytes, Random, Mutate], bytes]
@@ -101,6 +102,22 @@ def in_png(data: bytes, random: Random, mutate: Mutate) -> bytes:
         case _:
             chunks[at] = (kind, mutate(content))
     return data[:8] + b"".join(_chunk(*each) for each in chunks)
+
+
+def in_lz4(start: int) -> Mutator:
+    """Change what an LZ4 block at `start` holds, so that another valid block comes of it; or any of the bytes."""
+
+    def change(data: bytes, random: Random, mutate: Mutate) -> bytes:
+        if random.random() < 0.6:
+            return mutate(data)
+        try:
+            content = lz4.block.decompress(data[start:], uncompressed_size=1 << 14)
+        except lz4.block.LZ4BlockError:
+            return mutate(data)
+        block: bytes = lz4.block.compress(mutate(content), store_size=False)
+        return data[:start] + block
+
+    return change
 
 
 def in_packets(data: bytes, random: Random, mutate: Mutate) -> bytes:

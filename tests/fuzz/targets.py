@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from tests.fuzz import messages, model_files, seeds
-from tests.fuzz.mutation import Mutator, in_envelope, in_json, in_packets, in_png, in_tail_json
-from tests.fuzz.tensors import picture, pixels, probe, tensor_of
+from tests.fuzz.mutation import Mutator, in_envelope, in_json, in_lz4, in_packets, in_png, in_tail_json
+from tests.fuzz.tensors import HEAD, picture, pixels, probe, tensor_of
 
 __all__ = ["TARGETS", "Target"]
 
@@ -49,9 +49,11 @@ TARGETS = {
     "message": Target(messages.message, seeds.messages, share=4),
     "packets": Target(messages.packets, seeds.packets, in_packets, share=4),
     "raw": Target(tensor_of("raw"), partial(seeds.tensors, "raw"), memory=64 * _MIB),
-    "lz4": Target(tensor_of("lz4"), partial(seeds.tensors, "lz4"), memory=64 * _MIB),
-    "shuffle-lz4": Target(tensor_of("shuffle-lz4"), partial(seeds.tensors, "shuffle-lz4"), memory=64 * _MIB),
-    "mask": Target(tensor_of("mask"), partial(seeds.tensors, "mask"), memory=64 * _MIB),
+    "lz4": Target(tensor_of("lz4"), partial(seeds.tensors, "lz4"), in_lz4(HEAD.size), memory=64 * _MIB),
+    "shuffle-lz4": Target(
+        tensor_of("shuffle-lz4"), partial(seeds.tensors, "shuffle-lz4"), in_lz4(HEAD.size), memory=64 * _MIB
+    ),
+    "mask": Target(tensor_of("mask"), partial(seeds.tensors, "mask"), in_lz4(HEAD.size + 5), memory=64 * _MIB),
     "probe-jpeg": Target(probe, seeds.jpegs),
     "probe-png": Target(probe, seeds.pngs, in_png),
     "jpeg": Target(picture, seeds.jpegs, share=3, memory=64 * _MIB),
