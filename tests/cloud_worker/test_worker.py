@@ -680,7 +680,7 @@ def test_four_workers_share_the_work_over_mosquitto(
 ) -> None:
     """Competing workers take turns, and each request is answered once."""
     model = unique("echo")
-    repository = write_echo(model)
+    repository = write_echo(model, delay_ms=5)
     workers = [serve(broker_url, repository, model) for _ in range(4)]
     with Client(broker_url, name=unique("client")) as client:
         results = [f.result(60) for f in [client.submit(model, {"x": X}, timeout=60) for _ in range(200)]]

@@ -25,7 +25,7 @@ def test_four_workers_share_a_thousand_requests(tmp_path: Path, broker_url: str,
     """Each of four processes answers between 20 and 30 %; every request is answered once, with its own numbers."""
     (tmp_path / "echo" / "1").mkdir(parents=True)
     (tmp_path / "echo" / "1" / "model.echo").write_text(
-        'delay_ms = 1\n[[input]]\nname = "x"\ndatatype = "INT64"\nshape = [-1, 1]\n'
+        'delay_ms = 10\n[[input]]\nname = "x"\ndatatype = "INT64"\nshape = [-1, 1]\n'
     )
     topics = Topics(unique("test"))
     options = WorkerOptions(unique("worker"), topics)
