@@ -16,7 +16,7 @@ from mqinfer.protocol.types import Timings
 
 __all__ = ["DelayWindow"]
 
-_INCREASE = 0.5
+_INCREASE = 0.2
 """Added a round trip."""
 _BETA = 0.8
 _DEEPEST = 0.5
