@@ -113,6 +113,7 @@ def _fuzz(target: Target, known: list[bytes], folder: Path, flags: list[str]) ->
     os.dup2(output, 1)
     os.dup2(output, 2)
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", r".*invalid (octal )?escape", DeprecationWarning)  # of Python, by protobuf
     options = [
         f"-max_len={target.longest}",
         f"-timeout={_HANG_S}",
