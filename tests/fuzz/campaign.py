@@ -19,6 +19,7 @@ from random import Random
 import atheris
 
 with redirect_stderr(StringIO()), atheris.instrument_imports(include=["mqinfer"], enable_loader_override=False):
+    from tests.fuzz.model_files import scratch
     from tests.fuzz.targets import TARGETS, Target
 
 from tests.fuzz.guard import Guard, bound_address_space
@@ -94,6 +95,7 @@ def _run_apart(name: str, folder: Path, flags: list[str]) -> Figures:
         known = [path.read_bytes() for path in sorted(_CRASHES.glob(f"{name}-*"))]
         _fuzz(TARGETS[name], known, folder, flags)
     _, status = os.waitpid(child, 0)
+    shutil.rmtree(scratch(child), ignore_errors=True)
     seconds, text = time.monotonic() - started, (folder / "log").read_bytes()
     kept = len(list((folder / "findings").glob("*.txt")))
     done = _DONE.search(text)

@@ -8,9 +8,14 @@ from pathlib import Path
 from mqinfer.models.config_files import combine, read_layer
 from mqinfer.models.onnx_file import external_locations
 
-__all__ = ["onnx", "toml", "triton"]
+__all__ = ["onnx", "scratch", "toml", "triton"]
 
 _FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")  # noqa: S108  no secret: the input itself
+
+
+def scratch(pid: int) -> Path:
+    """Name the folder in which a process has its files; whoever started it takes the folder away."""
+    return _FOLDER / f"mqinfer-fuzz-{pid}"
 
 
 def toml(data: bytes) -> None:
@@ -29,7 +34,7 @@ def onnx(data: bytes) -> None:
 
 
 def _written(name: str, data: bytes) -> Path:
-    folder = _FOLDER / f"mqinfer-fuzz-{os.getpid()}"
+    folder = scratch(os.getpid())
     folder.mkdir(exist_ok=True)
     (folder / name).write_bytes(data)
     return folder / name
