@@ -87,7 +87,8 @@ class Answers:
                 finished = time.perf_counter_ns()
                 tensors = () if ticket.path.is_json else self._service.encode(ticket.request, arrays)
         except MqinferError as problem:
-            error, arrays = problem, {}
+            # Its traceback holds this frame, and this frame the request: the cycle would keep a payload for a while.
+            error, arrays = problem.with_traceback(None), {}
         spent = finished - started
         timings = replace(
             timings, postprocess=timings.postprocess + spent, encode=time.perf_counter_ns() - started - spent

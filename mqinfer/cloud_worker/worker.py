@@ -37,6 +37,8 @@ from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 __all__ = ["LinkMaker", "Worker"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
+_SILENCE_S = 0.1
+"""After this long without a request every client has heard that the worker drains."""
 LinkMaker = Callable[[str, Message, ConnectionHandler], Link]
 """Makes a link from a client id, a will and a handler for its connections."""
 _ANNOUNCEMENT_S = 2.0  # how long the broker may take to say that it has the first state; without its word all goes on
@@ -87,6 +89,7 @@ class Worker:
             model, options.limits, self._meter.ran, lambda: self._meter.count("batches_rerun")
         )
         self._boot = int.from_bytes(os.urandom(4))
+        self._came = threading.Event()  # set by each request
         self._status: WorkerStatus | None = None  # nothing is said before requests can come in
         self._announced = threading.Event()
         self._announcement_refused = False
@@ -158,13 +161,19 @@ class Worker:
     def stop(self, timeout: float = 30.0) -> None:
         """Drain and disconnect.
 
+        The lane is left last, and only when nothing came over it for a moment: clients that have not heard of the
+        draining yet still send there.
+
         Args:
             timeout: For what is in hand, in seconds.
         """
         self._status = WorkerStatus.DRAINING
         self.announce()
-        for topic_filter, share in self._subscriptions():
+        *channels, (lane, _) = self._subscriptions()
+        for topic_filter, share in channels:
             self._link.unsubscribe(topic_filter, share=share)
+        self._await_silence(timeout)
+        self._link.unsubscribe(lane)
         if not self._crew.drain(timeout):
             log.warning("worker %s stops with work in hand after %g s", self.name, timeout)
         self._turn_away(*self._crew.stop())
@@ -172,6 +181,14 @@ class Worker:
         self.announce()
         self._link.close()
         self._model.backend.close()
+
+    def _await_silence(self, timeout: float) -> None:
+        """Wait until no request has come for a moment, or the link is down."""
+        end = self._clock() + timeout
+        while self._link.connected and self._clock() < end:
+            self._came.clear()
+            if not self._came.wait(min(_SILENCE_S, timeout)):
+                return
 
     def _turn_away(self, messages: Sequence[tuple[Message, float]], works: Sequence[_Work]) -> None:
         """Answer what nobody began, so that it is sent to another worker."""
@@ -252,6 +269,7 @@ class Worker:
         return self._meter.load(self._crew.depth, self._admission.window(self._meter.service_s))
 
     def _receive(self, message: Message) -> None:
+        self._came.set()
         if not len(message.payload) and message.response_topic is None:
             return  # another worker's, to itself: see `_check_access`
         received = self._clock()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mqinfer.bench.faults import Traffic, Workers
+from mqinfer.bench.faults.failing import run_and_fail
 from mqinfer.bench.faults.workers import write_echo as write_model
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
@@ -21,7 +22,7 @@ from mqinfer.broker.link import Message
 from mqinfer.client.inputs import make_request
 from mqinfer.cloud_worker.options import WorkerOptions
 from mqinfer.cloud_worker.planning import plan
-from mqinfer.cloud_worker.process import ProcessSpec, run_process
+from mqinfer.cloud_worker.process import ProcessSpec
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
 from mqinfer.protocol.topics import Topics
@@ -137,21 +138,6 @@ def test_garbage(workers: Start, traffic: Start, own_broker: Any, topics: Topics
     assert counters.malformed > 0
 
 
-def _run_and_fail(spec: ProcessSpec, pipe: Any) -> None:
-    """Be a worker process whose connection's thread dies a second after its start."""
-    from mqinfer.broker.paho_session import Session
-
-    tick, until = Session.tick, time.monotonic() + 1.0
-
-    def failing(session: Session) -> None:
-        if time.monotonic() > until:
-            raise RuntimeError("a defect, for the test")
-        tick(session)
-
-    Session.tick = failing  # type: ignore[method-assign,assignment]
-    run_process(spec, pipe)
-
-
 def test_a_dead_connection_ends_the_process(tmp_path: Path, broker_url: str, topics: Topics, figure: Start) -> None:
     """A worker whose connection's thread died serves nobody: its process says so by its exit code, and ends."""
     repository = write_model(tmp_path / "repository", 1)
@@ -159,7 +145,7 @@ def test_a_dead_connection_ends_the_process(tmp_path: Path, broker_url: str, top
     (spec,) = plan(Repository(repository), template)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_run_and_fail, args=(spec, theirs))
+    process = context.Process(target=run_and_fail, args=(spec, theirs))
     process.start()
     theirs.close()
     try:
