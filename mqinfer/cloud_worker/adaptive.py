@@ -6,7 +6,7 @@ Three habits, each from what was measured while serving:
   delay of 0 and as GPU servers do under load: a lone caller is never delayed.
 - **Grow while it pays.** Clipper finds the largest batch within the latency objective by additive increase and
   multiplicative decrease. Here the time of each size is smoothed into a curve instead, sizes are tried by doubling
-  while the rows a second still grow by more than 2 %, and the smallest size within 2 % of the best is used: more would
+  while the rows a second still grow by more than 5 %, and the smallest size within 5 % of the best is used: more would
   only make requests wait. On a CPU large networks stay at 1. With a latency target, a batch may take at most half of
   it, since a request waits for about one batch before its own.
 - **Wait for those who are sure to come.** Callers that were just answered often ask again at once. How many are about,
