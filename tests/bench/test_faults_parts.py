@@ -81,7 +81,8 @@ def test_the_proxy_passes_everything_on(echo: int) -> None:
     with FaultProxy(echo) as proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client:
         data = packet(PUBLISH, 300_000)
         assert exchange(client, data) == data
-        assert (proxy.bytes_up, proxy.bytes_down, proxy.connections) == (len(data), len(data), 1)
+    # Bytes are counted once they are passed on: the last ones may not be before the proxy's threads are joined.
+    assert (proxy.bytes_up, proxy.bytes_down, proxy.connections) == (len(data), len(data), 1)
 
 
 def test_delay_and_bandwidth_take_their_time(echo: int) -> None:
