@@ -81,7 +81,10 @@ class Link(Protocol):
 
     @property
     def failure(self) -> LinkError | None:
-        """Why the link has given up for good, before it was closed; None while it heals itself."""
+        """Why the link has given up for good, before it was closed; None while it heals itself.
+
+        The connection's handler is told `False` once more when it is set.
+        """
 
     @property
     def max_packet_size(self) -> int | None:

@@ -49,8 +49,8 @@ _TICK_S = 1.0  # how often the keep-alive is looked at
 _ANSWER_S = 10.0  # how long a SUBACK may take
 _HOLD_S = 0.001  # how long PUBACKs wait for a message that they can travel with
 _LEAVE_S = 1.0  # how long a DISCONNECT may take to leave
-# Mosquitto 2.0 doesn't tell a client that another took over its name, so twins throw each other out for ever; only a
-# connection that stood for this long resets the back-off.
+# Mosquitto 2.0 doesn't tell a client that another took over its client id, so such two throw each other out for ever;
+# only a connection that stood for this long resets the back-off.
 _STEADY_S = 5.0
 _HANDSHAKE_S = 5.0  # how long a broker may take to accept, on a reconnect
 
@@ -95,7 +95,8 @@ class PahoLink:
         address: The broker.
         client_id: Unique among all connections to the broker.
         will: Published by the broker when the link is lost without `close`.
-        on_connection: Told of each connection, once all subscriptions stand again, and of each loss.
+        on_connection: Told of each connection, once all subscriptions stand again, of each loss, and of the end, with
+            `failure` set.
         client: The paho client to use; None for the one that fits.
     """
 
@@ -306,6 +307,8 @@ class PahoLink:
                 self._failure = failure
             if not self._opened.done():
                 self._opened.set_exception(failure)
+            elif self._failure:
+                self._tell(connected=False)
 
     def _keep_connected(self, timeout: float) -> LinkError | None:
         """Connect again and again until closed; returns what makes another attempt useless."""

@@ -31,7 +31,7 @@ from mqinfer.edge_agent.economy import EconomyBounds
 from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
 from mqinfer.edge_agent.sinks.opening import SINK_KINDS
-from mqinfer.edge_agent.state import presence, state_message
+from mqinfer.edge_agent.state import EdgeState
 from mqinfer.edge_agent.stream import Policy
 from mqinfer.edge_agent.summary import summary, summary_table, write_summary
 from mqinfer.protocol.errors import ConfigError, LinkError
@@ -120,16 +120,17 @@ def replay(
     with ExitStack() as stack:
         if local:
             stack.enter_context(local_worker(repository, model, version, broker_address, config.topics))
-        requester = connect(broker_address, config, presence=presence(config, source, model))
-        stack.callback(_leave, requester, settings)
+        state = EdgeState(config, source, model)
+        requester = connect(broker_address, config, presence=state.presence())
+        stack.callback(_leave, requester, state)
         report = run_session(settings, requester, "local" if local else broker, until_signal(), Console(stderr=True))
     _tell(report, summary_file)
 
 
-def _leave(requester: Requester, settings: ReplaySettings) -> None:
-    with suppress(LinkError):
-        stopped = state_message(requester.config, "stopped", settings.source, settings.options.model)
-        requester.link.publish(stopped)
+def _leave(requester: Requester, state: EdgeState) -> None:
+    if not requester.failure:
+        with suppress(LinkError):
+            requester.link.publish(state.message("stopped"))
     requester.close()
 
 

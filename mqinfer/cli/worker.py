@@ -78,6 +78,7 @@ def worker(
         Management(spec, supervisor, instances),
         poll=poll,
         models=model or (),
+        on_failure=supervisor.stop,
     )
     signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
     signal.signal(signal.SIGINT, lambda *_: supervisor.stop())
@@ -86,6 +87,8 @@ def worker(
         served = supervisor.run()
     finally:
         control.stop()
+    if control.failure:
+        raise control.failure
     if not served and not begins_empty:
         raise typer.Exit(1)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ignore_ack
+from mqinfer.broker.name_guard import NameGuard, boot_number, connection_id
 from mqinfer.client.requester import Requester, RequesterConfig
 from mqinfer.protocol.errors import NotConnected
 from mqinfer.protocol.topics import check_name
@@ -27,10 +28,12 @@ class Presence:
     """How a client is seen on the broker.
 
     Attributes:
+        boot: The number of this client's start, which its states carry.
         will: What the broker says when the client is lost.
         state: Gives what the client says of itself; published at each connection.
     """
 
+    boot: int
     will: Message
     state: Callable[[], Message]
 
@@ -52,18 +55,25 @@ def connect(
         BadTopic: The name breaks the naming rules.
     """
     check_name("client", config.name)
-    will = presence.will if presence else None
+    boot, will = (presence.boot, presence.will) if presence else (boot_number(), None)
+
+    def announce() -> None:
+        if presence and not requester.failure:
+            with suppress(NotConnected):  # lost again already; the next connection says it
+                requester.link.publish(presence.state(), ignore_ack)
 
     def make(on_connection: ConnectionHandler) -> Link:
-        def announce(connected: bool) -> None:  # noqa: FBT001  the link's signature
-            if connected and presence:
-                with suppress(NotConnected):  # lost again already; the next connection says it
-                    requester.link.publish(presence.state(), ignore_ack)
+        def tell(connected: bool) -> None:  # noqa: FBT001  the link's signature
+            if connected:
+                announce()
             on_connection(connected)
 
-        return make_link(url, client_id=config.name, will=will, on_connection=announce)
+        return make_link(url, client_id=connection_id(config.name, boot), will=will, on_connection=tell)
 
     requester = Requester(make, config)
+    if presence:
+        guard = NameGuard(config.name, boot, announce, requester.give_up)
+        guard.watch(requester.link, config.topics.client_state(config.name))
     try:
         requester.open(timeout)
     except BaseException:

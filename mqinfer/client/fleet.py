@@ -79,7 +79,10 @@ class Fleet:
             if lane is None or lane.boot != state.boot:
                 return None  # the will of a twin that was thrown out
             return self._lanes.pop(state.worker)
-        reborn = lane if lane is not None and lane.boot != state.boot and state.status is WorkerStatus.READY else None
+        foreign = lane is not None and lane.boot != state.boot
+        if foreign and state.status is WorkerStatus.DRAINING:
+            return None  # the same twin's
+        reborn = lane if foreign else None
         if lane is None or reborn:
             lane = self._lanes[state.worker] = Lane(state.worker, self._patience)
         lane.update(state)

@@ -66,7 +66,7 @@ class Lane:
     Attributes:
         worker: Its name.
         patience: With its silence.
-        boot: The number that it drew at its start.
+        boot: The number of its start.
         models: What it serves.
         open: Whether it takes requests.
         capacity: Requests that it takes from everybody.

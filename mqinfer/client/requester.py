@@ -120,6 +120,7 @@ class Requester:
         self._submitted = 0
         self._malformed = 0
         self._closed = False
+        self._failure: LinkError | None = None
         self._was_lost = False
         self._settled_by = 0.0
         self._sleeps_until = 0.0
@@ -160,6 +161,7 @@ class Requester:
             BadTopic: The model's name breaks the naming rules.
             Cancelled: The client is closed.
             ConfigError: The timeout is no number of seconds.
+            LinkError: There will be no connection any more, see `failure`.
             Expired: There was no room within the timeout.
         """
         if not timeout <= _LONGEST_S:  # also catches NaN
@@ -175,7 +177,7 @@ class Requester:
         return entry.request.id
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Have something called after each connection and each loss of it, on the link's thread."""
+        """Have something called after each connection, each loss of it and a failure, on the link's thread."""
         self._watchers.append(callback)
 
     def cancel(self, request_id: str, why: Cancelled | Superseded | None = None) -> bool:
@@ -206,6 +208,26 @@ class Requester:
         with suppress(LinkError):  # without a connection no worker answers it either
             self.link.publish(Message(topic, Cancellation((request.id,), outcome).to_json()))
 
+    @property
+    def failure(self) -> LinkError | None:
+        """Why nothing will be sent any more, before it was closed; None while all is well."""
+        return self._failure
+
+    def give_up(self, why: LinkError) -> None:
+        """End all requests as `cancelled`, and take no more: there will be no connection again."""
+        with self._lock:
+            self._failure = why
+            left = self._end_all()
+        for entry in left:
+            self._fail(entry, Cancelled(f"the connection has ended for good: {why}"))
+        self._tell_watchers()
+
+    def _end_all(self) -> list[Entry]:
+        """Take everything out of the table, and wake who waits; the lock is held."""
+        self._alarm.notify_all()
+        self._room.notify_all()
+        return self._table.drain()
+
     def counters(self) -> Counters:
         """Say what became of everything, at one instant."""
         with self._lock:
@@ -217,9 +239,7 @@ class Requester:
         """Cancel what is unanswered, then disconnect and join the threads."""
         with self._lock:
             self._closed = True
-            left = self._table.drain()
-            self._alarm.notify_all()
-            self._room.notify_all()
+            left = self._end_all()
         for entry in left:
             self._fail(entry, Cancelled("the client was closed before there was a reply"))
         self.link.close(timeout)
@@ -229,8 +249,12 @@ class Requester:
 
     def _wait_for_room(self, timeout: float) -> None:
         limit = self.config.max_pending
-        if not self._room.wait_for(lambda: len(self._table) < limit or self._closed, max(0.0, timeout)):
+        if not self._room.wait_for(
+            lambda: len(self._table) < limit or self._closed or self._failure, max(0.0, timeout)
+        ):
             raise Expired(f"{limit} requests are unanswered, and none of them ended within {timeout:.3g} s")
+        if self._failure:
+            raise self._failure
         if self._closed:
             raise Cancelled("the client is closed; make a new one")
 
@@ -373,6 +397,9 @@ class Requester:
             self._pump()
 
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
+        if self.link.failure:
+            self.give_up(self.link.failure)
+            return
         if not connected:
             with self._lock:
                 recalled = self._dispatcher.disconnected()
@@ -383,6 +410,9 @@ class Requester:
             if self._was_lost:
                 self._settled_by = self._clock() + self.config.settling
             self._pump()
+        self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
         for watcher in self._watchers:
             watcher()
 

@@ -30,7 +30,7 @@ class Phase(StrEnum):
     DRAINING = "draining"
     """Told to go; killed at its `due`."""
     FAILED = "failed"
-    """Gone, and never served: trying again won't help."""
+    """Gone, and trying again won't help: it never served, or its name is another's."""
     GONE = "gone"
 
 
@@ -66,6 +66,7 @@ class Child:
         card: What it serves; None before it served for the first time.
         reason: Why it failed or died last.
         delay: Seconds before the next start, should it die.
+        is_final: Whether it said that it is not to be started again.
         is_asked: Whether a question for its statistics is unanswered: a process that hangs must not fill its pipe.
     """
 
@@ -79,6 +80,7 @@ class Child:
     delay: float = _FIRST_DELAY_S
     started: float = 0.0
     is_asked: bool = False
+    is_final: bool = False
 
     @property
     def name(self) -> str:
@@ -126,7 +128,7 @@ class Child:
             return said
         if not isinstance(said, Report):
             return None
-        self.reason, self.card = said.error, said.card or self.card
+        self.reason, self.card, self.is_final = said.error, said.card or self.card, said.is_final
         if not said.error and self.phase is Phase.STARTING:
             self.phase = Phase.READY
         return said
@@ -178,7 +180,7 @@ class Child:
         self._close_pipe()
         if self.phase is Phase.DRAINING:
             self.phase, self.due = Phase.GONE, None
-        elif self.reason and self.card is None:  # a model that can't be loaded, or no broker
+        elif self.is_final or (self.reason and self.card is None):  # a model that can't be loaded, or no broker
             self.phase = Phase.FAILED
         else:
             self._wait_for_restart(now, self.reason or f"exit code {code}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from queue import Empty, Full, Queue
 from typing import Any
 
 from mqinfer.broker.link import Message, ignore_ack
+from mqinfer.broker.name_guard import NameGuard, boot_number, connection_id
 from mqinfer.cloud_worker.management import Management
 from mqinfer.cloud_worker.options import WorkerOptions
 from mqinfer.cloud_worker.worker import LinkMaker
@@ -38,7 +38,7 @@ _JSON = "application/json"
 class ControlServer:
     """One server's side of `{root}/control/...`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its parts, and what to do
         self,
         options: WorkerOptions,
         make_link: LinkMaker,
@@ -46,6 +46,7 @@ class ControlServer:
         *,
         poll: float | None = None,
         models: Sequence[str] = (),
+        on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; `start` connects.
 
@@ -55,6 +56,7 @@ class ControlServer:
             management: Answers.
             poll: Seconds between two looks at the repository for changes; None for never.
             models: What to look at; empty for all.
+            on_failure: Called on the link's thread when there is a `failure`.
 
         Raises:
             BadTopic: The name breaks the rules, or is the reserved `all`.
@@ -66,12 +68,19 @@ class ControlServer:
         self._management = management
         self._poll = poll
         self._models = models
-        self._boot = int.from_bytes(os.urandom(4))
+        self._boot = boot_number()
+        self._on_failure = on_failure
+        self._guard = NameGuard(name, self._boot, self._announce, lambda _: on_failure())
         self._status: ServerStatus | None = None
         self._others: dict[str, frozenset[str]] = {}  # the models of other servers' workers
         self._inbox: Queue[Message | None] = Queue(_MOST_WAITING)
         self._thread = threading.Thread(target=self._run, name=f"mqinfer-control-{name}", daemon=True)
-        self._link = make_link(name, self._state(ServerStatus.LOST), self._on_connection)
+        self._link = make_link(connection_id(name, self._boot), self._state(ServerStatus.LOST), self._on_connection)
+
+    @property
+    def failure(self) -> LinkError | None:
+        """Why nobody reaches it: its name is another's, or its connection has given up; None while all is well."""
+        return self._guard.failure or self._link.failure
 
     def start(self, timeout: float = 10.0) -> None:
         """Connect, say `ready`, and take orders.
@@ -103,9 +112,11 @@ class ControlServer:
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
         if connected:
             self._announce()
+        elif self._link.failure:
+            self._on_failure()
 
     def _announce(self) -> None:
-        if self._status is not None:
+        if self._status is not None and not self._guard.failure:
             self._publish(self._state(self._status))
 
     def _state(self, status: ServerStatus) -> Message:
@@ -139,7 +150,8 @@ class ControlServer:
 
     def _receive(self, message: Message) -> None:
         if message.topic == self._topics.control_state(self._name):
-            return  # its own state lies below the same filter
+            self._guard.heard(message)  # it lies below the same filter
+            return
         try:
             self._inbox.put_nowait(message)
         except Full:

@@ -1,7 +1,8 @@
 """A worker process: loads one version of one model, says how that went, serves until it is told to stop.
 
-The status pipe carries one `Report` to the supervisor and then answers to its `Order`s. Its other end's disappearance
-means that the supervisor is gone: then the process stops by itself, so that no orphan goes on answering.
+The status pipe carries a `Report` to the supervisor, then answers to its `Order`s, and a last `Report` where the
+process ends for good. Its other end's disappearance means that the supervisor is gone: then the process stops by
+itself, so that no orphan goes on answering.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import ModelNotFound, MqinferError
+from mqinfer.protocol.errors import ModelNotFound, MqinferError, NameTaken
 
 __all__ = ["Order", "ProcessSpec", "Report", "find_version", "run_process", "serve"]
 
@@ -78,10 +79,17 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a process tells its supervisor once: an error, or the card of what it serves."""
+    """What a process tells its supervisor: the card of what it serves, or why it ends.
+
+    Attributes:
+        error: Why it ends; empty while it serves.
+        card: Of the model.
+        is_final: Whether starting it again would not help.
+    """
 
     error: str = ""
     card: ModelCard | None = None
+    is_final: bool = False
 
 
 def find_version(repository: Repository, model: str, version: int) -> tuple[ModelVersion, list[int]]:
@@ -146,6 +154,8 @@ def run_process(spec: ProcessSpec, pipe: Connection) -> None:
     worker.stop(timeout=_IN_VAIN_S if failure else _DRAIN_S)
     if failure:
         log.critical("worker %s ends: %s", worker.name, failure)
+    if isinstance(failure, NameTaken):
+        _tell(pipe, Report(error=f"{failure.code}: {failure}", is_final=True))
     logging.shutdown()
     # TensorFlow takes seconds to take itself down; everything that matters is done, and the system frees the rest.
     os._exit(1 if failure else 0)  # after a failure its supervisor starts it again

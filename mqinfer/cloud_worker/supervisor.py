@@ -39,7 +39,7 @@ class Event:
     """Something that happened to a worker process.
 
     Attributes:
-        kind: `ready`, `failed` (it never served and won't be tried again), `died` (it is started again), `stopped`.
+        kind: `ready`, `failed` (it won't be tried again), `died` (it is started again), `stopped`.
         worker: Its name.
         model: What it serves.
         detail: More about it.

@@ -8,7 +8,6 @@ unsubscribe, finish what is in hand, state `stopped`, disconnect.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode, ignore_ack
 from mqinfer.broker.may_read import unreadable
+from mqinfer.broker.name_guard import NameGuard, boot_number, connection_id
 from mqinfer.cloud_worker.admission import Admission
 from mqinfer.cloud_worker.answers import Answers
 from mqinfer.cloud_worker.batcher import Batcher, Ready
@@ -88,7 +88,8 @@ class Worker:
         self._service = InferenceService(
             model, options.limits, self._meter.ran, lambda: self._meter.count("batches_rerun")
         )
-        self._boot = int.from_bytes(os.urandom(4))
+        self._boot = boot_number()
+        self._guard = NameGuard(options.name, self._boot, self.announce)
         self._came = threading.Event()  # set by each request
         self._status: WorkerStatus | None = None  # nothing is said before requests can come in
         self._announced = threading.Event()
@@ -105,7 +106,8 @@ class Worker:
         )
         self._admission = Admission(options, self._service.max_rows * model.backend.concurrency)
         self._answers = Answers(self._service, options, self._meter, self._load, self._publish)
-        self._link = make_link(options.name, self._state_message(WorkerStatus.LOST), self._on_connection)
+        client_id = connection_id(options.name, self._boot)
+        self._link = make_link(client_id, self._state_message(WorkerStatus.LOST), self._on_connection)
 
     @property
     def name(self) -> str:
@@ -114,8 +116,8 @@ class Worker:
 
     @property
     def failure(self) -> LinkError | None:
-        """Why its connection has given up for good: nobody is served any more; None while all is well."""
-        return self._link.failure
+        """Why nobody is served any more: its name is another's, or its connection has given up; else None."""
+        return self._guard.failure or self._link.failure
 
     @property
     def card(self) -> ModelCard:
@@ -148,6 +150,7 @@ class Worker:
             self._link.subscribe(self._options.topics.cancel_filter(self.card.name), self._take_back)
             for topic_filter, share in self._subscriptions():
                 self._link.subscribe(topic_filter, self._receive, share=share)
+            self._guard.watch(self._link, self._options.topics.worker_state(self.name))
             self._status = WorkerStatus.READY
             self.announce()
             self._await_announcement()
@@ -242,7 +245,7 @@ class Worker:
     def announce(self) -> None:
         """Publish card and state, retained, so that whoever comes later knows."""
         topics, card, status = self._options.topics, self._model.card, self._status
-        if status is None:
+        if status is None or self._guard.failure:  # then the name's state is another's
             return
         try:
             if self._is_default and status is WorkerStatus.READY:

@@ -24,7 +24,7 @@ from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.summary import RunInfo
 from mqinfer.protocol.card import ImageContract, ModelCard
-from mqinfer.protocol.errors import ConfigError, SourceError
+from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
 
 __all__ = ["ReplaySettings", "SessionReport", "run_session"]
 
@@ -77,12 +77,12 @@ class SessionReport:
     Attributes:
         snapshot: The counters; they balance.
         run: What it was about, and the files written.
-        broke_off: Why the source ended early, or None.
+        broke_off: Why it ended early: the source did, or the connection for good; None where it did not.
     """
 
     snapshot: Snapshot
     run: RunInfo
-    broke_off: SourceError | None = None
+    broke_off: MqinferError | None = None
 
 
 def run_session(
@@ -94,7 +94,7 @@ def run_session(
         settings: What was asked for.
         requester: Connected.
         broker: How the summary names the broker.
-        stop: Ends the replay early; what is in flight is still waited for.
+        stop: Ends the replay early, and is set where the connection fails for good; what is in flight is waited for.
         console: For the progress display.
 
     Raises:
@@ -112,7 +112,8 @@ def run_session(
         preparer = Preparer(_contract(card), encoding, settings.demosaic, settings.bit_depth)
         statistics = ReplayStatistics()
         sinks = _open_sinks(settings, card)
-        broke_off = None
+        broke_off: MqinferError | None = None
+        requester.watch(lambda: stop.set() if requester.failure else None)
         try:
             with progress(statistics, _goal(settings, source), console):
                 run = Replay(requester, preparer, options, statistics, sinks if settings.output else None, spool=spool)
@@ -123,8 +124,8 @@ def run_session(
             files = sinks.close()
     snapshot = statistics.snapshot()
     snapshot.check()
-    version = options.version or card.version
-    return SessionReport(snapshot, RunInfo(card.name, version, card.model_hash, broker, encoding, files), broke_off)
+    info = RunInfo(card.name, options.version or card.version, card.model_hash, broker, encoding, files)
+    return SessionReport(snapshot, info, requester.failure or broke_off)
 
 
 def _open(settings: ReplaySettings) -> FrameSource:

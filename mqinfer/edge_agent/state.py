@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 
 from mqinfer.broker.link import Message
+from mqinfer.broker.name_guard import boot_number
 from mqinfer.client.connection import Presence
 from mqinfer.client.requester import RequesterConfig
 
-__all__ = ["presence", "state_message"]
+__all__ = ["EdgeState"]
 
 
-def state_message(config: RequesterConfig, status: str, source: str, model: str) -> Message:
-    """Make the message that says how an edge is.
+@dataclass(frozen=True, slots=True)
+class EdgeState:
+    """One run of an edge.
 
-    Args:
-        config: Of the edge's client.
-        status: `ready`, `stopped`, or `lost` (the will).
+    Attributes:
+        config: Of its client.
         source: What it reads.
         model: What it asks.
+        boot: The number of its start.
     """
-    state = {"client": config.name, "status": status, "source": source, "model": model, "window": config.window}
-    return Message(config.topics.client_state(config.name), json.dumps(state).encode(), retain=True)
 
+    config: RequesterConfig
+    source: str
+    model: str
+    boot: int = field(default_factory=boot_number)
 
-def presence(config: RequesterConfig, source: str, model: str) -> Presence:
-    """Say `ready` at each connection, and let the broker say `lost`."""
-    return Presence(
-        will=state_message(config, "lost", source, model), state=lambda: state_message(config, "ready", source, model)
-    )
+    def message(self, status: str) -> Message:
+        """Make the message that says how it is: `ready`, `stopped`, or `lost` (the will)."""
+        config = self.config
+        state = {
+            "client": config.name,
+            "status": status,
+            "boot": self.boot,
+            "source": self.source,
+            "model": self.model,
+            "window": config.window,
+        }
+        return Message(config.topics.client_state(config.name), json.dumps(state).encode(), retain=True)
+
+    def presence(self) -> Presence:
+        """Say `ready` at each connection, and let the broker say `lost`."""
+        return Presence(self.boot, will=self.message("lost"), state=lambda: self.message("ready"))

@@ -138,7 +138,7 @@ class ServerState:
     Attributes:
         server: Its name.
         status: Whether it takes orders.
-        boot: A number drawn at its start, which the will repeats.
+        boot: The number of its start, larger for a later one; the will repeats it.
     """
 
     server: str

@@ -23,6 +23,7 @@
     │   ├── BrokerUnreachable      broker_unreachable
     │   ├── NotConnected           not_connected
     │   ├── NotAuthorized          not_authorized
+    │   ├── NameTaken              name_taken          another process of the same name has started
     │   └── MessageTooLarge        message_too_large   above the broker's Maximum Packet Size
     ├── SourceError                source_error        a bag, video, folder or camera
     │   └── BadImage               bad_image           one frame can't be turned into pixels
@@ -56,6 +57,7 @@ __all__ = [
     "ModelNotFound",
     "ModelNotLoadable",
     "MqinferError",
+    "NameTaken",
     "NoWorker",
     "NotAuthorized",
     "NotConnected",
@@ -192,6 +194,12 @@ class NotAuthorized(LinkError):
     """The broker refused the name, password, certificate or topic."""
 
     code = "not_authorized"
+
+
+class NameTaken(LinkError):
+    """Another process has started under the same name; this one gives way."""
+
+    code = "name_taken"
 
 
 class MessageTooLarge(LinkError):

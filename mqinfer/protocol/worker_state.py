@@ -47,8 +47,8 @@ class WorkerState:
     Attributes:
         worker: Its name.
         status: Whether it takes requests.
-        boot: A number drawn at its start; the will repeats it, so that the will of a twin that was thrown out does not
-            count against the one that lives.
+        boot: The number of its start, larger for a later one; the will repeats it, so that the will of a forerunner or
+            a twin does not count against the one that lives.
         models: The versions that it serves.
         capacity: Requests that it takes at once; above it answers `rejected`.
         depth: Requests in hand.

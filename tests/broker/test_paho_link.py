@@ -262,7 +262,7 @@ def test_a_link_that_gave_up_opens_again(
     with monkeypatch.context() as patch:
         patch.setattr(Session, "write", _fail)
         link.publish(Message(unique("t"), b"x"))
-        told.wait_for(True, False)
+        told.wait_for(True, False, False)
         assert link._thread is not None
         link._thread.join(PATIENCE)
     link.open()
@@ -388,7 +388,8 @@ def test_a_name_that_is_taken_over(
         link = closing(PahoLink(address, client_id=unique("twin"), on_connection=told))
         link.open()
         link.publish(Message(unique("t"), b"x"))
-        told.wait_for(True, False)
+        told.wait_for(True, False, False)  # the loss, and that there will be no other connection
+        assert isinstance(link.failure, NotAuthorized)
         link.close()
     assert not link.connected
     assert len(connects) == 1
@@ -421,7 +422,7 @@ def test_the_thread_dies(
     link.open()
     monkeypatch.setattr(Session, "write", _fail)
     link.publish(Message(unique("t"), b"x"))
-    told.wait_for(True, False)
+    told.wait_for(True, False, False)
     link.close()
     assert not link.connected
     assert any(record.levelno == logging.CRITICAL for record in caplog.records)

@@ -65,7 +65,7 @@ WRITES = {
     "op": {"order to w", "order to v", "order to all"},
 }
 READS = {
-    "car-1": {"result", "reply to an order", "card", *ALL_STATES},
+    "car-1": {"result", "reply to an order", "card", "client state", *ALL_STATES},
     "w": {
         *REQUESTS,
         "lane request",

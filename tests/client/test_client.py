@@ -31,6 +31,7 @@ from mqinfer.errors import (
     ModelFailed,
     ModelNotFound,
     MqinferError,
+    NotAuthorized,
     NoWorker,
     Rejected,
 )
@@ -531,6 +532,20 @@ def test_deadlines_and_retries_go_by_the_clock_that_was_given(url: str, unique: 
     assert results.result(10).outcome is Outcome.EXPIRED
     requester.close()
     assert requester.counters().outcomes[Outcome.EXPIRED] == 2
+
+
+def test_a_connection_that_has_failed_for_good(client: Client, hand: Any) -> None:
+    """What is under way ends as cancelled, with the reason; what is asked afterwards raises it; its reply is late."""
+    future = client.submit("manual", {"x": X}, timeout=60)
+    request = hand.next()
+    client._requester.give_up(NotAuthorized("refused from now on"))
+    with pytest.raises(Cancelled, match="ended for good: refused from now on"):
+        future.result(10)
+    with pytest.raises(NotAuthorized, match="refused from now on"):
+        client.submit("manual", {"x": X}, timeout=60)
+    hand.answer(request, {"y": X})
+    client.close()
+    assert client.counters().late == 1
 
 
 def test_a_request_can_be_taken_back(client: Client, hand: Any) -> None:

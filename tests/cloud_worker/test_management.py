@@ -26,7 +26,7 @@ from mqinfer.cloud_worker.process import ProcessSpec
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Problem, Repository, Scan
 from mqinfer.protocol.control import Call, ModelState, Operation, ServerState
-from mqinfer.protocol.errors import BadTopic, Cancelled, InvalidRequest, ModelNotFound, ModelNotLoadable
+from mqinfer.protocol.errors import BadTopic, Cancelled, InvalidRequest, ModelNotFound, ModelNotLoadable, NameTaken
 from mqinfer.protocol.statistics import ModelStatistics
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
@@ -304,3 +304,34 @@ def test_a_server_says_how_it_is(write_echo: WriteEcho, unique: Callable[[str], 
     assert first.boot == last.boot
     with pytest.raises(BadTopic, match="stands for every server"):
         serve(WorkerOptions("all"))
+
+
+def test_a_second_server_of_the_name(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:
+    """The one that started first is told to end, and says why; the second one's state stands."""
+    url = f"memory://{unique('broker')}"
+    repository = write_echo("a")
+    gave_way = threading.Event()
+
+    def serve(on_failure: Callable[[], None]) -> ControlServer:
+        return ControlServer(
+            WorkerOptions("w"),
+            lambda name, will, handler: make_link(url, client_id=name, will=will, on_connection=handler),
+            Management(template(repository), Fleet()),
+            on_failure=on_failure,
+        )
+
+    elder = serve(gave_way.set)
+    elder.start()
+    younger = serve(lambda: pytest.fail("the younger one gave way"))
+    younger.start()
+    try:
+        assert gave_way.wait(10)
+        assert isinstance(elder.failure, NameTaken)
+        elder.stop()
+        states: queue.SimpleQueue[ServerState] = queue.SimpleQueue()
+        with closing(make_link(url, client_id="watcher")) as link:
+            link.open()
+            link.subscribe(Topics().control_states(), lambda m: states.put(ServerState.from_json(m.payload)))
+            assert states.get(timeout=10).status == "ready"
+    finally:
+        younger.stop()

@@ -114,7 +114,7 @@ def test_state_and_card_are_retained_in_their_order(
 
         def watched(message: Message, *rest: Any) -> None:
             if b'"ready"' in bytes(message.payload):
-                subscriptions_at_ready.append(len(link._subscriptions) == 4)
+                subscriptions_at_ready.append(len(link._subscriptions) == 5)
             publish(message, *rest)
 
         link.publish = watched  # type: ignore[method-assign,assignment]

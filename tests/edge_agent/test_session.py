@@ -23,8 +23,8 @@ from mqinfer.client.requester import Requester, RequesterConfig
 from mqinfer.cloud_worker.worker import Worker
 from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
-from mqinfer.edge_agent.state import presence
-from mqinfer.protocol.errors import ConfigError, ModelNotFound, SourceError
+from mqinfer.edge_agent.state import EdgeState
+from mqinfer.protocol.errors import ConfigError, ModelNotFound, NameTaken, SourceError
 
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]
@@ -103,6 +103,21 @@ def test_a_part_of_a_drive(drive: Path, requester: Requester) -> None:
     """Start and duration choose the frames by their log times."""
     snapshot = run(settings_for(drive, start=0.25, duration=0.5), requester).snapshot
     assert 4 <= snapshot.outcomes[Outcome.OK] == snapshot.frames_read <= 6
+
+
+def test_a_connection_that_fails_for_good_ends_the_replay(drive: Path, requester: Requester) -> None:
+    """The books balance, and the report says why."""
+    ended: list[SessionReport] = []
+    settings = settings_for(drive, loop=True)
+    thread = threading.Thread(target=lambda: ended.append(run(settings, requester)))
+    thread.start()
+    while not requester.counters().outcomes[Outcome.OK]:
+        threading.Event().wait(0.001)
+    requester.give_up(NameTaken("another one has it"))
+    thread.join(30)
+    (report,) = ended
+    assert isinstance(report.broke_off, NameTaken)
+    assert report.snapshot.done == report.snapshot.frames_read
 
 
 def test_stopping_a_loop(drive: Path, requester: Requester) -> None:
@@ -187,7 +202,8 @@ def test_an_edge_says_of_itself_that_it_is_there(url: str, unique: Callable[[str
 
     config = RequesterConfig(unique("edge"), window=3)
     watcher.subscribe(config.topics.client_state(config.name), note)
-    edge = connect(url, config, presence=presence(config, "drive.bag", "echo"))
+    state = EdgeState(config, "drive.bag", "echo", boot=17)
+    edge = connect(url, config, presence=state.presence())
     link = edge.link
     assert isinstance(link, MemoryLink)
     link.drop()
@@ -199,6 +215,7 @@ def test_an_edge_says_of_itself_that_it_is_there(url: str, unique: Callable[[str
     assert seen[0] == {
         "client": config.name,
         "status": "ready",
+        "boot": 17,
         "source": "drive.bag",
         "model": "echo",
         "window": 3,

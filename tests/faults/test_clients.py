@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,13 @@ from mqinfer.broker import make_link
 from mqinfer.broker.configuration import render
 from mqinfer.broker.link import Message
 from mqinfer.broker.server import MosquittoServer
+from mqinfer.client.connection import connect
 from mqinfer.client.inputs import make_request
+from mqinfer.client.requester import RequesterConfig
+from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.state import EdgeState
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
-from mqinfer.protocol.errors import MessageTooLarge
+from mqinfer.protocol.errors import MessageTooLarge, NameTaken
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 
@@ -188,35 +193,66 @@ def test_slow_consumer(
 
 
 def test_twin_clients(workers: Start, traffic: Start, own_broker: MosquittoServer, figure: Start) -> None:
-    """Two clients under one name throw each other out: each request has its outcome all the same."""
+    """Two clients of one name live side by side: each takes its own replies and no other."""
     workers(20, url=own_broker.url)
     twins: list[Traffic] = [traffic(own_broker.url, name="twin"), traffic(own_broker.url, name="twin")]
+    for _ in range(6):
+        for client in twins:
+            client.pace(10, 5)
     for client in twins:
-        client.burst(5, timeout=6)
-    time.sleep(6)
-    for client in twins:
-        client.wait()
-        client.check()
-    connects = own_broker.log().count("as twin ")
-    row = "twin client ids for 6 s"
+        served_all(client)
+    connects = own_broker.log().count("as twin~")
+    row = "twin client names for 6 s"
     figure(row, "connects", connects, "<= 3", passed=connects <= 3)
-    figure(row, "outcomes", [client.outcomes() for client in twins])
-    assert connects <= 60
+    figure(row, "outcomes", [client.outcomes() for client in twins], "ok", passed=True)
+    assert connects <= 3
+
+
+def test_twin_edges(workers: Start, own_broker: MosquittoServer, topics: Topics, figure: Start) -> None:
+    """Of two edges of one name the one that started first gives way: its requests end, and it says why."""
+    workers(200, url=own_broker.url)
+    config = RequesterConfig("twin", topics)
+    states = [EdgeState(config, "drive.bag", "echo", boot) for boot in (1, 2)]
+    with ExitStack() as stack:
+        elder = connect(own_broker.url, config, presence=states[0].presence())
+        stack.callback(elder.close)
+        ended: SimpleQueue[InferResult] = SimpleQueue()
+        request = make_request("echo", {"x": np.zeros((1, 2), np.int64)}, {})
+        for _ in range(3):
+            elder.submit(request, 30, ended.put)
+        younger = connect(own_broker.url, config, presence=states[1].presence())
+        stack.callback(younger.close)
+        outcomes = [ended.get(timeout=10).outcome for _ in range(3)]
+        assert isinstance(elder.failure, NameTaken)
+        with pytest.raises(NameTaken, match="another process that is called 'twin' has started"):
+            elder.submit(request, 30, ended.put)
+        younger.submit(request, 30, ended.put)
+        assert ended.get(timeout=10).outcome is Outcome.OK
+        assert younger.failure is None
+    assert Outcome.CANCELLED in outcomes
+    assert set(outcomes) <= {Outcome.OK, Outcome.CANCELLED}
+    connects = own_broker.log().count("as twin~")
+    row = "twin edge names"
+    figure(row, "connects", connects, "<= 3", passed=connects <= 3)
+    figure(row, "the elder's requests", [str(outcome) for outcome in outcomes])
+    assert connects <= 3
 
 
 def test_twin_workers(workers: Start, traffic: Start, own_broker: MosquittoServer, figure: Start) -> None:
-    """Two workers under one name: whoever asks is served."""
-    workers(20, url=own_broker.url, name="twin")
-    workers(20, url=own_broker.url, name="other")
+    """Of two workers of one name the one that started first ends, and is not started again; whoever asks is served."""
+    elder: Workers = workers(20, url=own_broker.url, name="twin")
     client: Traffic = traffic(own_broker.url)
-    workers(20, url=own_broker.url, name="twin")
+    client.burst(50)
+    younger: Workers = workers(20, url=own_broker.url, name="twin")
     client.pace(20, 120)
-    client.wait()
-    counters = client.check()
+    served_all(client)
     connects = own_broker.log().count("as twin-0")
-    row = "twin worker ids for 6 s, beside another worker"
+    row = "twin worker names for 6 s"
     figure(row, "connects", connects, "<= 3", passed=connects <= 3)
-    figure(row, "outcomes", client.outcomes(), "ok", passed=counters.outcomes[Outcome.OK] == client.asked)
+    figure(row, "outcomes", client.outcomes(), "ok", passed=True)
+    figure(row, "publishes a request", f"{client.publishes():.3f}")
+    assert connects <= 3
+    assert (elder.failed, younger.failed) == (1, 0)
 
 
 def test_clock_jumps(

@@ -86,11 +86,14 @@ class Workers:
         """How often a process came up."""
         self.deaths = 0
         """How often one died."""
+        self.failed = 0
+        """How many of those were not started again."""
 
     def _note(self, event: Event) -> None:
         with self._changed:
             self.ready += event.kind == "ready"
             self.deaths += event.kind in {"died", "failed"}
+            self.failed += event.kind == "failed"
             self._changed.notify_all()
 
     def __enter__(self) -> Self:

@@ -77,7 +77,7 @@ def _vehicle(name: str, root: str) -> Iterator[str]:
     yield f"write {root}/models/+/versions/+/infer/{name}"
     yield f"read {root}/results/+/{name}/+"
     yield f"write {root}/models/+/cancel/{name}"
-    yield f"write {root}/clients/{name}/state"
+    yield f"readwrite {root}/clients/{name}/state"
     yield f"read {root}/workers/+/state"
     yield f"read {root}/models/+/card"
 
