@@ -4,10 +4,11 @@ The control is that of Swift (Kumar et al., "Swift: Delay is Simple and Effectiv
 Datacenter", SIGCOMM 2020, section 3.1): additive increase while the delay is below a target, a multiplicative decrease
 in proportion to the excess above it, at most once a round trip. Here the delay is what a request waited and not what it
 was worked on: in the client, on the way beyond the shortest one, in the worker's queue. The target is a share of the
-time that the model takes, since a request that waits for less than that keeps the worker busy and no more.
+time that the model takes, since a request that waits for less than that keeps the worker busy and no more; over a thin
+link, which is then what is to be kept busy, of the time between two answers.
 
 It starts carefully, with one request, and doubles each round trip until the delay first exceeds the target (slow
-start); after a time-out it starts so again, which recovers quickly.
+start), or, where freshness counts, until one worker is busy; after a time-out it starts so again, which recovers quickly.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _INCREASE = 0.2
 _BETA = 0.8
 _DEEPEST = 0.5
 """Largest part that one decrease takes away."""
+_WEIGHT = 0.2
+"""Of the newest reading in the smoothed time between two answers."""
 _LEAST_TARGET_S = 0.002
 """Below this a delay is the machine's noise."""
 _DRIFT = 0.02
@@ -43,6 +46,8 @@ class DelayWindow:
         self._slow_start = True
         self._shortest: float | None = None
         self._decreased = -1e9
+        self._answered = -1e9
+        self._interval = 0.0
 
     @property
     def limit(self) -> int:
@@ -61,12 +66,19 @@ class DelayWindow:
             self._shortest = transmission
         delay = (timings.client_queue + timings.server_queue) / 1e9 + transmission - self._shortest
         self._shortest += _DRIFT * (transmission - self._shortest)
-        work = (timings.server - timings.server_queue) / 1e9
-        target = max(_LEAST_TARGET_S, self._share * work)
+        total, work = timings.total / 1e9, (timings.server - timings.server_queue) / 1e9
+        # Where requests go out now and then the time between answers says nothing of the way: its own time bounds it.
+        interval = min(now - self._answered, total)
+        self._interval += (interval - self._interval) * (_WEIGHT if self._interval else 1.0)
+        self._answered = now
+        target = max(_LEAST_TARGET_S, self._share * max(work, self._interval))
         if delay <= target:
-            self._window += 1.0 if self._slow_start else _INCREASE / self._window
+            # Little's law: of one worker no more than time / work requests can be under way without one that waits.
+            fills = self._window * work < total - delay
+            doubles = self._slow_start and (fills or self._share >= 1)
+            self._window += 1.0 if doubles else _INCREASE / self._window
             self._window = min(self._window, float(self._most))
-        elif now - self._decreased >= timings.total / 1e9:
+        elif now - self._decreased >= total:
             self._slow_start = False
             self._decreased = now
             self._window = max(1.0, self._window * max(1 - _BETA * (delay - target) / delay, _DEEPEST))
