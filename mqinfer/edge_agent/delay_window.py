@@ -8,7 +8,8 @@ time that the model takes, since a request that waits for less than that keeps t
 link, which is then what is to be kept busy, of the time between two answers.
 
 It starts carefully, with one request, and doubles each round trip until the delay first exceeds the target (slow
-start), or, where freshness counts, until one worker is busy; after a time-out it starts so again, which recovers quickly.
+start), or, where freshness counts, until one worker is busy; after a time-out it starts so again, which recovers
+quickly.
 """
 
 from __future__ import annotations
