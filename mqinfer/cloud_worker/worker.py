@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode, ignore_ack
-from mqinfer.broker.may_read import unreadable
-from mqinfer.broker.name_guard import NameGuard, boot_number, connection_id
+from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.cloud_worker.admission import Admission
+from mqinfer.cloud_worker.announcer import Announcer
 from mqinfer.cloud_worker.answers import Answers
 from mqinfer.cloud_worker.batcher import Batcher, Ready
 from mqinfer.cloud_worker.crew import Crew, Ran
@@ -28,11 +27,10 @@ from mqinfer.cloud_worker.ticket import Ticket, read_ticket
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.cancellation import Cancellation
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.card_json import card_to_json
-from mqinfer.protocol.errors import BadTopic, Expired, LinkError, MqinferError, NotAuthorized, NotConnected, Rejected
+from mqinfer.protocol.errors import BadTopic, Expired, LinkError, MqinferError, Rejected
 from mqinfer.protocol.statistics import ModelStatistics
 from mqinfer.protocol.types import Timings, WorkerLoad
-from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
+from mqinfer.protocol.worker_state import WorkerStatus
 
 __all__ = ["LinkMaker", "Worker"]
 
@@ -41,7 +39,6 @@ _SILENCE_S = 0.1
 """After this long without a request every client has heard that the worker drains."""
 LinkMaker = Callable[[str, Message, ConnectionHandler], Link]
 """Makes a link from a client id, a will and a handler for its connections."""
-_ANNOUNCEMENT_S = 2.0  # how long the broker may take to say that it has the first state; without its word all goes on
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,12 +85,7 @@ class Worker:
         self._service = InferenceService(
             model, options.limits, self._meter.ran, lambda: self._meter.count("batches_rerun")
         )
-        self._boot = boot_number()
-        self._guard = NameGuard(options.name, self._boot, self.announce)
         self._came = threading.Event()  # set by each request
-        self._status: WorkerStatus | None = None  # nothing is said before requests can come in
-        self._announced = threading.Event()
-        self._announcement_refused = False
         self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows)
         self._crew: Crew[tuple[Message, float], _Work] = Crew(
             Batcher(self._schedule.policy),
@@ -106,8 +98,10 @@ class Worker:
         )
         self._admission = Admission(options, self._service.max_rows * model.backend.concurrency)
         self._answers = Answers(self._service, options, self._meter, self._load, self._publish)
-        client_id = connection_id(options.name, self._boot)
-        self._link = make_link(client_id, self._state_message(WorkerStatus.LOST), self._on_connection)
+        self._announcer = Announcer(
+            self.card, options, self._load, self._meter.counters, self._on_ack, is_default=is_default
+        )
+        self._link = make_link(self._announcer.client_id, self._announcer.will, self._on_connection)
 
     @property
     def name(self) -> str:
@@ -117,7 +111,7 @@ class Worker:
     @property
     def failure(self) -> LinkError | None:
         """Why nobody is served any more: its name is another's, or its connection has given up; else None."""
-        return self._guard.failure or self._link.failure
+        return self._announcer.failure or self._link.failure
 
     @property
     def card(self) -> ModelCard:
@@ -146,16 +140,15 @@ class Worker:
         self._crew.start()
         try:
             self._link.open(timeout)
-            self._check_access()
+            self._announcer.watch(self._link)
+            self._announcer.check_access()
             self._link.subscribe(self._options.topics.cancel_filter(self.card.name), self._take_back)
             for topic_filter, share in self._subscriptions():
                 self._link.subscribe(topic_filter, self._receive, share=share)
-            self._guard.watch(self._link, self._options.topics.worker_state(self.name))
-            self._status = WorkerStatus.READY
-            self.announce()
-            self._await_announcement()
+            self._announcer.say(WorkerStatus.READY)
+            self._announcer.await_word()
         except BaseException:
-            self._status = None
+            self._announcer.be_silent()
             self._crew.stop()
             self._link.close()
             raise
@@ -170,8 +163,7 @@ class Worker:
         Args:
             timeout: For what is in hand, in seconds.
         """
-        self._status = WorkerStatus.DRAINING
-        self.announce()
+        self._announcer.say(WorkerStatus.DRAINING)
         *channels, (lane, _) = self._subscriptions()
         for topic_filter, share in channels:
             self._link.unsubscribe(topic_filter, share=share)
@@ -180,8 +172,7 @@ class Worker:
         if not self._crew.drain(timeout):
             log.warning("worker %s stops with work in hand after %g s", self.name, timeout)
         self._turn_away(*self._crew.stop())
-        self._status = WorkerStatus.STOPPED
-        self.announce()
+        self._announcer.say(WorkerStatus.STOPPED)
         self._link.close()
         self._model.backend.close()
 
@@ -208,65 +199,13 @@ class Worker:
             shared.append(topics.infer_filter(card.name))
         return [*((topic, self._options.group) for topic in shared), (topics.lane_filter(self.name), None)]
 
-    def _check_access(self) -> None:
-        """Make sure that requests will come, before any is meant for this worker."""
-        topics, model = self._options.topics, self._model.card.name
-        asked = [topics.infer(model, self.name, self._model.card.version), topics.lane(self.name, model, self.name)]
-        if self._is_default:
-            asked.append(topics.infer(model, self.name))
-        try:
-            closed = unreadable(self._link, asked)
-        except NotConnected:
-            log.info("the connection was lost before worker %s knew whether it may read requests", self.name)
-            return
-        if closed:
-            raise NotAuthorized(
-                f"the broker's access rules don't let worker {self.name} read requests: nothing came from "
-                f"{', '.join(closed)}; give its user the rules of a worker (mqinfer broker add, docs/security.md)"
-            )
-
-    def _await_announcement(self) -> None:
-        """Make sure that the broker takes the worker's state: nobody sends to a worker that says nothing of itself."""
-        if self._announced.wait(_ANNOUNCEMENT_S) and self._announcement_refused:
-            raise NotAuthorized(
-                f"the broker's access rules don't let worker {self.name} publish its state; is its name that of its "
-                "certificate or login (--name), and how many processes do the rules allow for (docs/security.md)?"
-            )
-
-    def _on_announced(self, code: int) -> None:
-        self._announcement_refused = code == ReasonCode.NOT_AUTHORIZED
-        self._announced.set()
-        self._on_ack(code)
-
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
         if connected:
-            self.announce()
+            self._announcer.repeat()
 
     def announce(self) -> None:
-        """Publish card and state, retained, so that whoever comes later knows."""
-        topics, card, status = self._options.topics, self._model.card, self._status
-        if status is None or self._guard.failure:  # then the name's state is another's
-            return
-        try:
-            if self._is_default and status is WorkerStatus.READY:
-                self._link.publish(Message(topics.card(card.name), card_to_json(card), retain=True), ignore_ack)
-            self._link.publish(self._state_message(status), self._on_announced)
-        except NotConnected:
-            log.info("not connected; the state is published with the next connection")
-
-    def _state_message(self, status: WorkerStatus) -> Message:
-        load = self._load()
-        state = WorkerState(
-            worker=self.name,
-            status=status,
-            boot=self._boot,
-            models=(ServedModel(self._model.card.name, self._model.card.version, self._is_default),),
-            capacity=self._options.capacity,
-            depth=load.depth,
-            service_time_us=load.service_time_us,
-            counters=self._meter.counters(),
-        )
-        return Message(self._options.topics.worker_state(self.name), state.to_json(), retain=True)
+        """Publish card and state again."""
+        self._announcer.repeat()
 
     def _load(self) -> WorkerLoad:
         return self._meter.load(self._crew.depth, self._admission.window(self._meter.service_s))
@@ -274,7 +213,7 @@ class Worker:
     def _receive(self, message: Message) -> None:
         self._came.set()
         if not len(message.payload) and message.response_topic is None:
-            return  # another worker's, to itself: see `_check_access`
+            return  # another worker's, to itself: see `Announcer.check_access`
         received = self._clock()
         client = self._sender(message)
         if self._crew.depth >= self._options.capacity:
