@@ -145,7 +145,7 @@ def test_a_lost_worker_is_said_to_be_lost_and_comes_back(
     link.drop()
     link.restore()
     assert ask(bare, binary(bare)).outcome is Outcome.OK
-    settle(bare.link)
+    until(lambda: sum(topic.endswith("/state") for topic, _ in list(seen)) >= 3)  # the watcher has a thread of its own
     states = [WorkerState.from_json(message.payload) for topic, message in list(seen) if topic.endswith("/state")]
     assert [state.status for state in states][:3] == [WorkerStatus.READY, WorkerStatus.LOST, WorkerStatus.READY]
     assert len({state.boot for state in states}) == 1
