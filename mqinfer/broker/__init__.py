@@ -3,7 +3,8 @@
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Ack, ConnectionHandler, Link, Message, MessageHandler, ReasonCode, ignore_ack
-from mqinfer.broker.memory import MemoryBroker, MemoryLink
+from mqinfer.broker.memory_broker import MemoryBroker
+from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.broker.paho_link import PahoLink
 from mqinfer.broker.server import MosquittoServer
 

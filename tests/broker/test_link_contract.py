@@ -13,7 +13,8 @@ import pytest
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.configuration import render
 from mqinfer.broker.link import Ack, ConnectionHandler, Link, Message, ReasonCode, ignore_ack
-from mqinfer.broker.memory import MemoryBroker, MemoryLink
+from mqinfer.broker.memory_broker import MemoryBroker
+from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.broker.packets import encode_head, packet_size
 from mqinfer.broker.paho_client import PlainClient
 from mqinfer.broker.paho_link import PahoLink

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from mqinfer import Capture, Client, InferResult, Outcome
 from mqinfer.broker import make_link
-from mqinfer.broker.memory import MemoryLink
+from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.client.inputs import Input
 from mqinfer.client.requester import Requester, RequesterConfig
 from mqinfer.cloud_worker.worker import Worker

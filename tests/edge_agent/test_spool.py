@@ -11,7 +11,7 @@ import pytest
 
 from mqinfer import InferResult, Outcome
 from mqinfer.bags.frame import Frame, RawImage
-from mqinfer.broker.memory import MemoryLink
+from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester, RequesterConfig
 from mqinfer.codecs import encode_tensor

@@ -1,168 +1,30 @@
-"""A broker within the process and links to it: the contract of `mqinfer.broker.link` without a network.
+"""A link to a broker within the process: the contract of `mqinfer.broker.link` without a network.
 
-It behaves as Mosquitto does where mqinfer can tell the difference: shared subscriptions deal in turn, a message that
-nobody receives is acknowledged with 0x10, a full queue drops the newest message although its sender is told "success".
 No payload is copied, unless it is in pieces.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import queue
 import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from itertools import count
 from typing import Any, NamedTuple
 
 from mqinfer.broker.filters import compile_filter
-from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, ReasonCode, ignore_ack
+from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, ignore_ack
+from mqinfer.broker.memory_broker import DatedMessage, MemoryBroker, Subscription
 from mqinfer.broker.packets import encode_head, packet_size
 from mqinfer.broker.routes import subscription_name
 from mqinfer.protocol.errors import ConfigError, LinkError, MessageTooLarge, NotConnected
 
-__all__ = ["MemoryBroker", "MemoryLink"]
+__all__ = ["MemoryLink"]
 
 _log = logging.getLogger("mqinfer.broker")
 
-_MAX_PACKET_SIZE = 64 << 20  # as in mosquitto.conf
-_MAX_QUEUED = 1000  # as in mosquitto.conf
 _MAX_EVENTS = 65_535  # as many messages as MQTT can number
 _numbers = count()
-
-
-@dataclass(frozen=True, slots=True)
-class _Subscription:
-    """One filter of one link; all members of a share group have the same `group`."""
-
-    link: MemoryLink
-    topic_filter: str
-    group: str | None
-    handler: MessageHandler
-
-    def matches(self, topic: str) -> bool:
-        return compile_filter(self.topic_filter).fullmatch(topic) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class _Dated:
-    """A message and when it expires on the broker's clock."""
-
-    message: Message
-    expires_at: float = math.inf
-
-    def at(self, now: float, *, retain: bool) -> Message | None:
-        """The message as it is delivered now: with the seconds that are left, or None when it has expired."""
-        if now >= self.expires_at:
-            return None
-        left = None if self.message.expiry_s is None else math.ceil(self.expires_at - now)
-        if left == self.message.expiry_s and retain == self.message.retain:
-            return self.message
-        return replace(self.message, expiry_s=left, retain=retain)
-
-
-class MemoryBroker:
-    """Routes messages between the `MemoryLink`s that are attached to it.
-
-    Args:
-        max_packet_size: What links may publish, in bytes of the MQTT packet it would be.
-        max_queued: Messages that may wait for one link; what comes above it is dropped and counted.
-        clock: Monotonic seconds; message expiry goes by it.
-    """
-
-    def __init__(
-        self,
-        *,
-        max_packet_size: int = _MAX_PACKET_SIZE,
-        max_queued: int = _MAX_QUEUED,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.max_packet_size = max_packet_size
-        self.max_queued = max_queued
-        self.clock = clock
-        self._lock = threading.Lock()
-        self._links: dict[str, MemoryLink] = {}
-        self._subscriptions: list[_Subscription] = []
-        self._turns: dict[tuple[str, str], Iterator[int]] = {}
-        self._retained: dict[str, _Dated] = {}
-        self._dropped = 0
-
-    @property
-    def dropped(self) -> int:
-        """Messages dropped because a link's queue was full."""
-        return self._dropped
-
-    def attach(self, link: MemoryLink, client_id: str) -> MemoryLink | None:
-        """Let a link in; returns the one that had the same name, whose session this ends."""
-        with self._lock:
-            taken_over = self._links.get(client_id)
-            self._links[client_id] = link
-        return taken_over if taken_over is not link else None
-
-    def detach(self, link: MemoryLink, client_id: str) -> None:
-        """Let a link go, and all its subscriptions with it."""
-        with self._lock:
-            if self._links.get(client_id) is link:
-                del self._links[client_id]
-            self._subscriptions = [each for each in self._subscriptions if each.link is not link]
-
-    def subscribe(self, subscription: _Subscription) -> None:
-        """Add a subscription, or put it in the place of the link's older one with the same filter."""
-        with self._lock:
-            self._remove(subscription)
-            self._subscriptions.append(subscription)
-            if subscription.group is None:
-                for topic, dated in self._retained.items():
-                    if subscription.matches(topic):
-                        self._hand_over(subscription, dated, retain=True)
-
-    def unsubscribe(self, subscription: _Subscription) -> None:
-        """Take a subscription away."""
-        with self._lock:
-            self._remove(subscription)
-
-    def publish(self, message: Message) -> int:
-        """Route a message; returns the reason code of its PUBACK."""
-        dated = _Dated(message, math.inf if message.expiry_s is None else self.clock() + message.expiry_s)
-        with self._lock:
-            if message.retain:
-                self._retain(dated)
-            receivers = self._receivers(message.topic)
-            for subscription in receivers:
-                self._hand_over(subscription, dated, retain=False)
-        return ReasonCode.SUCCESS if receivers else ReasonCode.NO_MATCHING_SUBSCRIBERS
-
-    def _remove(self, old: _Subscription) -> None:
-        key = (old.link, old.topic_filter, old.group)
-        self._subscriptions = [
-            each for each in self._subscriptions if (each.link, each.topic_filter, each.group) != key
-        ]
-
-    def _retain(self, dated: _Dated) -> None:
-        if len(dated.message.payload):
-            self._retained[dated.message.topic] = dated
-        else:  # an empty retained message clears its topic (MQTT 5, section 3.3.1.3)
-            self._retained.pop(dated.message.topic, None)
-
-    def _receivers(self, topic: str) -> list[_Subscription]:
-        """Every plain subscription that matches, and of each share group the member whose turn it is."""
-        receivers = []
-        groups: dict[tuple[str, str], list[_Subscription]] = {}
-        for each in self._subscriptions:
-            if each.matches(topic):
-                if each.group is None:
-                    receivers.append(each)
-                else:
-                    groups.setdefault((each.group, each.topic_filter), []).append(each)
-        for key, members in groups.items():
-            receivers.append(members[next(self._turns.setdefault(key, count())) % len(members)])
-        return receivers
-
-    def _hand_over(self, subscription: _Subscription, dated: _Dated, *, retain: bool) -> None:
-        if not subscription.link.offer(subscription, dated, retain=retain):
-            self._dropped += 1
 
 
 class MemoryLink:
@@ -191,7 +53,7 @@ class MemoryLink:
         self._client_id = client_id or f"memory-{next(_numbers)}"
         self._will = will
         self._on_connection = on_connection
-        self._subscriptions: dict[tuple[str, str | None], _Subscription] = {}
+        self._subscriptions: dict[tuple[str, str | None], Subscription] = {}
         self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
         self._session = 0  # events of an earlier session are void
         self._connected = False
@@ -264,7 +126,7 @@ class MemoryLink:
         """
         subscription_name(topic_filter, share)
         compile_filter(topic_filter)
-        subscription = _Subscription(self, topic_filter, share, handler)
+        subscription = Subscription(self, topic_filter, share, handler)
         self._subscriptions[topic_filter, share] = subscription
         if self._connected:
             self._broker.subscribe(subscription)
@@ -312,7 +174,7 @@ class MemoryLink:
         self._events.put(None)
         thread.join(timeout)
 
-    def offer(self, subscription: _Subscription, dated: _Dated, *, retain: bool) -> bool:
+    def offer(self, subscription: Subscription, dated: DatedMessage, *, retain: bool) -> bool:
         """Queue a message for a handler; False where the queue is full. The broker calls this."""
         if self._events.qsize() >= self._broker.max_queued:
             return False
@@ -344,7 +206,7 @@ class MemoryLink:
         if self._on_connection is not None:
             self._on_connection(connected)
 
-    def _deliver(self, queued: tuple[_Subscription, _Dated, bool]) -> None:
+    def _deliver(self, queued: tuple[Subscription, DatedMessage, bool]) -> None:
         subscription, dated, retain = queued
         message = dated.at(self._broker.clock(), retain=retain)
         if message is not None and (subscription.topic_filter, subscription.group) in self._subscriptions:
