@@ -13,7 +13,7 @@ from mqinfer.broker.link import ConnectionHandler, Link, Message, ignore_ack
 from mqinfer.broker.name_guard import NameGuard, boot_number, connection_id
 from mqinfer.client.requester import Requester, RequesterConfig
 from mqinfer.protocol.errors import NotConnected
-from mqinfer.protocol.topics import check_name
+from mqinfer.protocol.names import check_name
 
 __all__ = ["Presence", "connect", "random_name"]
 

@@ -26,7 +26,8 @@ from mqinfer.protocol.errors import (
     error_from_code,
 )
 from mqinfer.protocol.json_text import parse_json, write_object
-from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name
+from mqinfer.protocol.names import EVERY_SERVER, check_name
+from mqinfer.protocol.topics import Topics
 
 __all__ = ["ControlClient", "ControlReply", "check_replies"]
 

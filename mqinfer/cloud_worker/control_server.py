@@ -24,7 +24,8 @@ from mqinfer.protocol.control import Call, Operation, ServerState, ServerStatus,
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.fields import Record, record
 from mqinfer.protocol.json_text import parse_object
-from mqinfer.protocol.topics import EVERY_SERVER, check_name, may_answer
+from mqinfer.protocol.names import EVERY_SERVER, check_name
+from mqinfer.protocol.topics import may_answer
 from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
 
 __all__ = ["ControlServer"]

@@ -16,7 +16,7 @@ from mqinfer.models.containment import check_inside, inner_path
 from mqinfer.models.engines import SUFFIXES
 from mqinfer.models.named_files import with_named_files
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable, MqinferError
-from mqinfer.protocol.topics import check_name
+from mqinfer.protocol.names import check_name
 
 __all__ = ["ModelVersion", "Problem", "Repository", "Scan"]
 

@@ -14,7 +14,7 @@ from typing import Any
 from mqinfer.protocol.errors import BadEnvelope, BadTopic
 from mqinfer.protocol.fields import Record, integer, text
 from mqinfer.protocol.json_text import parse_object, write_object
-from mqinfer.protocol.topics import check_name, check_version
+from mqinfer.protocol.names import check_name, check_version
 from mqinfer.protocol.types import Buffer
 
 __all__ = ["Call", "IndexEntry", "ModelState", "Operation", "ServerState", "ServerStatus", "read_path"]

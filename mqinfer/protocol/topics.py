@@ -1,4 +1,4 @@
-"""Topics: built from checked names, and parsed back; a name with a wildcard, a slash or a NUL never gets through."""
+"""Topics: built from checked names, and parsed back into them."""
 
 from __future__ import annotations
 
@@ -7,34 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from mqinfer.protocol.errors import BadTopic
+from mqinfer.protocol.names import CONTROL, check_name, check_request, check_version, is_request
 
-__all__ = [
-    "CONTROL",
-    "DEFAULT_ROOT",
-    "EVERY_SERVER",
-    "ControlAddress",
-    "InferAddress",
-    "ResultAddress",
-    "Topics",
-    "check_name",
-    "check_version",
-    "may_answer",
-    "may_reply",
-]
+__all__ = ["DEFAULT_ROOT", "ControlAddress", "InferAddress", "ResultAddress", "Topics", "may_answer", "may_reply"]
 
 DEFAULT_ROOT = "mqinfer/v1"
-CONTROL = "control"
-"""Stands for the model in the topics of replies to control requests, so no model may be called so."""
-EVERY_SERVER = "all"
-"""Stands for a server's name where each is meant, so none may be called so."""
-
-_RESERVED = {"model": CONTROL}
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
-_NAME_RULE = "1 to 64 lower-case letters, digits, '_', '.' or '-', beginning with a letter or digit"
-_REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_REQUEST_RULE = "1 to 64 letters, digits, '_', '.' or '-'"
-_VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
-_VERSION_RULE = "a decimal integer of at most 19 digits, such as 3"
 _ROOT = re.compile(r"[^/+#\x00-\x1f\x7f$][^/+#\x00-\x1f\x7f]*(/[^/+#\x00-\x1f\x7f]+)*")
 
 
@@ -77,40 +54,6 @@ class ControlAddress:
     server: str
     client: str
     path: tuple[str, ...]
-
-
-def _check(pattern: re.Pattern[str], rule: str, kind: str, value: str) -> str:
-    if not pattern.fullmatch(value):
-        raise BadTopic(f"{kind} {value[:80]!r} can't stand in a topic; it must be {rule}")
-    return value
-
-
-def check_name(kind: str, name: str) -> str:
-    """Return a model's, client's or worker's name if it follows the rule.
-
-    Args:
-        kind: What it names, for the message, such as `model`.
-        name: To be checked.
-
-    Raises:
-        BadTopic: It does not follow `[a-z0-9][a-z0-9_.-]{0,63}`, or is reserved.
-    """
-    if _RESERVED.get(kind) == name:
-        raise BadTopic(f"{kind} {name!r} can't be: the name stands for something else in topics; take another one")
-    return _check(_NAME, _NAME_RULE, kind, name)
-
-
-def check_version(version: str) -> str:
-    """Return a version if it follows the rule.
-
-    Raises:
-        BadTopic: It is no decimal integer of at most 19 digits, or has leading zeros.
-    """
-    return _check(_VERSION, _VERSION_RULE, "version", version)
-
-
-def _check_request(request: str) -> str:
-    return _check(_REQUEST, _REQUEST_RULE, "request id", request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +100,7 @@ class Topics:
 
     def result(self, model: str, client: str, request: str) -> str:
         """Name the topic of one reply."""
-        return _results(self.root, model, client) + _check_request(request)
+        return _results(self.root, model, client) + check_request(request)
 
     def results_of_client(self, client: str) -> str:
         """Filter for all replies to one client."""
@@ -197,7 +140,7 @@ class Topics:
 
     def control_result(self, client: str, request: str) -> str:
         """Name the topic of a server's reply."""
-        return f"{self.root}/results/{CONTROL}/{check_name('client', client)}/{_check_request(request)}"
+        return f"{self.root}/results/{CONTROL}/{check_name('client', client)}/{check_request(request)}"
 
     def control_results(self, client: str) -> str:
         """Filter for all servers' replies to one client."""
@@ -233,7 +176,7 @@ class Topics:
         """Take apart a result topic."""
         match _levels(self.root, topic):
             case ["results", model, client, request]:
-                return ResultAddress(check_name("model", model), check_name("client", client), _check_request(request))
+                return ResultAddress(check_name("model", model), check_name("client", client), check_request(request))
         raise _foreign(self.root, topic, "result")
 
     def parse_cancel(self, topic: str) -> str:
@@ -272,13 +215,13 @@ def may_reply(topics: Topics, response_topic: str, model: str, client: str) -> b
         own = _results(topics.root, model, client)
     except BadTopic:
         return False
-    return response_topic.startswith(own) and _REQUEST.fullmatch(response_topic, len(own)) is not None
+    return response_topic.startswith(own) and is_request(response_topic[len(own) :])
 
 
 def may_answer(topics: Topics, response_topic: str, client: str) -> bool:
     """Whether a server may answer there: only below `{root}/results/control/{client}/`; otherwise as `may_reply`."""
     own = topics.control_results(client).removesuffix("+")
-    return response_topic.startswith(own) and _REQUEST.fullmatch(response_topic, len(own)) is not None
+    return response_topic.startswith(own) and is_request(response_topic[len(own) :])
 
 
 def _model(root: str, model: str) -> str:

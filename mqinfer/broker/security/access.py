@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.topics import CONTROL, EVERY_SERVER, Topics, check_name
+from mqinfer.protocol.names import CONTROL, EVERY_SERVER, check_name
+from mqinfer.protocol.topics import Topics
 
 __all__ = ["DEFAULT_PROCESSES", "Role", "access_rules", "put_section", "role_of", "sections", "without_section"]
 

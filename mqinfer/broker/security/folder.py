@@ -32,7 +32,8 @@ from mqinfer.broker.security.configuration import Listener, Ports, listeners, re
 from mqinfer.broker.security.passwords import new_password, put_password, without_password
 from mqinfer.broker.security.private_files import read_file, write_file
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.topics import Topics, check_name
+from mqinfer.protocol.names import check_name
+from mqinfer.protocol.topics import Topics
 
 __all__ = ["DEFAULT_DAYS", "BrokerFolder", "Login", "Ports"]
 
