@@ -8,20 +8,19 @@ other threads leave their wishes in its inbox and get futures.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
-from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mqinfer.cloud_worker.child import Child, Phase, ProcessView
+from mqinfer.cloud_worker.inbox import Inbox
 from mqinfer.cloud_worker.inquiry import Inquiry, ServerStatistics
-from mqinfer.cloud_worker.planning import is_same, reconcile
+from mqinfer.cloud_worker.planning import is_same
 from mqinfer.cloud_worker.process import Order, ProcessSpec, Report
-from mqinfer.cloud_worker.rollout import Rollout, Step
+from mqinfer.cloud_worker.rollout import Rollout, Step, begin
 from mqinfer.cloud_worker.wakeup import WakeUp
 from mqinfer.protocol.errors import Cancelled, ModelNotLoadable, Superseded
 from mqinfer.protocol.statistics import ModelStatistics
@@ -30,6 +29,7 @@ __all__ = ["Event", "Supervisor"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
 T = TypeVar("T")
+_STOPPING = "this server is stopping"
 _ANSWER_S = 1.0
 """How long a process may take to say its statistics."""
 
@@ -75,11 +75,9 @@ class Supervisor:
     _rollouts: list[Rollout] = field(default_factory=list)
     _inquiries: list[Inquiry] = field(default_factory=list)
     _views: tuple[ProcessView, ...] = ()
-    _inbox: SimpleQueue[tuple[Callable[[], None], Future[Any]]] = field(default_factory=SimpleQueue)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _inbox: Inbox = field(default_factory=Inbox)
     _wakeup: WakeUp | None = None
     _stopping: bool = False
-    _over: bool = False
     _served: bool = False
 
     def __post_init__(self) -> None:
@@ -105,7 +103,7 @@ class Supervisor:
         self._wakeup = wakeup = WakeUp()  # before the first look at the inbox: who comes later finds it
         try:
             while True:
-                self._obey()
+                self._inbox.work_off()
                 if self._stopping or not self._is_wanted():
                     break
                 self._act(time.monotonic())
@@ -147,12 +145,10 @@ class Supervisor:
         return self._ask(inquiry.future, lambda: self._inquire(inquiry))
 
     def _ask(self, future: Future[T], action: Callable[[], None]) -> Future[T]:
-        with self._lock:
-            if self._over:
-                future.set_exception(Cancelled("this server is stopping"))
-                return future
-            self._inbox.put((action, future))
-        self._wake()
+        if self._inbox.put(action, future):
+            self._wake()
+        else:
+            future.set_exception(Cancelled(_STOPPING))
         return future
 
     def _wake(self) -> None:
@@ -161,17 +157,6 @@ class Supervisor:
             wakeup.wake()
 
     # What follows runs on the supervisor's thread.
-
-    def _obey(self) -> None:
-        while True:
-            try:
-                action, future = self._inbox.get_nowait()
-            except Empty:
-                return
-            try:
-                action()
-            except Exception as error:  # noqa: BLE001  whoever asked gets to know; the processes are seen to all the same
-                future.set_exception(error)
 
     def _is_wanted(self) -> bool:
         at_work = any(not child.is_over for child in self._children) or bool(self._rollouts)
@@ -184,8 +169,7 @@ class Supervisor:
             if child.phase is Phase.WAITING:
                 child.start(now)
             elif child.phase is Phase.DRAINING:
-                log.error("%s did not stop within %g s and is killed", child.name, self.stop_timeout)
-                child.kill()
+                self._kill(child)
         self._look()
         for rollout in list(self._rollouts):
             self._advance(rollout, now)
@@ -230,25 +214,15 @@ class Supervisor:
                     rollout.futures.append(future)  # the same is under way
                     return
                 self._undo(rollout, Superseded(f"a later load or unload of model {model!r} took its place"))
-        mine = [child for child in self._children if child.spec.model == model]
-        running = {child.name: child for child in mine if child.phase in {Phase.STARTING, Phase.READY}}
-        for child in mine:  # what failed, or waits for its next start
-            if child.name not in running and child.phase is not Phase.DRAINING:
-                self._children.remove(child)
-        taken = [child.name for child in self._children if child.name not in running]
-        changes = reconcile([child.spec for child in running.values()], specs, name, taken)
-        new = [Child(spec) for spec in changes.start]
-        self._children += new
-        kept, old = [running[name] for name in changes.keep], [running[name] for name in changes.drain]
-        self._rollouts.append(Rollout(model, specs, new, kept, old, [future]))
+        rollout = begin(model, specs, name, self._children)
+        rollout.futures.append(future)
+        self._rollouts.append(rollout)
 
     def _advance(self, rollout: Rollout, now: float) -> None:
         if rollout.next_step is Step.UNDO:
             self._undo(rollout, ModelNotLoadable(rollout.failure))
         elif rollout.next_step is Step.SWITCH:
-            rollout.switched = True
-            for child in rollout.old:
-                child.drain(now + self.stop_timeout)
+            rollout.switch(now + self.stop_timeout)
         if rollout.next_step is Step.DONE and rollout in self._rollouts:
             self._rollouts.remove(rollout)
             self._look()
@@ -256,14 +230,8 @@ class Supervisor:
                 future.set_result(None)
 
     def _undo(self, rollout: Rollout, why: Exception) -> None:
-        """Give a rollout up: what served before serves on; where nothing did, what came up stays."""
         self._rollouts.remove(rollout)
-        if rollout.old or rollout.kept or isinstance(why, Superseded):
-            for child in rollout.new:
-                child.give_up(time.monotonic() + self.stop_timeout)
-        for child in [*rollout.old, *rollout.kept]:
-            if child.phase is Phase.READY:
-                child.order(Order.ANNOUNCE)  # the retained card may be that of a process that goes
+        rollout.undo(time.monotonic() + self.stop_timeout, may_leave_new=not isinstance(why, Superseded))
         self._look()
         for future in rollout.futures:
             future.set_exception(why)
@@ -283,22 +251,22 @@ class Supervisor:
             now = time.monotonic()
             for child in running:
                 if child.due is not None and child.due <= now and child.process:
-                    log.error("%s did not stop within %g s and is killed", child.name, self.stop_timeout)
-                    child.kill()
+                    self._kill(child)
             self._wait(wakeup)
+
+    def _kill(self, child: Child) -> None:
+        log.error("%s did not stop within %g s and is killed", child.name, self.stop_timeout)
+        child.kill()
 
     def _refuse(self) -> None:
         """Take no more wishes, and give up those that wait."""
-        with self._lock:
-            self._over = True
-        futures: list[Future[Any]] = [inquiry.future for inquiry in self._inquiries]
+        futures = self._inbox.close()
+        futures += [inquiry.future for inquiry in self._inquiries]
         futures += [future for rollout in self._rollouts for future in rollout.futures]
-        while not self._inbox.empty():
-            futures.append(self._inbox.get_nowait()[1])
         self._inquiries.clear()
         self._rollouts.clear()
         for future in futures:
-            future.set_exception(Cancelled("this server is stopping"))
+            future.set_exception(Cancelled(_STOPPING))
 
     def _look(self) -> None:
         """Let others see the processes as they are now."""
