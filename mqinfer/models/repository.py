@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mqinfer.models.config import EnsembleStep, ModelConfig
-from mqinfer.models.config_files import CONFIG_FILE, CONFIG_FILES, Layer, combine, read_layer
+from mqinfer.models.config_files import CONFIG_FILE, CONFIG_FILES, combine, read_layer
+from mqinfer.models.config_keys import Layer
 from mqinfer.models.containment import check_inside, inner_path
 from mqinfer.models.engines import SUFFIXES
 from mqinfer.models.named_files import with_named_files
