@@ -21,6 +21,7 @@ from mqinfer.broker.link import Ack, Message, ReasonCode
 from mqinfer.broker.packets import Head
 from mqinfer.broker.paho_client import Identity, PlainClient, configure
 from mqinfer.broker.paho_socket import FastClient, fits
+from mqinfer.broker.refusals import UNSUPPORTED_VERSION, disconnection, refusal
 from mqinfer.broker.routes import Routes
 from mqinfer.broker.tls_errors import tls_error
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized
@@ -29,9 +30,6 @@ __all__ = ["Session"]
 
 _log = logging.getLogger("mqinfer.broker")
 
-_UNSUPPORTED_VERSION, _TAKEN_OVER = 0x84, 0x8E
-# Bad user name or password, not authorized, banned, bad authentication method: trying again won't help.
-_REFUSALS = frozenset({0x86, 0x87, 0x8A, 0x8C})
 _RECEIVE_MAXIMUM = 65_535  # what a broker means that names none (MQTT 5, section 3.2.2.3.3)
 _TICK_S = 1.0
 _RECEIVE_MAXIMUM_311 = 20  # MQTT 3.1.1 can't name it; Mosquitto's default
@@ -228,7 +226,8 @@ class Session:
 
     def _on_connect(self, _client: Client, _userdata: Any, _flags: Any, reason: PahoReason, found: Any) -> None:
         if reason.value:
-            self.error = self._refusal(reason)
+            self.version_refused = reason.value == UNSUPPORTED_VERSION
+            self.error = refusal(self._identity, reason)
             return
         if self.version5:
             self.window = getattr(found, "ReceiveMaximum", _RECEIVE_MAXIMUM)
@@ -238,34 +237,17 @@ class Session:
             self.subscribe(route.subscription)
         self._resubscribing = set(self._pending)
 
-    def _refusal(self, reason: PahoReason) -> LinkError:
-        address = self._identity.address
-        if reason.value == _UNSUPPORTED_VERSION:
-            self.version_refused = True
-            return BrokerUnreachable(f"{address} speaks neither MQTT 5 nor 3.1.1")
-        if reason.value in _REFUSALS:
-            return NotAuthorized(f"{address} refused the login of {self._identity.client_id!r}: {reason.getName()}")
-        return BrokerUnreachable(f"{address} refused the connection: {reason.getName()}")
-
     def _on_disconnect(
         self, _client: Client, _userdata: Any, flags: DisconnectFlags, reason: PahoReason, _found: Any
     ) -> None:
         self.alive = False
-        if self.error is not None:
-            return
-        if flags.is_disconnect_packet_from_server and reason.value == _TAKEN_OVER:
-            self.error = NotAuthorized(
-                f"{self._identity.address}: client id {self._identity.client_id!r} was taken over by another "
-                "connection; two programs share one name"
-            )
-        elif self.accepted:
-            self.error = BrokerUnreachable(f"{self._identity.address} ended the connection: {reason.getName()}")
-        elif isinstance(self._client.failure, ssl.SSLError) and self._client.failure.reason:
-            self.error = tls_error(self._identity.address, self._client.failure)
-        else:
-            self.error = BrokerUnreachable(
-                f"{self._identity.address} closed the connection before it answered; is it an MQTT broker, and does it "
-                + ("want a client certificate?" if self._identity.address.tls else "want TLS (mqtts://)?")
+        if self.error is None:
+            self.error = disconnection(
+                self._identity,
+                reason,
+                is_from_broker=flags.is_disconnect_packet_from_server,
+                was_accepted=self.accepted,
+                failure=self._client.failure,
             )
 
     def _on_subscribe(
