@@ -28,7 +28,7 @@ from mqinfer.cli.options import (
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.requester import Requester, RequesterConfig
 from mqinfer.edge_agent.economy import EconomyBounds
-from mqinfer.edge_agent.replay import ReplayOptions
+from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
 from mqinfer.edge_agent.sinks.opening import SINK_KINDS
 from mqinfer.edge_agent.state import EdgeState

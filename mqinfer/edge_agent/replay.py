@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 
 from mqinfer.bags.frame import Frame
@@ -22,8 +21,9 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.backlog import Backlog
 from mqinfer.edge_agent.delay_window import DelayWindow
-from mqinfer.edge_agent.economy import Economy, EconomyBounds
+from mqinfer.edge_agent.economy import Economy
 from mqinfer.edge_agent.job import Ended, Job, capture_of
+from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.preparation import PreparedFrame, Preparer
 from mqinfer.edge_agent.results import Results
 from mqinfer.edge_agent.sinks.sink import Sink
@@ -33,7 +33,7 @@ from mqinfer.edge_agent.stream import Policy, Stream
 from mqinfer.protocol.errors import Cancelled, MqinferError, Superseded
 from mqinfer.protocol.types import ErrorInfo, Outcome
 
-__all__ = ["Replay", "ReplayOptions"]
+__all__ = ["Replay"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 _PREPARERS = 2
@@ -44,29 +44,6 @@ _FRESH_SHARE = 0.5
 _STOP_CHECK_S = 0.2
 _KEPT = "kept in the spool for the next run"
 _OUTCOMES: Mapping[type[MqinferError], Outcome] = {Superseded: Outcome.SUPERSEDED, Cancelled: Outcome.CANCELLED}
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """How frames are sent.
-
-    Attributes:
-        model: Name of the model.
-        version: Of the model, or None for the one that its policy prefers.
-        window: Requests of one stream in flight at a time, at most.
-        timeout: Of each request, in seconds.
-        output_encoding: Codec of the results, one for all or by output; None for what suits the model's outputs.
-        policy: What happens to a frame that comes while the window is full.
-        economy: What may be given up where too few frames come through.
-    """
-
-    model: str
-    version: str | None = None
-    window: int = 8
-    timeout: float = 60.0
-    output_encoding: str | Mapping[str, str] | None = None
-    policy: Policy = Policy.ALL
-    economy: EconomyBounds = field(default_factory=EconomyBounds)
 
 
 class Replay:

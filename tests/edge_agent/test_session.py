@@ -21,7 +21,7 @@ from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester, RequesterConfig
 from mqinfer.cloud_worker.worker import Worker
-from mqinfer.edge_agent.replay import ReplayOptions
+from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
 from mqinfer.edge_agent.state import EdgeState
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, NameTaken, SourceError

@@ -15,8 +15,9 @@ from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester, RequesterConfig
 from mqinfer.codecs import encode_tensor
+from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.preparation import Preparer
-from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot

@@ -26,8 +26,9 @@ from mqinfer.cloud_worker.process import ProcessSpec, serve
 from mqinfer.cloud_worker.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.economy import EconomyBounds
+from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.preparation import Preparer
-from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.stream import Policy

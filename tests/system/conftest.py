@@ -23,7 +23,7 @@ from mqinfer.cloud_worker.options import WorkerOptions
 from mqinfer.cloud_worker.planning import plan
 from mqinfer.cloud_worker.process import ProcessSpec, serve
 from mqinfer.cloud_worker.supervisor import Event, Supervisor
-from mqinfer.edge_agent.replay import ReplayOptions
+from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.topics import Topics
