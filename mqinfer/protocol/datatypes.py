@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mqinfer.protocol.errors import BadTensor
 
-__all__ = ["Array", "Datatype", "datatype_of", "dtype_of", "nbytes"]
+__all__ = ["BY_NAME", "Array", "Datatype", "datatype_of", "dtype_of", "nbytes"]
 
 Array = npt.NDArray[np.generic]
 
@@ -49,6 +49,9 @@ _DTYPES: dict[Datatype, np.dtype[np.generic]] = {
     Datatype.BYTES: np.dtype(np.object_),
 }
 _DATATYPES = {dtype: datatype for datatype, dtype in _DTYPES.items()}
+
+BY_NAME = {dtype.name: datatype for datatype, dtype in _DTYPES.items() if datatype is not Datatype.BYTES}
+"""By the name that NumPy, TensorFlow and PyTorch have for them, such as `float32`; all but strings."""
 
 
 def dtype_of(datatype: Datatype) -> np.dtype[np.generic]:

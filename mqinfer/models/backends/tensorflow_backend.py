@@ -11,27 +11,13 @@ import numpy as np
 
 from mqinfer.models.load_options import Stated, state_shape
 from mqinfer.models.tensorflow_runtime import running
-from mqinfer.protocol.datatypes import Array, Datatype
+from mqinfer.protocol.datatypes import BY_NAME, Array, Datatype
 from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
 __all__ = ["TensorFlowBackend", "TensorFlowModel", "has_datatype", "input_specs", "output_specs"]
 
-_DATATYPES = {
-    "bool": Datatype.BOOL,
-    "uint8": Datatype.UINT8,
-    "uint16": Datatype.UINT16,
-    "uint32": Datatype.UINT32,
-    "uint64": Datatype.UINT64,
-    "int8": Datatype.INT8,
-    "int16": Datatype.INT16,
-    "int32": Datatype.INT32,
-    "int64": Datatype.INT64,
-    "float16": Datatype.FP16,
-    "float32": Datatype.FP32,
-    "float64": Datatype.FP64,
-    "string": Datatype.BYTES,
-}
+_DATATYPES = {**BY_NAME, "string": Datatype.BYTES}
 
 
 def has_datatype(tensor: Any) -> bool:

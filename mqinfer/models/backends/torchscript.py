@@ -19,26 +19,12 @@ from mqinfer.models.backends.torch_archive import check_torchscript
 from mqinfer.models.backends.torch_names import name_arguments, name_results
 from mqinfer.models.load_options import LoadOptions, Stated, state_shape
 from mqinfer.models.model_file import describe
-from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
+from mqinfer.protocol.datatypes import BY_NAME, Array, Datatype, dtype_of
 from mqinfer.protocol.errors import ConfigError, MissingExtra, ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
 __all__ = ["TorchScriptBackend", "load"]
 
-_DATATYPES = {
-    "bool": Datatype.BOOL,
-    "uint8": Datatype.UINT8,
-    "uint16": Datatype.UINT16,
-    "uint32": Datatype.UINT32,
-    "uint64": Datatype.UINT64,
-    "int8": Datatype.INT8,
-    "int16": Datatype.INT16,
-    "int32": Datatype.INT32,
-    "int64": Datatype.INT64,
-    "float16": Datatype.FP16,
-    "float32": Datatype.FP32,
-    "float64": Datatype.FP64,
-}
 _PRECISIONS = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _PROBES = ((2, 256), (3, 288))
 """Sizes that are tried for an open first axis, and for the others: two each, to see which axes follow them."""
@@ -127,7 +113,7 @@ def _inputs(names: Mapping[str, str], stated: Mapping[str, Stated], module: Any,
 
 def _parameters_datatype(module: Any) -> Datatype:
     """Guess an input's datatype where nobody states it: that of the weights."""
-    found = (_DATATYPES.get(_name_of(parameter)) for parameter in module.parameters())
+    found = (BY_NAME.get(_name_of(parameter)) for parameter in module.parameters())
     return next((each for each in found if each in {Datatype.FP16, Datatype.FP64}), Datatype.FP32)
 
 
@@ -166,7 +152,7 @@ def _spec(name: str, small: Array, large: Array, path: Path) -> TensorSpec:
     if small.ndim != large.ndim:
         raise ModelNotLoadable(f"{path}: the number of axes of output {name!r} depends on its inputs' sizes")
     sizes = tuple(one if one == other else -1 for one, other in zip(small.shape, large.shape, strict=True))
-    return TensorSpec(name, Datatype(_DATATYPES[small.dtype.name]), sizes)
+    return TensorSpec(name, BY_NAME[small.dtype.name], sizes)
 
 
 class TorchScriptBackend:
@@ -219,7 +205,7 @@ class TorchScriptBackend:
         return tensor if self.device == "cpu" else tensor.to(self.device)
 
     def _to_array(self, name: str, tensor: Any) -> Array:
-        if not self._torch.is_tensor(tensor) or _name_of(tensor) not in _DATATYPES:
+        if not self._torch.is_tensor(tensor) or _name_of(tensor) not in BY_NAME:
             found = _name_of(tensor) if self._torch.is_tensor(tensor) else type(tensor).__name__
             raise ModelFailed(
                 f"{self._path.name}: output {name!r} is {found}: the Open Inference Protocol has no datatype for: "
