@@ -2,8 +2,8 @@
 
 It joins the pending table, the fleet of workers and the retry budget, and decides when a request is sent, where, and
 when again. The triggers of a retry: its worker was lost or stopped, nobody listened (PUBACK 0x10), a worker was busy,
-the connection was lost, or no reply came in the time of one attempt. All but the last cost nothing from the budget:
-there the window bounds what is sent again.
+the connection was lost, it or its reply was damaged on the way, or no reply came in the time of one attempt. All but
+the last two cost nothing from the budget: there the window bounds what is sent again.
 """
 
 from __future__ import annotations
@@ -98,6 +98,17 @@ class Dispatcher:
             return False
         entry.lane.busy(now, pause)
         return self.table.requeue(request_id)
+
+    def damaged(self, request_id: str) -> None:
+        """Note that a request or its reply came with flipped bits: it is sent again at once where the budget allows.
+
+        The id may be damaged as well; at worst somebody else's request is sent twice.
+        """
+        entry = self.table.in_flight_entry(request_id)
+        if entry and self._budget.spend():
+            self.table.requeue(request_id)
+        elif entry:
+            self.withheld += 1
 
     def state(self, state: WorkerState, now: float) -> None:
         """Take in a worker's state; what a lost or stopped worker had is sent elsewhere.

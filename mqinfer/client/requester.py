@@ -26,10 +26,12 @@ from mqinfer.client.outcome import answered, decode_outputs, expiry, failed, poi
 from mqinfer.client.pending import Entry, Settle
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.cancellation import Cancellation
+from mqinfer.protocol.checksum import checksum, verify
 from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response, request_pieces
 from mqinfer.protocol.errors import (
     Cancelled,
     ConfigError,
+    Corrupted,
     Expired,
     LinkError,
     MqinferError,
@@ -89,7 +91,7 @@ class Counters:
         outcomes: Requests by outcome.
         retries: Sendings beyond each request's first.
         late: Replies to requests that already had an outcome (duplicates among them).
-        malformed: Replies that could not be read.
+        malformed: Replies that could not be read, or were damaged on the way.
     """
 
     submitted: int
@@ -299,7 +301,7 @@ class Requester:
             entry.request = replace(entry.request, attempt=entry.attempts, timeout_us=max(0, int(left * 1e6)))
         request = entry.request
         try:
-            payload, *tail = request_pieces(request)
+            payload, *tail = pieces = request_pieces(request)
             message = Message(
                 topic=self._topic(entry),
                 payload=payload,
@@ -307,6 +309,7 @@ class Requester:
                 response_topic=request.response_topic,
                 correlation_data=bytes.fromhex(request.id),
                 expiry_s=max(1, math.ceil(left)),
+                user_properties=(checksum(pieces),),
                 tail=tuple(tail),
             )
             entry.bytes_sent += payload_size(message)
@@ -431,10 +434,13 @@ class Requester:
 
     def _on_reply(self, message: Message) -> None:
         try:
+            verify(message.payload, message.user_properties)
             response = decode_response(message.payload, self.config.limits)
         except MqinferError as error:
             self._malformed += 1  # only the link's thread counts here
             log.warning("dropped an unreadable reply on %s: %s", message.topic, error)
+            if isinstance(error, Corrupted):
+                self._damaged((message.correlation_data or b"").hex())
             return
         received = self._clock()
         if response.outcome is Outcome.REJECTED and self._retry_busy(response):
@@ -458,9 +464,16 @@ class Requester:
         error = response.error or ErrorInfo(Rejected.code, "busy")
         with self._lock:
             known = response.id in self._table
-        if known:  # where it is not in flight but resting or waiting, it will be sent again in any case
+        if known and error.code == Corrupted.code:
+            self._damaged(response.id)
+        elif known:  # where it is not in flight but resting or waiting, it will be sent again in any case
             self._refused(response.id, Rejected(error.message), _pause(response))
         return known
+
+    def _damaged(self, request_id: str) -> None:
+        with self._lock:
+            self._dispatcher.damaged(request_id)
+        self._pump()
 
     def _finish(self, response: InferResponse, received: float) -> None:
         try:

@@ -15,14 +15,18 @@ from mqinfer.cloud_worker.reply_memory import ReplyMemory, Seen
 from mqinfer.cloud_worker.service import InferenceService
 from mqinfer.cloud_worker.ticket import Ticket, reply_path, write_reply
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import Expired, MessageTooLarge, MqinferError, NotConnected, Rejected
+from mqinfer.protocol.errors import Corrupted, Expired, MessageTooLarge, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.header import RETRY_AFTER
 from mqinfer.protocol.types import EncodedTensor, ErrorInfo, InferRequest, InferResponse, Outcome, Timings, WorkerLoad
 
 __all__ = ["Answers"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
-_OUTCOMES = {Expired.code: Outcome.EXPIRED, Rejected.code: Outcome.REJECTED}
+_OUTCOMES = {
+    Expired.code: Outcome.EXPIRED,
+    Rejected.code: Outcome.REJECTED,
+    Corrupted.code: Outcome.REJECTED,  # no fault of the request: sent again, it is served
+}
 _NO_TIME = Timings()
 
 
@@ -103,7 +107,13 @@ class Answers:
                 self._memory.forget(ticket.key)
 
     def refuse(self, message: Message, error: MqinferError) -> None:
-        """Answer a message that could not be read, as far as its properties tell where to."""
+        """Answer a message that could not be read, as far as its properties tell where to.
+
+        Of a corrupted one they may be wrong as well: the topic is checked as ever, and whose id it is only makes the
+        client send again.
+        """
+        if isinstance(error, Corrupted):
+            self._meter.count(error.code)
         try:
             path = reply_path(self._options.topics, message)
         except MqinferError as nowhere:

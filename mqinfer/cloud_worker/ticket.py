@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mqinfer.broker.link import Message
 from mqinfer.protocol import envelope, oip_json
+from mqinfer.protocol.checksum import checksum, verify
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadEnvelope, BadTopic
 from mqinfer.protocol.limits import Limits
@@ -85,9 +86,11 @@ def read_ticket(topics: Topics, message: Message, received: float, limits: Limit
     """Make a ticket of a message.
 
     Raises:
+        Corrupted: The payload is not what was sent.
         BadTopic: It came on no request topic, or its Response Topic is missing or not the sender's own.
         InvalidRequest: The payload is neither of the two content types, or breaks the protocol or a limit.
     """
+    verify(message.payload, message.user_properties)
     address = topics.parse_infer(message.topic)
     request = _read_json(message, address, limits) if _is_json(message) else _read_binary(message, limits)
     binary = request.parameters.get(oip_json.BINARY_OUTPUT) is True
@@ -120,7 +123,7 @@ def write_reply(path: ReplyPath, response: InferResponse, arrays: Mapping[str, A
         payload=payload,
         content_type=oip_json.CONTENT_TYPE if path.is_json else envelope.CONTENT_TYPE,
         correlation_data=path.correlation_data,
-        user_properties=properties,
+        user_properties=(*properties, checksum((payload, *tail))),
         tail=tuple(tail),
     )
 

@@ -16,6 +16,7 @@
     ├── Unanswered                 unanswered          no result, through nobody's fault in the request
     │   ├── Expired                expired             the deadline passed
     │   ├── Rejected               rejected            a worker was busy or draining
+    │   ├── Corrupted              corrupted           bits flipped on the way: not what its sender sent
     │   ├── Cancelled              cancelled
     │   ├── Superseded             superseded          a newer frame took its place
     │   └── NoWorker               no_worker           nobody serves the model
@@ -47,6 +48,7 @@ __all__ = [
     "BrokerUnreachable",
     "Cancelled",
     "ConfigError",
+    "Corrupted",
     "Expired",
     "InvalidRequest",
     "LimitExceeded",
@@ -152,6 +154,12 @@ class Rejected(Unanswered):
     """A worker had no room for the request, or was shutting down."""
 
     code = "rejected"
+
+
+class Corrupted(Unanswered):
+    """A payload is not what its sender sent: its checksum is another. Sent again, it may come through."""
+
+    code = "corrupted"
 
 
 class Cancelled(Unanswered):

@@ -14,6 +14,7 @@ from mqinfer.broker.link import Link, Message
 from mqinfer.client import Client
 from mqinfer.client.requester import Counters, Requester
 from mqinfer.codecs import encode_tensor
+from mqinfer.protocol.checksum import verify
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.envelope import decode_request, encode_response
 from mqinfer.protocol.errors import MqinferError
@@ -65,6 +66,7 @@ class Hand:
         link.subscribe(Topics().infer_filter(model), self._take, share="workers")
 
     def _take(self, message: Message) -> None:
+        verify(message.payload, message.user_properties)
         self.requests.put(decode_request(message.payload))
 
     def next(self) -> InferRequest:
@@ -85,10 +87,10 @@ class Hand:
         """Send a response."""
         self.send(request, encode_response(response))
 
-    def send(self, request: InferRequest, payload: bytes) -> None:
-        """Send any bytes as the reply."""
+    def send(self, request: InferRequest, payload: bytes, **properties: Any) -> None:
+        """Send any bytes as the reply, with any properties."""
         assert request.response_topic
-        self.link.publish(Message(request.response_topic, payload))
+        self.link.publish(Message(request.response_topic, payload, **properties))
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from mqinfer.errors import (
     BrokerUnreachable,
     Cancelled,
     ConfigError,
+    Corrupted,
     Expired,
     MessageTooLarge,
     ModelFailed,
@@ -35,6 +36,8 @@ from mqinfer.errors import (
     NoWorker,
     Rejected,
 )
+from mqinfer.protocol.checksum import checksum
+from mqinfer.protocol.envelope import encode_response
 from mqinfer.protocol.types import InferRequest, InferResponse
 
 MakeClient = Callable[..., Client]
@@ -342,6 +345,48 @@ def test_unreadable_replies_are_counted_and_the_next_one_is_taken(client: Client
     hand.answer(request, {"y": X})
     assert future.result(10).outcome is Outcome.OK
     assert client.counters().malformed == 4
+
+
+@pytest.fixture
+def timeless(url: str, unique: Callable[[str], str]) -> Iterator[Requester]:
+    """A client whose clock stands still: nothing is sent again for want of a reply."""
+    config = RequesterConfig(unique("client"))
+    requester = Requester(
+        lambda handler: make_link(url, client_id=config.name, on_connection=handler), config, lambda: 0.0
+    )
+    requester.open()
+    yield requester
+    requester.close()
+
+
+def test_a_damaged_reply_is_not_believed_and_the_request_is_sent_again(timeless: Requester, hand: Any) -> None:
+    """At once, whatever the reply says, where its Correlation Data tells whose it is; else nothing happens."""
+    results: Future[InferResult] = Future()
+    timeless.submit(request_to(), 5.0, results.set_result)
+    first = hand.next()
+    payload = encode_response(InferResponse(first.id, "manual", outputs=(encode_tensor("y", X),)))
+    stated, damaged = checksum((payload,)), payload[:-64] + bytes(64)
+    assert damaged != payload
+    for correlation in (None, b"", b"of nobody"):
+        hand.send(first, damaged, user_properties=(stated,), correlation_data=correlation)
+    hand.send(first, damaged, user_properties=(stated,), correlation_data=bytes.fromhex(first.id))
+    second = hand.next()
+    assert (second.id, second.attempt) == (first.id, 2)
+    assert not results.done()
+    hand.send(second, payload, user_properties=(stated,))
+    result = results.result(10)
+    np.testing.assert_array_equal(result.outputs["y"], X)
+    counters = timeless.counters()
+    assert (result.attempts, counters.malformed, counters.retries) == (2, 4, 1)
+
+
+def test_a_request_that_came_damaged_is_sent_again_without_a_pause(timeless: Requester, hand: Any) -> None:
+    """The worker said so; its being busy would have to wait for the clock."""
+    results: Future[InferResult] = Future()
+    timeless.submit(request_to(), 5.0, results.set_result)
+    hand.refuse(hand.next(), Corrupted("bits flipped"))
+    hand.answer(hand.next(), {"y": X})
+    assert results.result(10).outcome is Outcome.OK
 
 
 def test_a_reply_whose_tensor_can_not_be_decoded_is_an_error(client: Client, hand: Any) -> None:

@@ -237,6 +237,20 @@ def test_retries_for_silence_keep_to_a_budget() -> None:
     assert dispatcher.withheld > 0
 
 
+def test_what_was_damaged_is_sent_again_at_once_within_the_budget() -> None:
+    """Over a way that damages everything nothing goes round and round: beyond the budget it waits for its time-out."""
+    dispatcher = dispatcher_with("a", "b")
+    entry = send(dispatcher, "1")
+    for attempt in range(2, 18):
+        dispatcher.damaged("1")
+        assert dispatcher.next(0.0) is entry
+        assert entry.attempts == attempt
+    dispatcher.damaged("1")
+    assert (dispatcher.next(0.0), dispatcher.withheld, dispatcher.table.in_flight) == (None, 1, 1)
+    dispatcher.damaged("whose id is damaged too")
+    assert dispatcher.withheld == 1
+
+
 def test_the_budget_is_a_share_and_a_burst() -> None:
     """Tokens don't pile up beyond the burst."""
     budget = RetryBudget(share=0.25, burst=2)

@@ -22,6 +22,7 @@ from mqinfer.codecs import encode_tensor
 from mqinfer.models.config import DynamicBatching
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.card_json import card_from_json
+from mqinfer.protocol.checksum import CHECKSUM, checksum
 from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response, encode_request
 from mqinfer.protocol.errors import BrokerUnreachable
 from mqinfer.protocol.oip_json import HEADER_LENGTH
@@ -552,6 +553,55 @@ def test_bad_messages_are_answered_by_their_error(
     assert reply.error
     assert reply.error.code == code, reply.error
     assert ask(bare, binary(bare, "cd" * 16)).outcome is Outcome.OK
+
+
+# --- damage on the way ---
+
+
+def test_a_damaged_request_is_not_run_and_not_blamed(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+    """Whatever its bytes say by now: it is rejected, so that it is sent again; then it runs under the same id."""
+    model, backend = gated()
+    worker = serve(url, model)
+    good = binary(bare)
+    payload = bytes(good.payload)
+    stated = replace(good, user_properties=(checksum((payload,)),))
+    for place in (0, 5, 20, len(payload) - 1):
+        damaged = bytearray(payload)
+        damaged[place] ^= 1
+        reply = ask(bare, replace(stated, payload=bytes(damaged)))
+        assert (reply.id, reply.outcome) == ("ab" * 16, Outcome.REJECTED)
+        assert reply.error
+        assert reply.error.code == "corrupted"
+    assert backend.runs == []
+    assert ask(bare, stated).outcome is Outcome.OK
+    assert worker.counters() == {"rejected": 4, "corrupted": 4, "ok": 1}
+
+
+def test_a_damaged_request_is_answered_nowhere_but_where_any_other_would_be(
+    url: str, serve: Serve, gated: Gated, bare: Any
+) -> None:
+    """Its properties may be damaged as well, so the Response Topic is checked as ever."""
+    worker = serve(url, gated()[0])
+    wrong = (CHECKSUM, "0" * 8)
+    for topic in (None, "mqinfer/v1/results/echo/bard/1", "mqinfer/v1/state"):
+        bare.link.publish(replace(binary(bare), response_topic=topic, user_properties=(wrong,)))
+    assert ask(bare, binary(bare)).outcome is Outcome.OK
+    assert worker.counters() == {"dropped_corrupted": 3, "corrupted": 3, "ok": 1}
+
+
+@pytest.mark.parametrize("make", [binary, lambda bare: text(bare, "{" + DATA + "}")])
+def test_every_reply_carries_its_checksum(url: str, serve: Serve, gated: Gated, bare: Any, make: Any) -> None:
+    """Results and errors, in both forms; a request in JSON that has one is held to it."""
+    serve(url, gated()[0])
+    for request in (
+        make(bare),
+        replace(make(bare), payload=b"{"),
+        replace(make(bare), user_properties=((CHECKSUM, ""),)),
+    ):
+        bare.link.publish(request)
+        reply = bare.next()
+        assert checksum((reply.payload,)) in reply.user_properties
+    assert b"corrupted" in bytes(reply.payload)
 
 
 def test_a_reply_above_the_brokers_limit_is_an_error_reply(url: str, serve: Serve, gated: Gated, bare: Any) -> None:

@@ -10,6 +10,7 @@ import msgpack
 import pytest
 
 from mqinfer.protocol import control, envelope, errors, topics
+from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.statistics import BatchStatistics, ModelStatistics
@@ -53,6 +54,13 @@ def test_the_hex_example_is_the_golden_file() -> None:
             expected = bytes.fromhex(shown[0])
             assert EXAMPLE[int(at, 16) :].startswith(expected), at
     assert msgpack.unpackb(EXAMPLE[8 : 8 + 177])["parameters"]["timeout"] == 5_000_000
+
+
+def test_the_checksum_is_that_of_the_code() -> None:
+    """The property, and its value for the example."""
+    name, value = checksum((EXAMPLE,))
+    assert f"`{value}` for the example" in TEXT
+    assert f"| User Property `{name}` |" in TEXT
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.protocol import oip_json
+from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferRequest
@@ -140,6 +141,7 @@ def ask_json(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable
                 )
             )
             reply = replies.get(timeout=30)
+            assert checksum((reply.payload,)) in reply.user_properties
             tail = dict(reply.user_properties).get(oip_json.HEADER_LENGTH)
             response = oip_json.decode_response(reply.payload, None if tail is None else int(tail))
             assert response.error is None
