@@ -4,21 +4,23 @@ TCP's own sum has 16 bits, and ends at whatever proxy, bridge or broker takes th
 the sender and checked by the receiver. It covers the payload, which names its request by `id`, so a reply need not
 repeat its request's: a worker runs nothing but what was checked, and a reply to any sending of a request is as good.
 
-CRC-32 (IEEE 802.3, as in zlib, PNG and gzip) finds every one or two flipped bits of a payload within MQTT's bounds,
-every burst of up to 32, and of any other damage all but one in 4,000 million. It is no protection from people: TLS is.
+XXH3 with 64 bits (https://github.com/Cyan4973/xxHash) misses one damage in 2 ** 64, and reads memory as fast as a copy
+does: with CRC-32 of zlib a fifth of the messages a second was lost at 100 kB and above (measured). It is no protection
+from people: TLS is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from zlib import crc32
+
+from xxhash import xxh3_64
 
 from mqinfer.protocol.errors import ConfigError, Corrupted
 from mqinfer.protocol.types import Buffer
 
 __all__ = ["CHECKSUM", "checksum", "verify"]
 
-CHECKSUM = "crc32"
+CHECKSUM = "xxh3"
 """Name of the MQTT user property."""
 
 
@@ -29,18 +31,18 @@ def checksum(pieces: Iterable[Buffer]) -> tuple[str, str]:
         pieces: The payload as it lies on the wire, in as many pieces as it is in.
 
     Returns:
-        Its name, and eight lower-case hex digits.
+        Its name, and sixteen lower-case hex digits.
 
     Raises:
         ConfigError: A piece is a view whose bytes don't follow one another in memory.
     """
-    found = 0
+    found = xxh3_64()
     try:
         for piece in pieces:
-            found = crc32(piece, found)
-    except BufferError as error:
+            found.update(piece)
+    except (BufferError, ValueError) as error:
         raise ConfigError("a payload's memory must be contiguous; copy the array first") from error
-    return CHECKSUM, f"{found:08x}"
+    return CHECKSUM, found.hexdigest()
 
 
 def verify(payload: Buffer, properties: Iterable[tuple[str, str]]) -> None:
@@ -57,5 +59,5 @@ def verify(payload: Buffer, properties: Iterable[tuple[str, str]]) -> None:
         if name == CHECKSUM and stated != (found := checksum((payload,))[1]):
             raise Corrupted(
                 f"payload of {memoryview(payload).nbytes} bytes has the checksum {found}, and was sent with "
-                f"{stated[:8]!r}: bits flipped on the way; it is to be sent again. If this goes on, take mqtts://"
+                f"{stated[:16]!r}: bits flipped on the way; it is to be sent again. If this goes on, take mqtts://"
             )
