@@ -384,7 +384,7 @@ class Requester:
         if elsewhere:
             self._pump()
         elif patient:
-            pause = min(1.0, self.config.backoff * 2 ** (entry.attempts - 1))
+            pause = min(1.0, self.config.backoff * (1 << min(entry.attempts - 1, 16)))
             self._rest(request_id, min(now + pause, patient_until))
         else:
             self._give_up(request_id, why)

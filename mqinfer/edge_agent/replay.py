@@ -189,7 +189,7 @@ class Replay:
 
     def _prepare_and_send(self, job: Job) -> None:
         if not self._is_live:
-            self._enter(job, self._backlog)
+            self._enter(job)
         try:
             prepared = self._prepare(job)
         except MqinferError as error:  # this frame's fault; there is no request
@@ -204,8 +204,9 @@ class Replay:
         elif self._backlog:
             self._conclude(job, prepared, self._ended_here(job, Cancelled(self._backlog.not_kept)))
 
-    def _enter(self, job: Job, backlog: Backlog | None = None) -> None:
+    def _enter(self, job: Job) -> None:
         """Wait for room in a frame's stream, or for the need to keep it on the disk."""
+        backlog = self._backlog
         with self._changed:
             self._changed.wait_for(lambda: job.stream.has_room or (backlog is not None and backlog.is_needed))
             job.stream.enter()
