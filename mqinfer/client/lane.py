@@ -191,8 +191,10 @@ class Lane:
 
     def wants_probe(self, now: float) -> bool:
         """Tell whether what is known of it is so old that one request should find out anew."""
-        pause = _doubled(self.patience.probe, self._probes, self.patience.probe_most)
-        return not self._outstanding and now - self._heard_at >= pause
+        silence = now - self._heard_at
+        if silence < self.patience.probe or self._outstanding:  # nearly always
+            return False
+        return silence >= _doubled(self.patience.probe, self._probes, self.patience.probe_most)
 
     def chosen(self, turn: int, *, probe: bool) -> None:
         """Note that it gets a request, as a probe or because it is expected to finish it first."""
