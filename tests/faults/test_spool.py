@@ -176,7 +176,7 @@ def test_a_full_disk_in_an_outage(
     assert (disk.folder / "spool" / "spool.sqlite").stat().st_size > DISK // 2
     own_broker.start()
     summary = replay.end()
-    row = f"a disk of 1 MB, full to the last byte while the broker is gone; {frames} frames at {RATE}/s"
+    row = f"a spool's disk of 1 MB, full to the last byte while the broker is gone; {frames} frames at {RATE}/s"
     figure(row, "ok", f"{summary['outcomes']['ok']}/{frames}", "all", passed=summary["outcomes"]["ok"] == frames)
     figure(row, "frames left in the spool", kept(disk), "0", passed=kept(disk) == 0)
     assert replay.process.returncode == 0
@@ -197,7 +197,7 @@ def test_a_run_that_ends_while_the_disk_is_full(
     replay.process.wait(10)
     waiting = kept(disk)
     served = {line["sequence"] for line in replay.results() if line["outcome"] == "ok"}
-    row = f"the same, and {how.name} meanwhile"
+    row = f"a spool's disk of 1 MB, full while the broker is gone, and {how.name} to the edge"
     if how is signal.SIGTERM:
         replay.end()
         said = Counter("not kept" in (line["error"] or {"message": ""})["message"] for line in replay.results())
