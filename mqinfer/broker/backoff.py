@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 
 __all__ = ["Backoff"]
 
 # With 1.5 the mean wait is about half of the time that has passed so far; with the usual 2 it is nearly all of it.
 _GROWTH = 1.5
+# So many connections that ended within so many seconds are a loop. A link that is cut every three seconds is none.
+_LOOP, _LOOP_S = 8, 20.0
 
 
 class Backoff:
@@ -27,6 +30,7 @@ class Backoff:
         self._longest = longest
         self._draw = draw
         self._ceiling = shortest
+        self._ends: deque[float] = deque(maxlen=_LOOP)
 
     def next(self) -> float:
         """Seconds to wait now; the ceiling grows by half with each call."""
@@ -34,6 +38,18 @@ class Backoff:
         self._ceiling = min(self._ceiling * _GROWTH, self._longest)
         return wait
 
+    def lost(self, now: float) -> bool:
+        """Note the end of a connection that stood, and start anew unless such ends come so fast that it is a loop.
+
+        Returns:
+            Whether it is one.
+        """
+        self._ends.append(now)
+        is_loop = len(self._ends) == _LOOP and now - self._ends[0] < _LOOP_S
+        if not is_loop:
+            self.reset()
+        return is_loop
+
     def reset(self) -> None:
-        """Start anew, after a success."""
+        """Start anew."""
         self._ceiling = self._shortest

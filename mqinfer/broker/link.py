@@ -32,7 +32,7 @@ class Message:
 
     Attributes:
         topic: Without wildcards.
-        payload: At most the broker's Maximum Packet Size, its tail included.
+        payload: Its tail included, at most what fits into a packet of the link's `max_packet_size`.
         tail: What follows the payload, in pieces that need not lie together in memory: a sender's large arrays travel
             without a copy. They must stay as they are until the message is acknowledged. Received messages have none.
         qos: 0 or 1; QoS 2 is never used.
@@ -88,7 +88,10 @@ class Link(Protocol):
 
     @property
     def max_packet_size(self) -> int | None:
-        """The broker's Maximum Packet Size in bytes, from CONNACK; None while unknown or where there is none."""
+        """What may be sent, in bytes: the broker's Maximum Packet Size, or a receiver's where that is smaller.
+
+        None while unknown, and with MQTT 3.1.1.
+        """
 
     def open(self, timeout: float = 10.0) -> None:
         """Connect, and wait until the broker has accepted.

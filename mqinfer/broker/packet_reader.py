@@ -20,6 +20,7 @@ from mqinfer.protocol.types import Buffer
 __all__ = ["OtherPacket", "PacketReader", "ReceivedMessage"]
 
 _CAPACITY = 1 << 16
+_LARGEST = 268_435_460  # what MQTT allows: five bytes of fixed header, and what four bytes of seven bits hold
 _ALIGNMENT = 64
 
 
@@ -55,10 +56,12 @@ class PacketReader:
     Args:
         version5: Whether the connection speaks MQTT 5.
         capacity: Bytes of the buffer for small packets.
+        max_packet_size: Of a packet, in bytes: what CONNECT named. No memory is taken for a larger one.
     """
 
-    def __init__(self, *, version5: bool, capacity: int = _CAPACITY) -> None:
+    def __init__(self, *, version5: bool, capacity: int = _CAPACITY, max_packet_size: int = _LARGEST) -> None:
         self._version5 = version5
+        self._max_packet_size = max_packet_size
         self._buffer = memoryview(bytearray(capacity))
         self._start = 0
         self._end = 0
@@ -81,7 +84,7 @@ class PacketReader:
         """Give all packets that are complete by now.
 
         Raises:
-            BadEnvelope: The bytes are no MQTT; the connection is of no use any more.
+            BadEnvelope: The bytes are no MQTT, or a packet is too large; the connection is of no use any more.
         """
         large = self._large
         if large is not None:
@@ -101,6 +104,8 @@ class PacketReader:
         except IndexError:
             return None
         end = at + remaining
+        if end > self._max_packet_size:
+            raise BadEnvelope(f"a packet of {end} bytes; Maximum Packet Size is {self._max_packet_size}")
         if end <= len(view):
             self._start += end
             return self._decode(view[0], view[at:end])

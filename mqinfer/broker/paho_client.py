@@ -18,12 +18,14 @@ from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.link import Message
 from mqinfer.broker.packets import Head
 from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 __all__ = [
     "Identity",
     "PlainClient",
     "client_arguments",
     "configure",
+    "connect_properties",
     "has_buffered",
     "make_tls_context",
     "set_nodelay",
@@ -130,6 +132,13 @@ def configure(client: Client, identity: Identity) -> None:
     if identity.will is not None:
         _set_will(client, identity.will)
     client.on_socket_open = set_nodelay
+
+
+def connect_properties() -> Properties:
+    """Name the Maximum Packet Size (MQTT 5, section 3.1.2.11.4): a broker keeps larger packets to itself."""
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho left it untyped
+    properties.MaximumPacketSize = DEFAULT_LIMITS.packet_bytes
+    return properties
 
 
 class _TidySocket(ssl.SSLSocket):

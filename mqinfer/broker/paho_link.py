@@ -39,6 +39,7 @@ from mqinfer.protocol.errors import (
     NotAuthorized,
     NotConnected,
 )
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 __all__ = ["PahoLink"]
 
@@ -49,9 +50,6 @@ _TICK_S = 1.0  # how often the keep-alive is looked at
 _ANSWER_S = 10.0  # how long a SUBACK may take
 _HOLD_S = 0.001  # how long PUBACKs wait for a message that they can travel with
 _LEAVE_S = 1.0  # how long a DISCONNECT may take to leave
-# Mosquitto 2.0 doesn't tell a client that another took over its client id, so such two throw each other out for ever;
-# only a connection that stood for this long resets the back-off.
-_STEADY_S = 5.0
 _HANDSHAKE_S = 5.0  # how long a broker may take to accept, on a reconnect
 
 
@@ -127,7 +125,6 @@ class PahoLink:
         self._close_by: float | None = None
         self._connected = False
         self._epoch = 0
-        self._risen_at = 0.0
         self._version5 = True
         self._max_packet_size: int | None = None
         self._dropped = 0
@@ -145,7 +142,7 @@ class PahoLink:
 
     @property
     def max_packet_size(self) -> int | None:
-        """The broker's Maximum Packet Size in bytes; None while unknown or where there is none."""
+        """The broker's Maximum Packet Size in bytes, or this side's where that is smaller; None while unknown."""
         return self._max_packet_size
 
     @property
@@ -203,8 +200,8 @@ class PahoLink:
         limit = self._max_packet_size
         if limit is not None and (size := packet_size(message, head)) > limit:
             raise MessageTooLarge(
-                f"topic {message.topic!r}: a packet of {size} bytes, and the broker's Maximum Packet Size is {limit}; "
-                "encode it smaller or raise max_packet_size in mosquitto.conf"
+                f"topic {message.topic!r}: a packet of {size} bytes, and the Maximum Packet Size is {limit}; encode it "
+                f"smaller, or raise max_packet_size in mosquitto.conf, to {DEFAULT_LIMITS.packet_bytes} at most"
             )
         outgoing = _Outgoing(epoch, message, head, on_ack)
         if not self._send_at_once(outgoing):
@@ -407,7 +404,6 @@ class PahoLink:
             session.leave()
 
     def _rise(self, session: Session) -> None:
-        self._risen_at = time.monotonic()
         self._epoch += 1
         self._max_packet_size = session.max_packet_size
         self._session = session
@@ -427,13 +423,10 @@ class PahoLink:
             self._commands.popleft().answer.set_result(None)
         if not was_connected or self._close_by is not None:
             return
-        if time.monotonic() - self._risen_at >= _STEADY_S:
-            self._backoff.reset()
-        else:
+        if self._backoff.lost(time.monotonic()):  # Mosquitto 2.0 does not tell a client that it was taken over
             _log.warning(
-                "%s: the connection stood for less than %g s; does another program use the client id %s?",
+                "%s ends one connection after the other; does another program use the client id %s?",
                 self._identity.address,
-                _STEADY_S,
                 self._identity.client_id,
             )
         self._tell(connected=False)

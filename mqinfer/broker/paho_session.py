@@ -19,18 +19,20 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from mqinfer.broker.link import Ack, Message, ReasonCode
 from mqinfer.broker.packets import Head
-from mqinfer.broker.paho_client import Identity, PlainClient, configure
+from mqinfer.broker.paho_client import Identity, PlainClient, configure, connect_properties
 from mqinfer.broker.paho_socket import FastClient, fits
 from mqinfer.broker.refusals import UNSUPPORTED_VERSION, disconnection, refusal
 from mqinfer.broker.routes import Routes
 from mqinfer.broker.tls_errors import tls_error
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 __all__ = ["Session"]
 
 _log = logging.getLogger("mqinfer.broker")
 
 _RECEIVE_MAXIMUM = 65_535  # what a broker means that names none (MQTT 5, section 3.2.2.3.3)
+_NONE_STATED = 2**32  # a Maximum Packet Size that a broker has not named
 _TICK_S = 1.0
 _RECEIVE_MAXIMUM_311 = 20  # MQTT 3.1.1 can't name it; Mosquitto's default
 
@@ -113,9 +115,11 @@ class Session:
         """
         address = self._identity.address
         self._client.connect_timeout = timeout
-        clean_start: Any = True if self.version5 else MQTT_CLEAN_START_FIRST_ONLY  # 3.1.1: said to the constructor
+        how: dict[str, Any] = {"clean_start": MQTT_CLEAN_START_FIRST_ONLY}  # 3.1.1: said to the constructor
+        if self.version5:
+            how = {"clean_start": True, "properties": connect_properties()}
         try:
-            self._client.connect(address.host, address.port, self._identity.keepalive_s, clean_start=clean_start)
+            self._client.connect(address.host, address.port, self._identity.keepalive_s, **how)
         except ssl.SSLError as error:
             raise tls_error(address, error) from error
         except (OSError, ValueError) as error:  # ValueError: what paho and idna make of an impossible host name
@@ -231,7 +235,8 @@ class Session:
             return
         if self.version5:
             self.window = getattr(found, "ReceiveMaximum", _RECEIVE_MAXIMUM)
-            self.max_packet_size = getattr(found, "MaximumPacketSize", None)
+            # Whoever receives names the same, so a larger message would vanish in a broker that takes it.
+            self.max_packet_size = min(DEFAULT_LIMITS.packet_bytes, getattr(found, "MaximumPacketSize", _NONE_STATED))
         self.accepted = True
         for route in self._routes:
             self.subscribe(route.subscription)

@@ -36,6 +36,7 @@ from mqinfer.broker.packet_reader import OtherPacket, PacketReader, ReceivedMess
 from mqinfer.broker.packets import PUBACK, Head, buffer_size, decode_puback, encode_puback
 from mqinfer.broker.paho_client import Identity, client_arguments, has_buffered
 from mqinfer.protocol.errors import BadEnvelope
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import Buffer
 
 __all__ = ["FastClient", "fits"]
@@ -77,7 +78,9 @@ class FastClient(Client):
 
     def __init__(self, identity: Identity, *, version5: bool) -> None:
         super().__init__(**client_arguments(identity, version5=version5))
-        self._reader = PacketReader(version5=version5)
+        # MQTT 3.1.1 has no way to say what is too large, and a broker could not know why it loses the connection.
+        largest = {"max_packet_size": DEFAULT_LIMITS.packet_bytes} if version5 else {}
+        self._reader = PacketReader(version5=version5, **largest)
         self._buffers: deque[Buffer] = deque()
         self._pubacks: deque[bytes] = deque()  # filled by the link's thread, emptied by whichever thread writes
         self._is_tls = identity.tls is not None

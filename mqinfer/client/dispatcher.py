@@ -136,7 +136,8 @@ class Dispatcher:
 
     def _choose(self, entry: Entry, now: float) -> Lane | Way:
         waiting = self.table.waiting_with(entry)
-        return self.fleet.choose(*entry.channel, now, waiting=waiting, suspect=bool(entry.deaths))
+        suspect = bool(entry.deaths)
+        return self.fleet.choose(*entry.channel, now, waiting=waiting, suspect=suspect, deadline=entry.deadline)
 
     def _look_for_silence(self, now: float) -> None:
         overdue = [entry for entry in self.table.overdue(now) if not self._is_only_late(entry, now)]

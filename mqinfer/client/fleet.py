@@ -3,11 +3,15 @@
 Mosquitto deals a shared subscription blindly in turn, so a slow or stalled worker gets as much as a fast one. Here the
 client holds a window per worker and sends to the worker with the least expected finish, (outstanding + others' + 1) x
 smoothed service time: join-the-shortest-queue weighted by speed (Weinberg 1978 has its near-optimality for equal
-workers). Pure: the owner passes the clock's reading and holds a lock.
+workers). Only a reply renews what is known of a worker, so one that was slow once would get nothing for ever: now and
+then it gets one request, less often while it stays slow (a half-open circuit breaker: Nygard, "Release It!", 2007).
+Pure: the owner passes the clock's reading and holds a lock.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,6 +25,8 @@ _Channel = tuple[str, str | None]
 
 _ALIKE, _ALIKE_S = 1.3, 0.005
 """Workers whose expected finishes differ by less, as a factor and in seconds, take turns: so much is noise."""
+_PROBE_EVERY = 100
+"""Requests for each one that goes to a worker that seems slow, at least: 1 % of them are late for it at most."""
 _LONGEST_PAUSE_S = 1.0
 """A model's channel that nobody listens on is tried again after this at the latest."""
 _WEIGHT = 0.2
@@ -57,6 +63,7 @@ class Fleet:
         self._patience = patience or Patience()
         self._lanes: dict[str, Lane] = {}
         self._turn = 0
+        self._probed = 0  # the turn of the last probe
         self._shared: dict[str, float] = {}  # smoothed seconds from sending to reply, by model
         self._unserved: dict[_Channel, _Unserved] = {}
 
@@ -100,8 +107,15 @@ class Fleet:
         if self._lanes.get(lane.worker) is lane:
             lane.open = False
 
-    def choose(
-        self, model: str, version: str | None, now: float, *, waiting: int = 1, suspect: bool = False
+    def choose(  # noqa: PLR0913 - what is known of the request
+        self,
+        model: str,
+        version: str | None,
+        now: float,
+        *,
+        waiting: int = 1,
+        suspect: bool = False,
+        deadline: float = math.inf,
     ) -> Lane | Way:
         """Choose where the next request for a model goes.
 
@@ -112,6 +126,7 @@ class Fleet:
             waiting: Requests for the model that wait in this client.
             suspect: Whether a worker died on the request: it goes where no other such request is, since one of the
                 two would be blamed for the other.
+            deadline: Of the request.
         """
         serving = [lane for lane in self._lanes.values() if lane.open and lane.serves(model, version)]
         if not serving:
@@ -120,7 +135,10 @@ class Fleet:
         best = min(usable, key=Lane.expected, default=None)
         if best is None:
             return Way.WAIT
-        alike = [lane for lane in usable if lane.expected() <= _ALIKE * best.expected() + _ALIKE_S and not lane.is_full]
+        bound = _ALIKE * best.expected() + _ALIKE_S
+        if not suspect and (probe := self._next_probe(usable, bound, deadline, now)):
+            return self._take(probe, probe=True)
+        alike = [lane for lane in usable if lane.expected() <= bound and not lane.is_full]
         if alike:
             return self._take(min(alike, key=lambda lane: (lane.outstanding, lane.turn)))
         # Those that finish first are full. Waiting for them is better than a slower one that has room, unless so much
@@ -160,9 +178,18 @@ class Fleet:
         if unserved := self._unserved.get(channel):
             unserved.closed_until = min(unserved.closed_until, at)
 
-    def _take(self, lane: Lane) -> Lane:
+    def _next_probe(self, usable: Iterable[Lane], bound: float, deadline: float, now: float) -> Lane | None:
+        """Choose a worker that seems slow, and about which nothing is known any more, if it is time for that."""
+        if self._turn - self._probed < _PROBE_EVERY:
+            return None
+        due = (lane for lane in usable if lane.wants_probe(now) and lane.expected() > bound)
+        return min((lane for lane in due if lane.is_in_time(deadline, now)), key=lambda lane: lane.turn, default=None)
+
+    def _take(self, lane: Lane, *, probe: bool = False) -> Lane:
         self._turn += 1
-        lane.turn = self._turn
+        if probe:
+            self._probed = self._turn
+        lane.chosen(self._turn, probe=probe)
         return lane
 
     def shared_retry(self, model: str, now: float) -> float:

@@ -21,6 +21,11 @@ _WEIGHT = 0.2
 """Weight of the newest reading in the smoothed time on the way."""
 _MOST = 3.0
 """One reading counts as so many times the smoothed one at most: a worker that was halted was not far away."""
+_BETTER = 0.95
+"""A reply that lowers the time of one request so far tells that its worker is on the mend: at a worker's smoothing it
+took three quarters of that time or less."""
+_DOUBLINGS = 30
+"""Of a pause, at most."""
 _LONGEST_PAUSE_S = 1.0
 """A busy worker is asked again after this, whatever it says."""
 
@@ -38,6 +43,9 @@ class Patience:
         attempt_unknown: The same where the worker has not said how long a request takes.
         quarantine: How long a worker that let attempts time out gets nothing; doubled each time, and then one request.
         quarantine_most: The longest quarantine.
+        probe: How long a worker that seems slow and has nothing to do is left alone before it gets one request; doubled
+            each time, unless its replies get better.
+        probe_most: The longest such time.
     """
 
     doubt: float = 0.05
@@ -48,6 +56,8 @@ class Patience:
     attempt_unknown: float = 10.0
     quarantine: float = 1.0
     quarantine_most: float = 30.0
+    probe: float = 5.0
+    probe_most: float = 60.0
 
 
 @dataclass(slots=True)
@@ -92,6 +102,7 @@ class Lane:
     turn: int = 0
     _strikes: int = 0
     _quarantined_until: float = 0.0
+    _probes: int = 0
     _heard_at: float = -math.inf
     _outstanding: dict[str, _Sent] = field(default_factory=dict)
 
@@ -167,7 +178,10 @@ class Lane:
         self._strikes, self._quarantined_until, self._heard_at = 0, 0.0, now
         self.others = max(0, load.depth - 1 - len(self._outstanding))  # the depth counts the request that it answers
         if load.service_time_us:
-            self.service = load.service_time_us / 1e6
+            service = load.service_time_us / 1e6
+            if service < _BETTER * self.service:
+                self._probes = 0
+            self.service = service
         if load.window:
             self.window = load.window
 
@@ -175,10 +189,22 @@ class Lane:
         """Tell whether it has answered something just now: what it has not answered is on a slow way, if not lost."""
         return now - self._heard_at < self.patience.attempt / 2
 
+    def wants_probe(self, now: float) -> bool:
+        """Tell whether what is known of it is so old that one request should find out anew."""
+        silence = now - self._heard_at
+        if silence < self.patience.probe or self._outstanding:  # nearly always
+            return False
+        return silence >= _doubled(self.patience.probe, self._probes, self.patience.probe_most)
+
+    def chosen(self, turn: int, *, probe: bool) -> None:
+        """Note that it gets a request, as a probe or because it is expected to finish it first."""
+        self.turn = turn
+        self._probes = self._probes + 1 if probe else 0
+
     def timed_out(self, now: float) -> None:
         """Note that a request got no reply in its time: the worker is in quarantine, longer each time."""
         self._strikes += 1
-        pause = min(self.patience.quarantine * 2 ** (self._strikes - 1), self.patience.quarantine_most)
+        pause = _doubled(self.patience.quarantine, self._strikes - 1, self.patience.quarantine_most)
         self._quarantined_until = now + pause
 
     def busy(self, now: float, pause: float = 0.0) -> None:
@@ -194,3 +220,8 @@ class Lane:
         self.capacity = state.capacity
         if state.service_time_us:
             self.service = state.service_time_us / 1e6
+
+
+def _doubled(first: float, times: int, most: float) -> float:
+    """Double a pause so many times, which may be for days: a float ends after a thousand."""
+    return min(first * (1 << min(times, _DOUBLINGS)), most)

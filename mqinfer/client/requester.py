@@ -69,6 +69,7 @@ class RequesterConfig:
         settling: Seconds after a reconnection during which patience does not end: workers come back in their own time.
         backoff: Seconds before such a request is sent again the first time; doubled each time, at most one second.
         limits: For replies.
+        lanes: Whether requests go to workers that the client chooses; False: over the models' channels, dealt in turn.
     """
 
     name: str
@@ -79,6 +80,7 @@ class RequesterConfig:
     backoff: float = 0.02
     settling: float = 6.0
     limits: Limits = DEFAULT_LIMITS
+    lanes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ class Requester:
         self.link.open(timeout)
         self.link.subscribe(self.config.topics.results_of_client(self.config.name), self._on_reply)
         try:
-            self.link.subscribe(self.config.topics.worker_states(), self._on_state)
+            if self.config.lanes:
+                self.link.subscribe(self.config.topics.worker_states(), self._on_state)
         except NotAuthorized as error:
             log.info("%s; requests go over the models' channels, not to workers that this client chooses", error)
         self._timer.start()
@@ -381,7 +384,7 @@ class Requester:
         if elsewhere:
             self._pump()
         elif patient:
-            pause = min(1.0, self.config.backoff * 2 ** (entry.attempts - 1))
+            pause = min(1.0, self.config.backoff * (1 << min(entry.attempts - 1, 16)))
             self._rest(request_id, min(now + pause, patient_until))
         else:
             self._give_up(request_id, why)

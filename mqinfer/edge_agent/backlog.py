@@ -5,21 +5,38 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 
 from mqinfer.bags.frame import Frame, RawImage
 from mqinfer.client.requester import Requester
+from mqinfer.client.result import InferResult
 from mqinfer.codecs import decode_tensor
 from mqinfer.edge_agent.job import Job, capture_of
 from mqinfer.edge_agent.preparation import PreparedFrame
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.spool import Spool, SpooledFrame
 from mqinfer.edge_agent.stream import Stream
+from mqinfer.protocol.errors import Cancelled
+from mqinfer.protocol.types import ErrorInfo, Outcome
 
-__all__ = ["Backlog", "Send"]
+__all__ = ["Backlog", "Place", "Send"]
 
-Send = Callable[[Job, PreparedFrame, Callable[[], None]], None]
-"""Submits a frame; what is given last is called when it has its outcome."""
+Send = Callable[[Job, PreparedFrame], None]
+"""Submits a frame."""
+_FULL_CHECK_S = 1.0
+"""How often a frame that waits for a connection is offered to a full disk again: somebody may have made room."""
+
+
+class Place(Enum):
+    """Where a frame goes next."""
+
+    LINK = "link"
+    """To a worker; it has entered its stream."""
+    DISK = "disk"
+    """Into the spool."""
+    NOWHERE = "nowhere"
+    """The run is stopped, there is no connection, and the spool takes no more."""
 
 
 class Backlog:
@@ -39,6 +56,7 @@ class Backlog:
         self._changed = changed
         self._send = send
         self._jobs: dict[int, Job] = {}
+        self._is_leaving = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._drain, name="mqinfer-replay-spool")
         requester.watch(self._notice)
@@ -49,7 +67,7 @@ class Backlog:
         found = self._spool.after(0)
         while found:
             stream = stream_of(found.capture.source)
-            adopted.append(Job(len(adopted), _frame_of(found), stream, is_spooled=True))
+            adopted.append(Job(len(adopted), _frame_of(found), stream, found.number))
             self._jobs[found.number] = adopted[-1]
             found = self._spool.after(found.number)
         return adopted
@@ -63,32 +81,67 @@ class Backlog:
         """Whether a frame can't be sent now: there is no connection, or others come first."""
         return bool(self._jobs) or not self._requester.link.connected
 
-    def keep(self, job: Job, prepared: PreparedFrame) -> bool:
-        """Take a frame that can't be sent now, or that others in the spool come before.
+    def place(self, job: Job, prepared: PreparedFrame) -> Place:
+        """Say where a frame goes that has entered its stream; what can't be sent waits while the disk is full."""
+        with self._changed:
+            job.stream.give_up()  # it may have come in without there being room
+            while not (self.is_needed and self._keep(job, prepared)):
+                self._changed.wait_for(lambda: self._can_send(job) or self._is_lost, _FULL_CHECK_S)
+                if self._can_send(job):
+                    job.stream.enter()
+                    return Place.LINK
+                if self._is_lost:
+                    return Place.NOWHERE
+            return Place.DISK
+
+    def _keep(self, job: Job, prepared: PreparedFrame) -> bool:
+        number = self._put(job, prepared)
+        if number is None:
+            return False
+        self._jobs[number] = replace(job, frame=_without_pixels(job.frame), spooled_as=number)
+        self._changed.notify_all()
+        return True
+
+    def _put(self, job: Job, prepared: PreparedFrame) -> int | None:
+        return self._spool.put(prepared.tensor, capture_of(job.frame), prepared.bytes_raw)
+
+    def _can_send(self, job: Job) -> bool:
+        return job.stream.has_room and self._requester.link.connected
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether nothing more is sent in this run."""
+        return self._is_leaving and not self._requester.link.connected
+
+    def ended(self, job: Job, prepared: PreparedFrame | None, result: InferResult) -> InferResult:
+        """Let go of a frame that has its outcome; one that was taken back is on the disk, for the next run.
 
         Returns:
-            False where it is to be sent at once, or does not fit.
+            The outcome, which says so where the frame could not be kept.
         """
-        with self._changed:
-            if not self.is_needed:
-                return False
-            number = self._spool.put(prepared.tensor, capture_of(job.frame), prepared.bytes_raw)
-            if number is None:
-                return False
-            job.stream.give_up()
-            self._jobs[number] = replace(job, frame=_without_pixels(job.frame), is_spooled=True)
-            self._changed.notify_all()
-            return True
+        if result.outcome is not Outcome.CANCELLED:
+            if job.spooled_as:
+                self._spool.remove(job.spooled_as)
+            return result
+        if job.spooled_as or prepared is None or self._put(job, prepared) is not None:
+            return result
+        return replace(result, error=ErrorInfo(Cancelled.code, self.not_kept))
 
-    def store(self, job: Job, prepared: PreparedFrame) -> None:
-        """Put a frame that was sent and not answered on the disk, for the next run."""
-        self._spool.put(prepared.tensor, capture_of(job.frame), prepared.bytes_raw)
+    @property
+    def not_kept(self) -> str:
+        """Say why a frame is not kept, and what to do."""
+        return (
+            f"not sent, and not kept in the spool ({self._spool.refusal}); make room there, or give another --spool, "
+            "and replay this part again"
+        )
 
     def leave(self) -> list[Job]:
         """Give up what is not sent yet; it stays on the disk for the next run."""
         with self._changed:
+            self._is_leaving = True
             left = list(self._jobs.values())
             self._jobs.clear()
+            self._changed.notify_all()
             return left
 
     def close(self) -> None:
@@ -109,7 +162,7 @@ class Backlog:
                 self._changed.wait_for(partial(_has_room, job))
                 job.stream.enter()
             prepared = PreparedFrame(found.tensor, partial(_picture_of, found), found.bytes_raw)
-            self._send(job, prepared, partial(self._spool.remove, found.number))
+            self._send(job, prepared)
 
     def _next(self, sent: int) -> SpooledFrame | None:
         """Wait for a frame that can be sent; None once closed."""

@@ -15,12 +15,12 @@ __all__ = ["Ended", "Job", "capture_of"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """A frame, numbered in the order of reading, its stream, and whether it was put on the disk in between."""
+    """A frame, numbered in the order of reading, its stream, and its number in the spool; 0 where it is not there."""
 
     number: int
     frame: Frame
     stream: Stream[Job]
-    is_spooled: bool = False
+    spooled_as: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

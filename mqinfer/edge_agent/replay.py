@@ -19,7 +19,7 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.inputs import InferOptions, make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.backlog import Backlog
+from mqinfer.edge_agent.backlog import Backlog, Place
 from mqinfer.edge_agent.delay_window import DelayWindow
 from mqinfer.edge_agent.economy import Economy
 from mqinfer.edge_agent.job import Ended, Job, capture_of
@@ -148,10 +148,7 @@ class Replay:
     def _read(self, frames: Iterable[Frame], is_stopped: Callable[[], bool]) -> Iterator[Frame]:
         """Take a frame only when there is room for it, so that every frame that was read is sent."""
         source = iter(frames)
-        while True:
-            self._in_hand.acquire()
-            if is_stopped() or self._results.error:
-                return
+        while self._wait_for_room(is_stopped):
             started = time.perf_counter_ns()
             frame = next(source, None)
             if frame is None:
@@ -159,6 +156,13 @@ class Replay:
             self._statistics.frame_read(frame.source)
             self._statistics.stage(frame.source, EdgeStage.READ, time.perf_counter_ns() - started)
             yield frame
+
+    def _wait_for_room(self, is_stopped: Callable[[], bool]) -> bool:
+        """Wait until one more frame may be in hand; False where the run is over."""
+        while not self._in_hand.acquire(timeout=_STOP_CHECK_S):
+            if is_stopped():
+                return False
+        return not (is_stopped() or self._results.error)
 
     def _stream(self, source: str) -> Stream[Job]:
         if source not in self._streams:
@@ -185,24 +189,24 @@ class Replay:
 
     def _prepare_and_send(self, job: Job) -> None:
         if not self._is_live:
-            self._enter(job, self._backlog)
+            self._enter(job)
         try:
             prepared = self._prepare(job)
         except MqinferError as error:  # this frame's fault; there is no request
             log.warning("%s, frame %d: %s", job.frame.source, job.frame.sequence, error)
             self._end(job, None, self._ended_here(job, error))
             return
-        if self._backlog and self._backlog.keep(job, prepared):
+        place = self._backlog.place(job, prepared) if self._backlog else Place.LINK
+        if place is Place.LINK:
+            self._submit(job, prepared)
+        elif place is Place.DISK:
             self._in_hand.release()
-            return
-        if self._backlog:  # it may have come in without there being room
-            with self._changed:
-                job.stream.give_up()
-            self._enter(job)
-        self._submit(job, prepared)
+        elif self._backlog:
+            self._conclude(job, prepared, self._ended_here(job, Cancelled(self._backlog.not_kept)))
 
-    def _enter(self, job: Job, backlog: Backlog | None = None) -> None:
+    def _enter(self, job: Job) -> None:
         """Wait for room in a frame's stream, or for the need to keep it on the disk."""
+        backlog = self._backlog
         with self._changed:
             self._changed.wait_for(lambda: job.stream.has_room or (backlog is not None and backlog.is_needed))
             job.stream.enter()
@@ -217,12 +221,9 @@ class Replay:
             log.exception("%s, frame %d", frame.source, frame.sequence)
             raise MqinferError(f"can't be prepared: {error!r}") from error
 
-    def _submit(self, job: Job, prepared: PreparedFrame, on_outcome: Callable[[], None] = lambda: None) -> None:
+    def _submit(self, job: Job, prepared: PreparedFrame) -> None:
         def settle(result: InferResult) -> None:
             self._sent.discard(result.id)
-            if self._backlog and result.outcome is Outcome.CANCELLED:  # by `_leave`
-                self._backlog.store(job, prepared)
-            on_outcome()
             self._end(job, prepared, result)
 
         try:
@@ -238,6 +239,8 @@ class Replay:
 
     def _end(self, job: Job, prepared: PreparedFrame | None, result: InferResult) -> None:
         """Take a frame out of its stream's window; another one may have waited for that."""
+        if self._backlog:
+            result = self._backlog.ended(job, prepared, result)
         with self._changed:
             following = job.stream.leave(result, time.monotonic())
             self._changed.notify_all()
@@ -253,7 +256,7 @@ class Replay:
             self._changed.notify_all()
 
     def _let_go(self, ended: Ended) -> None:
-        if not ended.job.is_spooled:  # what is on the disk is bounded there
+        if not ended.job.spooled_as:  # what is on the disk is bounded there
             self._in_hand.release()
 
     def _ended_here(self, job: Job, error: MqinferError) -> InferResult:

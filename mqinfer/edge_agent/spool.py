@@ -1,6 +1,11 @@
 """A bounded store on disk for frames that can't be sent now: encoded, with their stamps, oldest first.
 
 SQLite keeps it: what was stored survives a crash of the edge, and a run that finds something there sends it first.
+
+A full disk must not keep frames in the store that have their outcome, or the next run would send them again. Deleting
+takes space too: with a write-ahead log all of it fails on a full disk (measured), so this store has a rollback journal,
+whose file stays (`journal_mode = PERSIST`) and is made larger than a deletion needs while there is room. File names and
+what a journal may end with: https://www.sqlite.org/fileformat.html, section 3.
 """
 
 from __future__ import annotations
@@ -9,7 +14,7 @@ import json
 import logging
 import sqlite3
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +28,8 @@ log = logging.getLogger("mqinfer.edge_agent")
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS frames (id INTEGER PRIMARY KEY AUTOINCREMENT, head TEXT NOT NULL, data BLOB NOT NULL)"
 )
+_JOURNAL_BYTES = 1 << 18
+"""More than any deletion of a frame writes there, which is a few pages of 4 KiB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,11 +65,15 @@ class Spool:
         self._path = folder / "spool.sqlite"
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
+        self._answered: set[int] = set()  # what could not be deleted yet
+        self.refusal = ""
+        """Why the last frame was not taken; empty where it was."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self._path, check_same_thread=False, timeout=0.2)
             self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA journal_mode = PERSIST")
+            self._database.execute("BEGIN EXCLUSIVE")  # kept until the end, so that a second process is told at once
             with self._database:
                 self._database.execute(_TABLE)
             self._bytes, self._count, self._last = self._measure()
@@ -70,6 +81,7 @@ class Spool:
             raise ConfigError(
                 f"spool {folder}: can't be used ({error}); give another folder, or free this one"
             ) from error
+        self._reserve()
 
     def __len__(self) -> int:
         """Count the frames."""
@@ -84,7 +96,7 @@ class Spool:
         """Store a frame behind all others.
 
         Returns:
-            Its number; None where it does not fit: the bound is reached, or the disk is full.
+            Its number; None where it does not fit: the bound is reached, or the disk is full. `refusal` says which.
         """
         data = bytes(tensor.data)
         described = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
@@ -97,17 +109,24 @@ class Spool:
         }
         with self._lock:
             if self._count and self._bytes + len(data) > self._max_bytes:
+                self._refuse(f"its bound of {self._max_bytes / 1e6:.0f} MB is reached")
                 return None
             try:
                 with self._database as database:
                     row = database.execute("INSERT INTO frames (head, data) VALUES (?, ?)", (json.dumps(head), data))
             except sqlite3.Error as error:
-                log.warning("spool %s: a frame can't be kept (%s); the reader waits", self._path, error)
+                self._refuse(str(error))
                 return None
+            self.refusal = ""
             self._bytes += len(data)
             self._count += 1
             self._last = int(row.lastrowid or 0)
             return self._last
+
+    def _refuse(self, why: str) -> None:
+        if not self.refusal:
+            log.warning("spool %s takes no more frames: %s; the reader waits", self._path, why)
+        self.refusal = why
 
     def after(self, number: int) -> SpooledFrame | None:
         """Read the oldest frame with a higher number; it stays until it is removed."""
@@ -118,18 +137,49 @@ class Spool:
         return None if found is None else _read(*found)
 
     def remove(self, number: int) -> None:
-        """Forget a frame: it has its outcome."""
-        with self._lock, self._database as database:
-            size = database.execute("SELECT length(data) FROM frames WHERE id = ?", (number,)).fetchone()
+        """Forget a frame: it has its outcome. Where the disk does not let it go, that is tried again with the next."""
+        with self._lock:
+            self._answered.add(number)
+            self._sweep()
+
+    def close(self) -> None:
+        """Close the file; what is in it stays, and where that is nothing the disk gets its space back."""
+        with self._lock:
+            self._sweep()
+            if self._answered:
+                told = "spool %s: %d frames have their outcome and can't be deleted; the next run sends them again"
+                log.warning(told, self._path, len(self._answered))
+            if waiting := self._count - len(self._answered):
+                log.warning("spool %s: %d frames wait there for the next run", self._path, waiting)
+            if not self._count:
+                with suppress(sqlite3.Error):
+                    self._database.execute("VACUUM")
+            self._database.close()
+
+    def _sweep(self) -> None:
+        """Delete what has its outcome; the lock is held."""
+        for number in sorted(self._answered):
+            try:
+                with self._database as database:
+                    size = database.execute("SELECT length(data) FROM frames WHERE id = ?", (number,)).fetchone()
+                    database.execute("DELETE FROM frames WHERE id = ?", (number,))
+            except sqlite3.Error as error:
+                log.debug("spool %s: frame %d can't be deleted: %s", self._path, number, error)
+                return
+            self._answered.discard(number)
             if size is not None:
-                database.execute("DELETE FROM frames WHERE id = ?", (number,))
                 self._bytes -= size[0]
                 self._count -= 1
 
-    def close(self) -> None:
-        """Close the file; what is in it stays."""
-        with self._lock:
-            self._database.close()
+    def _reserve(self) -> None:
+        """Let the journal's file have the space that a deletion needs; SQLite passes over what follows its records."""
+        try:
+            with self._path.with_name(self._path.name + "-journal").open("ab") as journal:
+                journal.write(bytes(max(0, _JOURNAL_BYTES - journal.tell())))
+        except OSError as error:
+            log.warning(
+                "spool %s: no space in reserve (%s); frames may be sent again by the next run", self._path, error
+            )
 
     def _measure(self) -> tuple[int, int, int]:
         size, count, last = self._database.execute(

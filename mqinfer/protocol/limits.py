@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 __all__ = ["DEFAULT_LIMITS", "Limits"]
 
+_PACKET_HEAD_BYTES = 64 << 10
+"""Of a PUBLISH, for what stands before its payload: the topic and the properties."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -28,6 +31,11 @@ class Limits:
     tensor_bytes: int = 256 << 20
     image_pixels: int = 64 << 20
     string_bytes: int = 4096
+
+    @property
+    def packet_bytes(self) -> int:
+        """The MQTT packet that a message of the largest payload needs; a link's Maximum Packet Size."""
+        return self.payload_bytes + _PACKET_HEAD_BYTES
 
 
 DEFAULT_LIMITS = Limits()

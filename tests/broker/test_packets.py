@@ -168,6 +168,16 @@ def test_what_a_reader_refuses() -> None:
     assert encode_puback(258) == bytes((PUBACK, 2, 1, 2))
 
 
+def test_a_packet_that_is_too_large_is_refused_before_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number is that of the whole packet; one byte less is received."""
+    message = Message("t", bytes(100_000))
+    packet = encode(message)
+    assert read_all(PacketReader(version5=True, max_packet_size=len(packet)), packet, [1000])
+    monkeypatch.setattr("mqinfer.broker.packet_reader._aligned", lambda size: pytest.fail(f"{size} bytes were taken"))
+    with pytest.raises(BadEnvelope, match=f"a packet of {len(packet)} bytes; Maximum Packet Size"):
+        read_all(PacketReader(version5=True, max_packet_size=len(packet) - 1), packet[:4], [4])
+
+
 def test_properties_that_are_skipped() -> None:
     """Payload Format Indicator and Subscription Identifier are read over."""
     body = b"\0\1a" + b"\7\x01\1\x0b\xff\x7f\x01\0" + b"payload"

@@ -9,9 +9,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.backoff import Backoff
@@ -23,7 +26,8 @@ from mqinfer.broker.paho_link import PahoLink
 from mqinfer.broker.paho_session import Session
 from mqinfer.broker.paho_socket import FastClient, _is_known_paho, fits
 from mqinfer.broker.server import MosquittoServer
-from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, NotAuthorized, NotConnected
+from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MessageTooLarge, NotAuthorized, NotConnected
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 pytestmark = pytest.mark.broker
 
@@ -50,6 +54,11 @@ class Told:
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.states) >= len(states), PATIENCE)
             assert self.states == list(states)
+
+    def wait_for_losses(self, count: int) -> None:
+        """Wait until so many losses were told."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.states.count(False) >= count, 3 * PATIENCE)
 
 
 @pytest.fixture
@@ -399,13 +408,13 @@ def test_a_name_that_is_taken_over(
 def test_twins_are_suspected(
     broker_url: str, unique: Unique, closing: Callable[[PahoLink], PahoLink], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Mosquitto 2.0 tells nothing when a name is taken over; the log names what is likely."""
+    """Mosquitto 2.0 tells nothing when a client id is taken over; after eight times the log names what is likely."""
     name, told = unique("twin"), Told()
     first = closing(PahoLink(BrokerAddress.parse(broker_url), client_id=name, on_connection=told))
     second = closing(PahoLink(BrokerAddress.parse(broker_url), client_id=name))
     first.open()
     second.open()
-    told.wait_for(True, False)
+    told.wait_for_losses(8)
     assert any(name in record.getMessage() and "another program" in record.getMessage() for record in caplog.records)
 
 
@@ -462,6 +471,32 @@ def test_mqtt_3_1_1(
         assert (got.payload, got.content_type) == (b"y" * 100_000, None)
         assert link.max_packet_size is None
         link.close()
+
+
+@pytest.mark.parametrize("client", [FastClient, PlainClient])
+def test_a_broker_keeps_to_itself_what_is_too_large(
+    unique: Unique, closing: Callable[[PahoLink], PahoLink], client: type[PlainClient | FastClient]
+) -> None:
+    """A broker that takes more than the link does drops it; the link goes on, and sends nothing like it itself."""
+    topic, largest = unique("t"), DEFAULT_LIMITS.packet_bytes
+    configuration = lambda port: render(port).replace("max_packet_size 67108864", "max_packet_size 80000000")  # noqa: E731
+    with MosquittoServer(configuration=configuration) as server:
+        link = closing(link_to(server, unique("c"), client=client))
+        link.open()
+        assert link.max_packet_size == largest
+        got: SimpleQueue[int] = SimpleQueue()
+        link.subscribe(topic, lambda message: got.put(len(message.payload)))
+        with pytest.raises(MessageTooLarge, match=f"to {largest} at most"):
+            link.publish(Message(topic, bytes(largest)))
+        stranger = Client(CallbackAPIVersion.VERSION2)
+        stranger.connect("127.0.0.1", server.port)
+        stranger.loop_start()
+        for size in (largest, 3):
+            stranger.publish(topic, bytes(size), qos=1).wait_for_publish(PATIENCE)
+        assert got.get(timeout=PATIENCE) == 3, "the first was too large"
+        stranger.disconnect()
+        stranger.loop_stop()
+        assert link.connected
 
 
 def pump(source: socket.socket, sink: socket.socket) -> None:

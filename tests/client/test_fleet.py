@@ -228,6 +228,70 @@ def test_equal_workers_take_turns_although_their_figures_differ_a_little() -> No
     assert Counter(order) == dict.fromkeys("abcd", 10)
 
 
+def serve_for(fleet: Fleet, start: float, seconds: float, rate: float, services: dict[str, float]) -> Counter[str]:
+    """Send so many requests a second to workers that need so long, one after the other; give who got how many.
+
+    Workers smooth their figures as they do (`LoadMeter`); nothing is queued, as the requests are far apart.
+    """
+    got: Counter[str] = Counter()
+    for number in range(round(seconds * rate)):
+        now = start + number / rate
+        lane = chosen(fleet, now)
+        got[lane.worker] += 1
+        lane.send(str(number), now)
+        lane.forget(str(number))
+        smoothed = lane.service + 0.2 * (services[lane.worker] - lane.service)
+        fleet.heard(lane.worker, WorkerLoad(1, round(smoothed * 1e6)), now + services[lane.worker])
+    return got
+
+
+def test_a_worker_that_was_slow_once_comes_back() -> None:
+    """It gets one request now and then, and as long as its replies get better, that is every five seconds."""
+    fleet = fleet_of(a=20, b=20, c=400)
+    assert serve_for(fleet, 0.0, 120, 20, {"a": 0.02, "b": 0.02, "c": 0.4})["c"] <= 6
+    again = {"a": 0.02, "b": 0.02, "c": 0.02}
+    assert serve_for(fleet, 120.0, 140, 20, again)["c"] > 14
+    served = serve_for(fleet, 260.0, 60, 20, again)
+    assert min(served.values()) >= 399
+
+
+@given(
+    st.lists(st.floats(0.06, 2.0), min_size=1, max_size=4), st.sampled_from([0.2, 1.0, 10.0, 40.0]), st.floats(10, 200)
+)
+def test_probing_costs_little(slow: list[float], rate: float, seconds: float) -> None:
+    """One request of a hundred in all at most, and a slow worker gets at most one in 5, 10, 20, 40 and 60 s."""
+    services = {"fast": 0.02} | {f"w{number}": each for number, each in enumerate(slow)}
+    fleet = fleet_of(**{name: each * 1e3 for name, each in services.items()})
+    got = serve_for(fleet, 0.0, seconds, rate, services)
+    assert got.total() - got["fast"] <= got.total() / 100
+    after = [5, 15, 35, 75, 135, 195]
+    assert all(got[name] <= sum(each <= seconds for each in after) for name in services if name != "fast")
+
+
+def test_a_probe_is_no_request_that_has_no_time_for_it() -> None:
+    """Nor one on which a worker died."""
+    fleet = fleet_of(fast=20, slow=400)
+    serve_for(fleet, 0.0, 4, 100, {"fast": 0.02, "slow": 0.4})
+    now = 10.0
+    urgent = fleet.choose("m", None, now, deadline=now + 0.3)
+    assert isinstance(urgent, Lane)
+    assert urgent.worker == "fast"
+    suspect = fleet.choose("m", None, now, suspect=True)
+    assert isinstance(suspect, Lane)
+    assert suspect.worker == "fast"
+    assert chosen(fleet, now).worker == "slow"
+    assert chosen(fleet, now).worker == "fast"
+
+
+def test_pauses_double_for_days() -> None:
+    """A worker that lets every attempt time out is in quarantine for half a minute each time, and never longer."""
+    fleet = fleet_of(a=10)
+    lane = chosen(fleet)
+    for _ in range(3000):
+        lane.timed_out(0.0)
+    assert lane.opens_at == PATIENCE.quarantine_most
+
+
 def test_nobody_storms_a_channel_without_listeners() -> None:
     """Where nobody listens one request at a time tries again, later each time; a worker's state ends that at once."""
     fleet = Fleet()

@@ -68,6 +68,36 @@ def test_the_bound_is_kept(tmp_path: Path) -> None:
         assert store(spool, 2) is not None
 
 
+def test_a_full_disk(tmp_path: Path) -> None:
+    """What does not fit is refused with the reason, and what is there leaves to make room."""
+    with closing(Spool(tmp_path)) as spool:
+        first = store(spool, 0)
+        spool._database.execute("PRAGMA max_page_count = 1")  # no page more than there are: SQLite's own full disk
+        while store(spool, 1):
+            pass
+        assert "full" in spool.refusal
+        spool.remove(first or 0)
+        assert store(spool, 2) is not None
+        assert not spool.refusal
+
+
+def test_what_cannot_be_deleted_now_is_deleted_later(tmp_path: Path) -> None:
+    """A frame that has its outcome counts until it is gone; when the file is closed it gets its last chance."""
+    with closing(Spool(tmp_path)) as spool:
+        numbers = [store(spool, each) or 0 for each in range(3)]
+        spool._database.execute("PRAGMA query_only = ON")
+        spool.remove(numbers[0])
+        assert len(spool) == 3
+        spool._database.execute("PRAGMA query_only = OFF")
+        spool.remove(numbers[1])
+        assert len(spool) == 1
+        spool._database.execute("PRAGMA query_only = ON")
+        spool.remove(numbers[2])
+        spool._database.execute("PRAGMA query_only = OFF")
+    with closing(Spool(tmp_path)) as again:
+        assert len(again) == 0
+
+
 def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     """A file in its place, or another process, is said at once."""
     (tmp_path / "file").write_text("")
@@ -82,11 +112,13 @@ class Notes:
     """A sink that keeps what it gets."""
 
     written: list[tuple[int, int, Outcome]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
 
     def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
         """Keep the frame's number, a pixel of its picture, and its outcome."""
         pixel = int(picture[0, 0, 0]) if picture.size else -1
         self.written.append((frame.sequence, pixel, result.outcome))
+        self.said.append(result.error.message if result.error else "")
 
     def close(self) -> tuple[Path, ...]:
         """Have no files."""
@@ -163,3 +195,16 @@ def test_what_a_stopped_run_left_goes_first_in_the_next(requester: Requester, tm
     assert numbers[-3:] == [0, 1, 2]
     assert all(pixel == number for number, pixel, _ in notes.written)
     assert snapshot.outcomes[Outcome.OK] == len(kept) + 3
+
+
+def test_a_run_that_is_stopped_while_nothing_more_fits(requester: Requester, tmp_path: Path) -> None:
+    """The reader waits for room, and a stop is heard all the same; a frame is kept, or is said not to be and why."""
+    link = link_of(requester)
+    with closing(Spool(tmp_path, max_bytes=500)) as spool:
+        notes, snapshot = replay(requester, spool, frames(100, {5: link.drop}), lambda: bool(spool.refusal))
+        kept = len(spool)
+    assert snapshot.frames_read < 100
+    assert kept == sum("kept in the spool for the next run" in said for said in notes.said) > 0
+    lost = [said for said in notes.said if "not kept in the spool (its bound" in said]
+    assert len(lost) == snapshot.outcomes[Outcome.CANCELLED] - kept > 0
+    assert all("give another --spool" in said for said in lost)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -92,6 +93,25 @@ def test_unlike_workers_at_82_percent(workers: Start, traffic: Start, figure: St
     row = f"workers of 20, 20, 100 ms, paced at 82 %, {edges} edges"
     figure(row, "p95 / fast service time", f"{p95:.1f}", f"<= {bound}", passed=p95 <= bound)
     assert p95 <= 30, "about 300 is what a blind deal in turn gives"
+
+
+def test_equal_workers(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
+    """Where a blind deal in turn is the best there is, choosing among the workers costs next to nothing."""
+    workers(10, 10, 10)
+    chooses, dealt = traffic(window=32), traffic(window=32, lanes=False)
+    rounds, requests = pick(5, 11), pick(300, 900)
+    ratios = []
+    for _ in range(rounds):
+        by_choice, in_turn = _makespan([chooses], requests), _makespan([dealt], requests)
+        ratios.append(in_turn / by_choice)
+    all_ok(chooses, dealt)
+    got = Counter(each.worker for each in dealt.ended).values()
+    row = f"3 equal workers of 10 ms, bursts of {requests}, by lanes and over plain $share in turn, {rounds} rounds"
+    ratio = statistics.median(ratios)
+    figure(row, "throughput by lanes / over $share", f"{ratio:.3f}", ">= 0.98", passed=ratio >= 0.98)
+    figure(row, "least and most of the rounds", f"{min(ratios):.3f}; {max(ratios):.3f}")
+    assert max(got) - min(got) <= 1, "the broker deals in turn, whatever the client knows"
+    assert ratio >= 0.8
 
 
 def _under_load(client: Traffic, rate: float, seconds: float, disturb: Callable[[], None]) -> None:

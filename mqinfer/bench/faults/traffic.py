@@ -68,6 +68,7 @@ class Traffic:
         name: Of the client; made up where None.
         max_pending: Requests without an outcome at a time.
         keeps: Whether `ended` is kept; a soak does without, so that its books don't grow.
+        lanes: Whether it chooses among the workers; False: the broker deals its requests in turn.
     """
 
     def __init__(  # noqa: PLR0913 - each is one knob of a scenario
@@ -80,8 +81,9 @@ class Traffic:
         name: str | None = None,
         max_pending: int = 1024,
         keeps: bool = True,
+        lanes: bool = True,
     ) -> None:
-        config = RequesterConfig(name or random_name(), topics, window, max_pending)
+        config = RequesterConfig(name or random_name(), topics, window, max_pending, lanes=lanes)
         self.requester = connect(url, config)
         self.ended: list[Ended] = []
         self.asked = 0

@@ -1,0 +1,216 @@
+"""A full disk under the spool of `mqinfer replay`: RELIABILITY, section 6; issue 4, item 8."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqinfer.bags.frame import RawImage
+from mqinfer.bags.writer import BagWriter
+from mqinfer.broker.server import MosquittoServer
+
+Start = Callable[..., Any]
+HEIGHT, WIDTH, RATE = 48, 64, 100
+DISK = 1 << 20
+"""Bytes of the disk: about 80 frames as they are, which are less than a second."""
+
+
+@dataclass
+class Disk:
+    """A small disk.
+
+    Attributes:
+        folder: Where it is mounted.
+        process: Arguments for a process to which its files are the disk, where none could be mounted.
+    """
+
+    folder: Path
+    process: dict[str, Any]
+
+    def fill(self) -> None:
+        """Take what is left of it, to the last byte."""
+        with (self.folder / "of-others").open("ab", buffering=0) as file:
+            try:
+                while not self.process:
+                    file.write(bytes(4096))
+            except OSError:
+                return
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A disk of a megabyte; without the right to mount one, a bound for each file, which looks the same to SQLite."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    (folder / "of-others").touch()  # a full disk has no room for a new name either
+    bound = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (DISK, DISK))
+    yield Disk(folder, {} if mounted else {"preexec_fn": bound})
+    if mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Callable[..., Path]:
+    """Record a bag of numbered pictures: `record("drive", 300)`."""
+
+    def write(name: str, frames: int) -> Path:
+        path = tmp_path / f"{name}.bag"
+        with BagWriter(path, "bag") as bag:
+            for number in range(frames):
+                pixels = bytes([number % 256]) * (3 * HEIGHT * WIDTH)
+                image = RawImage("rgb8", HEIGHT, WIDTH, 3 * WIDTH, is_bigendian=False, data=pixels)
+                bag.write(f"/{name}", image, number + 1, 10**9 + number * 10**9 // RATE)
+        return path
+
+    return write
+
+
+class Replaying:
+    """A process of `mqinfer replay` with a spool on the disk."""
+
+    def __init__(self, source: Path, url: str, disk: Disk, out: Path) -> None:
+        self._out = out
+        out.mkdir()
+        self._log = out / "log"
+        words = f"replay {source} --model echo --broker {url} --encoding raw --rate 1 --spool {disk.folder / 'spool'}"
+        words += f" --output {out} --sink jsonl --summary {out / 'summary.json'}"
+        with self._log.open("w") as log:
+            command = [sys.executable, "-m", "mqinfer", *words.split()]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, **disk.process)
+
+    def log(self) -> str:
+        """What it said, its lines joined."""
+        return " ".join(self._log.read_text().split())
+
+    def results(self) -> list[dict[str, Any]]:
+        """Every frame that has its outcome, in the order of writing."""
+        path = self._out / "results.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def wait_for(self, what: Callable[[], object]) -> None:
+        """Wait until something is so, while it runs."""
+        end = time.monotonic() + 60
+        while not what():
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < end, self.log()
+            time.sleep(0.02)
+
+    def end(self) -> dict[str, Any]:
+        """Wait until it ends by itself; gives its summary, whose sums balance."""
+        self.process.wait(60)
+        assert "Traceback" not in self.log()
+        summary: dict[str, Any] = json.loads((self._out / "summary.json").read_text())
+        assert sum(summary["outcomes"].values()) == summary["requests"] == summary["frames_read"]
+        assert Counter(line["outcome"] for line in self.results()) == Counter(summary["outcomes"])
+        return summary
+
+
+@pytest.fixture
+def replaying(tmp_path: Path, own_broker: MosquittoServer, disk: Disk) -> Iterator[Callable[[Path], Replaying]]:
+    """Start replays against the test's own broker: `replaying(bag)`."""
+    started: list[Replaying] = []
+
+    def start(source: Path) -> Replaying:
+        started.append(Replaying(source, own_broker.url, disk, tmp_path / f"out-{len(started)}"))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait()
+
+
+@pytest.fixture
+def echo(serve: Start, write_echo: Start, own_broker: MosquittoServer) -> None:
+    """Serve a model that gives pictures back."""
+    serve(own_broker.url, write_echo("echo", ("image", "UINT8", [-1, HEIGHT, WIDTH, 3])))
+
+
+def kept(disk: Disk) -> int:
+    """Count the frames in the spool, which must be whole."""
+    with closing(sqlite3.connect(disk.folder / "spool" / "spool.sqlite")) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        return int(database.execute("SELECT count(*) FROM frames").fetchone()[0])
+
+
+def fill_in_an_outage(replay: Replaying, broker: MosquittoServer, disk: Disk) -> None:
+    """Take the broker away under load, wait until the spool takes no more, and give the rest of the disk to others."""
+    replay.wait_for(lambda: len(replay.results()) >= 20)
+    broker.kill()
+    replay.wait_for(lambda: "takes no more frames" in replay.log())
+    disk.fill()
+    before = len(replay.results())
+    time.sleep(1.5)
+    assert replay.process.poll() is None
+    assert len(replay.results()) == before, "the reader waits; nothing is given up"
+
+
+@pytest.mark.usefixtures("echo")
+def test_a_full_disk_in_an_outage(
+    own_broker: MosquittoServer, disk: Disk, record: Start, replaying: Start, figure: Start
+) -> None:
+    """The broker is gone and the disk fills up: the reader waits, and all frames come out once, in their order."""
+    frames = 3 * RATE
+    replay: Replaying = replaying(record("drive", frames))
+    fill_in_an_outage(replay, own_broker, disk)
+    assert (disk.folder / "spool" / "spool.sqlite").stat().st_size > DISK // 2
+    own_broker.start()
+    summary = replay.end()
+    row = f"a spool's disk of 1 MB, full to the last byte while the broker is gone; {frames} frames at {RATE}/s"
+    figure(row, "ok", f"{summary['outcomes']['ok']}/{frames}", "all", passed=summary["outcomes"]["ok"] == frames)
+    figure(row, "frames left in the spool", kept(disk), "0", passed=kept(disk) == 0)
+    assert replay.process.returncode == 0
+    assert [line["sequence"] for line in replay.results()] == list(range(frames))
+    assert summary["outcomes"]["ok"] == frames
+    assert kept(disk) == 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+@pytest.mark.usefixtures("echo")
+def test_a_run_that_ends_while_the_disk_is_full(
+    own_broker: MosquittoServer, disk: Disk, record: Start, replaying: Start, figure: Start, how: signal.Signals
+) -> None:
+    """It ends in the outage: a frame is kept, or is said not to be; the next run delivers those that are, once."""
+    replay: Replaying = replaying(record("drive", 3 * RATE))
+    fill_in_an_outage(replay, own_broker, disk)
+    os.kill(replay.process.pid, how)
+    replay.process.wait(10)
+    waiting = kept(disk)
+    served = {line["sequence"] for line in replay.results() if line["outcome"] == "ok"}
+    row = f"a spool's disk of 1 MB, full while the broker is gone, and {how.name} to the edge"
+    if how is signal.SIGTERM:
+        replay.end()
+        said = Counter("not kept" in (line["error"] or {"message": ""})["message"] for line in replay.results())
+        assert said[False] == len(served) + waiting
+        figure(row, "frames answered; kept; said not to be kept", f"{len(served)}; {waiting}; {said[True]}")
+        assert all(line["outcome"] in {"ok", "cancelled"} for line in replay.results())
+        assert "another --spool" in replay.results()[-1]["error"]["message"]
+    own_broker.start()
+    following: Replaying = replaying(record("next", 20))
+    summary = following.end()
+    late = [line["sequence"] for line in following.results() if line["source"] == "/drive"]
+    figure(row, "kept frames that the next run delivers", f"{len(late)}/{waiting}", "all", passed=len(late) == waiting)
+    assert summary["outcomes"]["ok"] == waiting + 20
+    assert len(set(late)) == len(late) == waiting
+    assert not served & set(late), "nothing that was answered is sent again"
+    assert kept(disk) == 0
