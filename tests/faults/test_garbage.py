@@ -103,10 +103,10 @@ def broken_packets(port: int, count: int) -> None:
         b"\x30\xff\xff\xff\xff\x7f",  # a length of five bytes
     ]
     for number in range(count):
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as raw:
-            with suppress(ConnectionError):  # it may hang up after the first of the two
-                raw.sendall(connect if number % 3 else chance.randbytes(40))
-                raw.sendall(publishes[number % len(publishes)] + chance.randbytes(20))
+        # The broker may hang up after the first of the two.
+        with suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), timeout=5) as raw:
+            raw.sendall(connect if number % 3 else chance.randbytes(40))
+            raw.sendall(publishes[number % len(publishes)] + chance.randbytes(20))
 
 
 def test_garbage(workers: Start, traffic: Start, own_broker: Any, topics: Topics, figure: Start, pick: Start) -> None:
