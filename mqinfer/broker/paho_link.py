@@ -15,17 +15,14 @@ import logging
 import selectors
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.backoff import Backoff
 from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, ignore_ack
-from mqinfer.broker.packets import Head, encode_head, packet_size
+from mqinfer.broker.outbox import MOST_WAITING, Outbox, Outgoing, Question
+from mqinfer.broker.packets import encode_head, packet_size
 from mqinfer.broker.paho_client import Identity, PlainClient, make_tls_context
 from mqinfer.broker.paho_session import Session
 from mqinfer.broker.paho_socket import FastClient
@@ -45,43 +42,11 @@ __all__ = ["PahoLink"]
 
 _log = logging.getLogger("mqinfer.broker")
 
-_MOST_WAITING = 65_535  # messages that may wait for the link's thread: a backstop, the sender's window is far smaller
 _TICK_S = 1.0  # how often the keep-alive is looked at
 _ANSWER_S = 10.0  # how long a SUBACK may take
 _HOLD_S = 0.001  # how long PUBACKs wait for a message that they can travel with
 _LEAVE_S = 1.0  # how long a DISCONNECT may take to leave
 _HANDSHAKE_S = 5.0  # how long a broker may take to accept, on a reconnect
-
-
-class _Outgoing(NamedTuple):
-    """A message that waits for the link's thread; void when its connection is gone by then."""
-
-    epoch: int
-    message: Message
-    head: Head
-    on_ack: Ack
-
-
-@dataclass(frozen=True, slots=True)
-class _Command:
-    """A subscription to make or to give back, and where the broker's answer goes."""
-
-    question: Callable[[Session], Future[None]]
-    answer: Future[None]
-
-    def put_to(self, session: Session) -> None:
-        """Ask, or leave it to the next connection, which goes by the table of routes."""
-        if session.accepted and session.alive:
-            self.question(session).add_done_callback(self._pass_on)
-        else:
-            self.answer.set_result(None)
-
-    def _pass_on(self, asked: Future[None]) -> None:
-        error = asked.exception()
-        if error is None:
-            self.answer.set_result(None)
-        else:
-            self.answer.set_exception(error)
 
 
 class PahoLink:
@@ -114,8 +79,7 @@ class PahoLink:
         self._on_connection = on_connection
         self._client = client
         self._routes = Routes()
-        self._outbox: deque[_Outgoing] = deque()
-        self._commands: deque[_Command] = deque()
+        self._outbox = Outbox()
         self._session: Session | None = None
         self._writing = threading.Lock()
         self._waker = Waker()
@@ -127,7 +91,6 @@ class PahoLink:
         self._epoch = 0
         self._version5 = True
         self._max_packet_size: int | None = None
-        self._dropped = 0
         self._failure: LinkError | None = None
 
     @property
@@ -148,7 +111,7 @@ class PahoLink:
     @property
     def dropped(self) -> int:
         """Messages that were queued when the connection was lost, and were dropped."""
-        return self._dropped
+        return self._outbox.dropped
 
     def open(self, timeout: float = 10.0) -> None:
         """Connect, and wait until the broker has accepted.
@@ -194,8 +157,8 @@ class PahoLink:
         epoch = self._epoch
         if not self._connected or self._close_by is not None:
             raise NotConnected(f"the link to {self._identity.address} is down; nothing was sent")
-        if len(self._outbox) >= _MOST_WAITING:
-            raise NotConnected(f"the link to {self._identity.address} is behind by {_MOST_WAITING} messages")
+        if len(self._outbox) >= MOST_WAITING:
+            raise NotConnected(f"the link to {self._identity.address} is behind by {MOST_WAITING} messages")
         head = encode_head(message, version5=self._version5)
         limit = self._max_packet_size
         if limit is not None and (size := packet_size(message, head)) > limit:
@@ -203,9 +166,9 @@ class PahoLink:
                 f"topic {message.topic!r}: a packet of {size} bytes, and the Maximum Packet Size is {limit}; encode it "
                 f"smaller, or raise max_packet_size in mosquitto.conf, to {DEFAULT_LIMITS.packet_bytes} at most"
             )
-        outgoing = _Outgoing(epoch, message, head, on_ack)
+        outgoing = Outgoing(epoch, message, head, on_ack)
         if not self._send_at_once(outgoing):
-            self._outbox.append(outgoing)
+            self._outbox.put(outgoing)
             self._waker.wake()
 
     def subscribe(self, topic_filter: str, handler: MessageHandler, *, share: str | None = None) -> None:
@@ -249,10 +212,10 @@ class PahoLink:
 
     def cut(self) -> None:
         """Break the connection as a cut cable would; the link heals by itself. For fault injection."""
-        self._commands.append(_Command(Session.cut, Future()))
+        self._outbox.ask(Session.cut)
         self._waker.wake()
 
-    def _ask(self, question: Callable[[Session], Future[None]]) -> None:
+    def _ask(self, question: Question) -> None:
         """Let the link's thread ask the broker, and wait for the answer where there is a connection to wait on.
 
         Without one there is nothing to ask: the next connection goes by the table of routes.
@@ -260,18 +223,17 @@ class PahoLink:
         thread = self._thread
         if thread is None:
             return
-        command = _Command(question, Future())
-        self._commands.append(command)
+        answer = self._outbox.ask(question)
         if not self._connected or thread is threading.current_thread():
             return
         self._waker.wake()
         try:
-            command.answer.result(_ANSWER_S)
+            answer.result(_ANSWER_S)
         except FutureTimeoutError as error:
             if self._connected:
                 raise BrokerUnreachable(f"{self._identity.address} has not answered within {_ANSWER_S:g} s") from error
 
-    def _send_at_once(self, outgoing: _Outgoing) -> bool:
+    def _send_at_once(self, outgoing: Outgoing) -> bool:
         """Write to the socket on the publisher's thread, if the link's sleeps and nothing is in front."""
         if self._outbox or not self._waker.is_asleep or not self._writing.acquire(blocking=False):
             return False
@@ -361,7 +323,7 @@ class PahoLink:
 
     def _time_to_sleep(self, session: Session) -> float:
         self._waker.set_asleep()
-        if self._commands or (self._outbox and session.has_room):
+        if self._outbox.can_empty(session):
             return 0.0
         if session.holds_acks:
             return _HOLD_S
@@ -377,14 +339,7 @@ class PahoLink:
         if session in ready:
             session.read()
         with self._writing:
-            while self._commands:
-                self._commands.popleft().put_to(session)
-            while self._outbox and session.has_room:
-                outgoing = self._outbox.popleft()
-                if outgoing.epoch == self._epoch:
-                    session.send(outgoing.message, outgoing.head, outgoing.on_ack)
-                else:
-                    self._dropped += 1
+            self._outbox.empty_into(session, self._epoch)
             session.write()
             session.tick()
 
@@ -417,10 +372,7 @@ class PahoLink:
         with self._writing:
             self._session = None
         session.end()
-        self._dropped += len(self._outbox)
         self._outbox.clear()
-        while self._commands:
-            self._commands.popleft().answer.set_result(None)
         if not was_connected or self._close_by is not None:
             return
         if self._backoff.lost(time.monotonic()):  # Mosquitto 2.0 does not tell a client that it was taken over

@@ -26,7 +26,8 @@ from mqinfer.cli.options import (
     until_signal,
 )
 from mqinfer.client.connection import connect, random_name
-from mqinfer.client.requester import Requester, RequesterConfig
+from mqinfer.client.options import RequesterConfig
+from mqinfer.client.requester import Requester
 from mqinfer.edge_agent.economy import EconomyBounds
 from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session

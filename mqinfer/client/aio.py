@@ -10,8 +10,10 @@ from typing import Self, Unpack
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.cards import CardShelf
 from mqinfer.client.connection import connect, random_name
+from mqinfer.client.counters import Counters
 from mqinfer.client.inputs import InferOptions, Input, make_request
-from mqinfer.client.requester import Counters, Requester, RequesterConfig
+from mqinfer.client.options import RequesterConfig
+from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import Expired

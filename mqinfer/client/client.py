@@ -10,8 +10,9 @@ from typing import Self, Unpack
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.cards import CardShelf
 from mqinfer.client.connection import connect, random_name
+from mqinfer.client.counters import Counters
 from mqinfer.client.inputs import InferOptions, Input, make_request
-from mqinfer.client.requester import Counters, RequesterConfig
+from mqinfer.client.options import RequesterConfig
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import MqinferError

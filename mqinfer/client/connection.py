@@ -11,7 +11,8 @@ from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ignore_ack
 from mqinfer.broker.name_guard import NameGuard, boot_number, connection_id
-from mqinfer.client.requester import Requester, RequesterConfig
+from mqinfer.client.options import RequesterConfig
+from mqinfer.client.requester import Requester
 from mqinfer.protocol.errors import NotConnected
 from mqinfer.protocol.names import check_name
 

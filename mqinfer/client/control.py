@@ -15,7 +15,7 @@ from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.client.connection import random_name
-from mqinfer.client.requester import NAME_HINT
+from mqinfer.client.options import NAME_HINT
 from mqinfer.protocol.control import Call, Operation, ServerState, ServerStatus
 from mqinfer.protocol.errors import (
     Expired,

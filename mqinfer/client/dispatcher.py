@@ -41,11 +41,13 @@ class Dispatcher:
         self._patience = patience or Patience()
         self._budget = RetryBudget()
         self._check_at = math.inf
+        self._looked_at = -math.inf
         self.withheld = 0
         """Retries that the budget did not allow at once."""
 
     def next(self, now: float) -> Entry | None:
         """Take the next request that can be sent, with its `lane` set; None where none can."""
+        self._looked_at = now
         entry = self.table.next_to_send(now, lambda candidate: self._choose(candidate, now))
         if entry is None:
             return None
@@ -59,15 +61,16 @@ class Dispatcher:
         self._check_at = min(self._check_at, entry.retry_at)
         return entry
 
-    def next_wake(self, now: float) -> float | None:
-        """Tell when `wake` or `next` has something to do, at the latest."""
-        opening = self.fleet.next_opening(now) if self.table.waiting else None
+    def next_wake(self) -> float | None:
+        """Tell when `wake` or `next` has something to do, at the latest; it may have passed since the last look."""
+        opening = self.fleet.next_opening(self._looked_at) if self.table.waiting else None
         times = [time for time in (self.table.next_alarm(), opening, self._check_at) if time is not None]
         soonest = min(times)
         return None if soonest == math.inf else soonest
 
     def wake(self, now: float) -> list[Entry]:
         """Take out what has expired, or what two workers died on; let what is overdue be sent again."""
+        self._looked_at = now
         expired = self.table.wake(now)
         if now >= self._check_at:
             self._look_for_silence(now)

@@ -206,10 +206,10 @@ class Fleet:
         usual = self._shared.get(model, seconds)
         self._shared[model] = usual + _WEIGHT * (seconds - usual)
 
-    def next_opening(self, now: float) -> float | None:
-        """Tell when a lane or a channel that is closed for a time opens again, at the earliest."""
-        times = [lane.opens_at for lane in self._lanes.values() if lane.open and lane.opens_at > now]
-        times += [each.closed_until for each in self._unserved.values() if each.closed_until > now]
+    def next_opening(self, since: float) -> float | None:
+        """Tell when a lane or a channel opens again that was closed at some time, at the earliest."""
+        times = [lane.opens_at for lane in self._lanes.values() if lane.open and lane.opens_at > since]
+        times += [each.closed_until for each in self._unserved.values() if each.closed_until > since]
         return min(times, default=None)
 
     def clear(self) -> None:

@@ -8,26 +8,27 @@ code runs.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.packets import payload_size
+from mqinfer.client.counters import Counters
 from mqinfer.client.dispatcher import Dispatcher
+from mqinfer.client.options import NAME_HINT, RequesterConfig
 from mqinfer.client.outcome import answered, decode_outputs, expiry, failed, poison
+from mqinfer.client.outgoing import cancellation, sending, stamped
 from mqinfer.client.pending import Entry, Settle
 from mqinfer.client.result import InferResult
-from mqinfer.protocol.cancellation import Cancellation
-from mqinfer.protocol.checksum import checksum, verify
-from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response, request_pieces
+from mqinfer.client.timer import Timer
+from mqinfer.protocol.checksum import verify
+from mqinfer.protocol.envelope import decode_response
 from mqinfer.protocol.errors import (
     Cancelled,
     ConfigError,
@@ -42,66 +43,13 @@ from mqinfer.protocol.errors import (
     Superseded,
 )
 from mqinfer.protocol.header import RETRY_AFTER
-from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
-from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome
 from mqinfer.protocol.worker_state import WorkerState
 
-__all__ = ["NAME_HINT", "Counters", "Requester", "RequesterConfig"]
+__all__ = ["Requester"]
 
 log = logging.getLogger("mqinfer.client")
-NAME_HINT = "where access rules hold, its name (--name) is to be that of its certificate or login"
 _LONGEST_S = 1e6
-_FRESH_S = 0.001
-"""A first sending within this time of the asking needs no new `timeout`: the field is a safety margin, not a clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequesterConfig:
-    """How a client sends.
-
-    Attributes:
-        name: The client's name, in its topics.
-        topics: Where everything lies.
-        window: Requests in flight at a time.
-        max_pending: Requests without an outcome at a time; `submit` waits for room beyond that.
-        patience: Seconds during which a request that finds no worker, or only busy ones, is tried again.
-        settling: Seconds after a reconnection during which patience does not end: workers come back in their own time.
-        backoff: Seconds before such a request is sent again the first time; doubled each time, at most one second.
-        limits: For replies.
-        lanes: Whether requests go to workers that the client chooses; False: over the models' channels, dealt in turn.
-    """
-
-    name: str
-    topics: Topics = field(default_factory=Topics)
-    window: int = 16
-    max_pending: int = 1024
-    patience: float = 2.0
-    backoff: float = 0.02
-    settling: float = 6.0
-    limits: Limits = DEFAULT_LIMITS
-    lanes: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """What became of everything; `submitted == sum(outcomes) + pending` holds at any time.
-
-    Attributes:
-        submitted: Requests taken in.
-        pending: Requests without an outcome.
-        outcomes: Requests by outcome.
-        retries: Sendings beyond each request's first.
-        late: Replies to requests that already had an outcome (duplicates among them).
-        malformed: Replies that could not be read, or were damaged on the way.
-    """
-
-    submitted: int
-    pending: int
-    outcomes: Mapping[Outcome, int]
-    retries: int
-    late: int
-    malformed: int
 
 
 class Requester:
@@ -118,7 +66,6 @@ class Requester:
         self._dispatcher = Dispatcher(config.window)
         self._table = self._dispatcher.table
         self._lock = threading.Lock()
-        self._alarm = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
         self._outcomes: Counter[Outcome] = Counter()
         self._submitted = 0
@@ -127,12 +74,11 @@ class Requester:
         self._failure: LinkError | None = None
         self._was_lost = False
         self._settled_by = 0.0
-        self._sleeps_until = 0.0
         self._watchers: list[Callable[[], None]] = []
         # Boot nonce and counter: an id is never used twice, not even by a restarted twin of the same name.
         self._nonce = os.urandom(8).hex()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="mqinfer-client-decode")
-        self._timer = threading.Thread(target=self._run_timer, name="mqinfer-client-timer", daemon=True)
+        self._timer = Timer(self._lock, self._dispatcher.next_wake, self._see_to_what_is_due, clock)
         self.link = make_link(self._on_connection)
 
     def open(self, timeout: float = 10.0) -> None:
@@ -177,7 +123,7 @@ class Requester:
             entry = self._make_entry(request, now, timeout, settle)
             self._submitted += 1
             self._table.add(entry)
-            self._wake_timer(now)
+            self._timer.look()
         self._pump()
         return entry.request.id
 
@@ -203,15 +149,10 @@ class Requester:
         reason = why or Cancelled("cancelled by the caller")
         self._fail(entry, reason)
         if entry.attempts:
-            self._call_back(entry.request, reason)
+            with suppress(LinkError):  # without a connection no worker answers it either
+                self.link.publish(cancellation(entry.request, reason, self.config))
         self._pump()
         return True
-
-    def _call_back(self, request: InferRequest, why: Cancelled | Superseded) -> None:
-        outcome = Outcome.SUPERSEDED if isinstance(why, Superseded) else Outcome.CANCELLED
-        topic = self.config.topics.cancel(request.model_name, self.config.name)
-        with suppress(LinkError):  # without a connection no worker answers it either
-            self.link.publish(Message(topic, Cancellation((request.id,), outcome).to_json()))
 
     @property
     def failure(self) -> LinkError | None:
@@ -222,16 +163,11 @@ class Requester:
         """End all requests as `cancelled`, and take no more: there will be no connection again."""
         with self._lock:
             self._failure = why
-            left = self._end_all()
+            left = self._table.drain()
+            self._room.notify_all()
         for entry in left:
             self._fail(entry, Cancelled(f"the connection has ended for good: {why}"))
         self._tell_watchers()
-
-    def _end_all(self) -> list[Entry]:
-        """Take everything out of the table, and wake who waits; the lock is held."""
-        self._alarm.notify_all()
-        self._room.notify_all()
-        return self._table.drain()
 
     def counters(self) -> Counters:
         """Say what became of everything, at one instant."""
@@ -244,12 +180,13 @@ class Requester:
         """Cancel what is unanswered, then disconnect and join the threads."""
         with self._lock:
             self._closed = True
-            left = self._end_all()
+            left = self._table.drain()
+            self._timer.stop()
+            self._room.notify_all()
         for entry in left:
             self._fail(entry, Cancelled("the client was closed before there was a reply"))
         self.link.close(timeout)
-        if self._timer.is_alive():
-            self._timer.join()
+        self._timer.join()
         self._pool.shutdown()
 
     def _wait_for_room(self, timeout: float) -> None:
@@ -264,21 +201,8 @@ class Requester:
             raise Cancelled("the client is closed; make a new one")
 
     def _make_entry(self, request: InferRequest, now: float, timeout: float, settle: Settle) -> Entry:
-        request_id = f"{self._nonce}{self._submitted + 1:016x}"
-        stamped = InferRequest(  # written out: `replace` takes twice the time
-            id=request_id,
-            model_name=request.model_name,
-            inputs=request.inputs,
-            model_version=request.model_version,
-            outputs=request.outputs,
-            timeout_us=max(0, int(timeout * 1e6)),
-            priority=request.priority,
-            attempt=request.attempt,
-            response_topic=self.config.topics.result(request.model_name, self.config.name, request_id),
-            capture=request.capture,
-            parameters=request.parameters,
-        )
-        return Entry(stamped, settle, submitted=now, deadline=now + timeout, sent=now)
+        own = stamped(request, f"{self._nonce}{self._submitted + 1:016x}", timeout, self.config)
+        return Entry(own, settle, submitted=now, deadline=now + timeout, sent=now)
 
     def _pump(self) -> None:
         """Send what waits, as far as the window goes."""
@@ -286,47 +210,21 @@ class Requester:
             with self._lock:
                 now = self._clock()
                 entry = self._dispatcher.next(now)
-                self._wake_timer(now)
+                self._timer.look()
             if entry is None:
                 return
             self._send(entry)
 
-    def _wake_timer(self, now: float) -> None:
-        """Wake the timer's thread if it would sleep too long; the lock is held."""
-        due = self._dispatcher.next_wake(now)
-        if due is not None and due < self._sleeps_until:
-            self._sleeps_until = due
-            self._alarm.notify()
-
     def _send(self, entry: Entry) -> None:
-        left = entry.deadline - entry.sent
-        if entry.attempts > 1 or entry.sent - entry.submitted > _FRESH_S:
-            entry.request = replace(entry.request, attempt=entry.attempts, timeout_us=max(0, int(left * 1e6)))
-        request = entry.request
+        request_id = entry.request.id
         try:
-            payload, *tail = pieces = request_pieces(request)
-            message = Message(
-                topic=self._topic(entry),
-                payload=payload,
-                content_type=CONTENT_TYPE,
-                response_topic=request.response_topic,
-                correlation_data=bytes.fromhex(request.id),
-                expiry_s=max(1, math.ceil(left)),
-                user_properties=(checksum(pieces),),
-                tail=tuple(tail),
-            )
+            message = sending(entry, self.config)
             entry.bytes_sent += payload_size(message)
-            self.link.publish(message, partial(self._on_ack, request.id, entry.attempts))
+            self.link.publish(message, partial(self._on_ack, request_id, entry.attempts))
         except NotConnected:
-            self._rest(request.id, self._clock() + self.config.backoff)
+            self._rest(request_id, self._clock() + self.config.backoff)
         except MqinferError as error:  # too large, a name outside the rules: it will not get better
-            self._give_up(request.id, error)
-
-    def _topic(self, entry: Entry) -> str:
-        request, topics = entry.request, self.config.topics
-        if entry.lane:
-            return topics.lane(entry.lane.worker, request.model_name, self.config.name)
-        return topics.infer(request.model_name, self.config.name, request.model_version)
+            self._give_up(request_id, error)
 
     def _on_ack(self, request_id: str, attempt: int, code: int) -> None:
         if code == ReasonCode.SUCCESS:  # no promise of anything: only a reply is one
@@ -362,7 +260,7 @@ class Requester:
             if patient:
                 entry.refused_since = since
                 self._table.requeue(request_id)
-                self._wake_timer(now)
+                self._timer.look()
         if patient:
             self._pump()
         else:
@@ -392,7 +290,7 @@ class Requester:
     def _rest(self, request_id: str, until: float) -> None:
         with self._lock:
             if self._table.rest(request_id, until):
-                self._wake_timer(self._clock())
+                self._timer.look()
 
     def _give_up(self, request_id: str, why: MqinferError) -> None:
         with self._lock:
@@ -502,24 +400,12 @@ class Requester:
         except Exception:  # a caller's fault must not stop the link's thread
             log.exception("the caller's code raised on the outcome of request %s", result.id)
 
-    def _run_timer(self) -> None:
-        while True:
-            with self._lock:
-                self._sleep_until_due()
-                if self._closed:
-                    return
-                ended = self._dispatcher.wake(self._clock())
-            for entry in ended:
-                self._fail(entry, poison(entry) if entry.is_deadly else expiry(entry))
-            self._pump()
-
-    def _sleep_until_due(self) -> None:
-        now = self._clock()
-        due = self._dispatcher.next_wake(now)
-        if not self._closed and (due is None or due > now):
-            self._sleeps_until = math.inf if due is None else due
-            self._alarm.wait(None if due is None else due - now)
-            self._sleeps_until = 0.0
+    def _see_to_what_is_due(self) -> None:
+        with self._lock:
+            ended = self._dispatcher.wake(self._clock())
+        for entry in ended:
+            self._fail(entry, poison(entry) if entry.is_deadly else expiry(entry))
+        self._pump()
 
 
 def _pause(response: InferResponse) -> float:

@@ -1,8 +1,8 @@
 """One model on one broker connection: takes requests from the shared channel and its lane, and answers each.
 
-Life of a request: the link's thread takes it in (`_receive`), a thread of the crew reads and prepares it (`_decode`),
-one runs it in a batch (`_run`) and answers (`_finish`). Shutting down goes in this order: state `draining`,
-unsubscribe, finish what is in hand, state `stopped`, disconnect.
+Life of a request: the link's thread takes it in (`_receive`), a thread of the crew reads and prepares it, one runs it
+in a batch and answers (`.processing`). Shutting down goes in this order: state `draining`, unsubscribe, finish what is
+in hand, state `stopped`, disconnect.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.cloud_worker.admission import Admission
 from mqinfer.cloud_worker.announcer import Announcer
 from mqinfer.cloud_worker.answers import Answers
-from mqinfer.cloud_worker.batcher import Batcher, Ready
-from mqinfer.cloud_worker.crew import Crew, Ran
+from mqinfer.cloud_worker.batcher import Batcher
+from mqinfer.cloud_worker.crew import Crew
 from mqinfer.cloud_worker.load import LoadMeter
 from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.processing import Job, Processing, Work
 from mqinfer.cloud_worker.schedule import Schedule
-from mqinfer.cloud_worker.service import Completed, InferenceService, Prepared
-from mqinfer.cloud_worker.ticket import Ticket, read_ticket
+from mqinfer.cloud_worker.service import InferenceService
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.cancellation import Cancellation
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import BadTopic, Expired, LinkError, MqinferError, Rejected
+from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, Rejected
 from mqinfer.protocol.statistics import ModelStatistics
 from mqinfer.protocol.types import Timings, WorkerLoad
 from mqinfer.protocol.worker_state import WorkerStatus
@@ -39,17 +38,6 @@ _SILENCE_S = 0.1
 """After this long without a request every client has heard that the worker drains."""
 LinkMaker = Callable[[str, Message, ConnectionHandler], Link]
 """Makes a link from a client id, a will and a handler for its connections."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Work:
-    """A request between decoding and running; times in seconds of the worker's clock."""
-
-    ticket: Ticket
-    prepared: Prepared
-    started: float
-    ready: float
-    size: int
 
 
 class Worker:
@@ -87,17 +75,20 @@ class Worker:
         )
         self._came = threading.Event()  # set by each request
         self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows)
-        self._crew: Crew[tuple[Message, float], _Work] = Crew(
+        self._admission = Admission(options, self._service.max_rows * model.backend.concurrency)
+        self._answers = Answers(self._service, options, self._meter, self._load, self._publish)
+        processing = Processing(
+            self._service, self._answers, self._admission, self._schedule, options, self._meter, clock
+        )
+        self._crew: Crew[Job, Work] = Crew(
             Batcher(self._schedule.policy),
-            self._decode,
-            self._run,
+            processing.decode,
+            processing.run,
             options.threads,
             concurrency=model.backend.concurrency,
             in_order=self._schedule.in_order,
             clock=clock,
         )
-        self._admission = Admission(options, self._service.max_rows * model.backend.concurrency)
-        self._answers = Answers(self._service, options, self._meter, self._load, self._publish)
         self._announcer = Announcer(
             self.card, options, self._load, self._meter.counters, self._on_ack, is_default=is_default
         )
@@ -184,7 +175,7 @@ class Worker:
             if not self._came.wait(min(_SILENCE_S, timeout)):
                 return
 
-    def _turn_away(self, messages: Sequence[tuple[Message, float]], works: Sequence[_Work]) -> None:
+    def _turn_away(self, messages: Sequence[Job], works: Sequence[Work]) -> None:
         """Answer what nobody began, so that it is sent to another worker."""
         why = Rejected(f"worker {self.name} is stopping")
         for message in messages:
@@ -247,8 +238,8 @@ class Worker:
         except BadTopic:
             return ""  # refused when it is read
 
-    def _refuse(self, pushed_out: tuple[Message, float] | _Work, why: Rejected) -> None:
-        if isinstance(pushed_out, _Work):
+    def _refuse(self, pushed_out: Job | Work, why: Rejected) -> None:
+        if isinstance(pushed_out, Work):
             self._admission.leave(pushed_out.size)
             self._answers.answer(pushed_out.ticket, why, Timings())
         else:
@@ -262,91 +253,3 @@ class Worker:
         if code == ReasonCode.NOT_AUTHORIZED:
             self._meter.count("refused_by_broker")
             log.error("the broker does not let worker %s publish its state or its replies", self.name)
-
-    def _decode(self, job: tuple[Message, float]) -> Ready[_Work] | None:
-        ready = self._make_ready(job)
-        if ready is None:
-            self._admission.leave(len(job[0].payload))
-        return ready
-
-    def _make_ready(self, job: tuple[Message, float]) -> Ready[_Work] | None:
-        message, received = job
-        started = self._clock()
-        try:
-            ticket = read_ticket(self._options.topics, message, received, self._options.limits)
-        except MqinferError as error:
-            self._answers.refuse(message, error)
-            return None
-        ticket = replace(ticket, deadline=self._schedule.deadline(received, ticket.deadline))
-        if not self._answers.is_new(ticket) or self._is_skipped(ticket):
-            return None
-        try:
-            self._check_deadline(ticket)
-            prepared = self._service.prepare(ticket.request)
-        except MqinferError as error:
-            self._answers.answer(ticket, error, Timings())
-            return None
-        except Exception as error:  # a defect; the request gets its outcome all the same
-            log.exception("worker %s, request %s", self.name, ticket.request.id)
-            self._answers.answer(ticket, MqinferError(f"can't be prepared: {error!r}"), Timings())
-            return None
-        request = ticket.request
-        return Ready(
-            _Work(ticket, prepared, started, self._clock(), len(message.payload)),
-            prepared.key,
-            prepared.rows,
-            ticket.address.client,
-            request.capture.source,
-            self._schedule.level(request.priority),
-        )
-
-    def _is_skipped(self, ticket: Ticket) -> bool:
-        """Drop a request that its client took back."""
-        outcome = self._admission.was_taken_back(ticket.key)
-        if outcome:
-            self._answers.skip(ticket, outcome)
-        return outcome is not None
-
-    def _check_deadline(self, ticket: Ticket) -> None:
-        late = self._clock() - ticket.deadline
-        if late > 0:
-            raise Expired(f"the deadline passed {late * 1e3:.1f} ms before worker {self.name} came to it")
-
-    def _run(self, batch: Sequence[_Work]) -> Ran:
-        now = self._clock()
-        wanted = [work for work in batch if not self._is_skipped(work.ticket)]
-        alive = [work for work in wanted if now <= work.ticket.deadline]
-        completed = self._service.run([work.prepared for work in alive]) if alive else []
-        if alive:
-            self._meter.served(self._clock() - now, len(alive))
-        rows = sum(work.prepared.rows for work in alive)
-        done = dict(zip(map(id, alive), completed, strict=True))
-        return Ran(rows, lambda: self._finish(batch, wanted, done, now))
-
-    def _finish(
-        self, batch: Sequence[_Work], wanted: Sequence[_Work], completed: dict[int, Completed], ran: float
-    ) -> None:
-        for work in wanted:
-            done = completed.get(id(work)) or Completed(
-                {}, Expired(f"the deadline passed in the queue of worker {self.name}"), inference_ns=0
-            )
-            try:
-                self._answer_completed(work, done, ran)
-            except Exception:  # a defect; the rest of the batch is answered all the same
-                log.exception("worker %s could not answer request %s", self.name, work.ticket.request.id)
-        self._admission.leave(sum(work.size for work in batch))
-
-    def _answer_completed(self, work: _Work, done: Completed, ran: float) -> None:
-        if self._is_skipped(work.ticket):
-            return
-        if self._clock() > work.ticket.deadline and done.error is None:  # nobody waits: encoding would be for nothing
-            done = replace(done, outputs={}, error=Expired(f"the deadline passed while worker {self.name} ran it"))
-        queued = work.started - work.ticket.received + ran - work.ready
-        timings = Timings(
-            server_queue=max(0, round(queued * 1e9)),
-            decode=work.prepared.decode_ns,
-            preprocess=work.prepared.preprocess_ns,
-            inference=done.inference_ns,
-            postprocess=done.postprocess_ns,
-        )
-        self._answers.answer(work.ticket, done.error, timings, done.outputs)

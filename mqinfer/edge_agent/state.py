@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mqinfer.broker.link import Message
 from mqinfer.broker.name_guard import boot_number
 from mqinfer.client.connection import Presence
-from mqinfer.client.requester import RequesterConfig
+from mqinfer.client.options import RequesterConfig
 
 __all__ = ["EdgeState"]
 

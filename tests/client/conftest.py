@@ -12,7 +12,8 @@ import pytest
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message
 from mqinfer.client import Client
-from mqinfer.client.requester import Counters, Requester
+from mqinfer.client.counters import Counters
+from mqinfer.client.requester import Requester
 from mqinfer.codecs import encode_tensor
 from mqinfer.protocol.checksum import verify
 from mqinfer.protocol.datatypes import Array

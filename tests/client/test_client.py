@@ -16,7 +16,8 @@ from mqinfer import Capture, Client, InferResult, Outcome
 from mqinfer.broker import make_link
 from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.client.inputs import Input
-from mqinfer.client.requester import Requester, RequesterConfig
+from mqinfer.client.options import RequesterConfig
+from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.errors import (

@@ -13,7 +13,8 @@ import pytest
 from mqinfer import InferResult, Outcome
 from mqinfer.bags.frame import CompressedImage, Frame, RawImage
 from mqinfer.client.connection import connect
-from mqinfer.client.requester import Requester, RequesterConfig
+from mqinfer.client.options import RequesterConfig
+from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.options import ReplayOptions

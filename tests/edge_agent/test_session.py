@@ -19,7 +19,8 @@ from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.client.connection import connect
-from mqinfer.client.requester import Requester, RequesterConfig
+from mqinfer.client.options import RequesterConfig
+from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.worker import Worker
 from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session

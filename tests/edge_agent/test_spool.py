@@ -13,7 +13,8 @@ from mqinfer import InferResult, Outcome
 from mqinfer.bags.frame import Frame, RawImage
 from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.client.connection import connect
-from mqinfer.client.requester import Requester, RequesterConfig
+from mqinfer.client.options import RequesterConfig
+from mqinfer.client.requester import Requester
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.preparation import Preparer

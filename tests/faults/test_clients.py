@@ -24,7 +24,7 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.server import MosquittoServer
 from mqinfer.client.connection import connect
 from mqinfer.client.inputs import make_request
-from mqinfer.client.requester import RequesterConfig
+from mqinfer.client.options import RequesterConfig
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.state import EdgeState
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces

@@ -18,7 +18,7 @@ from mqinfer.bags.synthetic import SyntheticDrive
 from mqinfer.bench.faults import FaultProxy, resident_bytes
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.connection import connect, random_name
-from mqinfer.client.requester import RequesterConfig
+from mqinfer.client.options import RequesterConfig
 from mqinfer.client.result import InferResult
 from mqinfer.cloud_worker.options import WorkerOptions
 from mqinfer.cloud_worker.planning import plan

@@ -16,7 +16,7 @@ from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.control import ControlClient
-from mqinfer.client.requester import RequesterConfig
+from mqinfer.client.options import RequesterConfig
 from mqinfer.cloud_worker.control_server import ControlServer
 from mqinfer.cloud_worker.management import Management
 from mqinfer.cloud_worker.options import WorkerOptions

@@ -13,7 +13,7 @@ from mqinfer.bags.frame import Frame, RawImage
 from mqinfer.bags.sources import open_source
 from mqinfer.bags.writer import BagWriter, write_drive
 from mqinfer.client.connection import connect, random_name
-from mqinfer.client.requester import RequesterConfig
+from mqinfer.client.options import RequesterConfig
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.preparation import Preparer

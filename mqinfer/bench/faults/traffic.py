@@ -15,8 +15,9 @@ import numpy as np
 
 from mqinfer.bench.faults.workers import MODEL
 from mqinfer.client.connection import connect, random_name
+from mqinfer.client.counters import Counters
 from mqinfer.client.inputs import make_request
-from mqinfer.client.requester import Counters, RequesterConfig
+from mqinfer.client.options import RequesterConfig
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.topics import Topics
