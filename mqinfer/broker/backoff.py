@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 __all__ = ["Backoff"]
 
-# With 1.5 the mean wait is about half of the time that has passed so far; with the usual 2 it is nearly all of it.
-_GROWTH = 1.5
-# So many connections that ended within so many seconds are a loop. A link that is cut every three seconds is none.
-_LOOP, _LOOP_S = 8, 20.0
+# Of what was waited so far a wait adds this at most: who was away for two seconds is found within another one. The
+# usual doubling with each attempt may wait for as long as that again, or longer where the first draws were short.
+_SHARE = 0.5
+# So many connections that ended within so many seconds are a loop. A link that is cut every second is none.
+_LOOP, _LOOP_S = 10, 5.0
 
 
 class Backoff:
@@ -29,13 +30,14 @@ class Backoff:
         self._shortest = shortest
         self._longest = longest
         self._draw = draw
-        self._ceiling = shortest
+        self._waited = 0.0
         self._ends: deque[float] = deque(maxlen=_LOOP)
 
     def next(self) -> float:
-        """Seconds to wait now; the ceiling grows by half with each call."""
-        wait = self._shortest + (self._ceiling - self._shortest) * self._draw()
-        self._ceiling = min(self._ceiling * _GROWTH, self._longest)
+        """Seconds to wait now; the ceiling grows with what was waited so far."""
+        ceiling = min(self._shortest + _SHARE * self._waited, self._longest)
+        wait = self._shortest + (ceiling - self._shortest) * self._draw()
+        self._waited += wait
         return wait
 
     def lost(self, now: float) -> bool:
@@ -52,4 +54,4 @@ class Backoff:
 
     def reset(self) -> None:
         """Start anew."""
-        self._ceiling = self._shortest
+        self._waited = 0.0

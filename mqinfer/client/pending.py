@@ -205,10 +205,15 @@ class PendingTable:
             self._set_alarm(until, "resume", entry)
 
     def acquit(self, worker: str, boot: int) -> None:
-        """Take a death back: the worker is here, under the same boot number, so its connection was lost and no more."""
-        for entry in self._all():
-            if entry.deaths:
-                entry.deaths -= {(worker, boot)}
+        """Take a death back: the worker is here, under the same boot number, so its connection was lost and no more.
+
+        What was held only for that is sent again.
+        """
+        for entry in [entry for entry in self._all() if (worker, boot) in entry.deaths]:
+            was_deadly = entry.is_deadly
+            entry.deaths -= {(worker, boot)}
+            if was_deadly and not entry.is_deadly and entry.request.id in self._resting:
+                self._queue(self._resting.pop(entry.request.id), first=True)
 
     def overdue(self, now: float) -> list[Entry]:
         """List what is in flight and got no reply in the time of one attempt."""

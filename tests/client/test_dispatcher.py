@@ -82,7 +82,7 @@ def test_two_deaths_are_enough() -> None:
 
 
 def test_workers_that_come_back_did_not_die() -> None:
-    """A state under the boot number of before takes the death back: their connections were cut, and no more."""
+    """A state under the boot number of before takes the death back, and the request is sent again at once."""
     dispatcher = dispatcher_with("a", "b")
     entry = send(dispatcher, "1")
     for _ in range(2):
@@ -90,9 +90,10 @@ def test_workers_that_come_back_did_not_die() -> None:
         dispatcher.state(state(entry.lane.worker, WorkerStatus.LOST), 0.0)
         dispatcher.next(0.0)
     assert entry.is_deadly
-    dispatcher.state(state("b"), 1.0)
+    dispatcher.state(state("b"), 0.1)
+    assert dispatcher.next(0.1) is entry
     assert dispatcher.wake(2.0) == []
-    assert dispatcher.next(2.0) is entry
+    assert entry.attempts == 3
 
 
 def test_a_broker_that_goes_down_makes_no_poison() -> None:
