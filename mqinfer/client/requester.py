@@ -159,6 +159,11 @@ class Requester:
         """Why nothing will be sent any more, before it was closed; None while all is well."""
         return self._failure
 
+    @property
+    def connected(self) -> bool:
+        """Whether a request would be sent now."""
+        return self.link.connected and self._failure is None
+
     def give_up(self, why: LinkError) -> None:
         """End all requests as `cancelled`, and take no more: there will be no connection again."""
         with self._lock:

@@ -79,7 +79,7 @@ class Backlog:
     @property
     def is_needed(self) -> bool:
         """Whether a frame can't be sent now: there is no connection, or others come first."""
-        return bool(self._jobs) or not self._requester.link.connected
+        return bool(self._jobs) or not self._requester.connected
 
     def place(self, job: Job, prepared: PreparedFrame) -> Place:
         """Say where a frame goes that has entered its stream; what can't be sent waits while the disk is full."""
@@ -106,12 +106,12 @@ class Backlog:
         return self._spool.put(prepared.tensor, capture_of(job.frame), prepared.bytes_raw)
 
     def _can_send(self, job: Job) -> bool:
-        return job.stream.has_room and self._requester.link.connected
+        return job.stream.has_room and self._requester.connected
 
     @property
     def _is_lost(self) -> bool:
         """Whether nothing more is sent in this run."""
-        return self._is_leaving and not self._requester.link.connected
+        return self._is_leaving and not self._requester.connected
 
     def ended(self, job: Job, prepared: PreparedFrame | None, result: InferResult) -> InferResult:
         """Let go of a frame that has its outcome; one that was taken back is on the disk, for the next run.
@@ -167,7 +167,7 @@ class Backlog:
     def _next(self, sent: int) -> SpooledFrame | None:
         """Wait for a frame that can be sent; None once closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or (bool(self._jobs) and self._requester.link.connected))
+            self._changed.wait_for(lambda: self._is_closed or (bool(self._jobs) and self._requester.connected))
             return None if self._is_closed else self._spool.after(sent)
 
     def _notice(self) -> None:

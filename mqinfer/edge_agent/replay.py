@@ -30,7 +30,7 @@ from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics
 from mqinfer.edge_agent.stream import Policy, Stream
-from mqinfer.protocol.errors import Cancelled, MqinferError, Superseded
+from mqinfer.protocol.errors import Cancelled, LinkError, MqinferError, Superseded
 from mqinfer.protocol.types import ErrorInfo, Outcome
 
 __all__ = ["Replay"]
@@ -137,7 +137,7 @@ class Replay:
         """End what is not sent, and without a connection also what is in flight; it stays in the spool."""
         for job in backlog.leave():
             self._conclude(job, None, self._ended_here(job, Cancelled(_KEPT)))
-        if not self._requester.link.connected:
+        if not self._requester.connected:
             for request_id in list(self._sent):
                 self._sent.discard(request_id)  # also those that settled before `submit` returned
                 self._requester.cancel(request_id, Cancelled(_KEPT))
@@ -229,6 +229,8 @@ class Replay:
         try:
             request = make_request(self._options.model, {prepared.tensor.name: prepared.tensor}, self._say(job.frame))
             self._sent.add(self._requester.submit(request, self._options.timeout, settle))
+        except LinkError as error:  # the connection has failed for good: the spool, where there is one, keeps the frame
+            self._end(job, prepared, self._ended_here(job, Cancelled(str(error))))
         except MqinferError as error:  # the codec can't carry it, or the client was closed; there is no request
             log.warning("%s, frame %d: %s", job.frame.source, job.frame.sequence, error)
             self._end(job, prepared, self._ended_here(job, error))

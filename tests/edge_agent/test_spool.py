@@ -23,7 +23,7 @@ from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.protocol.card import ImageContract
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.errors import ConfigError, NameTaken
 from mqinfer.protocol.types import Capture
 
 HEIGHT, WIDTH = 8, 12
@@ -196,6 +196,22 @@ def test_what_a_stopped_run_left_goes_first_in_the_next(requester: Requester, tm
     assert numbers[-3:] == [0, 1, 2]
     assert all(pixel == number for number, pixel, _ in notes.written)
     assert snapshot.outcomes[Outcome.OK] == len(kept) + 3
+
+
+def test_a_connection_that_fails_for_good_leaves_everything_in_the_spool(requester: Requester, tmp_path: Path) -> None:
+    """Also where the link itself stands, since another process has the name: what was not answered is kept."""
+    link = link_of(requester)
+
+    def fail() -> None:
+        requester.give_up(NameTaken("another one has it"))
+        link.restore()
+
+    with closing(Spool(tmp_path)) as spool:
+        source = frames(21, {5: link.drop, 20: fail})
+        _, snapshot = replay(requester, spool, source, lambda: requester.failure is not None)
+        kept = len(spool)
+    assert kept == snapshot.outcomes[Outcome.CANCELLED] > 0
+    assert kept + snapshot.outcomes[Outcome.OK] == snapshot.frames_read
 
 
 def test_a_run_that_is_stopped_while_nothing_more_fits(requester: Requester, tmp_path: Path) -> None:
