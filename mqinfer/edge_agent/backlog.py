@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
@@ -42,7 +44,9 @@ class Place(Enum):
 class Backlog:
     """The frames in a spool, and the thread that sends them."""
 
-    def __init__(self, spool: Spool, requester: Requester, changed: threading.Condition, send: Send) -> None:
+    def __init__(
+        self, spool: Spool, requester: Requester, changed: threading.Condition, send: Send, timeout: float
+    ) -> None:
         """Prepare; `start` starts the thread.
 
         Args:
@@ -50,7 +54,10 @@ class Backlog:
             requester: Tells of connections.
             changed: Guards streams, and is notified when one of them has room.
             send: How a frame is sent.
+            timeout: Of a frame that is sent, in seconds.
         """
+        self._timeout = timeout
+        self._up_since = -math.inf  # infinite while there is no connection
         self._spool = spool
         self._requester = requester
         self._changed = changed
@@ -113,6 +120,23 @@ class Backlog:
         """Whether nothing more is sent in this run."""
         return self._is_leaving and not self._requester.connected
 
+    def take_back(self, job: Job, prepared: PreparedFrame, result: InferResult) -> bool:
+        """Keep a frame that was sent, and expired since there was no connection: it is sent again with the next one.
+
+        Returns:
+            False where that is not what happened to it, or where it does not fit.
+        """
+        if result.outcome is not Outcome.EXPIRED:
+            return False
+        with self._changed:
+            was_up = self._up_since <= time.monotonic() - self._timeout
+            if was_up or self._is_leaving or not self._keep(job, prepared):
+                return False
+            job.stream.give_up()
+        if job.spooled_as:
+            self._spool.remove(job.spooled_as)  # it lies there under a new number, behind what came meanwhile
+        return True
+
     def ended(self, job: Job, prepared: PreparedFrame | None, result: InferResult) -> InferResult:
         """Let go of a frame that has its outcome; one that was taken back is on the disk, for the next run.
 
@@ -172,6 +196,7 @@ class Backlog:
 
     def _notice(self) -> None:
         with self._changed:
+            self._up_since = time.monotonic() if self._requester.connected else math.inf
             self._changed.notify_all()
 
 

@@ -79,8 +79,11 @@ class Replay:
         self._under_way = 0  # frames that were read and have no outcome
         most = 2 * options.window + _PREPARERS
         self._in_hand = threading.Semaphore(max(most, _LATEST_IN_HAND) if self._is_live else most)
-        self._results = Results(sink, self._let_go)
-        self._backlog = None if spool is None else Backlog(spool, requester, self._changed, self._submit)
+        self._results = Results(sink, lambda ended: self._let_go(ended.job))
+        self._backlog = None if spool is None else self._make_backlog(spool)
+
+    def _make_backlog(self, spool: Spool) -> Backlog:
+        return Backlog(spool, self._requester, self._changed, self._submit, self._options.timeout)
 
     @property
     def _is_live(self) -> bool:
@@ -241,6 +244,9 @@ class Replay:
 
     def _end(self, job: Job, prepared: PreparedFrame | None, result: InferResult) -> None:
         """Take a frame out of its stream's window; another one may have waited for that."""
+        if self._backlog and prepared and self._backlog.take_back(job, prepared, result):
+            self._let_go(job)
+            return
         if self._backlog:
             result = self._backlog.ended(job, prepared, result)
         with self._changed:
@@ -257,8 +263,8 @@ class Replay:
             self._under_way -= 1
             self._changed.notify_all()
 
-    def _let_go(self, ended: Ended) -> None:
-        if not ended.job.spooled_as:  # what is on the disk is bounded there
+    def _let_go(self, job: Job) -> None:
+        if not job.spooled_as:  # what is on the disk is bounded there
             self._in_hand.release()
 
     def _ended_here(self, job: Job, error: MqinferError) -> InferResult:

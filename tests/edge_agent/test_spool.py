@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.errors import ConfigError, NameTaken
-from mqinfer.protocol.types import Capture
+from mqinfer.protocol.types import Capture, InferRequest
 
 HEIGHT, WIDTH = 8, 12
 
@@ -150,12 +151,17 @@ def frames(count: int, at: dict[int, Callable[[], object]]) -> Iterator[Frame]:
 
 
 def replay(
-    requester: Requester, spool: Spool, source: Iterator[Frame], is_stopped: Callable[[], bool] = lambda: False
+    requester: Requester,
+    spool: Spool,
+    source: Iterator[Frame],
+    is_stopped: Callable[[], bool] = lambda: False,
+    timeout: float = 60.0,
 ) -> tuple[Notes, Snapshot]:
     """Run a replay with a spool; its counters must balance."""
     notes, statistics = Notes(), ReplayStatistics()
     preparer = Preparer(ImageContract("image", WIDTH, HEIGHT), "lz4")
-    Replay(requester, preparer, ReplayOptions("echo", window=2), statistics, notes, spool=spool).run(source, is_stopped)
+    options = ReplayOptions("echo", window=2, timeout=timeout)
+    Replay(requester, preparer, options, statistics, notes, spool=spool).run(source, is_stopped)
     snapshot = statistics.snapshot()
     snapshot.check()
     assert snapshot.frames_read == snapshot.requests == snapshot.done
@@ -176,6 +182,29 @@ def test_an_outage_loses_no_frame_and_does_not_hold_the_reader(requester: Reques
         assert len(spool) == 0
     assert snapshot.outcomes[Outcome.OK] == 50
     assert notes.written == [(number, number, Outcome.OK) for number in range(50)]
+
+
+def test_what_was_sent_before_an_outage_outlives_its_time(requester: Requester, tmp_path: Path) -> None:
+    """A frame under way when the connection goes expires meanwhile: it is kept, and sent again with the next one."""
+    link, submit, calls = link_of(requester), requester.submit, count(1)
+
+    def submit_and_lose(request: InferRequest, timeout: float, settle: Callable[[InferResult], None]) -> str:
+        def notice(result: InferResult) -> None:
+            settle(result)
+            if result.outcome is Outcome.EXPIRED:
+                link.restore()
+
+        if next(calls) == 10:
+            link.drop()
+        return submit(request, timeout, notice)
+
+    requester.submit = submit_and_lose  # type: ignore[method-assign]
+    with closing(Spool(tmp_path)) as spool:
+        notes, snapshot = replay(requester, spool, frames(20, {}), timeout=0.2)
+        assert len(spool) == 0
+    assert requester.counters().outcomes[Outcome.EXPIRED] > 0
+    assert snapshot.outcomes[Outcome.OK] == 20
+    assert notes.written == [(number, number, Outcome.OK) for number in range(20)]
 
 
 def test_what_a_stopped_run_left_goes_first_in_the_next(requester: Requester, tmp_path: Path) -> None:
