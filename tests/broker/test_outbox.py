@@ -66,15 +66,15 @@ def question(name: str) -> Question:
 def test_messages_leave_in_their_order() -> None:
     """First in, first out, each with its own acknowledgement; then nothing waits."""
     outbox, connection = Outbox(), Connection()
-    acked: list[int] = []
-    for number in range(3):
-        outbox.put(outgoing(number)._replace(on_ack=lambda code, number=number: acked.append(number + code)))  # type: ignore[misc]
+    acked: list[list[int]] = [[], [], []]
+    for number, codes in enumerate(acked):
+        outbox.put(outgoing(number)._replace(on_ack=codes.append))
     assert (len(outbox), outbox.can_empty(session(connection))) == (3, True)
     outbox.empty_into(session(connection), 1)
     assert connection.took == [b"0", b"1", b"2"]
-    for on_ack in connection.acks:
-        on_ack(0)
-    assert acked == [0, 1, 2]
+    for number, on_ack in enumerate(connection.acks):
+        on_ack(number)
+    assert acked == [[0], [1], [2]]
     assert (len(outbox), outbox.dropped, outbox.can_empty(session(connection))) == (0, 0, False)
 
 

@@ -145,16 +145,18 @@ def test_stop_ends_its_sleep(owner: Owner, due: float | None) -> None:
     assert owner.works == []
 
 
-def test_stop_comes_before_what_is_due(owner: Owner) -> None:
-    """Stopped while it works, it ends this and begins nothing else, though there is more to do."""
+@pytest.mark.parametrize("after", [-1.0, None])
+def test_stopped_while_it_works_it_ends_with_this(owner: Owner, after: float | None) -> None:
+    """It begins nothing else, though there is more to do, and does not go to sleep, where there is not."""
     owner.gate.clear()
-    owner.due = owner.after = -1.0
+    owner.due, owner.after = -1.0, after
     owner.timer.start()
     assert owner.began.acquire(timeout=PATIENCE)
     with owner.lock:
         owner.timer.stop()
     owner.gate.set()
-    owner.timer.join()
+    owner.timer._thread.join(PATIENCE)
+    assert not owner.timer._thread.is_alive()
     assert owner.works == [-1.0]
 
 
