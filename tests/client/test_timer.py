@@ -93,7 +93,7 @@ def test_it_works_when_something_is_due(owner: Owner, due: float) -> None:
 
 @pytest.mark.parametrize("due", [None, 3600.0])
 def test_it_works_again_when_a_look_finds_something_earlier(owner: Owner, due: float | None) -> None:
-    """Asleep for long or for good, it is woken; and woken again once it sleeps again."""
+    """Asleep for long or for good, it is woken; and what comes after that is found as well."""
     owner.sleep(due)
     for now in (10.0, 20.0):
         owner.now = now
