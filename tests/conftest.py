@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,23 @@ def no_thread_is_left() -> Iterator[None]:
     # A Mosquitto of a wider scope may have been started by this test's fixtures.
     left = [name for name in started if name.startswith("mqinfer-") and name != "mqinfer-mosquitto-log"]
     assert not left, f"threads left running: {left}"
+
+
+@pytest.fixture
+def takes_at_most() -> Callable[[int], AbstractContextManager[None]]:
+    """Bound the peak of what Python allocates within a block, in bytes; for use with `with`."""
+
+    @contextmanager
+    def bounded(most: int) -> Iterator[None]:
+        tracemalloc.start()
+        try:
+            yield
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak <= most, f"{peak} bytes were taken, {most} at most were to be"
+
+    return bounded
 
 
 @pytest.fixture

@@ -1,16 +1,18 @@
-"""A broker with TLS, certificates, passwords and access rules, for the tests of security."""
+"""Links that are closed with their test, and a broker with certificates, passwords and access rules."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.link import Message
 from mqinfer.broker.paho_link import PahoLink
 from mqinfer.broker.security import BrokerFolder, Login, Ports, Role
 from mqinfer.broker.security.access import access_rules
@@ -101,3 +103,30 @@ def links(secured: Secured) -> Iterator[Mapping[str, PahoLink]]:
     yield opened
     for link in opened.values():
         link.close()
+
+
+@pytest.fixture
+def closing() -> Iterator[Callable[[PahoLink], PahoLink]]:
+    """Closes links when the test ends."""
+    links: list[PahoLink] = []
+
+    def keep(link: PahoLink) -> PahoLink:
+        links.append(link)
+        return link
+
+    yield keep
+    for link in links:
+        link.close()
+
+
+@pytest.fixture
+def roundtrip() -> Callable[..., Message]:
+    """Publish to oneself, and get what arrives: `roundtrip(link, topic, b"payload")`."""
+
+    def publish(link: PahoLink, topic: str, payload: bytes = b"x") -> Message:
+        got: SimpleQueue[Message] = SimpleQueue()
+        link.subscribe(topic, got.put)
+        link.publish(Message(topic, payload, content_type="a/b"))
+        return got.get(timeout=PATIENCE)
+
+    return publish

@@ -1,14 +1,12 @@
-"""What only a real broker can show: loss and return, logins, TLS, websockets, versions, sockets."""
+"""What only a real broker can show: loss and return, versions, sockets, names that are taken over."""
 
 from __future__ import annotations
 
 import logging
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -17,7 +15,6 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.backoff import Backoff
 from mqinfer.broker.configuration import render
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Message
@@ -26,7 +23,7 @@ from mqinfer.broker.paho_link import PahoLink
 from mqinfer.broker.paho_session import Session
 from mqinfer.broker.paho_socket import FastClient, _is_known_paho, fits
 from mqinfer.broker.server import MosquittoServer
-from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MessageTooLarge, NotAuthorized, NotConnected
+from mqinfer.protocol.errors import BrokerUnreachable, MessageTooLarge, NotAuthorized, NotConnected
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 pytestmark = pytest.mark.broker
@@ -34,6 +31,7 @@ pytestmark = pytest.mark.broker
 PATIENCE = 10.0
 _END = b"end"  # what tells a listener of a test to stop
 Unique = Callable[[str], str]
+Roundtrip = Callable[..., Message]
 
 
 class Told:
@@ -68,38 +66,9 @@ def server() -> Iterator[MosquittoServer]:
         yield server
 
 
-@pytest.fixture
-def closing() -> Iterator[Callable[[PahoLink], PahoLink]]:
-    """Closes links when the test ends."""
-    links: list[PahoLink] = []
-
-    def keep(link: PahoLink) -> PahoLink:
-        links.append(link)
-        return link
-
-    yield keep
-    for link in links:
-        link.close()
-
-
 def link_to(server: MosquittoServer, client_id: str, **options: object) -> PahoLink:
     """A link that is not open yet."""
     return PahoLink(BrokerAddress.parse(server.url), client_id=client_id, **options)  # type: ignore[arg-type]
-
-
-def roundtrip(link: PahoLink, topic: str, payload: bytes = b"x") -> Message:
-    """Publish to oneself."""
-    got: list[Message] = []
-    arrived = threading.Event()
-
-    def handle(message: Message) -> None:
-        got.append(message)
-        arrived.set()
-
-    link.subscribe(topic, handle)
-    link.publish(Message(topic, payload, content_type="a/b"))
-    assert arrived.wait(PATIENCE)
-    return got[0]
 
 
 @contextmanager
@@ -262,7 +231,11 @@ def test_an_unknown_paho(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_link_that_gave_up_opens_again(
-    broker_url: str, unique: Unique, closing: Callable[[PahoLink], PahoLink], monkeypatch: pytest.MonkeyPatch
+    broker_url: str,
+    unique: Unique,
+    closing: Callable[[PahoLink], PahoLink],
+    monkeypatch: pytest.MonkeyPatch,
+    roundtrip: Roundtrip,
 ) -> None:
     """After its thread has ended for good, `open` starts anew."""
     told = Told()
@@ -338,44 +311,6 @@ def test_a_listener_that_hangs_up(unique: Unique, greeting: bytes) -> None:
             link.open(PATIENCE)
 
 
-@pytest.fixture(scope="module")
-def password_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoServer]:
-    """A Mosquitto that wants a password and refuses most subscriptions."""
-    folder = tmp_path_factory.mktemp("mosquitto")
-    passwords = folder / "passwords"
-    subprocess.run(
-        ["mosquitto_passwd", "-b", "-c", str(passwords), "edge", "s3cret/ä"], check=True, capture_output=True
-    )
-    for path in (passwords, *list(folder.parents)[:2], folder):
-        path.chmod(0o755)
-
-    def configuration(port: int) -> str:
-        text = render(port).replace("allow_anonymous true", "allow_anonymous false")
-        return text + f"password_file {passwords}\n"
-
-    with MosquittoServer(configuration=configuration) as server:
-        yield server
-
-
-def test_the_right_password(password_server: MosquittoServer, unique: Unique) -> None:
-    """Name and password of the URL, percent-encoded, let the link in."""
-    link = make_link(f"mqtt://edge:s3cret%2F%C3%A4@127.0.0.1:{password_server.port}", client_id=unique("c"))
-    link.open()
-    assert link.connected
-    link.close()
-
-
-@pytest.mark.parametrize("login", ["edge:wrong@", ""])
-def test_the_wrong_password(password_server: MosquittoServer, unique: Unique, login: str) -> None:
-    """A refused login ends the attempt at once, and the password is not repeated."""
-    client_id = unique("c")
-    link = make_link(f"mqtt://{login}127.0.0.1:{password_server.port}", client_id=client_id)
-    with pytest.raises(NotAuthorized) as caught:
-        link.open(PATIENCE)
-    assert "wrong" not in str(caught.value)
-    assert password_server.log().count(client_id) <= 1, "it tried again"
-
-
 def test_a_name_that_is_taken_over(
     unique: Unique, closing: Callable[[PahoLink], PahoLink], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -445,6 +380,7 @@ def test_mqtt_3_1_1(
     closing: Callable[[PahoLink], PahoLink],
     refusal: bytes,
     client: type[PlainClient] | None,
+    roundtrip: Roundtrip,
 ) -> None:
     """Where the broker refuses MQTT 5, in its words or in those of 3.1.1, the link speaks 3.1.1: messages flow."""
     port = BrokerAddress.parse(broker_url).port
@@ -507,108 +443,3 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
         sink.shutdown(socket.SHUT_WR)
     except OSError:
         return
-
-
-def test_websockets(unique: Unique, closing: Callable[[PahoLink], PahoLink]) -> None:
-    """The listener for browsers takes links too."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        websockets_port = probe.getsockname()[1]
-    with MosquittoServer(configuration=lambda port: render(port, websockets_port=websockets_port)):
-        address = BrokerAddress.parse(f"ws://127.0.0.1:{websockets_port}/mqtt")
-        assert not fits(address)
-        link = closing(PahoLink(address, client_id=unique("c")))
-        link.open()
-        assert roundtrip(link, unique("t"), b"z" * 50_000).payload == b"z" * 50_000
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a private CA, a certificate for 127.0.0.1, one for a client, and another CA."""
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    for ca in ("ca", "other"):
-        openssl("req", "-x509", *key, "-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-days", "2", "-subj", f"/CN={ca}")
-    for name, extension in (("server", "subjectAltName=IP:127.0.0.1"), ("client", "extendedKeyUsage=clientAuth")):
-        (folder / "extensions").write_text(extension)
-        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "extensions", "-days", "2")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signing)
-    for path in (folder, *list(folder.parents)[:2], *folder.iterdir()):
-        path.chmod(0o755)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def tls_server(certificates: Path) -> Iterator[MosquittoServer]:
-    """A Mosquitto that speaks TLS and wants a client certificate."""
-
-    def configuration(port: int) -> str:
-        tls = f"cafile {certificates}/ca.pem\ncertfile {certificates}/server.pem\nkeyfile {certificates}/server.key\n"
-        return render(port) + tls + "require_certificate true\n"
-
-    with MosquittoServer(configuration=configuration) as server:
-        yield server
-
-
-def tls_address(server: MosquittoServer, folder: Path, ca: str = "ca.pem", client: str | None = None) -> BrokerAddress:
-    """The address of a TLS broker."""
-    url = f"mqtts://127.0.0.1:{server.port}"
-    if client is None:
-        return BrokerAddress.parse(url, ca_file=folder / ca)
-    files = folder / f"{client}.pem", folder / f"{client}.key"
-    return BrokerAddress.parse(url, ca_file=folder / ca, cert_file=files[0], key_file=files[1])
-
-
-@pytest.mark.parametrize("client", [None, PlainClient])
-def test_tls(
-    tls_server: MosquittoServer,
-    certificates: Path,
-    unique: Unique,
-    closing: Callable[[PahoLink], PahoLink],
-    client: type[PlainClient] | None,
-) -> None:
-    """With the private CA and a client certificate large and small messages go through."""
-    address = tls_address(tls_server, certificates, client="client")
-    link = closing(PahoLink(address, client_id=unique("c"), client=client))
-    link.open()
-    for size in (0, 100, 3_000_000):
-        assert roundtrip(link, unique("t"), bytes(size)).payload == bytes(size)
-
-
-def test_tls_with_an_unknown_ca(tls_server: MosquittoServer, certificates: Path, unique: Unique) -> None:
-    """A certificate of another CA is not trusted, and the error says so."""
-    link = PahoLink(tls_address(tls_server, certificates, "other.pem"), client_id=unique("c"))
-    with pytest.raises(BrokerUnreachable, match="not trusted"):
-        link.open(PATIENCE)
-
-
-def test_tls_without_a_client_certificate(tls_server: MosquittoServer, certificates: Path, unique: Unique) -> None:
-    """A broker that wants a certificate and gets none hangs up with an alert; the error says what it wants."""
-    link = PahoLink(tls_address(tls_server, certificates), client_id=unique("c"))
-    with pytest.raises(NotAuthorized, match=r"wants a client certificate.*--cert-file"):
-        link.open(PATIENCE)
-
-
-def test_tls_files_that_are_none(tmp_path: Path) -> None:
-    """A missing or broken certificate file is an error of the configuration and is named."""
-    broken = tmp_path / "broken.pem"
-    broken.write_text("no certificate")
-    for path in (broken, tmp_path / "missing.pem"):
-        with pytest.raises(ConfigError, match=path.name):
-            PahoLink(BrokerAddress.parse("mqtts://127.0.0.1", ca_file=path), client_id="c")
-
-
-def test_backoff() -> None:
-    """Waits grow by half up to the longest, jitter keeps them above the shortest, and `reset` starts anew."""
-    highest = Backoff(0.1, 5.0, draw=lambda: 1.0)
-    assert [round(highest.next(), 2) for _ in range(5)] == [0.1, 0.15, 0.23, 0.34, 0.51]
-    assert [highest.next() for _ in range(20)][-1] == 5.0
-    lowest = Backoff(0.1, 5.0, draw=lambda: 0.0)
-    assert {lowest.next() for _ in range(20)} == {0.1}
-    highest.reset()
-    assert highest.next() == 0.1

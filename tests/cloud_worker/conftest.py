@@ -5,19 +5,27 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message
+from mqinfer.codecs import encode_tensor
 from mqinfer.models.echo import EchoBackend
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response, encode_request
 from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import InferRequest, InferResponse
 
 Infer = Callable[[Mapping[str, Array], Sequence[str]], dict[str, Array]]
+TOPICS = Topics()
+X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 
 class GatedEcho(EchoBackend):
@@ -79,11 +87,38 @@ class Bare:
     def __init__(self, link: Link, name: str) -> None:
         self.link, self.name = link, name
         self.replies: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        link.subscribe(Topics().results_of_client(name), self.replies.put)
+        link.subscribe(TOPICS.results_of_client(name), self.replies.put)
 
     def next(self) -> Message:
         """Wait for the next reply."""
         return self.replies.get(timeout=10)
+
+    def read(self) -> InferResponse:
+        """Wait for the next reply and read it, in the binary form."""
+        return decode_response(self.next().payload)
+
+    def ask(self, message: Message) -> InferResponse:
+        """Send a message and wait for the reply."""
+        self.link.publish(message)
+        return self.read()
+
+    def binary(self, request_id: str = "ab" * 16, *, model: str = "echo", **changes: Any) -> Message:
+        """Make a request in the binary form, as mqinfer's own clients send it."""
+        tensors = changes.pop("inputs", (encode_tensor("x", X),))
+        response_topic = TOPICS.result(model, self.name, request_id)
+        request = replace(InferRequest(request_id, model, tensors, response_topic=response_topic), **changes)
+        return Message(
+            TOPICS.infer(model, self.name),
+            encode_request(request),
+            content_type=CONTENT_TYPE,
+            response_topic=request.response_topic,
+            correlation_data=bytes.fromhex(request_id),
+        )
+
+    def text(self, body: str, request_id: str = "1", **changes: Any) -> Message:
+        """Make a request in JSON, as `mosquitto_pub` would."""
+        topic, response_topic = TOPICS.infer("echo", self.name), TOPICS.result("echo", self.name, request_id)
+        return replace(Message(topic, body.encode(), response_topic=response_topic), **changes)
 
 
 @pytest.fixture
@@ -94,3 +129,17 @@ def bare(url: str, unique: Callable[[str], str]) -> Iterator[Bare]:
     link.open()
     yield Bare(link, name)
     link.close()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Wait for something that a worker's thread does and tells nobody: `until(lambda: ...)`."""
+
+    def wait(is_so: Callable[[], bool]) -> None:
+        for _ in range(10_000):
+            if is_so():
+                return
+            threading.Event().wait(0.001)
+        raise AssertionError("it did not come to pass")
+
+    return wait

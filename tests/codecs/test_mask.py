@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import struct
-import tracemalloc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import lz4.block
@@ -18,6 +19,7 @@ from mqinfer.protocol.errors import BadEncoding, LimitExceeded
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import EncodedTensor
 
+Bound = Callable[[int], AbstractContextManager[None]]
 shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=7)
 dense = st.sampled_from([1, 2, 3, 4, 9, 16, 17, 256]).flatmap(
     lambda classes: hnp.arrays(np.uint8, shapes, elements=st.integers(0, classes - 1))
@@ -113,27 +115,20 @@ def test_bytes_that_do_not_make_the_declared_mask_are_refused(tensor: EncodedTen
     "tensor",
     [mask(1 << 28, (0, 1 << 25), bytes(99)), mask(1 << 28, (1, 0), bytes(99)), mask(1 << 28, (8, 0), bytes(99))],
 )
-def test_a_mask_that_claims_a_quarter_of_a_gigabyte_takes_no_memory(tensor: EncodedTensor) -> None:
+def test_a_mask_that_claims_a_quarter_of_a_gigabyte_takes_no_memory(
+    tensor: EncodedTensor, takes_at_most: Bound
+) -> None:
     """A claim that its bytes can't make costs a typed error, and less than 64 KiB."""
-    tracemalloc.start()
-    try:
-        with pytest.raises(BadEncoding):
-            decode_tensor(tensor)
-        assert tracemalloc.get_traced_memory()[1] < 64 << 10
-    finally:
-        tracemalloc.stop()
+    with takes_at_most(64 << 10), pytest.raises(BadEncoding):
+        decode_tensor(tensor)
 
 
-def test_expanding_runs_takes_a_bounded_multiple_of_the_mask() -> None:
+def test_expanding_runs_takes_a_bounded_multiple_of_the_mask(takes_at_most: Bound) -> None:
     """The shortest runs that are allowed: at most three times the memory of the pixels."""
     size = 1 << 20
     tensor = mask(size, (0, size // 8), bytes(size // 8) + bytes([8]) * (size // 8) + bytes(size // 8))
-    tracemalloc.start()
-    try:
+    with takes_at_most(3 * size):
         assert decode_tensor(tensor).shape == (size,)
-        assert tracemalloc.get_traced_memory()[1] < 3 * size
-    finally:
-        tracemalloc.stop()
 
 
 def test_the_limits_hold() -> None:

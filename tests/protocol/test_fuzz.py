@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 import msgpack
 import pytest
@@ -27,6 +26,7 @@ from mqinfer.protocol.types import (
 )
 from mqinfer.protocol.worker_state import WorkerState
 
+Bound = Callable[[int], AbstractContextManager[None]]
 TENSORS = (
     EncodedTensor("x", Datatype.FP32, (2, 3), "raw", bytes(24), {"more": 1}),
     EncodedTensor("y", Datatype.BYTES, (1,), "raw", b"\3\0\0\0abc"),
@@ -170,39 +170,24 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("case", BOMBS)
-def test_bombs_take_no_memory(case: str) -> None:
+def test_bombs_take_no_memory(case: str, takes_at_most: Bound) -> None:
     """What a header claims costs a typed error, and less than 256 KiB."""
     payload = BOMBS[case]
-    tracemalloc.start()
-    try:
-        with pytest.raises(InvalidRequest):
-            envelope.decode_request(payload)
-        assert tracemalloc.get_traced_memory()[1] < 256 << 10
-    finally:
-        tracemalloc.stop()
+    with takes_at_most(256 << 10), pytest.raises(InvalidRequest):
+        envelope.decode_request(payload)
 
 
-def test_the_densest_header_takes_little_memory() -> None:
+def test_the_densest_header_takes_little_memory(takes_at_most: Bound) -> None:
     """Even 64 KiB of nested empty arrays, all that a header may hold, take less than 16 MiB."""
     row = b"\xdc\x00\x40" + b"\x90" * 64
     block = b"\xdc\x00\x0f" + row * 15
     payload = bomb(b"\x81\xa1x\xdc\x00\x3f" + block * 63)
-    tracemalloc.start()
-    try:
-        with pytest.raises(InvalidRequest):
-            envelope.decode_request(payload)
-        assert tracemalloc.get_traced_memory()[1] < 16 << 20
-    finally:
-        tracemalloc.stop()
+    with takes_at_most(16 << 20), pytest.raises(InvalidRequest):
+        envelope.decode_request(payload)
 
 
-def test_a_long_json_is_refused_unparsed() -> None:
+def test_a_long_json_is_refused_unparsed(takes_at_most: Bound) -> None:
     """Nine megabytes of `[]` would take two hundred in Python."""
     text = b"[" + b"[]," * (3 << 20) + b"[]]"
-    tracemalloc.start()
-    try:
-        with pytest.raises(LimitExceeded):
-            oip_json.decode_request(text, "m")
-        assert tracemalloc.get_traced_memory()[1] < 256 << 10
-    finally:
-        tracemalloc.stop()
+    with takes_at_most(256 << 10), pytest.raises(LimitExceeded):
+        oip_json.decode_request(text, "m")

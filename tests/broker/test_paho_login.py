@@ -1,0 +1,159 @@
+"""Links that log in: by password, over TLS with and without certificates, over websockets."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.configuration import render
+from mqinfer.broker.connect import make_link
+from mqinfer.broker.link import Message
+from mqinfer.broker.paho_client import PlainClient
+from mqinfer.broker.paho_link import PahoLink
+from mqinfer.broker.paho_socket import fits
+from mqinfer.broker.server import MosquittoServer
+from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, NotAuthorized
+
+pytestmark = pytest.mark.broker
+
+PATIENCE = 10.0
+Unique = Callable[[str], str]
+Roundtrip = Callable[..., Message]
+
+
+@pytest.fixture(scope="module")
+def password_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoServer]:
+    """A Mosquitto that wants a password and refuses most subscriptions."""
+    folder = tmp_path_factory.mktemp("mosquitto")
+    passwords = folder / "passwords"
+    subprocess.run(
+        ["mosquitto_passwd", "-b", "-c", str(passwords), "edge", "s3cret/ä"], check=True, capture_output=True
+    )
+    for path in (passwords, *list(folder.parents)[:2], folder):
+        path.chmod(0o755)
+
+    def configuration(port: int) -> str:
+        text = render(port).replace("allow_anonymous true", "allow_anonymous false")
+        return text + f"password_file {passwords}\n"
+
+    with MosquittoServer(configuration=configuration) as server:
+        yield server
+
+
+def test_the_right_password(password_server: MosquittoServer, unique: Unique) -> None:
+    """Name and password of the URL, percent-encoded, let the link in."""
+    link = make_link(f"mqtt://edge:s3cret%2F%C3%A4@127.0.0.1:{password_server.port}", client_id=unique("c"))
+    link.open()
+    assert link.connected
+    link.close()
+
+
+@pytest.mark.parametrize("login", ["edge:wrong@", ""])
+def test_the_wrong_password(password_server: MosquittoServer, unique: Unique, login: str) -> None:
+    """A refused login ends the attempt at once, and the password is not repeated."""
+    client_id = unique("c")
+    link = make_link(f"mqtt://{login}127.0.0.1:{password_server.port}", client_id=client_id)
+    with pytest.raises(NotAuthorized) as caught:
+        link.open(PATIENCE)
+    assert "wrong" not in str(caught.value)
+    assert password_server.log().count(client_id) <= 1, "it tried again"
+
+
+def test_websockets(unique: Unique, closing: Callable[[PahoLink], PahoLink], roundtrip: Roundtrip) -> None:
+    """The listener for browsers takes links too."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        websockets_port = probe.getsockname()[1]
+    with MosquittoServer(configuration=lambda port: render(port, websockets_port=websockets_port)):
+        address = BrokerAddress.parse(f"ws://127.0.0.1:{websockets_port}/mqtt")
+        assert not fits(address)
+        link = closing(PahoLink(address, client_id=unique("c")))
+        link.open()
+        assert roundtrip(link, unique("t"), b"z" * 50_000).payload == b"z" * 50_000
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a private CA, a certificate for 127.0.0.1, one for a client, and another CA."""
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    for ca in ("ca", "other"):
+        openssl("req", "-x509", *key, "-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-days", "2", "-subj", f"/CN={ca}")
+    for name, extension in (("server", "subjectAltName=IP:127.0.0.1"), ("client", "extendedKeyUsage=clientAuth")):
+        (folder / "extensions").write_text(extension)
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "extensions", "-days", "2")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signing)
+    for path in (folder, *list(folder.parents)[:2], *folder.iterdir()):
+        path.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tls_server(certificates: Path) -> Iterator[MosquittoServer]:
+    """A Mosquitto that speaks TLS and wants a client certificate."""
+
+    def configuration(port: int) -> str:
+        tls = f"cafile {certificates}/ca.pem\ncertfile {certificates}/server.pem\nkeyfile {certificates}/server.key\n"
+        return render(port) + tls + "require_certificate true\n"
+
+    with MosquittoServer(configuration=configuration) as server:
+        yield server
+
+
+def tls_address(server: MosquittoServer, folder: Path, ca: str = "ca.pem", client: str | None = None) -> BrokerAddress:
+    """The address of a TLS broker."""
+    url = f"mqtts://127.0.0.1:{server.port}"
+    if client is None:
+        return BrokerAddress.parse(url, ca_file=folder / ca)
+    files = folder / f"{client}.pem", folder / f"{client}.key"
+    return BrokerAddress.parse(url, ca_file=folder / ca, cert_file=files[0], key_file=files[1])
+
+
+@pytest.mark.parametrize("client", [None, PlainClient])
+def test_tls(
+    tls_server: MosquittoServer,
+    certificates: Path,
+    unique: Unique,
+    closing: Callable[[PahoLink], PahoLink],
+    client: type[PlainClient] | None,
+    roundtrip: Roundtrip,
+) -> None:
+    """With the private CA and a client certificate large and small messages go through."""
+    address = tls_address(tls_server, certificates, client="client")
+    link = closing(PahoLink(address, client_id=unique("c"), client=client))
+    link.open()
+    for size in (0, 100, 3_000_000):
+        assert roundtrip(link, unique("t"), bytes(size)).payload == bytes(size)
+
+
+def test_tls_with_an_unknown_ca(tls_server: MosquittoServer, certificates: Path, unique: Unique) -> None:
+    """A certificate of another CA is not trusted, and the error says so."""
+    link = PahoLink(tls_address(tls_server, certificates, "other.pem"), client_id=unique("c"))
+    with pytest.raises(BrokerUnreachable, match="not trusted"):
+        link.open(PATIENCE)
+
+
+def test_tls_without_a_client_certificate(tls_server: MosquittoServer, certificates: Path, unique: Unique) -> None:
+    """A broker that wants a certificate and gets none hangs up with an alert; the error says what it wants."""
+    link = PahoLink(tls_address(tls_server, certificates), client_id=unique("c"))
+    with pytest.raises(NotAuthorized, match=r"wants a client certificate.*--cert-file"):
+        link.open(PATIENCE)
+
+
+def test_tls_files_that_are_none(tmp_path: Path) -> None:
+    """A missing or broken certificate file is an error of the configuration and is named."""
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    for path in (broken, tmp_path / "missing.pem"):
+        with pytest.raises(ConfigError, match=path.name):
+            PahoLink(BrokerAddress.parse("mqtts://127.0.0.1", ca_file=path), client_id="c")

@@ -1,0 +1,97 @@
+"""A worker that drains, or loses its connection, or gets none."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mqinfer import Outcome
+from mqinfer.broker import make_link
+from mqinfer.broker.link import Link, Message
+from mqinfer.broker.memory_link import MemoryLink
+from mqinfer.cloud_worker.options import WorkerOptions
+from mqinfer.cloud_worker.worker import Worker
+from mqinfer.models.loading import LoadedModel
+from mqinfer.protocol.errors import BrokerUnreachable
+
+Serve = Callable[..., Worker]
+Gated = Callable[..., tuple[LoadedModel, Any]]
+Until = Callable[[Callable[[], bool]], None]
+
+
+def settle(link: Link) -> None:
+    """Wait until a link in memory has handed over everything that it has."""
+    assert isinstance(link, MemoryLink)
+    link._wait_for_events()
+
+
+def test_draining_answers_everything_in_hand(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+    """Stopping waits for the run and for all that waits behind it."""
+    model, backend = gated()
+    worker = serve(url, model)
+    backend.gate.clear()
+    for number in range(5):
+        bare.link.publish(bare.binary(f"{number:032x}"))
+    assert backend.entered.acquire(timeout=10)
+    settle(worker._link)
+    stopper = threading.Thread(target=worker.stop)
+    stopper.start()
+    backend.gate.set()
+    assert {bare.read().outcome for _ in range(5)} == {Outcome.OK}
+    stopper.join(10)
+
+
+def test_what_can_not_be_drained_in_time_is_turned_away(
+    url: str, serve: Serve, gated: Gated, bare: Any, caplog: pytest.LogCaptureFixture, until: Until
+) -> None:
+    """After the time-out the run in hand is still finished, and the rest is answered `rejected`."""
+    model, backend = gated(config="max_batch_size = 1")
+    worker = serve(url, model, threads=1)
+    backend.gate.clear()
+    for number in range(4):
+        bare.link.publish(bare.binary(f"{number:032x}"))
+    assert backend.entered.acquire(timeout=10)
+    settle(worker._link)
+    with caplog.at_level(logging.CRITICAL, "mqinfer"):
+        stopper = threading.Thread(target=worker.stop, args=(0.0,))
+        stopper.start()
+        until(lambda: worker._crew._closing)
+        backend.gate.set()
+        stopper.join(10)
+    outcomes = [bare.read().outcome for _ in range(4)]
+    assert sorted(outcomes) == [Outcome.OK, *3 * [Outcome.REJECTED]]
+
+
+def test_a_reply_that_can_not_be_sent_is_kept_for_the_retry(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
+    """A worker that lost its connection while it ran answers the retry from memory."""
+    model, backend = gated()
+    worker = serve(url, model)
+    link = worker._link
+    assert isinstance(link, MemoryLink)
+    backend.gate.clear()
+    bare.link.publish(bare.binary())
+    assert backend.entered.acquire(timeout=10)
+    link.drop()
+    backend.gate.set()
+    assert worker._crew.drain(10)
+    link.restore()
+    settle(link)
+    assert bare.ask(bare.binary()).outcome is Outcome.OK
+    assert backend.runs == [1]
+    assert worker.counters()["replies_held_back"] == 1
+
+
+def test_a_worker_that_can_not_connect_leaves_nothing_behind(gated: Gated) -> None:
+    """The error is raised, and no thread is left (the fixture looks)."""
+    model, _ = gated()
+
+    def connect(name: str, will: Message, handler: Callable[[bool], None]) -> Link:
+        return make_link("mqtt://127.0.0.1:1", client_id=name, will=will, on_connection=handler)
+
+    worker = Worker(model, connect, WorkerOptions("w"))
+    with pytest.raises(BrokerUnreachable):
+        worker.start(2)
