@@ -128,6 +128,15 @@ def test_the_will_of_a_twin_counts_for_nothing() -> None:
     assert len(fleet) == 0
 
 
+def test_a_twin_that_goes_is_not_the_worker_that_goes() -> None:
+    """The lane stays open when another process of the name drains; when the worker itself does, it closes."""
+    fleet = fleet_of(a=10)
+    assert fleet.update(state("a", status=WorkerStatus.DRAINING, boot=99)) is None
+    assert len(fleet) == 1
+    assert fleet.update(state("a", status=WorkerStatus.DRAINING)) is None
+    assert len(fleet) == 0
+
+
 def test_a_worker_that_begins_anew_gives_up_what_it_had() -> None:
     """Its new boot number tells that the process which had the requests is gone."""
     fleet = fleet_of(a=10)

@@ -125,7 +125,7 @@ def test_killed_workers(workers: Start, traffic: Start, figure: Start, pick: Sta
     client: Traffic = traffic()
     client.burst(10)
     client.wait()
-    times = pick(3, 10)
+    times = pick(3, 15)
     killed: list[float] = []
 
     def kill() -> None:
@@ -139,7 +139,7 @@ def test_killed_workers(workers: Start, traffic: Start, figure: Start, pick: Sta
     _under_load(client, RATE, 2.5 * times, kill)
     all_ok(client)
     again = [each for each in client.ended if each.attempts > 1]
-    row = f"SIGKILL of 1 of 3 workers, {times} times, {RATE:.0f}/s of 150"
+    row = f"SIGKILL of 1 of 3 workers, {times} times, one every 2 s, {RATE:.0f}/s of 150"
     share = client.publishes()
     figure(row, "ok", f"{len(client.ended)}/{client.asked}", "all", passed=True)
     figure(row, "publishes a request", f"{share:.4f}", "<= 1.01", passed=share <= 1.01)
