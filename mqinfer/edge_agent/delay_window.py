@@ -82,7 +82,9 @@ class DelayWindow:
         elif now - self._decreased >= total:
             self._slow_start = False
             self._decreased = now
-            self._window = max(1.0, self._window * max(1 - _BETA * (delay - target) / delay, _DEEPEST))
+            # Of three the third waits; what keeps a thin link busy are the other two, so one decrease leaves them.
+            least = 2.0 if self._window >= 3.0 else 1.0
+            self._window = max(least, self._window * max(1 - _BETA * (delay - target) / delay, _DEEPEST))
 
     def unanswered(self) -> None:
         """Learn from a request that expired or was turned away: begin anew."""

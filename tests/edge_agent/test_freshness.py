@@ -110,6 +110,19 @@ def test_a_long_way_is_filled_quickly() -> None:
     assert window.limit == 10
 
 
+def test_a_decrease_leaves_two_of_three() -> None:
+    """The third one waited; with one alone a thin link would be idle while it is on its way. Of two one is left."""
+    window = DelayWindow(16, 0.5)
+    for _ in range(2):
+        window.answered(Timings(inference=10_000_000, transmission=90_000_000), 0.0)
+    assert window.limit == 3
+    late = Timings(inference=10_000_000, transmission=490_000_000)
+    window.answered(late, 10.0)
+    assert window.limit == 2
+    window.answered(late, 20.0)
+    assert window.limit == 1
+
+
 def test_a_thin_link_is_seen_in_the_transmission() -> None:
     """What waits on the way counts like what waits in the worker."""
     window = DelayWindow(16)
