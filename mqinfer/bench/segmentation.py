@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from statistics import median
 from typing import Any
 
@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mqinfer.bags.synthetic import SyntheticDrive
+from mqinfer.bench.starting import next_ready
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.server import MosquittoServer
 from mqinfer.client.client import Client
@@ -33,7 +34,7 @@ from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.sinks.outputs import Mask, find_mask
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
+from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import EncodedTensor
 
 __all__ = ["STAGES", "TARGET", "Shares", "measure_segmentation", "print_shares"]
@@ -131,7 +132,7 @@ def _workers(
     try:
         engines: dict[int, str] = {}
         while len(engines) < len(versions):
-            event = _next(events)
+            event = next_ready(events, _START_TIMEOUT_S)
             version = specs[event.worker].version
             engines[version] = event.detail
             say(f"version {version}: {event.detail}")
@@ -152,16 +153,6 @@ def _plan(repository: Path, model: str, versions: Sequence[int], broker: str) ->
         spec = ProcessSpec(repository, model, version, address, options, found=found, versions=(version,))
         specs[options.name] = spec
     return specs
-
-
-def _next(events: SimpleQueue[Event]) -> Event:
-    try:
-        event = events.get(timeout=_START_TIMEOUT_S)
-    except Empty as error:
-        raise ModelNotLoadable(f"a worker of the bench was not ready within {_START_TIMEOUT_S:g} s") from error
-    if event.kind != "ready":
-        raise ModelNotLoadable(f"worker {event.worker} of the bench did not start: {event.kind}: {event.detail}")
-    return event
 
 
 def _pictures(card: ModelCard, count: int) -> Iterator[EncodedTensor]:

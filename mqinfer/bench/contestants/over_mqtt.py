@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TypeVar
 
 from mqinfer.bench.contestants.contestant import Drive, Stopwatch
+from mqinfer.bench.starting import next_ready
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.client import Client
@@ -65,12 +66,7 @@ class OverMqtt:
         self._supervisor = Supervisor([spec], events.put)
         self._thread = threading.Thread(target=self._supervisor.run, name="mqinfer-bench-supervisor")
         self._thread.start()
-        try:
-            event = events.get(timeout=_START_TIMEOUT_S)
-        except Empty as error:
-            raise ModelNotLoadable(f"the bench's worker was not ready within {_START_TIMEOUT_S:g} s") from error
-        if event.kind != "ready":
-            raise ModelNotLoadable(f"the bench's worker did not start: {event.kind}: {event.detail}")
+        next_ready(events, _START_TIMEOUT_S)
         self._client = Client(self._broker)
         self.infer()
 
