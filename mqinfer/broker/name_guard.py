@@ -15,12 +15,11 @@ from collections.abc import Callable
 from mqinfer.broker.link import Link, Message
 from mqinfer.protocol.errors import MqinferError, NameTaken, NotAuthorized
 from mqinfer.protocol.fields import integer, text
-from mqinfer.protocol.json_text import parse_object
+from mqinfer.protocol.json_text import MAX_STATE_BYTES, parse_object
 
 __all__ = ["NameGuard", "boot_number", "connection_id"]
 
 _log = logging.getLogger("mqinfer.broker")
-_MAX_STATE_BYTES = 64 << 10
 
 
 def boot_number() -> int:
@@ -68,7 +67,7 @@ class NameGuard:
         if message.retain or self.failure is not None:
             return
         try:
-            state = parse_object(message.payload, "state", _MAX_STATE_BYTES)
+            state = parse_object(message.payload, "state", MAX_STATE_BYTES)
             boot, status = integer(state, "boot", "state"), text(state, "status", "state")
         except MqinferError as error:
             _log.warning("ignored what %s is said to have published on %s: %s", self._name, message.topic, error)

@@ -32,7 +32,6 @@ __all__ = ["Session"]
 _log = logging.getLogger("mqinfer.broker")
 
 _RECEIVE_MAXIMUM = 65_535  # what a broker means that names none (MQTT 5, section 3.2.2.3.3)
-_NONE_STATED = 2**32  # a Maximum Packet Size that a broker has not named
 _TICK_S = 1.0
 _RECEIVE_MAXIMUM_311 = 20  # MQTT 3.1.1 can't name it; Mosquitto's default
 
@@ -236,7 +235,8 @@ class Session:
         if self.version5:
             self.window = getattr(found, "ReceiveMaximum", _RECEIVE_MAXIMUM)
             # Whoever receives names the same, so a larger message would vanish in a broker that takes it.
-            self.max_packet_size = min(DEFAULT_LIMITS.packet_bytes, getattr(found, "MaximumPacketSize", _NONE_STATED))
+            own = DEFAULT_LIMITS.packet_bytes
+            self.max_packet_size = min(own, getattr(found, "MaximumPacketSize", own))
         self.accepted = True
         for route in self._routes:
             self.subscribe(route.subscription)

@@ -108,10 +108,8 @@ class Dispatcher:
         The id may be damaged as well; at worst somebody else's request is sent twice.
         """
         entry = self.table.in_flight_entry(request_id)
-        if entry and self._budget.spend():
-            self.table.requeue(request_id)
-        elif entry:
-            self.withheld += 1
+        if entry:
+            self._retry(entry)
 
     def state(self, state: WorkerState, now: float) -> None:
         """Take in a worker's state; what a lost or stopped worker had is sent elsewhere.
@@ -147,12 +145,16 @@ class Dispatcher:
         for lane in {id(entry.lane): entry.lane for entry in overdue if entry.lane}.values():
             lane.timed_out(now)
         for entry in overdue:
-            if self._budget.spend():
-                self.table.requeue(entry.request.id)
-            else:
+            if not self._retry(entry):
                 entry.retry_at = now + _NO_BUDGET_S
-                self.withheld += 1
         self._check_at = self.table.next_overdue()
+
+    def _retry(self, entry: Entry) -> bool:
+        """Let a request be sent again at once if the budget allows it."""
+        if not self._budget.spend():
+            self.withheld += 1
+            return False
+        return self.table.requeue(entry.request.id)
 
     def _is_only_late(self, entry: Entry, now: float) -> bool:
         """Tell whether a request gets more time, since its worker answers others: over a slow way all come late."""

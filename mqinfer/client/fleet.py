@@ -82,13 +82,11 @@ class Fleet:
             The lane whose unanswered requests nobody will answer: the worker is lost, has stopped, or begun anew.
         """
         lane = self._lanes.get(state.worker)
-        if state.status in {WorkerStatus.LOST, WorkerStatus.STOPPED}:
-            if lane is None or lane.boot != state.boot:
-                return None  # the will of a twin that was thrown out
-            return self._lanes.pop(state.worker)
         foreign = lane is not None and lane.boot != state.boot
-        if foreign and state.status is WorkerStatus.DRAINING:
-            return None  # the same twin's
+        if foreign and state.status is not WorkerStatus.READY:
+            return None  # the will or the farewell of a twin or a forerunner: the worker that is known is not meant
+        if state.status in {WorkerStatus.LOST, WorkerStatus.STOPPED}:
+            return self._lanes.pop(state.worker, None)
         reborn = lane if foreign else None
         if lane is None or reborn:
             lane = self._lanes[state.worker] = Lane(state.worker, self._patience)

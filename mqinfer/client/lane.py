@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from mqinfer.protocol.types import WorkerLoad
 from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
-__all__ = ["Lane", "Patience"]
+__all__ = ["Lane", "Patience", "doubled"]
 
 _FIRST_WINDOW = 1
 """Until a worker's first reply tells how many other clients it serves."""
@@ -194,7 +194,7 @@ class Lane:
         silence = now - self._heard_at
         if silence < self.patience.probe or self._outstanding:  # nearly always
             return False
-        return silence >= _doubled(self.patience.probe, self._probes, self.patience.probe_most)
+        return silence >= doubled(self.patience.probe, self._probes, self.patience.probe_most)
 
     def chosen(self, turn: int, *, probe: bool) -> None:
         """Note that it gets a request, as a probe or because it is expected to finish it first."""
@@ -204,7 +204,7 @@ class Lane:
     def timed_out(self, now: float) -> None:
         """Note that a request got no reply in its time: the worker is in quarantine, longer each time."""
         self._strikes += 1
-        pause = _doubled(self.patience.quarantine, self._strikes - 1, self.patience.quarantine_most)
+        pause = doubled(self.patience.quarantine, self._strikes - 1, self.patience.quarantine_most)
         self._quarantined_until = now + pause
 
     def busy(self, now: float, pause: float = 0.0) -> None:
@@ -222,6 +222,6 @@ class Lane:
             self.service = state.service_time_us / 1e6
 
 
-def _doubled(first: float, times: int, most: float) -> float:
+def doubled(first: float, times: int, most: float) -> float:
     """Double a pause so many times, which may be for days: a float ends after a thousand."""
     return min(first * (1 << min(times, _DOUBLINGS)), most)

@@ -21,6 +21,7 @@ from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.packets import payload_size
 from mqinfer.client.counters import Counters
 from mqinfer.client.dispatcher import Dispatcher
+from mqinfer.client.lane import doubled
 from mqinfer.client.options import NAME_HINT, RequesterConfig
 from mqinfer.client.outcome import answered, decode_outputs, expiry, failed, poison
 from mqinfer.client.outgoing import cancellation, sending, stamped
@@ -50,6 +51,8 @@ __all__ = ["Requester"]
 
 log = logging.getLogger("mqinfer.client")
 _LONGEST_S = 1e6
+_LONGEST_PAUSE_S = 1.0
+"""A request that was turned away is sent again after this at the latest."""
 
 
 class Requester:
@@ -287,7 +290,7 @@ class Requester:
         if elsewhere:
             self._pump()
         elif patient:
-            pause = min(1.0, self.config.backoff * (1 << min(entry.attempts - 1, 16)))
+            pause = doubled(self.config.backoff, entry.attempts - 1, _LONGEST_PAUSE_S)
             self._rest(request_id, min(now + pause, patient_until))
         else:
             self._give_up(request_id, why)

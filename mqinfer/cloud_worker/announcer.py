@@ -74,11 +74,7 @@ class Announcer:
         return self._guard.failure
 
     def watch(self, link: Link) -> None:
-        """Speak over this link, and listen for others of the same name.
-
-        Raises:
-            NotAuthorized: The broker refused the subscription.
-        """
+        """Speak over this link, and listen for others of the same name."""
         self._link = link
         self._guard.watch(link, self._options.topics.worker_state(self._options.name))
 

@@ -13,13 +13,11 @@ from typing import Any
 
 from mqinfer.protocol.errors import BadEnvelope, BadTopic
 from mqinfer.protocol.fields import Record, integer, text
-from mqinfer.protocol.json_text import parse_object, write_object
+from mqinfer.protocol.json_text import MAX_STATE_BYTES, parse_object, write_object
 from mqinfer.protocol.names import check_name, check_version
 from mqinfer.protocol.types import Buffer
 
 __all__ = ["Call", "IndexEntry", "ModelState", "Operation", "ServerState", "ServerStatus", "read_path"]
-
-_MAX_STATE_BYTES = 64 << 10
 
 
 class Operation(StrEnum):
@@ -159,7 +157,7 @@ class ServerState:
             LimitExceeded: It is longer than 64 KiB.
         """
         where = "server state"
-        fields = parse_object(payload, where, _MAX_STATE_BYTES)
+        fields = parse_object(payload, where, MAX_STATE_BYTES)
         return cls(text(fields, "server", where), _status(fields, where), integer(fields, "boot", where))
 
 

@@ -8,10 +8,13 @@ from typing import Any
 from mqinfer.protocol.errors import BadEnvelope, LimitExceeded
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["MAX_JSON_BYTES", "parse_json", "parse_object", "write_object"]
+__all__ = ["MAX_JSON_BYTES", "MAX_STATE_BYTES", "parse_json", "parse_object", "write_object"]
 
 MAX_JSON_BYTES = 8 << 20
 """Longest text that is parsed: Python makes up to 21 times as much memory of it (`[[],[],[]]`)."""
+
+MAX_STATE_BYTES = 64 << 10
+"""Longest state of a worker, server or edge."""
 
 
 def parse_object(text: Buffer, what: str, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:

@@ -8,12 +8,10 @@ from enum import StrEnum
 
 from mqinfer.protocol.errors import BadEnvelope
 from mqinfer.protocol.fields import Record, boolean, integer, record, records, text
-from mqinfer.protocol.json_text import parse_object, write_object
+from mqinfer.protocol.json_text import MAX_STATE_BYTES, parse_object, write_object
 from mqinfer.protocol.types import Buffer
 
 __all__ = ["ServedModel", "WorkerState", "WorkerStatus"]
-
-_MAX_STATE_BYTES = 64 << 10
 
 
 class WorkerStatus(StrEnum):
@@ -90,7 +88,7 @@ class WorkerState:
             LimitExceeded: It is longer than 64 KiB.
         """
         where = "worker state"
-        fields = parse_object(payload, where, _MAX_STATE_BYTES)
+        fields = parse_object(payload, where, MAX_STATE_BYTES)
         models = records(fields, "models", where)
         counters = record(fields, "counters", where)
         return cls(
