@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from mcap.reader import make_reader
 
-from mqinfer.bags.decode import to_array
 from mqinfer.bags.sources import open_source
-from mqinfer.bags.synthetic import CLASSES
-from mqinfer.models.metrics import confusion, report
+from mqinfer.images.decode import to_array
+from mqinfer.lab.drives.synthetic import CLASSES
+from mqinfer.lab.optimize.metrics import confusion, report
 
 Mask = npt.NDArray[np.uint8]
 

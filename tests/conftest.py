@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mqinfer.broker import make_link
-from mqinfer.broker.server import MosquittoServer, find_mosquitto
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.worker import Worker
+from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.models.loading import LoadedModel, load_model
-from mqinfer.models.repository import Repository
+from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.errors import MissingExtra
 
 _numbers = count()
@@ -146,7 +146,7 @@ def serve() -> Iterator[Callable[..., Worker]]:
 @pytest.fixture(scope="session")
 def tf() -> Any:
     """TensorFlow, imported as the product imports it."""
-    from mqinfer.models.tensorflow_runtime import import_tensorflow
+    from mqinfer.models.backends.tensorflow.runtime import import_tensorflow
 
     return import_tensorflow()
 

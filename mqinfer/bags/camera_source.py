@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mqinfer.bags.frame import Frame, StreamInfo
-from mqinfer.bags.opencv import opencv
 from mqinfer.bags.span import WHOLE, Span
 from mqinfer.bags.video_source import raw_bgr
+from mqinfer.codecs.opencv import opencv
 from mqinfer.protocol.errors import ConfigError, SourceError
 
 __all__ = ["CameraSource"]

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqinfer.bags.compressed import picture_size
-from mqinfer.bags.frame import CompressedImage, Frame, StreamInfo
+from mqinfer.bags.frame import Frame, StreamInfo
 from mqinfer.bags.span import WHOLE, Span
+from mqinfer.images.compressed import picture_size
+from mqinfer.images.picture import CompressedImage
 from mqinfer.protocol.errors import SourceError
 
 __all__ = ["FRAMES_PER_SECOND", "PICTURE_SUFFIXES", "FolderSource"]

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqinfer.bags.bag_files import files_to_read, storage_of
-from mqinfer.bags.compressed import picture_size
-from mqinfer.bags.frame import CompressedImage, RawImage, StreamInfo
+from mqinfer.bags.frame import StreamInfo
+from mqinfer.images.compressed import picture_size
+from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import MissingExtra, MqinferError, SourceError
 
 if TYPE_CHECKING:

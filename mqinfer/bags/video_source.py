@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mqinfer.bags.frame import Frame, RawImage, StreamInfo
-from mqinfer.bags.opencv import opencv
+from mqinfer.bags.frame import Frame, StreamInfo
 from mqinfer.bags.span import WHOLE, Span
+from mqinfer.codecs.opencv import opencv
+from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import SourceError
 
 __all__ = ["VIDEO_SUFFIXES", "VideoSource", "raw_bgr"]

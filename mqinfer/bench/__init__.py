@@ -14,7 +14,7 @@ from mqinfer.bench.path import PathOptions, measure_path
 from mqinfer.bench.report import print_report, write_report
 from mqinfer.bench.results import Measurement
 from mqinfer.bench.workloads import WORKLOADS, load_workloads
-from mqinfer.models.zoo import build
+from mqinfer.lab.zoo import build
 
 __all__ = ["BatchingOptions", "PathOptions", "run", "run_batching"]
 

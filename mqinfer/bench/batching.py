@@ -19,8 +19,8 @@ import numpy as np
 from mqinfer.bench.contestants import OverMqtt
 from mqinfer.bench.machine import describe_machine
 from mqinfer.bench.workloads import WORKLOADS, Workload, load_workloads
-from mqinfer.broker.server import MosquittoServer
-from mqinfer.models.zoo import build
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["ADAPTIVE", "ALONE", "BatchingMeasurement", "BatchingOptions", "Turn", "measure_batching"]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mqinfer.bench.batching import ADAPTIVE, ALONE, BatchingMeasurement
 from mqinfer.bench.grid import Grid, as_markdown, print_grid
-from mqinfer.models.report_files import write_files
+from mqinfer.lab.report_files import write_files
 
 __all__ = ["batching_grids", "print_batching", "verdicts", "write_batching"]
 

@@ -14,7 +14,7 @@ from mqinfer.bench.cpu import CpuMeter
 from mqinfer.bench.machine import describe_machine
 from mqinfer.bench.results import Measurement, Round, Series
 from mqinfer.bench.workloads import Workload
-from mqinfer.broker.server import MosquittoServer
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 from mqinfer.protocol.types import Timings
 

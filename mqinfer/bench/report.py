@@ -14,7 +14,7 @@ from mqinfer.bench.grid import Grid, print_grid
 from mqinfer.bench.grid import as_markdown as grid_as_markdown
 from mqinfer.bench.results import Measurement, Round
 from mqinfer.bench.targets import Verdict, judge
-from mqinfer.models.report_files import write_files
+from mqinfer.lab.report_files import write_files
 
 __all__ = ["as_json", "as_markdown", "grids", "print_report", "write_report"]
 

@@ -21,18 +21,18 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mqinfer.bags.synthetic import SyntheticDrive
 from mqinfer.bench.starting import next_ready
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.server import MosquittoServer
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.client import Client
 from mqinfer.client.result import InferResult
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.process import ProcessSpec, find_version
-from mqinfer.cloud_worker.supervisor import Event, Supervisor
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.process import ProcessSpec, find_version
+from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.sinks.outputs import Mask, find_mask
-from mqinfer.models.repository import Repository
+from mqinfer.lab.drives.synthetic import SyntheticDrive
+from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import EncodedTensor

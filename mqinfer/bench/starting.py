@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queue import Empty, SimpleQueue
 
-from mqinfer.cloud_worker.supervisor import Event
+from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.protocol.errors import ModelNotLoadable
 
 __all__ = ["next_ready"]

@@ -5,8 +5,8 @@ from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Ack, ConnectionHandler, Link, Message, MessageHandler, ReasonCode, ignore_ack
 from mqinfer.broker.memory_broker import MemoryBroker
 from mqinfer.broker.memory_link import MemoryLink
-from mqinfer.broker.paho_link import PahoLink
-from mqinfer.broker.server import MosquittoServer
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.broker.paho.link import PahoLink
 
 __all__ = [
     "Ack",

@@ -9,7 +9,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.memory_broker import MemoryBroker
 from mqinfer.broker.memory_link import MemoryLink
-from mqinfer.broker.paho_link import PahoLink
+from mqinfer.broker.paho.link import PahoLink
 
 __all__ = ["make_link"]
 

@@ -42,7 +42,7 @@ def synth(
     bits: Annotated[int, typer.Option(help="True bits of 16-bit mosaics.", min=8, max=16)] = 16,
 ) -> None:
     """Render a drive: a road scene as Bayer mosaics, with its true classes on /camera/labels."""
-    from mqinfer.bags.writer import write_drive
+    from mqinfer.lab.drives.recording import write_drive
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as display:

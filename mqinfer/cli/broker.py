@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from mqinfer.broker.configuration import render
-from mqinfer.broker.security import BrokerFolder
-from mqinfer.broker.security.serving import keep_current, secured
-from mqinfer.broker.server import MosquittoServer
+from mqinfer.broker.mosquitto import BrokerFolder
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.broker.mosquitto.serving import keep_current, secured
+from mqinfer.broker.mosquitto.template import render
 from mqinfer.cli.broker_access import add_to
 from mqinfer.cli.options import until_signal
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError

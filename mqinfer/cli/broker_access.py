@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from mqinfer.broker.security import BrokerFolder, Login, Ports, Role
-from mqinfer.broker.security.access import DEFAULT_PROCESSES
-from mqinfer.broker.security.folder import DEFAULT_DAYS
+from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
+from mqinfer.broker.mosquitto.access import DEFAULT_PROCESSES
+from mqinfer.broker.mosquitto.folder import DEFAULT_DAYS
 from mqinfer.cli.options import Root
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics

@@ -28,9 +28,9 @@ def build(
     verbose: Verbose = False,
 ) -> None:
     """Build the networks of the field into a model repository; what is there already is left alone."""
-    from mqinfer.bags.lessons import lesson_drive, lessons_key
-    from mqinfer.bags.synthetic import CLASSES
-    from mqinfer.models import zoo
+    from mqinfer.lab import zoo
+    from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
+    from mqinfer.lab.drives.synthetic import CLASSES
 
     set_up_logging(verbose=verbose)
     if listing:

@@ -9,11 +9,11 @@ import typer
 from rich.console import Console
 
 from mqinfer.cli.options import Verbose, set_up_logging
-from mqinfer.models.repository import Repository
+from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mqinfer.models.optimize import Sample
+    from mqinfer.lab.optimize import Sample
 
 __all__ = ["optimize"]
 
@@ -46,8 +46,8 @@ def optimize(
     verbose: Verbose = False,
 ) -> None:
     """Make faster versions of a model, prove what they lose, and refuse those that lose too much."""
-    from mqinfer.models.optimize import OptimizeOptions, as_table, parse_tolerance, write_report
-    from mqinfer.models.optimize import optimize as run
+    from mqinfer.lab.optimize import OptimizeOptions, as_table, parse_tolerance, write_report
+    from mqinfer.lab.optimize import optimize as run
 
     set_up_logging(verbose=verbose)
     options = OptimizeOptions(

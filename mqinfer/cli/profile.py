@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from mqinfer.cli.options import Verbose, set_up_logging
-from mqinfer.models.repository import ModelVersion, Repository
+from mqinfer.models.repository.repository import ModelVersion, Repository
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["profile"]
@@ -33,9 +33,9 @@ def profile(
     verbose: Verbose = False,
 ) -> None:
     """Measure a model's latency, throughput and memory against batch size, in every back end that can run it."""
-    from mqinfer.models.profiling import Plan, RandomInputs
-    from mqinfer.models.profiling import profiling as run
-    from mqinfer.models.profiling.report import as_table, memory_table
+    from mqinfer.lab.profiling import Plan, RandomInputs
+    from mqinfer.lab.profiling import profiling as run
+    from mqinfer.lab.profiling.report import as_table, memory_table
 
     set_up_logging(verbose=verbose)
     plan = Plan(_sizes("--batch", batch), rounds, seconds)

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from mqinfer.bags.demosaic import Demosaic
 from mqinfer.bags.sources import is_live
 from mqinfer.cli.local import local_worker
 from mqinfer.cli.options import (
@@ -28,13 +27,14 @@ from mqinfer.cli.options import (
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.options import RequesterConfig
 from mqinfer.client.requester import Requester
-from mqinfer.edge_agent.economy import EconomyBounds
 from mqinfer.edge_agent.options import ReplayOptions
+from mqinfer.edge_agent.quality_ladder import EconomyBounds
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
-from mqinfer.edge_agent.sinks.opening import SINK_KINDS
+from mqinfer.edge_agent.sinks.factory import SINK_KINDS
 from mqinfer.edge_agent.state import EdgeState
 from mqinfer.edge_agent.stream import Policy
 from mqinfer.edge_agent.summary import summary, summary_table, write_summary
+from mqinfer.images.demosaic import Demosaic
 from mqinfer.protocol.errors import ConfigError, LinkError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome

@@ -9,10 +9,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from mqinfer.bags.decode import to_array, to_rgb
 from mqinfer.bags.frame import Frame, FrameSource
 from mqinfer.bags.sources import open_source
-from mqinfer.models.optimize.samples import Sample
+from mqinfer.images.decode import to_array, to_rgb
+from mqinfer.lab.optimize.samples import Sample
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["read_arrays", "read_frames"]

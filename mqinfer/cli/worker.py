@@ -15,13 +15,13 @@ from rich.console import Console
 
 from mqinfer.broker import make_link
 from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, Verbose, address, set_up_logging
-from mqinfer.cloud_worker.control_server import ControlServer
-from mqinfer.cloud_worker.management import Management
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.planning import plan
-from mqinfer.cloud_worker.process import ProcessSpec
-from mqinfer.cloud_worker.supervisor import Event, Supervisor
-from mqinfer.models.repository import Repository
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.control_server import ControlServer
+from mqinfer.cloud_worker.supervision.management import Management
+from mqinfer.cloud_worker.supervision.planning import plan
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
+from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics
 

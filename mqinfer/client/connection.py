@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ignore_ack
-from mqinfer.broker.name_guard import NameGuard, boot_number, connection_id
+from mqinfer.broker.presence import NameGuard, boot_number, connection_id
 from mqinfer.client.options import RequesterConfig
 from mqinfer.client.requester import Requester
 from mqinfer.protocol.errors import NotConnected

@@ -10,7 +10,7 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 
-from mqinfer.bags.frame import Frame, RawImage
+from mqinfer.bags.frame import Frame
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import decode_tensor
@@ -19,6 +19,7 @@ from mqinfer.edge_agent.preparation import PreparedFrame
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.spool import Spool, SpooledFrame
 from mqinfer.edge_agent.stream import Stream
+from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import Cancelled
 from mqinfer.protocol.types import ErrorInfo, Outcome
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mqinfer.edge_agent.economy import EconomyBounds
+from mqinfer.edge_agent.quality_ladder import EconomyBounds
 from mqinfer.edge_agent.stream import Policy
 
 __all__ = ["ReplayOptions"]

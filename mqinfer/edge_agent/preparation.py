@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mqinfer.bags.decode import to_rgb
-from mqinfer.bags.demosaic import Demosaic
-from mqinfer.bags.frame import CompressedImage, Frame
+from mqinfer.bags.frame import Frame
 from mqinfer.codecs import (
     Encoding,
     available_encodings,
@@ -17,10 +15,13 @@ from mqinfer.codecs import (
     parse_encoding,
     probe_image,
 )
-from mqinfer.edge_agent.economy import FULL, Step
+from mqinfer.edge_agent.quality_ladder import FULL, Step
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.statistics import EdgeStage
-from mqinfer.models.image import fit
+from mqinfer.images.decode import to_rgb
+from mqinfer.images.demosaic import Demosaic
+from mqinfer.images.picture import CompressedImage
+from mqinfer.images.resize import fit
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, ConfigError, MqinferError

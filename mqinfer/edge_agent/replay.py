@@ -21,10 +21,10 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.backlog import Backlog, Place
 from mqinfer.edge_agent.delay_window import DelayWindow
-from mqinfer.edge_agent.economy import Economy
 from mqinfer.edge_agent.job import Ended, Job, capture_of
 from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.preparation import PreparedFrame, Preparer
+from mqinfer.edge_agent.quality_ladder import Economy
 from mqinfer.edge_agent.results import Results
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spool import Spool

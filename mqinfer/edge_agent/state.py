@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 from mqinfer.broker.link import Message
-from mqinfer.broker.name_guard import boot_number
+from mqinfer.broker.presence import boot_number
 from mqinfer.client.connection import Presence
 from mqinfer.client.options import RequesterConfig
 

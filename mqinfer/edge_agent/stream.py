@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.delay_window import DelayWindow
-from mqinfer.edge_agent.economy import Economy
+from mqinfer.edge_agent.quality_ladder import Economy
 from mqinfer.protocol.types import Outcome
 
 __all__ = ["Policy", "Stream"]

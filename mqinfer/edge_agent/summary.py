@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from mqinfer.client.latency import Percentiles
-from mqinfer.edge_agent.sinks.writing import writing
+from mqinfer.edge_agent.sinks.file_errors import writing
 from mqinfer.edge_agent.statistics import Snapshot
 from mqinfer.protocol.types import Outcome
 

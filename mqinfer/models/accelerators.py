@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mqinfer.models.tables import array, mapping, scalar, table, text
+from mqinfer.models.repository.tables import array, mapping, scalar, table, text
 from mqinfer.protocol.types import Scalar
 
 __all__ = ["OPTIMIZATION", "Accelerator", "Accelerators"]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from mqinfer.codecs import available_encodings
 from mqinfer.models.backend import Backend
 from mqinfer.models.batching_axis import max_batch_size
-from mqinfer.models.content_hash import content_hash
 from mqinfer.models.image_contract import image_contract
-from mqinfer.models.repository import ModelVersion
+from mqinfer.models.repository.content_hash import content_hash
+from mqinfer.models.repository.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
 
 __all__ = ["make_card"]

@@ -23,14 +23,21 @@ Loader = Callable[[Path, LoadOptions], Backend]
 
 _OPENVINO = "mqinfer.models.backends.openvino:load"
 
+_TENSORFLOW = "mqinfer.models.backends.tensorflow"
 BACKENDS: Mapping[str, Mapping[str, str]] = {
     "onnx_onnxv1": {"onnxruntime": "mqinfer.models.backends.onnx:load", "openvino": _OPENVINO},
-    "tensorflow_graphdef": {"tensorflow": "mqinfer.models.backends.frozen_graph:load", "openvino": _OPENVINO},
-    "tensorflow_savedmodel": {"tensorflow": "mqinfer.models.backends.saved_model:load", "openvino": _OPENVINO},
-    "tensorflow_keras": {"tensorflow": "mqinfer.models.backends.keras:load"},
+    "tensorflow_graphdef": {
+        "tensorflow": f"{_TENSORFLOW}.frozen_graph:load",
+        "openvino": _OPENVINO,
+    },
+    "tensorflow_savedmodel": {
+        "tensorflow": f"{_TENSORFLOW}.saved_model:load",
+        "openvino": _OPENVINO,
+    },
+    "tensorflow_keras": {"tensorflow": f"{_TENSORFLOW}.keras:load"},
     "pytorch_torchscript": {"pytorch": "mqinfer.models.backends.torchscript:load"},
     "openvino_ir": {"openvino": _OPENVINO},
-    "mqinfer_echo": {"mqinfer_echo": "mqinfer.models.echo:load"},
+    "mqinfer_echo": {"mqinfer_echo": "mqinfer.models.backends.echo:load"},
 }
 """Platform to engine to loader, the engine that is taken by itself first."""
 

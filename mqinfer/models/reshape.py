@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mqinfer.models.backend import Backend
-from mqinfer.models.config import ModelConfig, TensorConfig
+from mqinfer.models.repository.config import ModelConfig, TensorConfig
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 from mqinfer.protocol.types import TensorSpec

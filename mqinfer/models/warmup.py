@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mqinfer.models.backend import Backend
-from mqinfer.models.config import WarmUpSample
 from mqinfer.models.postprocess.stage import network_of
+from mqinfer.models.repository.config import WarmUpSample
 from mqinfer.models.warmup_samples import sample_inputs
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of

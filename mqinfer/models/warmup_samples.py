@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mqinfer.models.config import WarmUpInput, WarmUpSample
+from mqinfer.models.repository.config import WarmUpInput, WarmUpSample
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, nbytes
 from mqinfer.protocol.errors import BadTensor, ConfigError, ModelNotLoadable

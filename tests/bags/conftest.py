@@ -15,7 +15,7 @@ from rosbags.rosbag2 import Writer as Writer2
 from rosbags.typesys import Stores, get_typestore
 from rosbags.typesys.store import Typestore
 
-from mqinfer.bags.frame import CompressedImage, RawImage
+from mqinfer.images.picture import CompressedImage, RawImage
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
 

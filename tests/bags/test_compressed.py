@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mqinfer.bags.compressed import CompressedFormat, parse_format, picture_size
-from mqinfer.bags.decode import to_array, to_rgb
-from mqinfer.bags.demosaic import demosaic
-from mqinfer.bags.frame import CompressedImage
+from mqinfer.images.compressed import CompressedFormat, parse_format, picture_size
+from mqinfer.images.decode import to_array, to_rgb
+from mqinfer.images.demosaic import demosaic
+from mqinfer.images.picture import CompressedImage
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.limits import Limits
 

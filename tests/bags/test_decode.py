@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mqinfer.bags.decode import to_array, to_rgb
-from mqinfer.bags.frame import RawImage
-from mqinfer.bags.pixel_format import parse_encoding
+from mqinfer.images.decode import to_array, to_rgb
+from mqinfer.images.picture import RawImage
+from mqinfer.images.pixel_format import parse_encoding
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.limits import Limits
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mqinfer.bags.decode import to_array, to_rgb
-from mqinfer.bags.demosaic import PATTERNS, Demosaic, demosaic
-from mqinfer.bags.frame import RawImage
+from mqinfer.images.decode import to_array, to_rgb
+from mqinfer.images.demosaic import PATTERNS, Demosaic, demosaic
+from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import BadImage
 
 Array = NDArray[Any]

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from mqinfer.bags.frame import CompressedImage, StreamInfo
+from mqinfer.bags.frame import StreamInfo
 from mqinfer.bags.info import describe, headline, table
+from mqinfer.images.picture import CompressedImage
 from mqinfer.protocol.errors import SourceError
 
 Write = Callable[..., Path]

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from mqinfer.bags.camera_source import CameraSource
-from mqinfer.bags.decode import to_rgb
-from mqinfer.bags.frame import CompressedImage, Frame, RawImage
+from mqinfer.bags.frame import Frame
 from mqinfer.bags.sources import open_source
 from mqinfer.bags.span import Span
+from mqinfer.images.decode import to_rgb
+from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import ConfigError, SourceError
 
 

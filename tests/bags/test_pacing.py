@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.bags.frame import CompressedImage, Frame, StreamInfo
+from mqinfer.bags.frame import Frame, StreamInfo
 from mqinfer.bags.pacing import Pacer, replay
+from mqinfer.images.picture import CompressedImage
 from mqinfer.protocol.errors import ConfigError
 
 SECOND = 1_000_000_000

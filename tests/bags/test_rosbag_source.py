@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rosbags.highlevel import AnyReader
 
-from mqinfer.bags.decode import to_rgb
-from mqinfer.bags.frame import CompressedImage, Frame, FrameSource, RawImage
+from mqinfer.bags.frame import Frame, FrameSource
 from mqinfer.bags.info import describe
 from mqinfer.bags.sources import open_source
+from mqinfer.images.decode import to_rgb
+from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import BadImage, ConfigError, SourceError
 
 Write = Callable[..., Path]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqinfer.bags.lessons import lesson_drive, lessons_key
-from mqinfer.bags.scenery.camera import Course, View
-from mqinfer.bags.synthetic import CLASSES, Label, SyntheticDrive
+from mqinfer.lab.drives.camera import Course, View
+from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
+from mqinfer.lab.drives.synthetic import CLASSES, Label, SyntheticDrive
 from mqinfer.protocol.errors import ConfigError
 
 WIDTH, HEIGHT = 242, 152

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from rosbags.highlevel import AnyReader
 
-from mqinfer.bags.frame import CompressedImage, Frame, RawImage
-from mqinfer.bags.mosaic import make_mosaic, raw_image
-from mqinfer.bags.synthetic import SyntheticDrive
-from mqinfer.bags.writer import IMAGE_TOPIC, TRUTH_TOPIC, BagWriter, Storage, write_drive
+from mqinfer.bags.frame import Frame
+from mqinfer.bags.writer import BagWriter, Storage
+from mqinfer.images.mosaic import make_mosaic, raw_image
+from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.lab.drives.recording import IMAGE_TOPIC, TRUTH_TOPIC, write_drive
+from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.protocol.errors import ConfigError, SourceError
 
 SIZE = (64, 48)

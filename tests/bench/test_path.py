@@ -13,7 +13,7 @@ from mqinfer.bench.contestants.contestant import Stopwatch
 from mqinfer.bench.cpu import CpuMeter, seconds_of
 from mqinfer.bench.path import PathOptions
 from mqinfer.bench.workloads import WORKLOADS, Workload, fixed_shape, load_workloads
-from mqinfer.models.zoo import build
+from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Timings
 

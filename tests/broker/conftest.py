@@ -13,11 +13,11 @@ import pytest
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
-from mqinfer.broker.paho_link import PahoLink
-from mqinfer.broker.security import BrokerFolder, Login, Ports, Role
-from mqinfer.broker.security.access import access_rules
-from mqinfer.broker.security.serving import secured as secured_server
-from mqinfer.broker.server import MosquittoServer, find_mosquitto
+from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
+from mqinfer.broker.mosquitto.access import access_rules
+from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto
+from mqinfer.broker.mosquitto.serving import secured as secured_server
+from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import MissingExtra
 from mqinfer.protocol.topics import Topics
 

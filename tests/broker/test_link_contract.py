@@ -11,14 +11,14 @@ from functools import partial
 import pytest
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.configuration import render
 from mqinfer.broker.link import Ack, ConnectionHandler, Link, Message, ReasonCode, ignore_ack
 from mqinfer.broker.memory_broker import MemoryBroker
 from mqinfer.broker.memory_link import MemoryLink
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.broker.mosquitto.template import render
 from mqinfer.broker.packets import encode_head, packet_size
-from mqinfer.broker.paho_client import PlainClient
-from mqinfer.broker.paho_link import PahoLink
-from mqinfer.broker.server import MosquittoServer
+from mqinfer.broker.paho.client import PlainClient
+from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BadTopic, ConfigError, MessageTooLarge, NotConnected
 from mqinfer.protocol.types import Buffer
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mqinfer.broker import MemoryBroker, MemoryLink
 from mqinfer.broker.link import Message
-from mqinfer.broker.name_guard import NameGuard, boot_number, connection_id
+from mqinfer.broker.presence import NameGuard, boot_number, connection_id
 
 TOPIC = "mqinfer/v1/workers/w/state"
 

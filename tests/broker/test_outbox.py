@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.broker.link import Ack, Message, ignore_ack
-from mqinfer.broker.outbox import Outbox, Outgoing, Question
 from mqinfer.broker.packets import Head, encode_head
-from mqinfer.broker.paho_session import Session
+from mqinfer.broker.paho.outbox import Outbox, Outgoing, Question
+from mqinfer.broker.paho.session import Session
 from mqinfer.protocol.errors import NotAuthorized
 
 

@@ -14,7 +14,6 @@ from paho.mqtt.enums import MQTTProtocolVersion
 
 from mqinfer.broker.filters import check_topic, compile_filter
 from mqinfer.broker.link import Message
-from mqinfer.broker.packet_reader import OtherPacket, PacketReader, ReceivedMessage
 from mqinfer.broker.packets import (
     PUBACK,
     decode_head,
@@ -24,6 +23,7 @@ from mqinfer.broker.packets import (
     encode_puback,
     packet_size,
 )
+from mqinfer.broker.paho.packet_reader import OtherPacket, PacketReader, ReceivedMessage
 from mqinfer.protocol.errors import BadEnvelope, BadTopic, ConfigError, MessageTooLarge
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
@@ -173,7 +173,9 @@ def test_a_packet_that_is_too_large_is_refused_before_memory_is_taken(monkeypatc
     message = Message("t", bytes(100_000))
     packet = encode(message)
     assert read_all(PacketReader(version5=True, max_packet_size=len(packet)), packet, [1000])
-    monkeypatch.setattr("mqinfer.broker.packet_reader._aligned", lambda size: pytest.fail(f"{size} bytes were taken"))
+    monkeypatch.setattr(
+        "mqinfer.broker.paho.packet_reader._aligned", lambda size: pytest.fail(f"{size} bytes were taken")
+    )
     with pytest.raises(BadEnvelope, match=f"a packet of {len(packet)} bytes; Maximum Packet Size"):
         read_all(PacketReader(version5=True, max_packet_size=len(packet) - 1), packet[:4], [4])
 

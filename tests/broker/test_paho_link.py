@@ -15,14 +15,14 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.configuration import render
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Message
-from mqinfer.broker.paho_client import PlainClient
-from mqinfer.broker.paho_link import PahoLink
-from mqinfer.broker.paho_session import Session
-from mqinfer.broker.paho_socket import FastClient, _is_known_paho, fits
-from mqinfer.broker.server import MosquittoServer
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.broker.mosquitto.template import render
+from mqinfer.broker.paho.client import PlainClient
+from mqinfer.broker.paho.link import PahoLink
+from mqinfer.broker.paho.session import Session
+from mqinfer.broker.paho.sockets import FastClient, _is_known_paho, fits
 from mqinfer.protocol.errors import BrokerUnreachable, MessageTooLarge, NotAuthorized, NotConnected
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
@@ -200,7 +200,7 @@ def test_a_narrow_receive_maximum(
             super().write()
 
     with MosquittoServer(configuration=configuration) as narrow, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqinfer.broker.paho_link.Session", Watched)
+        patch.setattr("mqinfer.broker.paho.link.Session", Watched)
         link = closing(link_to(narrow, unique("c"), client=client))
         link.open()
         got: list[Message] = []
@@ -223,7 +223,7 @@ def test_an_unknown_paho(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> No
     """Where paho's private names are others, its public interface does the work."""
     address = BrokerAddress.parse(broker_url)
     assert fits(address)
-    monkeypatch.setattr("mqinfer.broker.paho_socket._PRIVATE_NAMES", ("_no_such_name",))
+    monkeypatch.setattr("mqinfer.broker.paho.sockets._PRIVATE_NAMES", ("_no_such_name",))
     _is_known_paho.cache_clear()
     assert not fits(address)
     monkeypatch.undo()

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.configuration import render
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Message
-from mqinfer.broker.paho_client import PlainClient
-from mqinfer.broker.paho_link import PahoLink
-from mqinfer.broker.paho_socket import fits
-from mqinfer.broker.server import MosquittoServer
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.broker.mosquitto.template import render
+from mqinfer.broker.paho.client import PlainClient
+from mqinfer.broker.paho.link import PahoLink
+from mqinfer.broker.paho.sockets import fits
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, NotAuthorized
 
 pytestmark = pytest.mark.broker

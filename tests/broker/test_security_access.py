@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from mqinfer.broker.link import Message
-from mqinfer.broker.paho_link import PahoLink
+from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.topics import Topics
 
 pytestmark = pytest.mark.broker

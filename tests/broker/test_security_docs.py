@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqinfer.broker.security import Role, access_rules
+from mqinfer.broker.mosquitto import Role, access_rules
 from mqinfer.protocol.topics import Topics
 
 TEXT = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")

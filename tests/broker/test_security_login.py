@@ -15,13 +15,13 @@ import pytest
 
 from mqinfer.broker.address import BrokerAddress, Transport
 from mqinfer.broker.link import Message
-from mqinfer.broker.paho_link import PahoLink
-from mqinfer.broker.security import BrokerFolder, Ports, Role
-from mqinfer.broker.security.certificates import Authority, Pair
-from mqinfer.broker.security.folder import Login
-from mqinfer.broker.security.serving import keep_current
-from mqinfer.broker.security.serving import secured as secured_server
-from mqinfer.broker.server import _free_port
+from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
+from mqinfer.broker.mosquitto.certificates import Authority, Pair
+from mqinfer.broker.mosquitto.folder import Login
+from mqinfer.broker.mosquitto.server import _free_port
+from mqinfer.broker.mosquitto.serving import keep_current
+from mqinfer.broker.mosquitto.serving import secured as secured_server
+from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized
 
 pytestmark = pytest.mark.broker

@@ -29,9 +29,9 @@ CALLS = {
 }
 TRUSTING = {"allow_pickle": True, "safe_mode": False, "weights_only": False, "shell": True}
 STARTS_PROGRAMS = {
-    "broker/server.py",  # Mosquitto
-    "models/profiling/memory.py",  # nvidia-smi
-    "models/optimize/source.py",  # this Python, with the model's path
+    "broker/mosquitto/server.py",  # Mosquitto
+    "lab/profiling/memory.py",  # nvidia-smi
+    "lab/optimize/source.py",  # this Python, with the model's path
     "bench/contestants/bare_grpc.py",  # this Python
 }
 

@@ -18,15 +18,15 @@ import pytest
 
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
-from mqinfer.broker.paho_link import PahoLink
+from mqinfer.broker.paho.link import PahoLink
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient
-from mqinfer.cloud_worker.control_server import ControlServer
-from mqinfer.cloud_worker.management import Management
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.process import ProcessSpec
-from mqinfer.cloud_worker.supervisor import Supervisor
-from mqinfer.cloud_worker.worker import Worker
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.serving.worker import Worker
+from mqinfer.cloud_worker.supervision.control_server import ControlServer
+from mqinfer.cloud_worker.supervision.management import Management
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.cloud_worker.supervision.supervisor import Supervisor
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import NotAuthorized
 from mqinfer.protocol.types import Outcome

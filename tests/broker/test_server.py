@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mqinfer.broker.configuration import render
-from mqinfer.broker.server import MosquittoServer, find_mosquitto
+from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto
+from mqinfer.broker.mosquitto.template import render
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ def options(text: str) -> list[str]:
 
 def test_the_root_has_the_packaged_text() -> None:
     """`mosquitto.conf` at the root is the text that a wheel carries."""
-    packaged = files("mqinfer.broker").joinpath("mosquitto.conf").read_text(encoding="utf-8")
+    packaged = files("mqinfer.broker.mosquitto").joinpath("mosquitto.conf").read_text(encoding="utf-8")
     assert (ROOT / "mosquitto.conf").read_text(encoding="utf-8") == packaged
 
 
@@ -93,7 +93,7 @@ def test_a_free_port_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         free.bind(("127.0.0.1", 0))
         ports = [taken.getsockname()[1], free.getsockname()[1]]
         free.close()
-        monkeypatch.setattr("mqinfer.broker.server._free_port", lambda _: ports.pop(0))
+        monkeypatch.setattr("mqinfer.broker.mosquitto.server._free_port", lambda _: ports.pop(0))
         with MosquittoServer() as server:
             assert ports == []
             assert server.port

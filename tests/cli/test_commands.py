@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from mqinfer._version import __version__
-from mqinfer.bags.writer import write_drive
 from mqinfer.cli.app import app
-from mqinfer.cloud_worker.worker import Worker
+from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
+from mqinfer.lab.drives.recording import write_drive
 
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mqinfer import AsyncClient, Outcome
-from mqinfer.cloud_worker.worker import Worker
+from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.errors import BadTensor, BrokerUnreachable, Cancelled, Expired, ModelNotFound, MqinferError
 
 Serve = Callable[..., Worker]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mqinfer import Client, Outcome
-from mqinfer.broker.server import MosquittoServer
-from mqinfer.cloud_worker.worker import Worker
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.errors import NoWorker
 from mqinfer.protocol.errors import MissingExtra
 

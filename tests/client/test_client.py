@@ -18,7 +18,7 @@ from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.client.inputs import Input
 from mqinfer.client.options import RequesterConfig
 from mqinfer.client.requester import Requester
-from mqinfer.cloud_worker.worker import Worker
+from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.errors import (
     BadEncoding,

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mqinfer.cloud_worker.adaptive import AdaptivePolicy
-from mqinfer.cloud_worker.batch_policy import BatchPolicy, Choice, Ended, FixedPolicy
-from mqinfer.cloud_worker.batcher import Batch, Batcher, Ready
-from mqinfer.cloud_worker.cost_curve import CostCurve
-from mqinfer.cloud_worker.returns import Returns
+from mqinfer.cloud_worker.batching.adaptive import AdaptivePolicy
+from mqinfer.cloud_worker.batching.arrivals import Returns
+from mqinfer.cloud_worker.batching.batch_policy import BatchPolicy, Choice, Ended, FixedPolicy
+from mqinfer.cloud_worker.batching.batcher import Batch, Batcher, Ready
+from mqinfer.cloud_worker.batching.cost_curve import CostCurve
 
 Cost = Callable[[int, int], float]
 """Seconds of a batch, by its rows and its number."""

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mqinfer.cloud_worker.batch_policy import Choice, Ended, FixedPolicy
-from mqinfer.cloud_worker.batcher import PRIORITY_TURNS, Batch, Batcher, Ready
-from mqinfer.cloud_worker.turns import Turns
+from mqinfer.cloud_worker.batching.batch_policy import Choice, Ended, FixedPolicy
+from mqinfer.cloud_worker.batching.batcher import PRIORITY_TURNS, Batch, Batcher, Ready
+from mqinfer.cloud_worker.batching.fair_queue import Turns
 
 
 class Noting(FixedPolicy):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.cloud_worker.batch_policy import FixedPolicy
-from mqinfer.cloud_worker.batcher import Batcher, Ready
-from mqinfer.cloud_worker.crew import Crew, Ran
+from mqinfer.cloud_worker.batching.batch_policy import FixedPolicy
+from mqinfer.cloud_worker.batching.batcher import Batcher, Ready
+from mqinfer.cloud_worker.serving.pipeline import Crew, Ran
 
 
 def nothing() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from mqinfer.cloud_worker.inbox import Inbox
+from mqinfer.cloud_worker.supervision.inbox import Inbox
 
 
 def test_actions_are_done_in_order_and_a_failed_one_tells_its_own_future() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.cloud_worker.load import LoadMeter
+from mqinfer.cloud_worker.serving.load import LoadMeter
 from mqinfer.protocol.statistics import Duration, ModelStatistics
 from mqinfer.protocol.types import Outcome, Timings
 

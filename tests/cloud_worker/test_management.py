@@ -15,16 +15,16 @@ import pytest
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
-from mqinfer.cloud_worker.child import Phase, ProcessView
-from mqinfer.cloud_worker.config_json import config_record
-from mqinfer.cloud_worker.control_server import ControlServer
-from mqinfer.cloud_worker.inquiry import ServerStatistics
-from mqinfer.cloud_worker.management import Management, index
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.planning import plan_versions
-from mqinfer.cloud_worker.process import ProcessSpec
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.child import Phase, ProcessView
+from mqinfer.cloud_worker.supervision.config_json import config_record
+from mqinfer.cloud_worker.supervision.control_server import ControlServer
+from mqinfer.cloud_worker.supervision.inquiry import ServerStatistics
+from mqinfer.cloud_worker.supervision.management import Management, index
+from mqinfer.cloud_worker.supervision.planning import plan_versions
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository import Problem, Repository, Scan
+from mqinfer.models.repository.repository import Problem, Repository, Scan
 from mqinfer.protocol.control import Call, ModelState, Operation, ServerState
 from mqinfer.protocol.errors import BadTopic, Cancelled, InvalidRequest, ModelNotFound, ModelNotLoadable, NameTaken
 from mqinfer.protocol.statistics import ModelStatistics
@@ -254,7 +254,7 @@ def test_a_defect_costs_one_answer(served: tuple[str, Fleet], monkeypatch: pytes
     url, _ = served
     operator = Operator(url)
     with closing(operator.link):
-        monkeypatch.setattr("mqinfer.cloud_worker.management.index", lambda *_: 1 / 0)
+        monkeypatch.setattr("mqinfer.cloud_worker.supervision.management.index", lambda *_: 1 / 0)
         operator.send("repository/index")
         operator.send("health/live")
         assert operator.next()["live"] is True

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.planning import is_same, plan, plan_versions, reconcile
-from mqinfer.cloud_worker.process import ProcessSpec
-from mqinfer.models.repository import Repository
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.planning import is_same, plan, plan_versions, reconcile
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.models.repository.repository import Repository
 
 WriteEcho = Callable[..., Path]
 TEMPLATE = ProcessSpec(Path(), "", 0, BrokerAddress("localhost"), WorkerOptions("w"))

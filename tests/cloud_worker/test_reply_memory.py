@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mqinfer.broker.link import Message
 from mqinfer.broker.packets import payload_size
-from mqinfer.cloud_worker.reply_memory import _ID_COST, ReplyMemory, Seen
+from mqinfer.cloud_worker.serving.reply_memory import _ID_COST, ReplyMemory, Seen
 
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(["begin", "finish", "forget"]), st.integers(0, 8), st.integers(0, 900)), max_size=80

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.cloud_worker.child import Child, Phase
-from mqinfer.cloud_worker.inquiry import Inquiry
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.process import ProcessSpec
-from mqinfer.cloud_worker.rollout import Rollout, Step
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.child import Child, Phase
+from mqinfer.cloud_worker.supervision.inquiry import Inquiry
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.cloud_worker.supervision.rollout import Rollout, Step
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.statistics import Duration, ModelStatistics
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mqinfer.bags.decode import to_rgb
-from mqinfer.bags.frame import RawImage
 from mqinfer.client.inputs import OUTPUT_ENCODING
-from mqinfer.cloud_worker.service import InferenceService, Prepared
+from mqinfer.cloud_worker.serving.service import InferenceService, Prepared
 from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.images.decode import to_rgb
+from mqinfer.images.picture import RawImage
+from mqinfer.lab.zoo.onnx_graph import OnnxGraph
 from mqinfer.models.loading import LoadedModel, load_model
-from mqinfer.models.repository import Repository
-from mqinfer.models.zoo.onnx_graph import OnnxGraph
+from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.envelope import response_pieces
 from mqinfer.protocol.errors import (

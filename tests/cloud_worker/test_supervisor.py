@@ -15,12 +15,12 @@ import pytest
 
 from mqinfer import Client, Outcome
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.planning import plan
-from mqinfer.cloud_worker.process import ProcessSpec, find_version
-from mqinfer.cloud_worker.supervisor import Event, Supervisor
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.planning import plan
+from mqinfer.cloud_worker.supervision.process import ProcessSpec, find_version
+from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository import Repository
+from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.errors import BadTopic, ModelNotFound
 from mqinfer.protocol.topics import Topics
 

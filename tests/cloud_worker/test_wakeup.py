@@ -9,7 +9,7 @@ from multiprocessing.connection import wait
 
 import pytest
 
-from mqinfer.cloud_worker.wakeup import WakeUp
+from mqinfer.cloud_worker.supervision.wakeup import WakeUp
 
 
 @pytest.fixture

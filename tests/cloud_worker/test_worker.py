@@ -15,11 +15,11 @@ from mqinfer import Client, Outcome
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message
 from mqinfer.broker.memory_link import MemoryLink
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.worker import Worker
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
-from mqinfer.models.config import DynamicBatching
 from mqinfer.models.loading import LoadedModel
+from mqinfer.models.repository.config import DynamicBatching
 from mqinfer.protocol.card_json import card_from_json
 from mqinfer.protocol.envelope import encode_request
 from mqinfer.protocol.topics import Topics

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mqinfer import Outcome
-from mqinfer.cloud_worker.worker import Worker
+from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.checksum import CHECKSUM, checksum

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mqinfer.cloud_worker.worker import Worker
+from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.oip_json import HEADER_LENGTH
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mqinfer.bags.synthetic import SyntheticDrive
 from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import BadEncoding, LimitExceeded
 from mqinfer.protocol.limits import Limits

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.delay_window import DelayWindow
-from mqinfer.edge_agent.economy import FULL, Economy, EconomyBounds, Step
+from mqinfer.edge_agent.quality_ladder import FULL, Economy, EconomyBounds, Step
 from mqinfer.edge_agent.stream import Stream
 from mqinfer.protocol.types import Outcome, Timings
 

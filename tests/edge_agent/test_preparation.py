@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mqinfer.bags.decode import to_rgb
-from mqinfer.bags.frame import CompressedImage, Frame, RawImage
+from mqinfer.bags.frame import Frame
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_output_encoding
 from mqinfer.edge_agent.statistics import EdgeStage
+from mqinfer.images.decode import to_rgb
+from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadImage, ConfigError

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from mqinfer import InferResult, Outcome
-from mqinfer.bags.frame import CompressedImage, Frame, RawImage
+from mqinfer.bags.frame import Frame
 from mqinfer.client.connection import connect
 from mqinfer.client.options import RequesterConfig
 from mqinfer.client.requester import Requester
-from mqinfer.cloud_worker.worker import Worker
+from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.preparation import Preparer
@@ -23,9 +23,10 @@ from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
-from mqinfer.models.echo import EchoBackend
+from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.models.backends.echo import EchoBackend
 from mqinfer.models.loading import LoadedModel, load_model
-from mqinfer.models.repository import Repository
+from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError

@@ -12,19 +12,20 @@ import pytest
 from rich.console import Console
 
 from mqinfer import Outcome
-from mqinfer.bags.frame import RawImage
 from mqinfer.bags.sources import open_source
-from mqinfer.bags.writer import BagWriter, write_drive
+from mqinfer.bags.writer import BagWriter
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.options import RequesterConfig
 from mqinfer.client.requester import Requester
-from mqinfer.cloud_worker.worker import Worker
+from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
 from mqinfer.edge_agent.state import EdgeState
+from mqinfer.images.picture import RawImage
+from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, NameTaken, SourceError
 
 Serve = Callable[..., Worker]

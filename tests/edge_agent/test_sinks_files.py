@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from mcap.reader import make_reader
 
-from mqinfer.bags.frame import Frame, RawImage
+from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.sinks import SINK_KINDS, JsonlSink, McapSink, Picture, PictureSink, VideoSink, open_sinks
+from mqinfer.edge_agent.sinks.file_errors import FileNames
 from mqinfer.edge_agent.sinks.overlay import colour_mask, draw_result
-from mqinfer.edge_agent.sinks.writing import FileNames
+from mqinfer.images.picture import RawImage
 from mqinfer.protocol.card import ClassInfo, ModelCard
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Capture, ErrorInfo, Outcome, Timings

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mqinfer import InferResult, Outcome
-from mqinfer.bags.frame import Frame, RawImage
+from mqinfer.bags.frame import Frame
 from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.options import RequesterConfig
@@ -23,6 +23,7 @@ from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
+from mqinfer.images.picture import RawImage
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.errors import ConfigError, NameTaken
 from mqinfer.protocol.types import Capture, InferRequest

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mqinfer.bench.faults import FaultProxy, Figure, Traffic, Workers, as_markdown
-from mqinfer.broker.server import MosquittoServer
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.protocol.topics import Topics
 
 FULL = os.environ.get("MQINFER_FAULTS") == "full"

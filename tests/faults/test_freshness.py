@@ -13,26 +13,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mqinfer.bags.frame import CompressedImage, Frame
-from mqinfer.bags.synthetic import SyntheticDrive
+from mqinfer.bags.frame import Frame
 from mqinfer.bench.faults import FaultProxy, resident_bytes
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.options import RequesterConfig
 from mqinfer.client.result import InferResult
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.planning import plan
-from mqinfer.cloud_worker.process import ProcessSpec, serve
-from mqinfer.cloud_worker.worker import Worker
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.serving.worker import Worker
+from mqinfer.cloud_worker.supervision.planning import plan
+from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.codecs import encode_tensor
-from mqinfer.edge_agent.economy import EconomyBounds
 from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.preparation import Preparer
+from mqinfer.edge_agent.quality_ladder import EconomyBounds
 from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.stream import Policy
-from mqinfer.models.repository import Repository
+from mqinfer.images.picture import CompressedImage
+from mqinfer.lab.drives.synthetic import SyntheticDrive
+from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from mqinfer.bags.frame import RawImage
 from mqinfer.bags.writer import BagWriter
-from mqinfer.broker.server import MosquittoServer
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.images.picture import RawImage
 
 Start = Callable[..., Any]
 HEIGHT, WIDTH, RATE = 48, 64, 100

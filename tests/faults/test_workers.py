@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mqinfer.bench.faults import Peak, Traffic, Workers, beside, resident_bytes
-from mqinfer.broker.server import MosquittoServer
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.protocol.types import Outcome
 
 Start = Callable[..., Any]

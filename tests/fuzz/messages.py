@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mqinfer.broker.link import Message
-from mqinfer.broker.packet_reader import PacketReader, ReceivedMessage
 from mqinfer.broker.packets import decode_puback
+from mqinfer.broker.paho.packet_reader import PacketReader, ReceivedMessage
 from mqinfer.client.control import _read_reply
-from mqinfer.cloud_worker.control_server import _body
-from mqinfer.cloud_worker.ticket import read_ticket, write_reply
+from mqinfer.cloud_worker.serving.incoming import read_ticket, write_reply
+from mqinfer.cloud_worker.supervision.control_server import _body
 from mqinfer.codecs import decode_tensor
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.cancellation import Cancellation

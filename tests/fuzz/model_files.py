@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mqinfer.models.config_files import combine, read_layer
-from mqinfer.models.onnx_file import external_locations
+from mqinfer.models.backends.onnx_file import external_locations
+from mqinfer.models.repository.config_files import combine, read_layer
 
 __all__ = ["onnx", "scratch", "toml", "triton"]
 

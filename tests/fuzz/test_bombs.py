@@ -19,7 +19,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from mqinfer.broker.packet_reader import PacketReader
+from mqinfer.broker.paho.packet_reader import PacketReader
 from mqinfer.codecs import decode_tensor, encoded_image
 from mqinfer.codecs.lz4_block import RAW_SIZE
 from mqinfer.protocol import envelope, oip_json

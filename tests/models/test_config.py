@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.errors import ConfigError
-from mqinfer.models.config import (
+from mqinfer.models.repository.config import (
     DynamicBatching,
     InstanceGroup,
     InstanceKind,
@@ -17,7 +17,7 @@ from mqinfer.models.config import (
     VersionPolicy,
     WarmUp,
 )
-from mqinfer.models.config_files import combine, read_layer
+from mqinfer.models.repository.config_files import combine, read_layer
 from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.errors import BadTensor
-from mqinfer.models.image import fit, to_model_input
+from mqinfer.images.resize import fit, to_model_input
 from mqinfer.protocol.card import ColourOrder, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 

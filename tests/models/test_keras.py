@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from mqinfer.errors import ModelNotLoadable
-from mqinfer.models.backends.keras_archive import check_keras
-from mqinfer.models.config import ModelConfig
+from mqinfer.models.backends.tensorflow.keras_archive import check_keras
 from mqinfer.models.loading import LoadedModel, load_model
-from mqinfer.models.repository import ModelVersion
+from mqinfer.models.repository.config import ModelConfig
+from mqinfer.models.repository.repository import ModelVersion
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 from mqinfer.protocol.types import TensorSpec
@@ -28,7 +28,7 @@ Rewrite = Callable[[Any], Any]
 @pytest.fixture(scope="module")
 def keras() -> Any:
     """Keras on TensorFlow, imported as the product imports it."""
-    from mqinfer.models.tensorflow_runtime import import_tensorflow
+    from mqinfer.models.backends.tensorflow.runtime import import_tensorflow
 
     import_tensorflow()
     return pytest.importorskip("keras")

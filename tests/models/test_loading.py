@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from mqinfer.errors import ConfigError, ModelNotLoadable
-from mqinfer.models.config import InstanceGroup, InstanceKind, ModelConfig, TensorConfig
-from mqinfer.models.config_files import combine, read_layer
 from mqinfer.models.device import DeviceWish, parse_device
 from mqinfer.models.engines import choose_loader, platform_of
 from mqinfer.models.load_options import Stated
 from mqinfer.models.loading import load_model, load_options
-from mqinfer.models.repository import ModelVersion, Repository
+from mqinfer.models.repository.config import InstanceGroup, InstanceKind, ModelConfig, TensorConfig
+from mqinfer.models.repository.config_files import combine, read_layer
+from mqinfer.models.repository.repository import ModelVersion, Repository
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Datatype
 
@@ -101,9 +101,9 @@ def test_engines(tmp_path: Path) -> None:
         ("a.onnx", "onnxruntime_onnx", "onnx"),
         ("a.onnx", "openvino", "openvino"),
         ("a.pb", "openvino", "openvino"),
-        ("a.pb", "tensorflow", "frozen_graph"),
+        ("a.pb", "tensorflow", "tensorflow.frozen_graph"),
         ("a.pt", "pytorch_libtorch", "torchscript"),
-        ("a.H5", "keras", "keras"),
+        ("a.H5", "keras", "tensorflow.keras"),
         ("a.xml", None, "openvino"),
     ]:
         assert choose_loader(tmp_path / file, stated).__module__ == f"mqinfer.models.backends.{engine}"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from mqinfer.models.metrics import confusion, mean_iou, report
+from mqinfer.lab.optimize.metrics import confusion, mean_iou, report
 from mqinfer.protocol.errors import InvalidRequest
 
 NAMES = ("sky", "road", "car")

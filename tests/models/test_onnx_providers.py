@@ -18,7 +18,7 @@ from mqinfer.models.backends.onnx_providers import Attempt, attempts, describe_n
 from mqinfer.models.device import parse_device
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository import Repository
+from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 
 WriteOnnx = Callable[..., Path]

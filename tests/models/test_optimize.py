@@ -14,12 +14,12 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 from mqinfer.cli.app import app
-from mqinfer.models.content_hash import model_hash
+from mqinfer.lab.optimize import Optimisation, OptimizeOptions, Sample, Tolerance, optimize
+from mqinfer.lab.optimize.optimising import promote
+from mqinfer.lab.optimize.products import product_version
 from mqinfer.models.loading import load_model
-from mqinfer.models.optimize import Optimisation, OptimizeOptions, Sample, Tolerance, optimize
-from mqinfer.models.optimize.optimising import promote
-from mqinfer.models.optimize.products import product_version
-from mqinfer.models.repository import ModelVersion, Repository
+from mqinfer.models.repository.content_hash import model_hash
+from mqinfer.models.repository.repository import ModelVersion, Repository
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ModelNotLoadable
 

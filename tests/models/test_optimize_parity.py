@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mqinfer.models.optimize.parity import Parity, Tolerance, compare, parse_tolerance
+from mqinfer.lab.optimize.parity import Parity, Tolerance, compare, parse_tolerance
 from mqinfer.protocol.errors import ConfigError
 
 Array = np.ndarray[Any, Any]

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from mqinfer.models.image import to_model_input
-from mqinfer.models.optimize.graph import prune, sort
-from mqinfer.models.optimize.passes import (
+from mqinfer.images.resize import to_model_input
+from mqinfer.lab.optimize.graph import prune, sort
+from mqinfer.lab.optimize.passes import (
     fix_batch,
     fuse_argmax,
     fuse_normalisation,

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mqinfer.bags.synthetic import SyntheticDrive
-from mqinfer.bags.writer import write_drive
 from mqinfer.cli.samples import read_arrays, read_frames
+from mqinfer.lab.drives.recording import write_drive
+from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.protocol.errors import ConfigError
 
 TRUTH = "/camera/labels"

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqinfer.lab.profiling import Loaded, Plan, Point, Profile, RandomInputs, Subject, Turn, measure, ratio
+from mqinfer.lab.profiling.child import Order, _Measuring
+from mqinfer.lab.profiling.memory import forget_peak, peak_bytes, resident_bytes
 from mqinfer.models.engines import choose_loader
 from mqinfer.models.load_options import LoadOptions
-from mqinfer.models.profiling import Loaded, Plan, Point, Profile, RandomInputs, Subject, Turn, measure, ratio
-from mqinfer.models.profiling.child import Order, _Measuring
-from mqinfer.models.profiling.memory import forget_peak, peak_bytes, resident_bytes
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec

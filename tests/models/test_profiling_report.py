@@ -14,13 +14,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from mqinfer.cli.app import app
-from mqinfer.models.config import EnsembleStep, ModelConfig
-from mqinfer.models.profiling import Loaded, Point, Profile, Turn, memory
-from mqinfer.models.profiling import contenders as module
-from mqinfer.models.profiling.contenders import engines_for, find_contenders
-from mqinfer.models.profiling.plot import draw
-from mqinfer.models.profiling.report import ModelProfile, as_csv, as_table, memory_table
-from mqinfer.models.repository import ModelVersion
+from mqinfer.lab.profiling import Loaded, Point, Profile, Turn, memory
+from mqinfer.lab.profiling import contenders as module
+from mqinfer.lab.profiling.contenders import engines_for, find_contenders
+from mqinfer.lab.profiling.plot import draw
+from mqinfer.lab.profiling.report import ModelProfile, as_csv, as_table, memory_table
+from mqinfer.models.repository.config import EnsembleStep, ModelConfig
+from mqinfer.models.repository.repository import ModelVersion
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
 MB = 1_000_000

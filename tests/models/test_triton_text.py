@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mqinfer.errors import ConfigError
 from mqinfer.models.accelerators import Accelerator, Accelerators
-from mqinfer.models.config import (
+from mqinfer.models.repository.config import (
     DynamicBatching,
     EnsembleStep,
     InstanceGroup,
@@ -24,8 +24,8 @@ from mqinfer.models.config import (
     WarmUpInput,
     WarmUpSample,
 )
-from mqinfer.models.config_files import combine, read_layer
-from mqinfer.models.triton_text import read_triton_text
+from mqinfer.models.repository.config_files import combine, read_layer
+from mqinfer.models.repository.triton_text import read_triton_text
 from mqinfer.protocol.card import ColourOrder, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype
 

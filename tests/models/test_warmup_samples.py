@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from mqinfer.errors import ConfigError, ModelNotLoadable
-from mqinfer.models.config import WarmUpInput, WarmUpSample
-from mqinfer.models.echo import EchoBackend
+from mqinfer.models.backends.echo import EchoBackend
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository import Repository
+from mqinfer.models.repository.config import WarmUpInput, WarmUpSample
+from mqinfer.models.repository.repository import Repository
 from mqinfer.models.warmup import warm_up
 from mqinfer.models.warmup_samples import sample_inputs
 from mqinfer.protocol.card import ModelCard

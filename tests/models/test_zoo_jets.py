@@ -10,17 +10,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mqinfer.lab.zoo import building
+from mqinfer.lab.zoo.layers import tensorflow
+from mqinfer.lab.zoo.networks import jet_models
+from mqinfer.lab.zoo.networks.anomaly import chamfer_distance, divergence, squared_error
+from mqinfer.lab.zoo.networks.autoencoder import OUTPUTS, export, train
+from mqinfer.lab.zoo.networks.conv_vae import ConvVae, conv_vae
+from mqinfer.lab.zoo.networks.graph_vae import GraphVae, graph_vae
+from mqinfer.lab.zoo.networks.jets import MEAN, STD, adjacency, draw_jets
 from mqinfer.models.engines import choose_loader
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository import Repository
-from mqinfer.models.zoo import building, jet_models
-from mqinfer.models.zoo.anomaly import chamfer_distance, divergence, squared_error
-from mqinfer.models.zoo.autoencoder import OUTPUTS, export, train
-from mqinfer.models.zoo.conv_vae import ConvVae, conv_vae
-from mqinfer.models.zoo.graph_vae import GraphVae, graph_vae
-from mqinfer.models.zoo.jets import MEAN, STD, adjacency, draw_jets
-from mqinfer.models.zoo.layers import tensorflow
+from mqinfer.models.repository.repository import Repository
 
 Array = npt.NDArray[Any]
 FORMATS = ("", "_savedmodel", "_onnx")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from mqinfer.errors import MissingExtra
-from mqinfer.models.zoo import small_models
-from mqinfer.models.zoo.mobilenet_v3 import Size, mobilenet_v3
-from mqinfer.models.zoo.segmentation import deeplab_v3_plus, encoder_decoder, mobilenet_v3_segmentation
+from mqinfer.lab.zoo import small_models
+from mqinfer.lab.zoo.networks.mobilenet_v3 import Size, mobilenet_v3
+from mqinfer.lab.zoo.networks.segmentation import deeplab_v3_plus, encoder_decoder, mobilenet_v3_segmentation
 from mqinfer.protocol.datatypes import Array
 
 HEIGHT, WIDTH = 96, 128
@@ -110,7 +110,7 @@ def test_onnx_missing(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.fixture(scope="module")
 def keras() -> Any:
     """Keras, imported as the product imports it."""
-    from mqinfer.models.zoo.layers import keras as imported
+    from mqinfer.lab.zoo.layers import keras as imported
 
     return imported()
 

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mqinfer.lab.zoo import building
+from mqinfer.lab.zoo.coco import COCO
+from mqinfer.lab.zoo.networks import yolo_v2 as module
+from mqinfer.lab.zoo.networks.mobilenet_224 import mobilenet
+from mqinfer.lab.zoo.networks.noscope import noscope
+from mqinfer.lab.zoo.networks.yolo_v2 import ANCHORS, decode, suppress, yolo_v2
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository import Repository
-from mqinfer.models.zoo import building
-from mqinfer.models.zoo import yolo_v2 as module
-from mqinfer.models.zoo.coco import COCO
-from mqinfer.models.zoo.mobilenet_224 import mobilenet
-from mqinfer.models.zoo.noscope import noscope
-from mqinfer.models.zoo.yolo_v2 import ANCHORS, decode, suppress, yolo_v2
+from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.datatypes import Datatype
 
 Array = npt.NDArray[Any]

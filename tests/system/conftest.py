@@ -17,15 +17,15 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.control import ControlClient
 from mqinfer.client.options import RequesterConfig
-from mqinfer.cloud_worker.control_server import ControlServer
-from mqinfer.cloud_worker.management import Management
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.planning import plan
-from mqinfer.cloud_worker.process import ProcessSpec, serve
-from mqinfer.cloud_worker.supervisor import Event, Supervisor
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.control_server import ControlServer
+from mqinfer.cloud_worker.supervision.management import Management
+from mqinfer.cloud_worker.supervision.planning import plan
+from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
+from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
-from mqinfer.models.repository import Repository
+from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.topics import Topics
 
 Serve = Callable[[Path], Topics]

@@ -10,11 +10,11 @@ import pytest
 
 from mqinfer import Client
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.planning import plan
-from mqinfer.cloud_worker.process import ProcessSpec
-from mqinfer.cloud_worker.supervisor import Event, Supervisor
-from mqinfer.models.repository import Repository
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.planning import plan
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
+from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 

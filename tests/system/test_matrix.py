@@ -14,11 +14,11 @@ import pytest
 
 from mqinfer import Client
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.planning import plan
-from mqinfer.cloud_worker.process import ProcessSpec, serve
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.planning import plan
+from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.models.engines import BACKENDS
-from mqinfer.models.repository import Repository
+from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.topics import Topics
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -63,7 +63,7 @@ def expected(images: Floats) -> npt.NDArray[np.float64]:
 
 def write_tensorflow(graph: Path, saved: Path) -> None:
     """Write the frozen graph and the SavedModel."""
-    from mqinfer.models.tensorflow_runtime import import_tensorflow
+    from mqinfer.models.backends.tensorflow.runtime import import_tensorflow
 
     tf = import_tensorflow()
 

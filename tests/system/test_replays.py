@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mqinfer.bags.frame import Frame, RawImage
+from mqinfer.bags.frame import Frame
 from mqinfer.bags.sources import open_source
-from mqinfer.bags.writer import BagWriter, write_drive
+from mqinfer.bags.writer import BagWriter
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.options import RequesterConfig
 from mqinfer.client.result import InferResult
@@ -21,6 +21,8 @@ from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.session import SessionReport
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.statistics import ReplayStatistics
+from mqinfer.images.picture import RawImage
+from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome

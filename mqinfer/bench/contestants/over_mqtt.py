@@ -16,9 +16,9 @@ from mqinfer.bench.workloads import Workload
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.client import Client
 from mqinfer.client.result import InferResult
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.process import ProcessSpec
-from mqinfer.cloud_worker.supervisor import Event, Supervisor
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from multiprocessing.connection import Connection
 
-from mqinfer.broker.paho_session import Session
-from mqinfer.cloud_worker.process import ProcessSpec, run_process
+from mqinfer.broker.paho.session import Session
+from mqinfer.cloud_worker.supervision.process import ProcessSpec, run_process
 
 __all__ = ["run_and_fail"]
 

@@ -23,7 +23,7 @@ from mqinfer.bench.faults.proxy import FaultProxy
 from mqinfer.bench.faults.traffic import Traffic
 from mqinfer.bench.faults.watching import beside, open_files, resident_bytes
 from mqinfer.bench.faults.workers import Workers
-from mqinfer.broker.server import MosquittoServer
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 

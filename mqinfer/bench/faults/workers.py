@@ -11,11 +11,11 @@ from queue import SimpleQueue
 from typing import Self
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.cloud_worker.options import WorkerOptions
-from mqinfer.cloud_worker.planning import plan
-from mqinfer.cloud_worker.process import ProcessSpec
-from mqinfer.cloud_worker.supervisor import Event, Supervisor
-from mqinfer.models.repository import Repository
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.planning import plan
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
+from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.topics import Topics
 
 __all__ = ["MODEL", "Workers", "write_echo"]

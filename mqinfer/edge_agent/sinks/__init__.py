@@ -1,8 +1,8 @@
 """Where the results of a replay go: one file a kind of sink."""
 
+from mqinfer.edge_agent.sinks.factory import SINK_KINDS, SinkSet, open_sinks
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
 from mqinfer.edge_agent.sinks.mcap_sink import McapSink
-from mqinfer.edge_agent.sinks.opening import SINK_KINDS, SinkSet, open_sinks
 from mqinfer.edge_agent.sinks.overlay import draw_overlay
 from mqinfer.edge_agent.sinks.picture_sink import PictureSink
 from mqinfer.edge_agent.sinks.sink import Picture, Sink

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mqinfer.bags.frame import Frame, RawImage
+from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import probe_image
 from mqinfer.edge_agent.sinks.outputs import class_name
 from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.images.picture import RawImage
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadEncoding

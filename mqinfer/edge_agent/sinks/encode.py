@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqinfer.bags.opencv import opencv
+from mqinfer.codecs.opencv import opencv
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.protocol.errors import BadImage
 

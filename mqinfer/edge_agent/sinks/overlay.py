@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.bags.frame import Frame
-from mqinfer.bags.opencv import opencv
 from mqinfer.client.result import InferResult
+from mqinfer.codecs.opencv import opencv
+from mqinfer.edge_agent.sinks.captions import caption
 from mqinfer.edge_agent.sinks.detections import DetectedBox, find_boxes, label
 from mqinfer.edge_agent.sinks.outputs import Mask, find_mask
 from mqinfer.edge_agent.sinks.sink import Picture
-from mqinfer.edge_agent.sinks.words import caption
 from mqinfer.protocol.card import ClassInfo
 
 __all__ = ["MINIMUM_WIDTH", "add_strip", "colour_mask", "draw_boxes", "draw_overlay", "draw_result", "palette"]

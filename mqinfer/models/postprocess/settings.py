@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mqinfer.models.tables import Check, choice, integer, number, table, text
+from mqinfer.models.repository.tables import Check, choice, integer, number, table, text
 from mqinfer.protocol.card import Layout
 
 __all__ = ["DETECTION", "SEGMENTATION", "BoxFormat", "Detection", "Segmentation"]

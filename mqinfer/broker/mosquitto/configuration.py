@@ -1,0 +1,146 @@
+"""The configuration of a Mosquitto with TLS, passwords and access rules: every limit is the packaged one's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mqinfer.broker.mosquitto.template import render
+from mqinfer.protocol.errors import ConfigError
+
+__all__ = ["Kind", "Listener", "Ports", "listeners", "render_secure", "with_port"]
+
+_OPEN = re.compile(r"^# --- Listeners -.*?(?=^# --- Latency)", re.MULTILINE | re.DOTALL)
+_FIRST_LINES = re.compile(r"\A(#.*\n)+")
+_LISTENER = re.compile(r"^listener ([0-9]+)(.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where a broker listens, always with TLS.
+
+    Attributes:
+        certificates: For clients that show a certificate.
+        passwords: For clients with a user name and a password, None for none.
+        websockets: For browsers, also with a user name and a password, None for none.
+        bind: Address of all of them; empty for every address of the machine.
+    """
+
+    certificates: int = 8883
+    passwords: int | None = None
+    websockets: int | None = None
+    bind: str = ""
+
+
+Kind = Literal["certificates", "passwords", "websockets"]
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One place where a broker listens.
+
+    Attributes:
+        port: The port.
+        bind: Its address; empty for every address of the machine.
+        kind: How clients get in there.
+    """
+
+    port: int
+    bind: str
+    kind: Kind
+
+
+_HEAD = """\
+# Mosquitto for mqinfer with TLS and access rules: mqinfer broker --config {folder}
+# or mosquitto -c {folder}/mosquitto.conf; written once by `mqinfer broker init`, and yours to change.
+"""
+_ACCESS = """\
+# --- Who may what -------------------------------------------------------------------------------------------------
+
+# Nobody gets in without a certificate or a password, and nobody may more than his section of the access file says.
+# Mosquitto reads both files again on SIGHUP. 2.1 calls the two options deprecated, and takes them.
+allow_anonymous false
+acl_file {folder}/acl
+password_file {folder}/passwords
+
+"""
+_LISTENERS = """\
+# --- Listeners ----------------------------------------------------------------------------------------------------
+
+# Clients that show a certificate of the private authority; its common name is the user name, whatever CONNECT says.
+listener {port}
+cafile {folder}/ca.crt
+require_certificate true
+use_identity_as_username true
+{tls}"""
+_PASSWORDS = """
+# Clients with a user name and a password.
+listener {port}
+{tls}"""
+_WEBSOCKETS = """
+# Browsers, with a user name and a password; MQTT over WebSockets.
+listener {port}
+protocol websockets
+{tls}"""
+_TLS = """\
+certfile {folder}/broker.crt
+keyfile {folder}/broker.key
+tls_version tlsv1.2
+max_topic_alias 0
+"""
+
+
+def render_secure(folder: Path, ports: Ports) -> str:
+    """Write the configuration.
+
+    Args:
+        folder: Of certificates, passwords and access rules.
+        ports: Where it listens.
+
+    Raises:
+        ConfigError: The folder's path can't stand in a configuration.
+    """
+    place = str(folder.resolve())
+    if not place.isprintable():
+        raise ConfigError(f"the folder {place!r} can't stand in a configuration: its path has control characters")
+    limits = _FIRST_LINES.sub("", _OPEN.sub("", render(ports.certificates)))
+    tls = _TLS.format(folder=place)
+    wanted = (_LISTENERS, ports.certificates), (_PASSWORDS, ports.passwords), (_WEBSOCKETS, ports.websockets)
+    listeners = "".join(
+        text.format(port=f"{port} {ports.bind}".rstrip(), folder=place, tls=tls)
+        for text, port in wanted
+        if port is not None
+    )
+    # Listeners come last: what follows one belongs to it.
+    return _HEAD.format(folder=place) + limits.rstrip("\n") + "\n\n" + _ACCESS.format(folder=place) + listeners
+
+
+def listeners(text: str) -> list[Listener]:
+    """List where a configuration listens.
+
+    Raises:
+        ConfigError: It listens nowhere.
+    """
+    heads = list(_LISTENER.finditer(text))
+    ends = [*(head.start() for head in heads[1:]), len(text)]
+    found = [_listener(head, text[head.end() : end]) for head, end in zip(heads, ends, strict=True)]
+    if not found:
+        raise ConfigError("the configuration has no line such as: listener 8883")
+    return found
+
+
+def _listener(head: re.Match[str], options: str) -> Listener:
+    lines = options.splitlines()
+    kind: Kind = "passwords"
+    if "require_certificate true" in lines:
+        kind = "certificates"
+    elif "protocol websockets" in lines:
+        kind = "websockets"
+    return Listener(int(head[1]), head[2].strip(), kind)
+
+
+def with_port(text: str, port: int) -> str:
+    """Let a configuration's first listener listen on another port."""
+    return _LISTENER.sub(lambda found: f"listener {port}{found[2]}", text, count=1)

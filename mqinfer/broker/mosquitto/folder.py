@@ -1,0 +1,213 @@
+"""The folder of a secured broker, and what is done to it: begin it, add a client, remove one.
+
+::
+
+    DIR/mosquitto.conf     the configuration
+    DIR/ca.crt, ca.key     the private authority; the key signs new clients and nothing else, keep it to yourself
+    DIR/broker.crt, .key   the broker's certificate
+    DIR/acl, passwords     one section and, with a password, one line a client
+    DIR/clients/NAME.crt, NAME.key   what a client needs, with ca.crt
+
+What is there is kept: the authority is never made anew, and a configuration that was changed by hand stays so.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mqinfer.broker.mosquitto.access import (
+    DEFAULT_PROCESSES,
+    Role,
+    access_rules,
+    put_section,
+    role_of,
+    sections,
+    without_section,
+)
+from mqinfer.broker.mosquitto.certificates import Authority, Pair, check_host
+from mqinfer.broker.mosquitto.configuration import Listener, Ports, listeners, render_secure
+from mqinfer.broker.mosquitto.passwords import new_password, put_password, without_password
+from mqinfer.broker.mosquitto.private_files import read_file, write_file
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.names import check_name
+from mqinfer.protocol.topics import Topics
+
+__all__ = ["DEFAULT_DAYS", "BrokerFolder", "Login", "Ports"]
+
+DEFAULT_DAYS = 825
+"""That certificates of brokers and clients are good for; adding a client again renews its certificate."""
+
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a client needs to get in.
+
+    Attributes:
+        name: Its user name, and its name in topics.
+        ca_file: The authority that vouches for the broker.
+        cert_file: Its certificate, or None with a password.
+        key_file: The certificate's key, or None.
+        password: Or None with a certificate. It is kept nowhere: only its hash is.
+    """
+
+    name: str
+    ca_file: Path
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    password: str | None = None
+
+
+class BrokerFolder:
+    """A secured broker's folder.
+
+    Args:
+        path: Where it is or is to be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def configuration_file(self) -> Path:
+        """What Mosquitto is started with."""
+        return self.path / "mosquitto.conf"
+
+    @property
+    def watched(self) -> tuple[Path, ...]:
+        """The files that Mosquitto reads again on SIGHUP; with the certificate its key, which is written first."""
+        return self.path / "acl", self.path / "passwords", self.path / "broker.crt"
+
+    def configuration(self) -> str:
+        """Read what Mosquitto is started with.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        return read_file(self.configuration_file).decode()
+
+    def listeners(self) -> list[Listener]:
+        """List where the broker listens.
+
+        Raises:
+            ConfigError: There is no configuration, or it listens nowhere.
+        """
+        return listeners(self.configuration())
+
+    def init(self, hosts: Sequence[str] = (), ports: Ports | None = None, days: int = DEFAULT_DAYS) -> None:
+        """Write what is missing, and a new certificate for the broker.
+
+        Args:
+            hosts: Names and addresses under which clients reach the broker, besides this machine's own name and
+                loopback.
+            ports: Where it listens; only heeded where there is no configuration yet.
+            days: That the broker's certificate is good for.
+
+        Raises:
+            ConfigError: A host is malformed, or the folder can't be written.
+            MissingExtra: `cryptography` is not installed.
+        """
+        configuration = render_secure(self.path, ports or Ports())
+        if not self._file("ca.key").exists():
+            self._write_pair(self.path / "ca", Authority.make())
+        broker = self._authority().broker(list(dict.fromkeys([*_LOCAL, *_own_name(), *hosts])), days)
+        self._write_pair(self.path / "broker", broker, for_broker=True)
+        for name in ("acl", "passwords"):
+            if not self._file(name).exists():
+                write_file(self._file(name), b"", for_broker=True)
+        if not self.configuration_file.exists():
+            write_file(self.configuration_file, configuration.encode(), secret=False)
+
+    def clients(self) -> dict[str, str]:
+        """Give the role of each client."""
+        return sections(self._acl())
+
+    def add(  # noqa: PLR0913 - the choices that a client's owner has
+        self,
+        role: Role,
+        name: str,
+        *,
+        topics: Topics | None = None,
+        processes: int = DEFAULT_PROCESSES,
+        days: int = DEFAULT_DAYS,
+        by_password: bool = False,
+    ) -> Login:
+        """Let a client in, or renew what it got before.
+
+        Args:
+            role: What it is.
+            name: Its user name, and its name in topics.
+            topics: The site's.
+            processes: Of a worker, at most.
+            days: That its certificate is good for.
+            by_password: Whether it gets a password in place of a certificate.
+
+        Raises:
+            BadTopic: The name breaks the rules for names.
+            ConfigError: The name has another role, or the folder is none of `init`.
+        """
+        acl = self._acl()
+        rules = access_rules(role, name, topics or Topics(), processes)
+        other = role_of(acl, name)
+        if other not in {None, role}:
+            raise ConfigError(f"{name!r} is a {other} already; remove it first, or take another name")
+        if by_password and all(listener.kind == "certificates" for listener in self.listeners()):
+            raise ConfigError(
+                f"{self.configuration_file} has no listener for passwords; delete it, and write it anew with: "
+                f"mqinfer broker init {self.path} --password-port 8884"
+            )
+        login = self._add_password(name) if by_password else self._add_certificate(name, days)
+        write_file(self._file("acl"), put_section(acl, role, name, rules).encode(), for_broker=True)
+        return login
+
+    def remove(self, name: str) -> None:
+        """Take all rights from a client, and its password. Its certificate still opens a connection, to nothing.
+
+        Raises:
+            ConfigError: There is no such client.
+        """
+        acl = self._acl()
+        if role_of(acl, name) is None:
+            raise ConfigError(f"there is no client {name!r}; there are: {', '.join(sections(acl)) or 'none'}")
+        write_file(self._file("acl"), without_section(acl, name).encode(), for_broker=True)
+        passwords = read_file(self._file("passwords")).decode()
+        write_file(self._file("passwords"), without_password(passwords, name).encode(), for_broker=True)
+
+    def _add_certificate(self, name: str, days: int) -> Login:
+        stem = self.path / "clients" / check_name("client", name)
+        cert_file, key_file = self._write_pair(stem, self._authority().client(name, days))
+        return Login(name, self._file("ca.crt"), cert_file, key_file)
+
+    def _add_password(self, name: str) -> Login:
+        password = new_password()
+        text = put_password(read_file(self._file("passwords")).decode(), check_name("client", name), password)
+        write_file(self._file("passwords"), text.encode(), for_broker=True)
+        return Login(name, self._file("ca.crt"), password=password)
+
+    def _authority(self) -> Authority:
+        return Authority(Pair(read_file(self._file("ca.crt")), read_file(self._file("ca.key"))))
+
+    def _acl(self) -> str:
+        return read_file(self._file("acl")).decode()
+
+    def _file(self, name: str) -> Path:
+        return self.path / name
+
+    @staticmethod
+    def _write_pair(stem: Path, pair: Pair, *, for_broker: bool = False) -> tuple[Path, Path]:
+        cert_file, key_file = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("crt", "key"))
+        write_file(key_file, pair.key, for_broker=for_broker)
+        write_file(cert_file, pair.certificate, secret=False)
+        return cert_file, key_file
+
+
+def _own_name() -> list[str]:
+    """Give the machine's name, where it can stand in a certificate."""
+    try:
+        return [check_host(socket.gethostname())]
+    except ConfigError:
+        return []

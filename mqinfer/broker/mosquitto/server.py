@@ -1,0 +1,228 @@
+"""A private Mosquitto: started on a free port, watched through its log, and gone when its owner is done."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Self
+
+from mqinfer.broker.mosquitto.template import render
+from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
+
+__all__ = ["MosquittoServer", "find_mosquitto"]
+
+_log = logging.getLogger("mqinfer.broker")
+
+_ATTEMPTS = 20
+_LOG_LINES = 10_000
+_TERMINATIONS = 5  # Mosquitto 2.0 can miss a SIGTERM that comes just before it sleeps: it is sent again each second
+_READY = " running"
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+_PORT_IN_USE = "Address already in use"
+# By default glibc gives the memory of each large payload back to the system and takes it, page by page, again for the
+# next: with frames of 1.8 MB that is a third of the time through the broker. Other C libraries ignore these.
+_KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
+
+
+def find_mosquitto() -> str:
+    """Path of the `mosquitto` program.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    found = shutil.which(
+        "mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+    )
+    if found is None:
+        raise MissingExtra(
+            "Mosquitto is not installed; run: apt-get install mosquitto (or use --local, which needs no broker)"
+        )
+    return found
+
+
+class MosquittoServer:
+    """A Mosquitto process, as a context manager.
+
+    Args:
+        port: Where to listen; None takes a free port.
+        bind: Address to listen on. Anything but loopback opens the broker to everybody who reaches it.
+        configuration: Writes the configuration for a port.
+        secure: Whether that one asks for TLS and logins.
+    """
+
+    def __init__(
+        self,
+        port: int | None = None,
+        *,
+        bind: str = "127.0.0.1",
+        configuration: Callable[[int], str] | None = None,
+        secure: bool = False,
+    ) -> None:
+        self._secure = secure
+        self._wanted_port = port
+        self._bind = bind
+        self._configuration = configuration or (lambda port: render(port, bind=bind))
+        self._run: _Run | None = None
+        self._port = port or 0
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """Where clients on this machine find it."""
+        host = "127.0.0.1" if self._bind in {"0.0.0.0", "::"} else self._bind  # noqa: S104 - a comparison binds nothing
+        return f"mqtt{'s' if self._secure else ''}://{f'[{host}]' if ':' in host else host}:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._running().process.pid
+
+    def start(self, timeout: float = 10.0) -> None:
+        """Start it and wait until it accepts connections; on the port it had before, if it ran before.
+
+        Args:
+            timeout: In seconds.
+
+        Raises:
+            MissingExtra: Mosquitto is not installed.
+            ConfigError: The wanted port is taken.
+            BrokerUnreachable: It ended, or was not ready in time; the message repeats its log.
+        """
+        program = find_mosquitto()
+        if self._bind not in _LOOPBACK and not self._secure:
+            _log.warning(
+                "Mosquitto listens on %s without asking for a password: anybody who reaches it may use it", self._bind
+            )
+        for _ in range(_ATTEMPTS):
+            self._port = self._wanted_port or _free_port(self._bind)
+            run = _Run(program, self._configuration(self._port))
+            if run.wait_until_ready(timeout):
+                self._run, self._wanted_port = run, self._port
+                _log.info("Mosquitto listens on %s (pid %d)", self.url, run.process.pid)
+                return
+            run.end(kill=True)
+            self._explain(run.log())
+
+    def _explain(self, log: str) -> None:
+        """Raise why a start failed; return where another free port may help."""
+        if _PORT_IN_USE not in log:
+            raise BrokerUnreachable(f"Mosquitto did not start on {self._bind}:{self._port}; it said:\n{log.strip()}")
+        if self._wanted_port is not None:
+            raise ConfigError(f"port {self._port} of {self._bind} is taken; choose another one with --port")
+
+    def wait(self) -> int:
+        """Wait until it ends; returns its exit status."""
+        return self._running().process.wait()
+
+    def reload(self) -> None:
+        """Let it read its passwords and access rules again."""
+        self._running().process.send_signal(signal.SIGHUP)
+
+    def stop(self) -> None:
+        """End it with SIGTERM: clients are told by a DISCONNECT."""
+        self._end(kill=False)
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as a crash would."""
+        self._end(kill=True)
+
+    def _end(self, *, kill: bool) -> None:
+        if self._run is not None:
+            self._run.end(kill=kill)
+
+    def log(self) -> str:
+        """What it has written, its last 10,000 lines at most."""
+        return self._running().log()
+
+    def _running(self) -> _Run:
+        if self._run is None:
+            raise BrokerUnreachable("this Mosquitto was not started")
+        return self._run
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class _Run:
+    """One process, its configuration's folder, and the thread that reads its log."""
+
+    def __init__(self, program: str, configuration: str) -> None:
+        self._folder = TemporaryDirectory(prefix="mqinfer-mosquitto-")
+        path = Path(self._folder.name, "mosquitto.conf")
+        path.write_text(configuration, encoding="utf-8")
+        if os.geteuid() == 0:  # Mosquitto becomes another user, who has to read it again on SIGHUP; it holds no secret
+            path.parent.chmod(0o755)
+        self._lines: deque[str] = deque(maxlen=_LOG_LINES)
+        self._decided = threading.Event()
+        self._ready = False
+        self.process = subprocess.Popen(  # noqa: S603 - the program was looked up, the path is ours
+            [program, "-c", str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**_KEEP_MEMORY, **os.environ},
+        )
+        self._reader = threading.Thread(
+            target=self._read, args=(self.process.stderr,), name="mqinfer-mosquitto-log", daemon=True
+        )
+        self._reader.start()
+
+    def _read(self, pipe: IO[str]) -> None:
+        with pipe:
+            for line in pipe:
+                self._lines.append(line)
+                if line.rstrip().endswith(_READY):
+                    self._ready = True
+                    self._decided.set()
+        self._decided.set()
+
+    def wait_until_ready(self, timeout: float) -> bool:
+        self._decided.wait(timeout)
+        return self._ready
+
+    def log(self) -> str:
+        return "".join(self._lines.copy())
+
+    def _has_ended(self, timeout: float) -> bool:
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def end(self, *, kill: bool) -> None:
+        for _ in range(0 if kill else _TERMINATIONS):
+            self.process.terminate()
+            if self._has_ended(1.0):
+                break
+        self.process.kill()  # does nothing where it has ended
+        self.process.wait()
+        self._reader.join()
+        self._folder.cleanup()
+
+
+def _free_port(bind: str) -> int:
+    """A port that is free now; it may be taken a moment later, which the caller finds in Mosquitto's log."""
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((bind, 0))
+        port: int = probe.getsockname()[1]
+        return port

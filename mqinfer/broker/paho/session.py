@@ -1,0 +1,272 @@
+"""One connection to a broker, from dialling to its end. Only the link's thread touches it.
+
+Each connection gets a paho client of its own, so nothing of an earlier one can be sent again: paho's reconnect, its
+resending of old messages and its retry of refused logins are never used.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import time
+from concurrent.futures import Future
+from typing import Any
+
+from paho.mqtt.client import MQTT_CLEAN_START_FIRST_ONLY, Client, DisconnectFlags
+from paho.mqtt.reasoncodes import ReasonCode as PahoReason
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from mqinfer.broker.link import Ack, Message, ReasonCode
+from mqinfer.broker.packets import Head
+from mqinfer.broker.paho.client import Identity, PlainClient, configure, connect_properties
+from mqinfer.broker.paho.refusals import UNSUPPORTED_VERSION, disconnection, refusal
+from mqinfer.broker.paho.sockets import FastClient, fits
+from mqinfer.broker.paho.tls_errors import tls_error
+from mqinfer.broker.routes import Routes
+from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized
+from mqinfer.protocol.limits import DEFAULT_LIMITS
+
+__all__ = ["Session"]
+
+_log = logging.getLogger("mqinfer.broker")
+
+_RECEIVE_MAXIMUM = 65_535  # what a broker means that names none (MQTT 5, section 3.2.2.3.3)
+_TICK_S = 1.0
+_RECEIVE_MAXIMUM_311 = 20  # MQTT 3.1.1 can't name it; Mosquitto's default
+
+
+class Session:
+    """A connection and what is outstanding on it.
+
+    Args:
+        identity: Who connects where.
+        routes: What to subscribe to, and who gets the messages.
+        version5: Whether to speak MQTT 5, or 3.1.1.
+        client: The paho client to use; None for the one that fits.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        routes: Routes,
+        *,
+        version5: bool,
+        client: type[PlainClient | FastClient] | None = None,
+    ) -> None:
+        self._identity = identity
+        self._routes = routes
+        self._acks: dict[int, Ack] = {}
+        self._pending: dict[int, tuple[str, Future[None]]] = {}  # SUBSCRIBE and UNSUBSCRIBE
+        self._resubscribing: set[int] = set()
+        self.version5 = version5
+        self.accepted = False
+        self.alive = True
+        self.version_refused = False
+        self._leaving = False
+        self._next_tick = 0.0
+        self.error: LinkError | None = None
+        self.window = _RECEIVE_MAXIMUM_311
+        self.max_packet_size: int | None = None
+        self._client = (client or (FastClient if fits(identity.address) else PlainClient))(identity, version5=version5)
+        self._client.deliver = routes.deliver
+        self._client.acked = self._on_ack
+        self._client.on_connect = self._on_connect
+        self._client.on_disconnect = self._on_disconnect
+        self._client.on_subscribe = self._on_subscribe
+        self._client.on_unsubscribe = self._on_unsubscribe
+        configure(self._client, identity)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the broker has accepted the connection and has answered all subscriptions that were made anew."""
+        return self.accepted and self.alive and not self._resubscribing
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more QoS 1 message fits into the broker's Receive Maximum."""
+        return len(self._acks) < self.window
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all that was sent is acknowledged."""
+        return not self._acks and not self.wants_write
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether bytes wait for the socket to take them."""
+        return self._client.want_write()
+
+    def fileno(self) -> int:
+        """For `select`; -1 when the socket is gone."""
+        sock = self._client.socket()
+        return -1 if sock is None else sock.fileno()
+
+    def dial(self, timeout: float) -> None:
+        """Connect the socket and send CONNECT; the broker's answer comes through `read`.
+
+        Args:
+            timeout: In seconds, for TCP, TLS and websockets each.
+
+        Raises:
+            BrokerUnreachable: Nobody answers, or TLS fails.
+            NotAuthorized: The broker refuses the certificate, or wants one.
+        """
+        address = self._identity.address
+        self._client.connect_timeout = timeout
+        how: dict[str, Any] = {"clean_start": MQTT_CLEAN_START_FIRST_ONLY}  # 3.1.1: said to the constructor
+        if self.version5:
+            how = {"clean_start": True, "properties": connect_properties()}
+        try:
+            self._client.connect(address.host, address.port, self._identity.keepalive_s, **how)
+        except ssl.SSLError as error:
+            raise tls_error(address, error) from error
+        except (OSError, ValueError) as error:  # ValueError: what paho and idna make of an impossible host name
+            raise BrokerUnreachable(
+                f"no broker answers at {address} ({error}); start one with: mqinfer broker --port {address.port}"
+            ) from error
+
+    def read(self) -> None:
+        """Handle what has come."""
+        self._client.read()
+
+    @property
+    def can_write_at_once(self) -> bool:
+        """Whether a publisher's own thread may send: nothing of the client's but its socket is touched then.
+
+        Not with TLS: OpenSSL allows no reading by one thread while another writes, and Python 3.11 does not prevent it
+        (measured: a connection lost every few seconds of traffic both ways).
+        """
+        return isinstance(self._client, FastClient) and self._identity.tls is None and self.ready
+
+    def write_at_once(self) -> None:
+        """Send what is waiting, on the thread of a publisher."""
+        if isinstance(self._client, FastClient):
+            self._client.write_at_once()
+
+    def write(self) -> None:
+        """Send what is waiting, as much as the socket takes."""
+        if self._client.want_write():
+            self._client.loop_write()
+
+    @property
+    def holds_acks(self) -> bool:
+        """Whether PUBACKs wait for a message that they can travel with."""
+        return self._client.holds_acks
+
+    def flush(self) -> None:
+        """Send PUBACKs that have waited long enough."""
+        if self._client.holds_acks:
+            self._client.loop_write()
+
+    def tick(self) -> None:
+        """Keep the connection alive and find out when it isn't; does something about once a second."""
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + _TICK_S
+            self._client.loop_misc()
+
+    def send(self, message: Message, head: Head, on_ack: Ack) -> None:
+        """Queue a message for `write`."""
+        identifier = self._client.send(message, head, self._acks)
+        if message.qos:
+            self._acks[identifier] = on_ack
+
+    def subscribe(self, name: str) -> Future[None]:
+        """Ask for a subscription; the future has the broker's answer, or ends with the connection."""
+        if self.version5:
+            _, identifier = self._client.subscribe(name, options=SubscribeOptions(qos=1))
+        else:
+            _, identifier = self._client.subscribe(name, qos=1)
+        return self._wait_for(identifier, name)
+
+    def unsubscribe(self, name: str) -> Future[None]:
+        """Give a subscription back; its route goes when the broker has answered."""
+        _, identifier = self._client.unsubscribe(name)
+        return self._wait_for(identifier, name)
+
+    def leave(self) -> None:
+        """Send DISCONNECT, once: the broker drops the will, and closes."""
+        if not self._leaving:
+            self._leaving = True
+            self._client.disconnect()
+
+    def cut(self) -> Future[None]:
+        """Break the connection without a DISCONNECT; `read` will find it broken."""
+        with socket.fromfd(self.fileno(), socket.AF_INET, socket.SOCK_STREAM) as same:
+            same.shutdown(socket.SHUT_RDWR)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def end(self) -> None:
+        """Forget the connection, without a word to the broker if it is still there."""
+        self.alive = False
+        for _, answer in self._pending.values():
+            answer.set_result(None)  # it will be made anew with the next connection
+        self._pending.clear()
+        self._acks.clear()
+        sock = self._client.socket()
+        if sock is not None:
+            sock.close()
+
+    def _wait_for(self, identifier: int | None, name: str) -> Future[None]:
+        answer: Future[None] = Future()
+        if identifier is None:  # the connection has just gone
+            answer.set_result(None)
+        else:
+            self._pending[identifier] = (name, answer)
+        return answer
+
+    def _on_ack(self, identifier: int, code: int) -> None:
+        on_ack = self._acks.pop(identifier, None)
+        if on_ack is None:
+            return
+        try:
+            on_ack(code)
+        except Exception:  # noqa: BLE001 - foreign code on the link's thread
+            _log.exception("the handler of a PUBACK failed")
+
+    def _on_connect(self, _client: Client, _userdata: Any, _flags: Any, reason: PahoReason, found: Any) -> None:
+        if reason.value:
+            self.version_refused = reason.value == UNSUPPORTED_VERSION
+            self.error = refusal(self._identity, reason)
+            return
+        if self.version5:
+            self.window = getattr(found, "ReceiveMaximum", _RECEIVE_MAXIMUM)
+            # Whoever receives names the same, so a larger message would vanish in a broker that takes it.
+            own = DEFAULT_LIMITS.packet_bytes
+            self.max_packet_size = min(own, getattr(found, "MaximumPacketSize", own))
+        self.accepted = True
+        for route in self._routes:
+            self.subscribe(route.subscription)
+        self._resubscribing = set(self._pending)
+
+    def _on_disconnect(
+        self, _client: Client, _userdata: Any, flags: DisconnectFlags, reason: PahoReason, _found: Any
+    ) -> None:
+        self.alive = False
+        if self.error is None:
+            self.error = disconnection(
+                self._identity,
+                reason,
+                is_from_broker=flags.is_disconnect_packet_from_server,
+                was_accepted=self.accepted,
+                failure=self._client.failure,
+            )
+
+    def _on_subscribe(
+        self, _client: Client, _userdata: Any, identifier: int, reasons: list[PahoReason], _found: Any
+    ) -> None:
+        name, answer = self._pending.pop(identifier, ("", Future()))
+        self._resubscribing.discard(identifier)
+        if reasons and reasons[0].value >= ReasonCode.UNSPECIFIED:
+            _log.error("%s refused the subscription %s: %s", self._identity.address, name, reasons[0].getName())
+            answer.set_exception(NotAuthorized(f"the broker refused the subscription {name!r}: {reasons[0].getName()}"))
+        else:
+            answer.set_result(None)
+
+    def _on_unsubscribe(self, _client: Client, _userdata: Any, identifier: int, _reasons: Any, _found: Any) -> None:
+        name, answer = self._pending.pop(identifier, ("", Future()))
+        self._routes.remove(name)
+        answer.set_result(None)

@@ -1,0 +1,189 @@
+"""Batching that needs no delay set by hand: learns what a batch costs, and chooses the batch that pays.
+
+Three habits, each from what was measured while serving:
+
+- **What waits while one batch runs is the next batch**, as in Clipper (Crankshaw et al., NSDI 2017, section 4.3) with a
+  delay of 0 and as GPU servers do under load: a lone caller is never delayed.
+- **Grow while it pays.** Clipper finds the largest batch within the latency objective by additive increase and
+  multiplicative decrease. Here the time of each size is smoothed into a curve instead, sizes are tried by doubling
+  while the rows a second still grow by more than 5 %, and the smallest size within 5 % of the best is used: more would
+  only make requests wait. On a CPU large networks stay at 1. With a latency target, a batch may take at most half of
+  it, since a request waits for about one batch before its own.
+- **Wait for those who are sure to come.** Callers that were just answered often ask again at once. How many are about,
+  and how soon they are back, is measured; the next batch waits for them only where one batch of all takes less time
+  than two, by more than the wait: the saving in the closed form of batch service queues (Deb and Serfozo, 1973).
+  Where they don't come, the estimate is corrected at once.
+
+What else could pay is tried again now and then, for at most about 1 % of the model's time, since devices and their
+other users change.
+"""
+
+from __future__ import annotations
+
+from mqinfer.cloud_worker.batching.arrivals import Returns
+from mqinfer.cloud_worker.batching.batch_policy import Choice, Ended
+from mqinfer.cloud_worker.batching.cost_curve import CostCurve
+
+__all__ = ["AdaptivePolicy"]
+
+_MARGIN = 0.05
+"""A larger batch has to gain this much in rows a second."""
+
+_STARTING = 256
+_RECONSIDER = 8
+"""After so many batches the size that pays is looked up only every eighth batch."""
+
+_TRIALS = 0.01
+"""Share of the model's time that trials of other sizes may cost."""
+
+_TIE = 0.97
+"""Waiting may give so little fewer rows a second as it promises: batches that are not waited for fall apart further."""
+
+_PATIENCE = 2.0
+"""The next batch waits for callers for at most so many times as long as they take to come."""
+
+_LONGEST = 0.5
+"""A batch waits for at most this share of the time that it would take: with callers that don't wait for replies, which
+nothing tells from others, latency then grows by little."""
+
+_ABOUT = 4
+"""Callers are counted up to so many full batches."""
+
+
+class AdaptivePolicy:
+    """Chooses batches for the requests of one key. Not thread-safe."""
+
+    def __init__(self, max_rows: int, latency_target: float | None = None) -> None:
+        """Begin knowing nothing: the first batches are single rows.
+
+        Args:
+            max_rows: Rows of a batch at most; 1 or more.
+            latency_target: Seconds from a request's arrival at the batcher to its result that batching may not exceed;
+                None for throughput alone.
+        """
+        self._max_rows = max(1, max_rows)
+        self._target = latency_target
+        self._curve = CostCurve()
+        self._returns = Returns(_ABOUT * self._max_rows)
+        self._running = 0  # rows
+        self._chosen: dict[int, int] = {}  # the size that pays, by the rows that there are
+        self._batches = 0
+        self._purse = 0.0  # seconds that trials may cost
+        self._trial = 0  # counts them
+        self._goal = 0  # rows that a batch waits for,
+        self._until: float | None = None  # and how long; None while none does
+        self._latest = 0.0  # end of all waiting for the batch
+
+    def came(self, waiting: int, now: float) -> None:
+        """Note how soon requests come."""
+        self._returns.came(waiting + self._running, now)
+
+    def choose(self, waiting: int, oldest: float, now: float, idle: int = 1) -> Choice:
+        """Choose the size that pays; wait only for callers that are about to be back."""
+        if not self._running and waiting < self._max_rows:
+            wait = self._wait(waiting, oldest, now)
+            if wait > 0:
+                return Choice(self._max_rows, wait)
+        share = min(self._max_rows, -(-waiting // idle))
+        return Choice(self._trial_size(share) or self._best(share))
+
+    def began(self, rows: int, now: float) -> None:  # noqa: ARG002 - the contract's
+        """Note a batch that begins."""
+        self._running += rows
+        self._until = None
+
+    def ended(self, batch: Ended, waiting: int, now: float) -> None:
+        """Learn from a batch."""
+        self._running -= batch.rows
+        self._returns.ended(waiting + self._running, now)
+        if batch.seconds > 0 and batch.ran > 0:
+            self._curve.add(batch.ran, batch.seconds)
+            self._batches += 1
+            if self._batches < _STARTING or not self._batches % _RECONSIDER:
+                self._chosen.clear()
+            self._purse = min(self._purse + _TRIALS * batch.seconds, 10 * batch.seconds)
+
+    def _best(self, most: int) -> int:
+        """Give the size that pays, up to so many rows."""
+        best = self._chosen.get(most)
+        if best is None:
+            best = self._chosen[most] = self._find_best(most)
+        return best
+
+    def _find_best(self, most: int) -> int:
+        """Compare known sizes by their rates, and go on to twice the largest known one while growing pays."""
+        curve = self._curve
+        known = curve.sizes(most) if most > 1 else []
+        if not known:
+            return 1
+        best = self._paying([size for size in known if self._in_time(size)] or [1])
+        if best == known[-1]:  # larger ones were not tried, or not often enough
+            bound = min(most, 2 * best)
+            return bound if self._in_time(bound) else best
+        if most < 2 * known[-1] and not curve.knows(most) and self._in_time(most):
+            return self._paying([best, most])
+        return best
+
+    def _paying(self, sizes: list[int]) -> int:
+        rates = [size / self._curve.seconds(size) for size in sizes]
+        enough = max(rates) * (1 - _MARGIN)
+        return next(size for size, rate in zip(sizes, rates, strict=True) if rate >= enough)
+
+    def _in_time(self, rows: int) -> bool:
+        return self._target is None or rows == 1 or 2 * self._curve.seconds(rows) <= self._target
+
+    def _trial_size(self, most: int) -> int | None:
+        """Give another size than the best one, where the purse allows it: each doubling in turn."""
+        if self._purse <= 0 or most < 2 or not self._curve.knows(1):
+            return None
+        self._trial += 1
+        size = 1 << self._trial % most.bit_length()
+        best = self._best(most)
+        if size == best or not self._in_time(size):
+            return None
+        curve = self._curve
+        took = curve.seconds(size)
+        excess = took - size * curve.seconds(best) / best if curve.knows(size) else took / 2
+        self._purse -= max(excess, 0.1 * took)
+        return size
+
+    def _wait(self, waiting: int, oldest: float, now: float) -> float:
+        """Seconds for which waiting for those who are about to come pays; 0: run."""
+        if self._until is None or waiting >= self._goal:
+            self._until = self._consider(waiting, oldest, now)
+        elif now >= self._until:
+            self._returns.missed()
+        return 0.0 if self._until is None else self._until - now
+
+    def _consider(self, waiting: int, oldest: float, now: float) -> float | None:
+        """Decide whether to wait, for how many rows (the goal) and until when at most."""
+        returns, curve = self._returns, self._curve
+        if not returns.expects(waiting + 1) or returns.due(waiting + 1) - now > curve.seconds(waiting):
+            return None  # nobody is about to come, or too late for any saving
+        about = returns.expected()
+        if self._until is None:
+            self._latest = now + _LONGEST * curve.seconds(waiting)
+        best = self._best(min(about, self._max_rows))
+        apart = self._rate_apart(waiting, min(about - waiting, best), now)
+        for goal in {best, min(best, waiting + 1)}:
+            wait, patience = returns.due(goal) - now, min(returns.due(goal, _PATIENCE), self._latest) - now
+            late = self._target is not None and now - oldest + wait + curve.seconds(goal) > self._target
+            if goal <= waiting or patience <= max(0.0, wait) or late:
+                continue
+            if goal > apart * (max(0.0, wait) + curve.seconds(goal)) * _TIE or self._affords(goal, wait):
+                self._goal = goal
+                return now + patience
+        return None
+
+    def _rate_apart(self, waiting: int, rest: int, now: float) -> float:
+        """Rows a second if those who wait run now, and the rest of those who are about when they are back."""
+        seconds = self._curve.seconds
+        first = max(seconds(waiting), self._returns.due(waiting + rest) - now)
+        return (waiting + rest) / (first + seconds(rest))
+
+    def _affords(self, goal: int, wait: float) -> bool:
+        """Whether to wait only to learn what that batch takes."""
+        if self._purse <= 0 or self._curve.knows(goal):
+            return False
+        self._purse -= wait
+        return True

@@ -1,0 +1,1 @@
+"""One model instance on one connection: take requests in, decode, run, reply."""

@@ -1,0 +1,294 @@
+"""Inference without a transport: from a request to its outputs. The MQTT worker only translates to and from it.
+
+The order of checks is that of RELIABILITY: names, then declared shape and datatype against the model, then the codec's
+bounded decoding, then the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqinfer.client.inputs import OUTPUT_ENCODING
+from mqinfer.codecs import codecs_for, decode_tensor, encode_tensor
+from mqinfer.images.decode import to_rgb
+from mqinfer.images.picture import RawImage
+from mqinfer.images.resize import to_model_input
+from mqinfer.models.loading import LoadedModel
+from mqinfer.models.postprocess.classification import classify
+from mqinfer.models.postprocess.stage import Postprocessed, network_of
+from mqinfer.protocol.card import ImageContract
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import BadTensor, ModelFailed, ModelNotFound, MqinferError
+from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
+from mqinfer.protocol.types import EncodedTensor, InferRequest, TensorSpec
+
+__all__ = ["IMAGE_ENCODING", "Completed", "InferenceService", "Prepared"]
+
+log = logging.getLogger("mqinfer.cloud_worker")
+IMAGE_ENCODING = "image_encoding"
+"""Tensor parameter that marks an image: its ROS encoding. The model's image contract is then applied to it."""
+
+_PLAIN = ("rgb8", "bgr8", "mono8")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A request whose inputs are ready to run.
+
+    Attributes:
+        inputs: Every input of the model, in its declared dtype.
+        rows: Entries on the batch axis; 1 where there is none.
+        outputs: Names of the network's outputs wanted, empty for all.
+        key: Requests with equal keys may share a batch.
+        decode_ns: Time spent in codecs, in nanoseconds.
+        preprocess_ns: Time spent on images, in nanoseconds.
+    """
+
+    inputs: dict[str, Array]
+    rows: int
+    outputs: tuple[str, ...]
+    key: Hashable
+    decode_ns: int
+    preprocess_ns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completed:
+    """What became of one request of a batch.
+
+    Attributes:
+        outputs: Arrays by name; empty if it failed.
+        error: Why it failed, or None.
+        inference_ns: Time of the whole batch in the engine, in nanoseconds.
+        postprocess_ns: Time of splitting the batch, in nanoseconds.
+    """
+
+    outputs: dict[str, Array]
+    error: MqinferError | None
+    inference_ns: int
+    postprocess_ns: int = 0
+
+
+def _ignore_run(rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+    """Take no notice of a run."""
+
+
+class InferenceService:
+    """One loaded model. `prepare` and `encode` may be called from any thread, `run` from one at a time."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        limits: Limits = DEFAULT_LIMITS,
+        ran: Callable[[int, int, int, int], None] = _ignore_run,
+        came_apart: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            model: Loaded and warm.
+            limits: For what requests hold.
+            ran: Told of each run: rows, and the nanoseconds of preparing, inferring and splitting.
+            came_apart: Told of each batch that failed as a whole, so that its members run again, each alone.
+        """
+        self.model = model
+        self._limits = limits
+        self._codecs = codecs_for(model.card.device)
+        self._ran = ran
+        self._came_apart = came_apart
+        self._inputs = {spec.name: spec for spec in model.card.inputs}
+        self._outputs = {spec.name for spec in model.card.outputs}
+        self._max_rows = model.card.max_batch_size
+        self._network = network_of(model.backend)
+
+    @property
+    def max_rows(self) -> int:
+        """Rows that one batch may have; 1 for a model without a batch axis."""
+        return max(1, self._max_rows)
+
+    def prepare(self, request: InferRequest) -> Prepared:
+        """Check and decode a request.
+
+        Raises:
+            ModelNotFound: It is for another model or version.
+            BadImage: A picture's pixels are not what its encoding says.
+            InvalidRequest: A name, shape, datatype, codec or size is wrong.
+        """
+        card = self.model.card
+        if request.model_name != card.name:
+            raise ModelNotFound(f"this worker serves model {card.name!r}, not {request.model_name!r}")
+        if request.model_version not in {None, card.version}:
+            raise ModelNotFound(f"this worker serves version {card.version} of it, not {request.model_version}")
+        self._check_names(request)
+        inputs: dict[str, Array] = {}
+        decode_ns = preprocess_ns = 0
+        for tensor in request.inputs:
+            spec = self._inputs[tensor.name]
+            contract = self._contract(tensor, spec)
+            started = time.perf_counter_ns()
+            array = decode_tensor(tensor, self._limits, self._codecs)
+            decoded = time.perf_counter_ns()
+            inputs[tensor.name] = array if contract is None else self._preprocess(tensor, array, contract, spec)
+            decode_ns += decoded - started
+            preprocess_ns += time.perf_counter_ns() - decoded
+        rows = self._count_rows(inputs)
+        outputs = tuple(output.name for output in request.outputs)
+        if isinstance(self.model.backend, Postprocessed):
+            outputs = self.model.backend.needed(outputs)
+        return Prepared(inputs, rows, outputs, self._key(inputs, outputs), decode_ns, preprocess_ns)
+
+    def run(self, batch: Sequence[Prepared]) -> list[Completed]:
+        """Run a batch of equal keys; where it fails, each member runs alone, so that one can't spoil the others."""
+        started = time.perf_counter_ns()
+        try:
+            outputs = self._network.infer(_join([item.inputs for item in batch]), batch[0].outputs)
+            inferred = time.perf_counter_ns()
+            parts = _split(outputs, [item.rows for item in batch])
+        except Exception as error:  # noqa: BLE001  mapped below: also what a back end from elsewhere lets through
+            if len(batch) > 1:
+                self._came_apart()
+                return [done for item in batch for done in self.run([item])]
+            return [Completed({}, _failure(error), time.perf_counter_ns() - started)]
+        inference, postprocess = inferred - started, time.perf_counter_ns() - inferred
+        prepared = sum(item.decode_ns + item.preprocess_ns for item in batch)
+        self._ran(sum(item.rows for item in batch), prepared, inference, postprocess)
+        return [Completed(part, None, inference, postprocess) for part in parts]
+
+    def finish(self, request: InferRequest, outputs: dict[str, Array]) -> dict[str, Array]:
+        """Finish what the network gave: masks or boxes as `model.toml` says, top classes as the request says.
+
+        Raises:
+            BadTensor: An output can't be classified, or boxes are wanted of several pictures.
+            ModelFailed: The outputs are not what `model.toml` says.
+        """
+        if isinstance(self.model.backend, Postprocessed):
+            outputs = self.model.backend.finish(outputs, [output.name for output in request.outputs])
+        counts = {output.name: output.classification for output in request.outputs if output.classification}
+        card = self.model.card
+        return outputs | {
+            name: classify(name, outputs[name], count, card.classes, batched=self._max_rows > 0)
+            for name, count in counts.items()
+        }
+
+    def encode(self, request: InferRequest, outputs: dict[str, Array]) -> tuple[EncodedTensor, ...]:
+        """Encode outputs as the request wishes.
+
+        Raises:
+            BadEncoding: The codec asked for is unknown or can't carry an output.
+        """
+        wanted = {output.name: output.encoding for output in request.outputs}
+        default = str(request.parameters.get(OUTPUT_ENCODING, "raw"))
+        return tuple(encode_tensor(name, array, wanted.get(name) or default) for name, array in outputs.items())
+
+    def _check_names(self, request: InferRequest) -> None:
+        given = [tensor.name for tensor in request.inputs]
+        if sorted(given) != sorted(self._inputs):
+            raise BadTensor(f"model {request.model_name!r} takes the inputs {sorted(self._inputs)}, not {given}")
+        unknown = [output.name for output in request.outputs if output.name not in self._outputs]
+        if unknown:
+            raise BadTensor(f"model {request.model_name!r} has the outputs {sorted(self._outputs)}, not {unknown}")
+
+    def _contract(self, tensor: EncodedTensor, spec: TensorSpec) -> ImageContract | None:
+        """Tell an image from a plain tensor, whose declared datatype and shape are checked before it is decoded."""
+        if IMAGE_ENCODING not in tensor.parameters:
+            _check_shape(tensor, spec)
+            return None
+        contract = self.model.card.image
+        if contract is None or contract.input != tensor.name:
+            raise BadTensor(f"input {tensor.name!r} of this model takes no image: send a plain tensor")
+        return contract
+
+    def _preprocess(self, tensor: EncodedTensor, array: Array, contract: ImageContract, spec: TensorSpec) -> Array:
+        encoding = str(tensor.parameters[IMAGE_ENCODING])
+        pixels = _one_picture(tensor.name, array)
+        if encoding not in _PLAIN:  # a mosaic, 16 bits, …: what bags know of
+            pixels, encoding = to_rgb(_as_recorded(pixels, encoding), limits=self._limits), "rgb8"
+        batch = to_model_input(cast("NDArray[np.uint8]", pixels), encoding, contract, spec.datatype)
+        return batch if self._max_rows or len(spec.shape) == batch.ndim else batch[0]
+
+    def _count_rows(self, inputs: dict[str, Array]) -> int:
+        if self._max_rows == 0:
+            return 1
+        rows = {array.shape[0] for array in inputs.values()}
+        if len(rows) != 1:
+            raise BadTensor(f"the inputs differ in their batch axis: {sorted(rows)}")
+        count = int(rows.pop())
+        if not 0 <= count <= self._max_rows:
+            raise BadTensor(f"a batch of {count}; model {self.model.card.name!r} takes at most {self._max_rows}")
+        return count
+
+    def _key(self, inputs: dict[str, Array], outputs: tuple[str, ...]) -> Hashable:
+        if self._max_rows == 0:
+            return None  # no batch axis: nothing is shared, one after the other
+        return outputs, tuple((name, inputs[name].shape[1:]) for name in self._inputs)
+
+
+def _failure(error: Exception) -> MqinferError:
+    if isinstance(error, MqinferError):
+        return error
+    log.error("the back end broke its contract", exc_info=error)
+    return ModelFailed(f"the back end raised {error!r}")
+
+
+def _check_shape(tensor: EncodedTensor, spec: TensorSpec) -> None:
+    if tensor.datatype is not spec.datatype:
+        raise BadTensor(f"input {tensor.name!r} is {spec.datatype}, not {tensor.datatype}")
+    fits = len(tensor.shape) == len(spec.shape) and all(
+        declared in (-1, size) for size, declared in zip(tensor.shape, spec.shape, strict=True)
+    )
+    if not fits:
+        raise BadTensor(f"input {tensor.name!r} has shape {list(spec.shape)} (-1: any), not {list(tensor.shape)}")
+
+
+def _one_picture(name: str, array: Array) -> Array:
+    """Drop the batch axis of `[1, H, W, C]` or `[1, H, W]`; several pictures are sent as so many requests."""
+    batched = array.ndim == 4 or (array.ndim == 3 and array.shape[2] not in (1, 3))
+    shape = array.shape[1:] if batched else array.shape
+    if (
+        array.dtype not in (np.uint8, np.uint16)
+        or array.size == 0
+        or len(shape) not in (2, 3)
+        or array.size != prod(shape)
+    ):
+        raise BadTensor(
+            f"input {name!r}: a picture is UINT8 or UINT16 [H, W] or [H, W, 3], with an optional leading 1, "
+            f"not {array.dtype} {list(array.shape)}"
+        )
+    return array.reshape(shape)
+
+
+def _as_recorded(pixels: Array, encoding: str) -> RawImage:
+    dense = np.ascontiguousarray(pixels)
+    height, width = dense.shape[:2]
+    return RawImage(encoding, height, width, dense.strides[0], is_bigendian=False, data=dense.data.cast("B"))
+
+
+def _join(requests: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    if len(requests) == 1:
+        return requests[0]
+    return {name: np.concatenate([inputs[name] for inputs in requests]) for name in requests[0]}
+
+
+def _split(outputs: dict[str, Array], rows: Sequence[int]) -> list[dict[str, Array]]:
+    if len(rows) == 1:
+        return [outputs]
+    total = sum(rows)
+    for name, array in outputs.items():
+        if array.ndim == 0 or array.shape[0] != total:
+            raise ModelFailed(
+                f"output {name!r} has shape {list(array.shape)} for a batch of {total}: it has no batch axis; "
+                f"set max_batch_size = 0 in model.toml"
+            )
+    ends = np.cumsum(rows)
+    return [
+        {name: array[end - count : end] for name, array in outputs.items()}
+        for count, end in zip(rows, ends, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""The processes of a server: planned, started, watched, replaced, and managed over MQTT."""

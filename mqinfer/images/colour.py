@@ -1,0 +1,108 @@
+"""From samples in their native form to 8-bit RGB."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqinfer.codecs.opencv import opencv
+from mqinfer.images.demosaic import Demosaic, demosaic
+from mqinfer.images.pixel_format import Kind, PixelFormat
+from mqinfer.protocol.errors import BadImage
+
+__all__ = ["array_to_rgb"]
+
+_FULL_DEPTHS = range(8, 17)
+
+
+def array_to_rgb(
+    array: NDArray[Any], pixels: PixelFormat, method: Demosaic, bit_depth: int | None
+) -> NDArray[np.uint8]:
+    """Make `[H, W, 3]` 8-bit RGB from samples in native byte order; see `mqinfer.images.decode.to_rgb`."""
+    if pixels.kind is Kind.VALUES:
+        return _values(array, pixels)
+    depth = _true_bits(pixels, bit_depth)
+    if pixels.kind is Kind.BAYER:
+        array = demosaic(array, pixels.pattern, method, bit_depth=depth)
+        return _to_8_bits(array, depth)
+    return _to_colour(_to_8_bits(array, depth), pixels)
+
+
+def _true_bits(pixels: PixelFormat, bit_depth: int | None) -> int:
+    if pixels.sample_bytes == 1:
+        return 8
+    depth = 16 if bit_depth is None else bit_depth
+    if depth not in _FULL_DEPTHS:
+        raise BadImage(f"a bit depth of {depth} is not possible for {pixels.name}: 8 to 16")
+    return depth
+
+
+def _to_8_bits(array: NDArray[Any], depth: int) -> NDArray[np.uint8]:
+    """Map 0..2^depth-1 linearly on 0..255, rounded; anything brighter becomes 255."""
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype != np.uint16:
+        raise BadImage(f"samples of {array.dtype} have no colour scale; take the array as it is")
+    scaled: NDArray[np.uint8] = opencv().convertScaleAbs(np.ascontiguousarray(array), alpha=255.0 / ((1 << depth) - 1))
+    return scaled
+
+
+def _to_colour(array: NDArray[np.uint8], pixels: PixelFormat) -> NDArray[np.uint8]:
+    cv2 = opencv()
+    if pixels.kind is Kind.NV24:
+        return _nv24(array)
+    codes = {
+        (Kind.GREY, 1): cv2.COLOR_GRAY2RGB,
+        (Kind.RGB, 4): cv2.COLOR_RGBA2RGB,
+        (Kind.BGR, 3): cv2.COLOR_BGR2RGB,
+        (Kind.BGR, 4): cv2.COLOR_BGRA2RGB,
+        (Kind.UYVY, 2): cv2.COLOR_YUV2RGB_UYVY,
+        (Kind.YUYV, 2): cv2.COLOR_YUV2RGB_YUY2,
+        (Kind.NV21, 1): cv2.COLOR_YUV2RGB_NV21,
+    }
+    code = codes.get((pixels.kind, pixels.channels))
+    if code is None:  # rgb8 is the form that is asked for
+        return np.ascontiguousarray(array)
+    rgb: NDArray[np.uint8] = cv2.cvtColor(np.ascontiguousarray(array), code)
+    return rgb
+
+
+def _nv24(planes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Convert full-resolution Y and interleaved UV planes, which OpenCV can't.
+
+    BT.601 with video range, the same matrix that OpenCV uses for the other YUV encodings.
+    """
+    height, width = planes.shape[0] // 3, planes.shape[1]
+    luma = 1.164383 * (np.maximum(planes[:height], 16).astype(np.float32) - 16.0)
+    chroma = planes[height:].reshape(height, width, 2).astype(np.float32) - 128.0
+    u, v = chroma[..., 0], chroma[..., 1]
+    rgb = np.stack([luma + 1.596027 * v, luma - 0.391762 * u - 0.812968 * v, luma + 2.017232 * u], axis=-1)
+    result: NDArray[np.uint8] = np.clip(np.rint(rgb), 0, 255).astype(np.uint8)
+    return result
+
+
+def _values(array: NDArray[Any], pixels: PixelFormat) -> NDArray[np.uint8]:
+    """Show values as grey (or as colours, blue first, for three and four channels) between their own extremes."""
+    if pixels.channels not in (1, 3, 4):
+        raise BadImage(f"{pixels.name}: {pixels.channels} channels have no meaning as colours; take the array as it is")
+    stretched = _stretch(array)
+    if pixels.channels == 1:
+        return np.repeat(stretched[..., np.newaxis], 3, axis=-1)
+    return np.ascontiguousarray(stretched[..., 2::-1])
+
+
+def _stretch(array: NDArray[Any]) -> NDArray[np.uint8]:
+    with np.errstate(invalid="ignore"):  # a signalling NaN is one more value that isn't finite
+        values = array.astype(np.float64)
+    finite = np.isfinite(values)
+    low, high = values.min(where=finite, initial=np.inf), values.max(where=finite, initial=-np.inf)
+    if not low < high:  # flat, or nothing finite
+        return np.zeros(array.shape, np.uint8)
+    values[~finite] = low
+    # A power of two brings them within -1..1 without rounding: there the span of even the largest doubles is finite.
+    values = np.ldexp(values, -np.frexp(max(-low, high))[1])
+    low, high = values.min(), values.max()
+    stretched: NDArray[np.uint8] = np.rint((values - low) / (high - low) * 255.0).astype(np.uint8)
+    return stretched

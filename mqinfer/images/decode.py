@@ -1,0 +1,118 @@
+"""From an image as it was recorded to pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqinfer.images.colour import array_to_rgb
+from mqinfer.images.compressed import decode_compressed
+from mqinfer.images.demosaic import Demosaic
+from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.images.pixel_format import Kind, PixelFormat, parse_encoding
+from mqinfer.protocol.errors import BadImage
+from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
+
+__all__ = ["to_array", "to_rgb"]
+
+
+def to_rgb(
+    image: RawImage | CompressedImage,
+    *,
+    demosaic: Demosaic = Demosaic.BILINEAR,
+    bit_depth: int | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> NDArray[np.uint8]:
+    """Make 8-bit RGB from an image in any encoding.
+
+    16-bit light (`mono16`, `rgb16`, Bayer) is scaled linearly from its true bit depth. Values that are not light
+    (`16UC1` depth, signed and floating-point samples) are stretched from the image's own minimum to its own maximum;
+    what is not finite becomes black and does not count for the extremes. An alpha channel is dropped.
+
+    Args:
+        image: As recorded.
+        demosaic: How Bayer mosaics become colours.
+        bit_depth: Bits in use of a 16-bit sample, such as 10, 12 or 14; None for all 16.
+        limits: Bounds that are checked before memory is taken.
+
+    Returns:
+        `[H, W, 3]`, contiguous; a read-only view on the message where that is rgb8 without padding.
+
+    Raises:
+        BadImage: Unknown encoding, too few bytes, or sizes that contradict each other.
+    """
+    array, pixels = _native(image, limits)
+    return array_to_rgb(array, pixels, demosaic, bit_depth)
+
+
+def to_array(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIMITS) -> NDArray[Any]:
+    """Give an image's samples as they are: no demosaicing, no scaling, in native byte order.
+
+    Args:
+        image: As recorded.
+        limits: Bounds that are checked before memory is taken.
+
+    Returns:
+        `[H, W]` or `[H, W, C]` of the encoding's sample type and channel order (a compressed colour image is RGB or
+        RGBA); for `nv21` and `nv24` the planes below each other, `[H * 3 / 2, W]` and `[H * 3, W]`. A view on the
+        message's bytes where they can stay as they are.
+
+    Raises:
+        BadImage: Unknown encoding, too few bytes, or sizes that contradict each other.
+    """
+    return _native(image, limits)[0]
+
+
+def _native(image: RawImage | CompressedImage, limits: Limits) -> tuple[NDArray[Any], PixelFormat]:
+    if isinstance(image, CompressedImage):
+        return decode_compressed(image, limits)
+    pixels = parse_encoding(image.encoding)
+    _check(image, pixels, limits)
+    return _view(image, pixels), pixels
+
+
+def _view(image: RawImage, pixels: PixelFormat) -> NDArray[Any]:
+    if pixels.kind is Kind.NV24:
+        return _nv24_planes(image)
+    rows, width, size = pixels.rows(image.height), image.width, pixels.sample_bytes
+    dtype = np.dtype(pixels.sample).newbyteorder(">" if image.is_bigendian else "<")
+    array: NDArray[Any]
+    if pixels.channels == 1:
+        array = np.ndarray((rows, width), dtype, image.data, strides=(image.step, size))
+    else:
+        shape, strides = (rows, width, pixels.channels), (image.step, pixels.channels * size, size)
+        array = np.ndarray(shape, dtype, image.data, strides=strides)
+    return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+
+
+def _nv24_planes(image: RawImage) -> NDArray[np.uint8]:
+    """Put luma above chroma; a row of chroma is twice as long, in samples and in padding (V4L2, pixfmt-nv24)."""
+    height, width, step = image.height, image.width, image.step
+    luma: NDArray[np.uint8] = np.ndarray((height, width), np.uint8, image.data, strides=(step, 1))
+    chroma: NDArray[np.uint8] = np.ndarray(
+        (height, 2 * width), np.uint8, image.data, offset=height * step, strides=(2 * step, 1)
+    )
+    return np.concatenate([luma, chroma.reshape(2 * height, width)])
+
+
+def _check(image: RawImage, pixels: PixelFormat, limits: Limits) -> None:
+    what = f"{image.encoding} image of {image.width}x{image.height} with step {image.step}"
+    if image.width <= 0 or image.height <= 0:
+        raise BadImage(f"{what}: width and height must be positive")
+    if image.width * image.height > limits.image_pixels:
+        raise BadImage(f"{what}: {image.width * image.height} pixels are more than the limit of {limits.image_pixels}")
+    if (row := image.width * pixels.channels * pixels.sample_bytes) > image.step:
+        raise BadImage(f"{what}: a row takes {row} bytes, more than the step")
+    _check_subsampling(image, pixels, what)
+    held, needed = memoryview(image.data).nbytes, pixels.rows(image.height) * image.step
+    if held < needed:
+        raise BadImage(f"{what}: {held} bytes of data where {needed} are needed")
+
+
+def _check_subsampling(image: RawImage, pixels: PixelFormat, what: str) -> None:
+    if pixels.kind in (Kind.UYVY, Kind.YUYV, Kind.NV21) and image.width % 2:
+        raise BadImage(f"{what}: two pixels share their colour, so the width must be even")
+    if pixels.kind is Kind.NV21 and image.height % 2:
+        raise BadImage(f"{what}: two rows share their colour, so the height must be even")

@@ -1,0 +1,37 @@
+"""Synthetic drives as lessons for a network: scenes as an edge sees them, through a mosaic and back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from mqinfer.images.demosaic import demosaic
+from mqinfer.images.mosaic import make_mosaic
+from mqinfer.lab.drives.canvas import Pixels
+from mqinfer.lab.drives.synthetic import SyntheticDrive
+
+__all__ = ["lesson_drive", "lessons_key"]
+
+_SECONDS_APART = 4.0  # far enough for the scene to be another one
+_HERE = Path(__file__).parent
+
+
+def lesson_drive(seed: int) -> Iterator[tuple[Pixels, Pixels]]:
+    """Yield pictures (RGB uint8 [608,968,3]) and masks (uint8 [608,968]) of one drive, seconds apart, without end."""
+    drive = SyntheticDrive(seed, rate=1 / _SECONDS_APART)
+    index = 0
+    while True:
+        scene = drive.scene(index)
+        yield np.asarray(demosaic(make_mosaic(scene.picture, "rggb"), "rggb"), np.uint8), scene.mask
+        index += 1
+
+
+def lessons_key() -> str:
+    """Give a digest that changes whenever the drawing of drives does, so that what was learned can be cached."""
+    digest = hashlib.sha256()
+    for path in sorted(_HERE.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,23 @@
+"""Makes a model faster without making it another one: conversion, fusing, fewer bits, and proof of what was lost."""
+
+from mqinfer.lab.optimize.optimising import CANDIDATES, OptimizeOptions, optimize
+from mqinfer.lab.optimize.parity import Parity, Tolerance, parse_tolerance
+from mqinfer.lab.optimize.report import as_markdown, as_table, write_report
+from mqinfer.lab.optimize.results import Candidate, Optimisation, Speed
+from mqinfer.lab.optimize.samples import Sample
+
+__all__ = [
+    "CANDIDATES",
+    "Candidate",
+    "Optimisation",
+    "OptimizeOptions",
+    "Parity",
+    "Sample",
+    "Speed",
+    "Tolerance",
+    "as_markdown",
+    "as_table",
+    "optimize",
+    "parse_tolerance",
+    "write_report",
+]

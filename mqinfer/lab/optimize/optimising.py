@@ -1,0 +1,238 @@
+"""The whole way: convert, fuse, make products, compare, refuse, measure, promote."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from mqinfer.lab.optimize.fusing import Fused, fuse, fused_inputs
+from mqinfer.lab.optimize.machine import describe_machine
+from mqinfer.lab.optimize.override import version_folder
+from mqinfer.lab.optimize.parity import Answers, Parity, Tolerance, compare
+from mqinfer.lab.optimize.products import Recipe, plan, product_version, write_product
+from mqinfer.lab.optimize.results import Candidate, Optimisation, Speed
+from mqinfer.lab.optimize.running import answers, card_of
+from mqinfer.lab.optimize.samples import Sample, SampleInputs, feeds, random_samples
+from mqinfer.lab.optimize.source import to_onnx
+from mqinfer.lab.profiling import Plan, Subject, measure
+from mqinfer.models.loading import load_options
+from mqinfer.models.repository.repository import ModelVersion
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.errors import MissingExtra, MqinferError
+
+__all__ = ["CANDIDATES", "OptimizeOptions", "optimize", "promote"]
+
+CANDIDATES = "candidates"
+"""Folder of the products within a model's folder: no number, so that no worker serves what is in it."""
+_SIDE_BY_SIDE = 3
+"""Products measured beside the original at a time: each holds its memory meanwhile."""
+_RANDOM = 4
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeOptions:
+    """What to make, and how to judge it.
+
+    Attributes:
+        engines: Of `products.ENGINES`.
+        precisions: Of `products.PRECISIONS`.
+        early: Also products with the argmax before the last resize.
+        tolerance: What a product may lose.
+        rounds: Turns of each version in the measurement.
+        seconds: Length of a turn.
+        promote: Give the best product the next free version number, if it is faster than the original.
+    """
+
+    engines: Sequence[str] = ("onnx", "openvino")
+    precisions: Sequence[str] = ("fp32", "bf16", "int8")
+    early: bool = False
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    rounds: int = 5
+    seconds: float = 0.3
+    promote: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What all steps need.
+
+    Attributes:
+        original: What products are made of.
+        card: Of the original.
+        options: As asked for.
+        samples: Those that judge.
+        calibrating: Those that calibrate.
+        scratch: Folder for what is not kept.
+        say: Told what is going on.
+    """
+
+    original: ModelVersion
+    card: ModelCard
+    options: OptimizeOptions
+    samples: Sequence[Sample]
+    calibrating: Sequence[Sample]
+    scratch: Path
+    say: Say
+
+
+def optimize(
+    original: ModelVersion,
+    options: OptimizeOptions,
+    samples: Sequence[Sample] = (),
+    source: str = "",
+    say: Say = lambda _: None,
+) -> Optimisation:
+    """Make products of a model, beside it and never served by themselves.
+
+    Args:
+        original: From a repository.
+        options: What to make.
+        samples: Every other one calibrates, the rest judge: no product is judged on what it was calibrated on. Random
+            ones judge where there are none, and nothing calibrates then.
+        source: What the samples are, in words.
+        say: Told what is going on, in lines.
+
+    Raises:
+        ConfigError: There is no way from this format, or nothing to make.
+        MissingExtra: A package of the extra `optimize` is not installed.
+        ModelNotLoadable: The original can't be loaded or converted.
+    """
+    recipes = plan(options.engines, options.precisions, early=options.early, calibrated=len(samples) > 1)
+    say(f"loading version {original.version} of {original.name}")
+    card = card_of(original)
+    judging = samples[1::2] or samples or random_samples(card, _RANDOM)
+    words = f"{len(judging)} of {len(samples)} samples of {source}" if samples else f"{len(judging)} random inputs"
+    with TemporaryDirectory(prefix="mqinfer-optimize-") as scratch:
+        job = _Job(original, card, options, judging, samples[::2], Path(scratch), say)
+        base, candidates = _measured(job, _candidates(job, recipes, _fused(job)))
+    found = Optimisation(
+        model=original.name,
+        version=original.version,
+        engine=card.backend,
+        original=base,
+        original_size=_size(original.path),
+        candidates=candidates,
+        tolerance=options.tolerance,
+        samples=words,
+        machine=describe_machine(),
+    )
+    return promote(found, version_folder(original).parent) if options.promote else found
+
+
+def _fused(job: _Job) -> dict[bool, Fused | None]:
+    """Give the graph of the products, and under True that of those with an early argmax, where it is possible."""
+    job.say("converting to ONNX and fusing")
+    converted = to_onnx(job.original, job.card)
+    config = job.original.config
+    return {
+        early: fuse(converted, job.card, config, job.scratch / f"{early}.onnx", early=early)
+        for early in ((False, True) if job.options.early else (False,))
+    }
+
+
+def _candidates(job: _Job, recipes: Sequence[Recipe], fused: Mapping[bool, Fused | None]) -> list[Candidate]:
+    """Make all products and judge them; what can't be made is a candidate with a problem."""
+    job.say(f"running version {job.original.version} on {len(job.samples)} samples")
+    reduced = {name: axis for each in fused.values() if each is not None for name, axis in each.argmax.items()}
+    expected = answers(job.original, job.samples, reduced, _folder(job, "original"))
+    found = []
+    for recipe in recipes:
+        graph = fused[recipe.early]
+        candidate = Candidate(recipe.label, recipe.precision, "the mask does not come from a resize")
+        found.append(candidate if graph is None else _candidate(job, recipe, graph, expected))
+        job.say(f"{recipe.label}: {found[-1].problem or 'within the tolerance'}")
+    return found
+
+
+def _candidate(job: _Job, recipe: Recipe, fused: Fused, expected: Answers) -> Candidate:
+    folder = version_folder(job.original).parent / CANDIDATES / recipe.label
+    candidate = Candidate(recipe.label, recipe.precision, notes=fused.notes)
+    few_bits = recipe.precision == "int8"
+    inputs, image = fused_inputs(job.card, fused)
+    calibration = [feeds(each, inputs, image) for each in job.calibrating] if few_bits else []
+    try:
+        write_product(recipe, fused, job.original, calibration, folder)
+        candidate = replace(candidate, folder=folder, size_bytes=_size(folder))
+        parity = _parity(job, folder, expected)
+    except MissingExtra:
+        raise  # no product's fault
+    except MqinferError as error:
+        return replace(candidate, problem=str(error))
+    refusal = job.options.tolerance.judge(parity, recipe.precision)
+    return replace(candidate, parity=parity, problem=f"refused: {refusal}" if refusal else "")
+
+
+def _parity(job: _Job, folder: Path, expected: Answers) -> Parity:
+    place = _folder(job, folder.name)
+    given = answers(product_version(job.original, folder), job.samples, {}, place)
+    truths = [each.truth for each in job.samples]
+    parity = compare(expected, given, truths, [each.name for each in job.card.classes])
+    shutil.rmtree(place)
+    return parity
+
+
+def _measured(job: _Job, candidates: Sequence[Candidate]) -> tuple[Speed | None, tuple[Candidate, ...]]:
+    """Measure all that ran beside the original, then remove what was refused."""
+    runnable = [each for each in candidates if each.parity is not None]
+    base: Speed | None = None
+    speeds: dict[str, Speed | None] = {}
+    for first in range(0, len(runnable), _SIDE_BY_SIDE):
+        group = runnable[first : first + _SIDE_BY_SIDE]
+        job.say(f"measuring {', '.join(each.label for each in group)}")
+        products = {each.label: product_version(job.original, each.folder) for each in group if each.folder}
+        versions = {"original": job.original} | products
+        subjects = [_subject(name, version, job) for name, version in versions.items()]
+        profiles = measure(subjects, _plan(job))
+        base = base or Speed.of(profiles[0], profiles[0])
+        speeds |= {each.name: Speed.of(each, profiles[0]) for each in profiles[1:]}
+    return base, tuple(_settled(each, speeds.get(each.label)) for each in candidates)
+
+
+def _subject(name: str, version: ModelVersion, job: _Job) -> Subject:
+    inputs = SampleInputs(job.samples[0], version.config.image)
+    return Subject(name, version.path, version.config.backend, load_options(version.config, "cpu"), inputs)
+
+
+def _plan(job: _Job) -> Plan:
+    batches = tuple(2**power for power in range(8) if 2**power <= max(job.card.max_batch_size, 1))
+    return Plan(batches, job.options.rounds, job.options.seconds, least=1, warm_up=2)
+
+
+def _settled(candidate: Candidate, speed: Speed | None) -> Candidate:
+    if candidate.problem and candidate.folder is not None:
+        shutil.rmtree(candidate.folder, ignore_errors=True)
+        candidate = replace(candidate, folder=None)
+    return replace(candidate, speed=speed)
+
+
+def promote(found: Optimisation, folder: Path) -> Optimisation:
+    """Give the best product the next free number: with the usual version policy it is served from then on.
+
+    Args:
+        found: With a product that is faster than the original; without one nothing happens.
+        folder: Of the model.
+    """
+    best = found.best
+    if best is None or best.folder is None:
+        return found
+    number = max(int(each.name) for each in folder.iterdir() if each.is_dir() and each.name.isdecimal()) + 1
+    place = folder / str(number)
+    best.folder.rename(place)
+    candidates = tuple(replace(each, folder=place) if each is best else each for each in found.candidates)
+    return replace(found, candidates=candidates, promoted=number)
+
+
+def _folder(job: _Job, name: str) -> Path:
+    path = job.scratch / name
+    path.mkdir()
+    return path
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(each.stat().st_size for each in files if each.is_file())

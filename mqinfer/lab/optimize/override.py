@@ -1,0 +1,63 @@
+"""Writes a product's `model.toml`: what differs from the model's own configuration, in TOML."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mqinfer.lab.optimize.fusing import Fused
+from mqinfer.models.repository.config_files import CONFIG_FILE
+from mqinfer.models.repository.repository import ModelVersion
+
+__all__ = ["as_toml", "override_toml", "version_folder"]
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def override_toml(original: ModelVersion, fused: Fused, keys: Mapping[str, Any]) -> str:
+    """Write the keys of a product, over those that the original version has of its own.
+
+    Args:
+        original: What the product was made from.
+        fused: What became of its image contract and its outputs.
+        keys: Of the product.
+    """
+    own = version_folder(original) / CONFIG_FILE
+    layer: dict[str, Any] = tomllib.loads(own.read_text("utf-8")) if own.exists() else {}
+    layer.pop("platform", None)
+    layer |= keys
+    if fused.image is not None:
+        layer["image"] = {key: value for key, value in asdict(fused.image).items() if value is not None}
+        layer["input"] = []  # what was said of the float input
+    if fused.argmax and original.config.output:
+        layer["output"] = []  # what was said of the logits
+    lines = [f"{_key(key)} = {as_toml(value)}\n" for key, value in layer.items()]
+    return f"# Made by `mqinfer models optimize` from version {original.version}.\n{''.join(lines)}"
+
+
+def version_folder(model: ModelVersion) -> Path:
+    """Give the folder that a version's number names; the model itself lies in it, or is it."""
+    return next(each for each in (model.path, *model.path.parents) if _is_number(each.name, model.version))
+
+
+def _is_number(name: str, number: int) -> bool:
+    return name.isascii() and name.isdigit() and int(name) == number
+
+
+def as_toml(value: Any) -> str:
+    """Write a value of the kinds that TOML and JSON share, on one line."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_key(key)} = {as_toml(each)}' for key, each in value.items())} }}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(as_toml, value))}]"
+    # JSON's strings, numbers, true and false are TOML's, which wants DEL escaped too.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else as_toml(key)

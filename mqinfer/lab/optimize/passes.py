@@ -1,0 +1,163 @@
+"""Changes of an ONNX graph that converters don't make: what stands before and after the network goes into it.
+
+Each changes a model in place. Names of inputs and outputs stay, their types and shapes may not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mqinfer.lab.optimize.graph import (
+    PREFIX,
+    append,
+    attributes,
+    constant,
+    import_onnx,
+    output_named,
+    producer,
+    sort,
+)
+from mqinfer.protocol.card import ImageContract, Layout
+from mqinfer.protocol.datatypes import Array
+
+__all__ = ["fix_batch", "fuse_argmax", "fuse_normalisation", "open_argmax", "resize_before"]
+
+
+def fuse_argmax(model: Any, name: str, axis: int, *, early: bool = False) -> None:
+    """Let an output be the number of the best class, uint8, in place of the logits.
+
+    Transposes between the logits and the output are undone first: the layout of a mask is not worth moving all logits.
+
+    Args:
+        model: With float logits at that output.
+        name: Of the output.
+        axis: Of the classes, at most 256 of them.
+        early: Take the best class before the last resize, and resize the mask to the nearest class: an
+            approximation, wrong where the resize would have let a class win between two others.
+    """
+    tensor, permutation = _behind_transposes(model, name)
+    resize = resize_before(model, name) if early else None
+    mask = append(model, "ArgMax", [resize.input[0] if resize else tensor], axis=permutation[axis], keepdims=1)
+    mask = append(model, "Cast", [mask], to=import_onnx().TensorProto.UINT8)
+    if resize:
+        mask = _resized_mask(model, resize, mask, permutation[axis])
+    if permutation != sorted(permutation):
+        mask = append(model, "Transpose", [mask], perm=permutation)
+    squeezed = append(model, "Squeeze", [mask, constant(model, np.array([axis], np.int64))])
+    _give(model, name, squeezed, axis)
+
+
+def open_argmax(model: Any, name: str) -> int | None:
+    """Undo an argmax that ends the graph: let the output be the logits again.
+
+    Returns:
+        The axis of the classes in the logits, or None where the graph does not end so.
+    """
+    node = producer(model, name)
+    passed = []
+    while node is not None and node.op_type in {"Cast", "Identity"}:
+        passed.append(node)
+        node = producer(model, node.input[0])
+    if node is None or node.op_type != "ArgMax":
+        return None
+    given = attributes(node)
+    output = output_named(model, name)
+    dims, keeps = output.type.tensor_type.shape.dim, given.get("keepdims", 1)
+    axis: int = given.get("axis", 0) % (len(dims) + 1 - keeps)
+    _insert_axis(dims, axis, replace=bool(keeps))
+    output.type.tensor_type.elem_type = import_onnx().TensorProto.FLOAT
+    for each in (*passed, node):
+        model.graph.node.remove(each)
+    append(model, "Identity", [node.input[0]], output=name)
+    return axis
+
+
+def resize_before(model: Any, name: str) -> Any:
+    """Give the Resize node that an output's logits come from directly, or None."""
+    tensor, _ = _behind_transposes(model, name)
+    node = producer(model, tensor)
+    return node if node is not None and node.op_type == "Resize" else None
+
+
+def fuse_normalisation(model: Any, contract: ImageContract, channels: int) -> None:
+    """Let an image input take uint8 pixels, and scale them, `(pixel * scale - mean) / std`, within the graph.
+
+    Args:
+        model: With a float input.
+        contract: How a pixel becomes what the model wants.
+        channels: Of the image.
+    """
+    entry = next(each for each in model.graph.input if each.name == contract.input).type.tensor_type
+    inner, datatype = f"{PREFIX}{contract.input}", entry.elem_type
+    for node in model.graph.node:
+        node.input[:] = [inner if each == contract.input else each for each in node.input]
+    entry.elem_type = import_onnx().TensorProto.UINT8
+    std = np.array(contract.std, np.float64)
+    pixels = append(model, "Cast", [contract.input], to=datatype)
+    for kind, values, neutral in (("Mul", contract.scale / std, 1), ("Sub", np.array(contract.mean) / std, 0)):
+        if np.any(values != neutral):
+            shaped = _along(np.broadcast_to(values, channels), contract.layout, datatype)
+            pixels = append(model, kind, [pixels, constant(model, shaped)])
+    append(model, "Identity", [pixels], output=inner)
+    sort(model)
+
+
+def fix_batch(model: Any, size: int) -> None:
+    """Fix the first axis of the inputs and outputs that leave it open."""
+    for value in (*model.graph.input, *model.graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if dims and not dims[0].HasField("dim_value"):
+            dims[0].dim_value = size
+
+
+def _behind_transposes(model: Any, name: str) -> tuple[str, list[int]]:
+    """Find the tensor that an output is but a transpose of; and for each of the output's axes, which of its that is."""
+    permutation = list(range(len(output_named(model, name).type.tensor_type.shape.dim)))
+    node = producer(model, name)
+    while node is not None and node.op_type in {"Identity", "Transpose"}:
+        if node.op_type == "Transpose":
+            step = attributes(node)["perm"]
+            permutation = [step[axis] for axis in permutation]
+        name = node.input[0]
+        node = producer(model, name)
+    return name, permutation
+
+
+def _resized_mask(model: Any, resize: Any, mask: str, axis: int) -> str:
+    """Resize a mask as its logits were, to the nearest; its class axis is one wide and stays so."""
+    roi, scales, sizes = [*resize.input[1:], "", "", ""][:3]
+    if sizes:
+        where, one = constant(model, np.array([axis], np.int64)), constant(model, np.array([1], np.int64))
+        sizes = append(model, "ScatterElements", [sizes, where, one])
+    kept = {key: value for key, value in attributes(resize).items() if key == "coordinate_transformation_mode"}
+    return append(model, "Resize", [mask, roi, scales, sizes], mode="nearest", **kept)
+
+
+def _give(model: Any, name: str, tensor: str, axis: int) -> None:
+    """Let `tensor`, uint8 and without the class axis, be the output `name`."""
+    output = output_named(model, name).type.tensor_type
+    logits = f"{PREFIX}{name}_logits"
+    for node in model.graph.node:
+        node.input[:] = [logits if each == name else each for each in node.input]
+        node.output[:] = [logits if each == name else name if each == tensor else each for each in node.output]
+    output.elem_type = import_onnx().TensorProto.UINT8
+    del output.shape.dim[axis]
+    sort(model)
+
+
+def _insert_axis(dims: Any, axis: int, *, replace: bool) -> None:
+    """Put an axis of open size among an output's, or open the one that is there."""
+    dimension = import_onnx().TensorShapeProto.Dimension
+    sizes = [dimension.FromString(each.SerializeToString()) for each in dims]
+    sizes[axis : axis + int(replace)] = [dimension()]
+    del dims[:]
+    dims.extend(sizes)
+
+
+def _along(values: Array, layout: Layout, datatype: int) -> Array:
+    """Shape one number a channel so that it spreads over an image's axes."""
+    typed = values.astype(import_onnx().helper.tensor_dtype_to_np_dtype(datatype))
+    shapes = {Layout.NCHW: (-1, 1, 1), Layout.NHWC: (-1,), Layout.NHW: (1,)}
+    return typed.reshape(shapes[layout])

@@ -1,0 +1,154 @@
+"""Makes products: complete version folders, each a fused graph in one engine's format and one precision."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mqinfer.lab.optimize.fusing import Fused
+from mqinfer.lab.optimize.override import override_toml, version_folder
+from mqinfer.lab.optimize.quantise import Calibration, failing, half_onnx, int8_onnx, int8_openvino, no_telemetry
+from mqinfer.models.repository.config_files import CONFIG_FILE, CONFIG_FILES, combine, read_layer
+from mqinfer.models.repository.named_files import with_named_files
+from mqinfer.models.repository.repository import ModelVersion
+from mqinfer.protocol.errors import ConfigError, MissingExtra
+from mqinfer.protocol.types import Scalar
+
+__all__ = ["ENGINES", "PRECISIONS", "Recipe", "plan", "product_version", "write_product"]
+
+ENGINES = ("onnx", "openvino")
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+_BACKENDS = {"onnx": "onnxruntime", "openvino": "openvino"}
+_FILES = {"onnx": "model.onnx", "openvino": "model.xml"}
+_IMPOSSIBLE = {("onnx", "bf16")}
+"""ONNX Runtime's CPU kernels have no bfloat16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a product is made.
+
+    Attributes:
+        engine: `onnx` or `openvino`.
+        precision: `fp32`, `fp16`, `bf16` or `int8`.
+        early: Whether the argmax is taken before the last resize.
+    """
+
+    engine: str
+    precision: str
+    early: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its name in tables, and its folder's."""
+        return f"{self.engine}-{self.precision}{'-early' if self.early else ''}"
+
+
+def plan(engines: Sequence[str], precisions: Sequence[str], *, early: bool, calibrated: bool) -> tuple[Recipe, ...]:
+    """List the products to make.
+
+    Args:
+        engines: Of `ENGINES`.
+        precisions: Of `PRECISIONS`; int8 is left out where nothing calibrates it.
+        early: Also those with the argmax before the last resize.
+        calibrated: Whether there are samples to calibrate on.
+
+    Raises:
+        ConfigError: An unknown engine or precision, or nothing is left.
+    """
+    for given, known in ((engines, ENGINES), (precisions, PRECISIONS)):
+        if unknown := [each for each in given if each not in known]:
+            raise ConfigError(f"{unknown[0]!r} is unknown; there are {', '.join(known)}")
+    wanted = [each for each in precisions if calibrated or each != "int8"]
+    recipes = tuple(
+        Recipe(engine, precision, late)
+        for late in ((False, True) if early else (False,))
+        for engine in engines
+        for precision in wanted
+        if (engine, precision) not in _IMPOSSIBLE
+    )
+    if not recipes:
+        raise ConfigError(
+            f"nothing to make of {', '.join(engines)} in {', '.join(precisions)}: int8 needs --calibrate or --samples, "
+            "bf16 needs openvino"
+        )
+    return recipes
+
+
+def write_product(recipe: Recipe, fused: Fused, original: ModelVersion, calibration: Calibration, folder: Path) -> None:
+    """Write a version folder; it appears whole or not at all, in place of one of the same name.
+
+    Raises:
+        MissingExtra: openvino, nncf or onnxruntime is not installed.
+        ModelNotLoadable: A converter or quantiser failed.
+    """
+    part = folder.with_name(f".part-{folder.name}")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        _WRITERS[recipe.engine](recipe.precision, fused.path, calibration, part / _FILES[recipe.engine])
+        text = override_toml(original, fused, _keys(recipe, original))
+        (part / CONFIG_FILE).write_text(text, encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def product_version(original: ModelVersion, folder: Path) -> ModelVersion:
+    """Give the version that a product's folder would be, were it numbered: its configuration over the model's."""
+    model_folder, own = version_folder(original).parent, read_layer(folder / CONFIG_FILE)
+    layers = [*(read_layer(model_folder / name) for name in CONFIG_FILES), own]
+    config = with_named_files(combine(layers), model_folder)
+    return ModelVersion(original.name, original.version, folder / str(config.default_model_filename), config)
+
+
+def _keys(recipe: Recipe, original: ModelVersion) -> dict[str, Any]:
+    parameters: dict[str, Scalar] = {k: v for k, v in original.config.parameters.items() if k != "signature"}
+    # Half-precision weights are computed with in fp32 on CPUs, whose own fp16 is slower.
+    parameters["precision"] = "fp32" if recipe.precision == "fp16" and recipe.engine == "openvino" else recipe.precision
+    if recipe.engine == "openvino" and recipe.precision == "int8" and has_bf16():
+        parameters["INFERENCE_PRECISION_HINT"] = "bf16"  # of the layers that stay in floating point
+    return {
+        "backend": _BACKENDS[recipe.engine],
+        "default_model_filename": _FILES[recipe.engine],
+        "parameters": parameters,
+    }
+
+
+def has_bf16() -> bool:
+    """Tell whether this CPU computes in bfloat16 itself."""
+    return "BF16" in _openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def _write_onnx(precision: str, source: Path, calibration: Calibration, path: Path) -> None:
+    if precision == "int8":
+        int8_onnx(source, calibration, path)
+    elif precision == "fp16":
+        half_onnx(source, path)
+    else:
+        shutil.copyfile(source, path)
+
+
+def _write_openvino(precision: str, source: Path, calibration: Calibration, path: Path) -> None:
+    openvino = _openvino()
+    with no_telemetry(), failing("OpenVINO"):
+        model = openvino.convert_model(source)
+    if precision == "int8":
+        model = int8_openvino(model, calibration)
+    with failing("OpenVINO"):
+        openvino.save_model(model, path, compress_to_fp16=precision != "fp32")
+
+
+_WRITERS = {"onnx": _write_onnx, "openvino": _write_openvino}
+
+
+def _openvino() -> Any:
+    try:
+        import openvino
+    except ImportError as error:
+        raise MissingExtra.of("openvino", "optimize") from error
+    return openvino

@@ -1,0 +1,119 @@
+"""Fewer bits: INT8 by calibration, FP16 by casting the weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from mqinfer.lab.optimize.graph import import_onnx
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
+
+__all__ = ["Calibration", "failing", "half_onnx", "int8_onnx", "int8_openvino", "no_telemetry"]
+
+Calibration = Sequence[Mapping[str, Array]]
+"""A model's inputs by name, one mapping a run."""
+
+
+def int8_openvino(model: Any, calibration: Calibration) -> Any:
+    """Quantise an OpenVINO model: weights symmetric a channel, activations by the extremes seen (NNCF).
+
+    Raises:
+        MissingExtra: nncf is not installed.
+        ModelNotLoadable: NNCF failed.
+    """
+    with no_telemetry():
+        try:
+            import nncf
+        except ImportError as error:
+            raise MissingExtra.of("nncf", "optimize") from error
+    nncf.set_log_level("ERROR")
+    with failing("NNCF"), redirect_stdout(StringIO()):  # its progress bars
+        return nncf.quantize(model, nncf.Dataset(list(calibration)), subset_size=len(calibration))
+
+
+def int8_onnx(source: Path, calibration: Calibration, path: Path) -> None:
+    """Quantise an ONNX file: quantise and dequantise nodes around uint8 activations and int8 weights a channel.
+
+    Raises:
+        MissingExtra: onnxruntime is not installed.
+        ModelNotLoadable: Its quantiser failed.
+    """
+    quantization = _quantization()
+    with failing("ONNX Runtime's quantiser"):
+        # Notes shapes, without which it would quantise less and say so.
+        quantization.quant_pre_process(str(source), str(path), skip_optimization=True, skip_symbolic_shape=True)
+        quantization.quantize_static(
+            str(path),
+            str(path),
+            _Reader(iter(calibration)),
+            quant_format=quantization.QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+        )
+
+
+def half_onnx(source: Path, path: Path) -> None:
+    """Cast an ONNX file's weights and operations to FP16; inputs and outputs stay as they are.
+
+    Raises:
+        MissingExtra: onnxruntime is not installed.
+        ModelNotLoadable: The conversion failed.
+    """
+    _quantization()
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    onnx = import_onnx()
+    with failing("ONNX Runtime's FP16 converter"):
+        model = convert_float_to_float16(onnx.load(str(source)), keep_io_types=True)
+    onnx.save(model, str(path))
+
+
+@contextmanager
+def no_telemetry() -> Iterator[None]:
+    """Keep OpenVINO's converter and NNCF from reporting their use over the network, which they do without asking."""
+    names = ("CI", "NNCF_CI")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "true"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _quantization() -> Any:
+    try:
+        from onnxruntime import quantization
+    except ImportError as error:
+        raise MissingExtra.of("onnxruntime", "optimize") from error
+    return quantization
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Hands samples to ONNX Runtime's quantiser (its `CalibrationDataReader`)."""
+
+    samples: Iterator[Mapping[str, Array]]
+
+    def get_next(self) -> Mapping[str, Array] | None:
+        """Give the next one, None at the end."""
+        return next(self.samples, None)
+
+
+@contextmanager
+def failing(tool: str) -> Iterator[None]:
+    """Turn what a converter raises into ModelNotLoadable, with its name."""
+    try:
+        yield
+    except Exception as error:  # these tools raise whatever their insides do
+        raise ModelNotLoadable(f"{tool} can't convert it: {str(error) or type(error).__name__}") from error

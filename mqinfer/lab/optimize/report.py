@@ -1,0 +1,129 @@
+"""The before-after table: for the terminal, as Markdown for people, as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from mqinfer.lab.optimize.parity import Parity
+from mqinfer.lab.optimize.results import Candidate, Optimisation, Speed
+from mqinfer.lab.report_files import write_files
+
+__all__ = ["as_json", "as_markdown", "as_table", "write_report"]
+
+_HEADINGS = (
+    *("version", "p50 ms", "x", "spread", "cpu ms", "x", "batch", "inf/s", "x", "peak MB", "size MB"),
+    *("agreement", "difference", "score", "verdict"),
+)
+_LEGEND = (
+    "x: how many times as fast as the original, the median of the rounds' ratios, the smallest and largest beside. "
+    "cpu: processor time of a run, all threads together, which other programs disturb least. "
+    "batch, inf/s: where there are the most inferences a second. peak: memory of the whole process."
+)
+_NO_SPEED = ("",) * 9
+
+
+def as_table(found: Optimisation) -> Table:
+    """Draw the table."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for number, heading in enumerate(_HEADINGS):
+        table.add_column(heading, justify="left" if number in {0, len(_HEADINGS) - 1} else "right", no_wrap=number == 0)
+    for row in _rows(found):
+        table.add_row(*row)
+    return table
+
+
+def as_markdown(found: Optimisation) -> str:
+    """Write the table and the circumstances."""
+    rules = ["---", *["---:"] * (len(_HEADINGS) - 2), "---"]
+    lines = [" | ".join(row) for row in (_HEADINGS, rules, *_rows(found))]
+    facts = ", ".join(f"{name} {value}" for name, value in found.machine.items())
+    notes = [f"- {each.label}: {'; '.join(each.notes)}." for each in found.candidates if each.notes]
+    return "\n".join(
+        [
+            f"# {found.model}: products of version {found.version}",
+            "",
+            *(f"| {line} |" for line in lines),
+            "",
+            *_explanations(found),
+            f"Machine: {facts}.",
+            "",
+            *notes,
+            "",
+        ]
+    )
+
+
+def as_json(found: Optimisation) -> str:
+    """Write all of it."""
+    return json.dumps(asdict(found), indent=2, default=str) + "\n"
+
+
+def write_report(found: Optimisation, directory: Path) -> tuple[Path, ...]:
+    """Write `optimize.md` and `optimize.json`.
+
+    Raises:
+        ConfigError: The folder can't be written.
+    """
+    return write_files(directory, {"optimize.md": as_markdown(found), "optimize.json": as_json(found)})
+
+
+def _explanations(found: Optimisation) -> list[str]:
+    bounds = found.tolerance
+    difference = "by precision" if bounds.difference is None else f"{bounds.difference:g}"
+    tolerance = f"agreement {bounds.agreement:g}, loss of score {bounds.loss:g}, difference {difference}"
+    return [_LEGEND, "", f"Judged on {found.samples}. Tolerance: {tolerance}.", ""]
+
+
+def _rows(found: Optimisation) -> list[tuple[str, ...]]:
+    score = next((each.parity.original_score for each in found.candidates if each.parity), None)
+    original = (f"{found.version} ({found.engine})", *_speed(found.original), _megabytes(found.original_size))
+    rows = [(*original, "", "", _number(score), "")]
+    for each in found.candidates:
+        figures = (*_speed(each.speed), _megabytes(each.size_bytes), *_parity(each.parity))
+        rows.append((each.label, *figures, _verdict(found, each)))
+    return rows
+
+
+def _verdict(found: Optimisation, each: Candidate) -> str:
+    if each.problem:
+        return each.problem
+    if each is not found.best:
+        return "kept"
+    return f"best, now version {found.promoted}" if found.promoted else "best"
+
+
+def _speed(speed: Speed | None) -> Sequence[str]:
+    if speed is None:
+        return _NO_SPEED
+    low, high = speed.spread
+    return (
+        f"{speed.p50_ms:.2f}",
+        f"{speed.ratio:.2f}",
+        f"{low:.2f}-{high:.2f}",
+        f"{speed.cpu_ms:.1f}",
+        f"{speed.cpu_ratio:.2f}",
+        str(speed.batch),
+        f"{speed.rate:.1f}",
+        f"{speed.rate_ratio:.2f}",
+        f"{speed.peak_bytes / 1e6:.0f}",
+    )
+
+
+def _parity(parity: Parity | None) -> Sequence[str]:
+    if parity is None:
+        return ("", "", "")
+    return (_number(parity.agreement), _number(parity.difference, "{:.2g}"), _number(parity.score))
+
+
+def _number(value: float | None, form: str = "{:.4f}") -> str:
+    return "" if value is None else form.format(value)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f}" if size else ""

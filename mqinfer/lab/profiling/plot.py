@@ -1,0 +1,68 @@
+"""The study's two figures: latency and memory against batch size, a line a back end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mqinfer.lab.profiling.report import ModelProfile
+from mqinfer.lab.profiling.results import Point, Profile
+from mqinfer.protocol.errors import ConfigError, MissingExtra
+
+__all__ = ["draw"]
+
+
+def draw(found: ModelProfile, path: Path) -> None:
+    """Draw a picture, 1600x720: latency with the 99th percentile above it, and peak memory, both axes logarithmic.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        ConfigError: Nothing ran, so there is nothing to draw.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra.of("matplotlib", "profile") from error
+    ran = [profile for profile in found.profiles if any(point.turns for point in profile.points)]
+    if not ran:
+        raise ConfigError(f"{found.model}: no back end ran it: there is nothing to draw")
+    figure = Figure(figsize=(16, 7.2), dpi=100, layout="constrained")
+    figure.suptitle(f"{found.model} version {found.version}")
+    latency, memory = figure.subplots(1, 2)
+    for number, profile in enumerate(ran):
+        _line(latency, profile, number, lambda point: point.p50_ms)
+        batches, slow = _series(profile, lambda point: point.p99_ms)
+        latency.fill_between(batches, _series(profile, lambda point: point.p50_ms)[1], slow, alpha=0.12)
+        _line(memory, profile, number, lambda point: point.peak_bytes / 1e6)
+    _dress(latency, ran, "ms a run: median, shaded up to the 99th percentile")
+    _dress(memory, ran, "peak memory of the process, MB (with engine and Python)")
+    figure.supxlabel(", ".join(f"{key}: {value}" for key, value in found.machine.items()), fontsize="x-small")
+    figure.savefig(path)
+
+
+def _series(profile: Profile, pick: Callable[[Point], float]) -> tuple[list[int], list[float]]:
+    ran = [point for point in profile.points if point.turns]
+    return [point.batch for point in ran], [pick(point) for point in ran]
+
+
+def _line(axes: Any, profile: Profile, number: int, pick: Callable[[Point], float]) -> None:
+    loaded = profile.loaded
+    label = f"{loaded.engine} {loaded.precision} ({loaded.device})" if loaded else profile.name
+    axes.plot(*_series(profile, pick), marker="os^Dv"[number % 5], color=f"C{number}", label=label)
+
+
+def _dress(axes: Any, ran: list[Profile], what: str) -> None:
+    from matplotlib.ticker import LogFormatter
+
+    batches = sorted({point.batch for profile in ran for point in profile.points if point.turns})
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(batches, [str(batch) for batch in batches])
+    # Plain numbers, and at every digit where the axis spans less than a decade or so.
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.5, 0.5)))
+    axes.set_xlabel("batch size")
+    axes.set_ylabel(what)
+    axes.grid(visible=True, which="both", alpha=0.3)
+    axes.legend()

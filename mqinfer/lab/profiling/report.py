@@ -1,0 +1,156 @@
+"""What `mqinfer models profile` found: a table for the terminal, CSV for other programs."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from itertools import groupby
+
+from rich import box
+from rich.table import Table
+
+from mqinfer.lab.profiling.results import Point, Profile, ratio
+
+__all__ = ["ModelProfile", "as_csv", "as_table", "memory_table"]
+
+_MB = 1e6
+_HEADINGS = ("back end", "device", "precision", "batch", "p50 ms", "p99 ms", "inferences/s", "speed", "peak MB", "")
+_COLUMNS = (
+    "model",
+    "version",
+    "backend",
+    "engine",
+    "device",
+    "precision",
+    "batch",
+    "runs",
+    "p50_ms",
+    "p99_ms",
+    "inferences_per_s",
+    "speed",
+    "peak_bytes",
+    "imported_bytes",
+    "loaded_bytes",
+    "gpu_bytes",
+    "load_s",
+    "problem",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """A model in every back end.
+
+    Attributes:
+        model: Its name.
+        version: Its number.
+        profiles: In the order of the back ends that were asked for; those that can't run it have a problem.
+        machine: What it was measured on.
+    """
+
+    model: str
+    version: int
+    profiles: tuple[Profile, ...]
+    machine: Mapping[str, str]
+
+    @property
+    def base(self) -> Profile | None:
+        """What speeds are relative to: TensorFlow if it ran, else the first that did."""
+        ran = [profile for profile in self.profiles if any(point.turns for point in profile.points)]
+        return next((profile for profile in ran if profile.name == "tensorflow"), next(iter(ran), None))
+
+
+def as_table(found: ModelProfile) -> Table:
+    """Give latency, throughput, speed relative to the base, and peak memory, a row a back end and batch size."""
+    base = f"{found.base.name} = 1" if found.base else ""
+    table = _table(f"{found.model} version {found.version} ({base})", _HEADINGS, words=3)
+    for profile in found.profiles:
+        for row in _rows(found, profile):
+            table.add_row(*row)
+        table.add_section()
+    return table
+
+
+def memory_table(found: ModelProfile) -> Table:
+    """Give what each process held: with the engine imported, with the model loaded, and at most."""
+    headings = ("back end", "engine", "load s", "imported MB", "loaded MB", "peak MB", "of which model MB")
+    table = _table("Memory of each back end's process", headings, words=2)
+    for profile in found.profiles:
+        ran = [point.peak_bytes for point in profile.points if point.turns]
+        if profile.loaded and ran:
+            sizes = (profile.loaded.imported_bytes, profile.loaded.loaded_bytes, max(ran))
+            megabytes = [f"{size / _MB:.0f}" for size in (*sizes, sizes[2] - sizes[0])]
+            table.add_row(profile.name, profile.loaded.engine, f"{profile.loaded.load_s:.2f}", *megabytes)
+    return table
+
+
+def as_csv(found: ModelProfile) -> str:
+    """Give every point as a line, sizes in bytes; empty where there is nothing to say."""
+    text = StringIO()
+    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for profile in found.profiles:
+        for point in profile.points or (Point(0, problem=profile.problem),):
+            writer.writerow(_record(found, profile, point))
+    return text.getvalue()
+
+
+def _table(title: str, headings: Sequence[str], words: int) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    for number, heading in enumerate(headings):
+        is_word = number < words or not heading
+        table.add_column(heading, justify="left" if is_word else "right", no_wrap=bool(heading))
+    return table
+
+
+def _rows(found: ModelProfile, profile: Profile) -> Iterator[tuple[str, ...]]:
+    if profile.loaded is None:
+        yield (profile.name, *[""] * 8, profile.problem)
+        return
+    head = (profile.name, profile.loaded.device, profile.loaded.precision)
+    for ran, points in groupby(profile.points, key=lambda point: bool(point.turns)):
+        if ran:
+            yield from ((*head, *_figures(found, profile, point)) for point in points)
+        else:
+            refused = list(points)
+            yield (*head, ", ".join(str(point.batch) for point in refused), *[""] * 5, refused[0].problem)
+
+
+def _figures(found: ModelProfile, profile: Profile, point: Point) -> tuple[str, ...]:
+    speed = found.base and ratio(profile, found.base, point.batch)
+    return (
+        str(point.batch),
+        _significant(point.p50_ms),
+        _significant(point.p99_ms),
+        f"{point.rate:.0f}" if point.rate >= 10 else f"{point.rate:.2f}",
+        f"{speed:.2f}" if speed else "",
+        f"{point.peak_bytes / _MB:.0f}",
+        point.problem,
+    )
+
+
+def _significant(value: float) -> str:
+    """Give three digits that count, without exponents."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.3f}"
+
+
+def _record(found: ModelProfile, profile: Profile, point: Point) -> dict[str, object]:
+    record: dict[str, object] = {
+        "model": found.model,
+        "version": found.version,
+        "backend": profile.name,
+        "problem": point.problem,
+        "batch": point.batch or "",
+    }
+    if loaded := profile.loaded:
+        record |= {"engine": loaded.engine, "device": loaded.device, "precision": loaded.precision}
+        record |= {"imported_bytes": loaded.imported_bytes, "loaded_bytes": loaded.loaded_bytes}
+        record["load_s"] = round(loaded.load_s, 4)
+    if point.turns:
+        speed = found.base and ratio(profile, found.base, point.batch)
+        record |= {"runs": sum(len(turn.latencies_ns) for turn in point.turns), "peak_bytes": point.peak_bytes}
+        record |= {"p50_ms": round(point.p50_ms, 6), "p99_ms": round(point.p99_ms, 6), "gpu_bytes": point.gpu_bytes}
+        record |= {"inferences_per_s": round(point.rate, 3), "speed": round(speed, 4) if speed else ""}
+    return record

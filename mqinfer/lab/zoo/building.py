@@ -1,0 +1,120 @@
+"""Builds models of the catalogue, each once: what stands in the repository under the same key is left alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from mqinfer.lab.zoo.catalogue import CATALOGUE, Entry, Trained
+from mqinfer.lab.zoo.training import Lessons, TrainingPlan, train
+from mqinfer.protocol.card import ClassInfo
+from mqinfer.protocol.errors import ConfigError
+
+__all__ = ["BuiltModel", "build", "catalogue"]
+
+_PLAN = TrainingPlan()
+_KEY_FILE = "zoo.key"
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltModel:
+    """A model in the repository.
+
+    Attributes:
+        name: Its name.
+        path: Its folder.
+        fresh: Whether it was built just now.
+    """
+
+    name: str
+    path: Path
+    fresh: bool
+
+
+def catalogue() -> Mapping[str, str]:
+    """Say what can be built: purposes by name."""
+    return {name: entry.purpose for name, entry in CATALOGUE.items()}
+
+
+def build(
+    directory: Path,
+    names: Sequence[str] | None = None,
+    *,
+    lessons: Lessons | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[BuiltModel]:
+    """Build models into a repository.
+
+    Args:
+        directory: The repository.
+        names: Which; None for all.
+        lessons: What the trained ones learn from; not needed for the others.
+        progress: Told what happens, in lines.
+
+    Raises:
+        ConfigError: There is no such model, or it is a trained one and there are no lessons.
+        MissingExtra: TensorFlow, tf2onnx or onnx is not installed.
+    """
+    unknown = sorted(set(names or ()) - set(CATALOGUE))
+    if unknown:
+        raise ConfigError(f"the zoo has no {', '.join(unknown)}; it has {', '.join(CATALOGUE)}")
+    return [_build_one(directory, name, CATALOGUE[name], lessons, progress) for name in names or CATALOGUE]
+
+
+def _build_one(
+    directory: Path, name: str, entry: Entry, lessons: Lessons | None, progress: Callable[[str], None]
+) -> BuiltModel:
+    if entry.trained and lessons is None:
+        raise ConfigError(f"{name} is trained while it is built; pass the lessons to train it on, or build others")
+    needed = lessons if entry.trained else None
+    folder, key = directory / name, _key(entry, needed)
+    key_file = folder / _KEY_FILE
+    if key_file.is_file() and key_file.read_text() == key:
+        return BuiltModel(name, folder, fresh=False)
+    trained = _trained(directory, needed, progress) if needed else None
+    progress(f"building {name}: {entry.purpose}")
+    version = folder / "1"
+    shutil.rmtree(version, ignore_errors=True)
+    version.mkdir(parents=True)
+    entry.write(trained, version)
+    (folder / "model.toml").write_text(_config(entry, needed))
+    key_file.write_text(key)  # last, so that a build that was interrupted is done again
+    return BuiltModel(name, folder, fresh=True)
+
+
+def _trained(directory: Path, lessons: Lessons, progress: Callable[[str], None]) -> Trained:
+    """Train once for all models that stand on the same weights."""
+    own = [Path(__file__).parent / name for name in ("training.py", "networks/drive_net.py", "layers.py")]
+    key = _digest(own, repr(astuple(_PLAN)) + lessons.key)
+    path = directory / "drive_segmentation" / f"{key[:16]}.weights.h5"
+    if not path.is_file():
+        progress("training on synthetic drives (minutes, once)")
+        part = path.with_name(f"part-{path.name}")
+        train(lessons, _PLAN, part, progress)
+        part.rename(path)
+    return Trained(path, len(lessons.classes))
+
+
+def _key(entry: Entry, lessons: Lessons | None) -> str:
+    files = sorted(Path(__file__).parent.rglob("*.py"))
+    return _digest(files, _config(entry, lessons) + (lessons.key if lessons else ""))
+
+
+def _digest(files: Iterable[Path], more: str) -> str:
+    digest = hashlib.sha256(more.encode())
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _config(entry: Entry, lessons: Lessons | None) -> str:
+    classes = lessons.classes if lessons else entry.classes
+    return entry.config + "".join(map(_class_table, classes))
+
+
+def _class_table(info: ClassInfo) -> str:
+    return f"\n[[classes]]\nname = {json.dumps(info.name)}\ncolour = {list(info.colour)}\n"

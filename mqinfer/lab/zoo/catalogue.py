@@ -1,0 +1,191 @@
+"""What `mqinfer models build` can build."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mqinfer.lab.zoo import seeds, small_models
+from mqinfer.lab.zoo.cityscapes import CITYSCAPES
+from mqinfer.lab.zoo.coco import COCO
+from mqinfer.lab.zoo.export import Network, write_frozen_graph, write_onnx, write_saved_model
+from mqinfer.lab.zoo.networks import drive_segmentation
+from mqinfer.lab.zoo.networks.jet_models import conv_vae_network, graph_vae_network
+from mqinfer.lab.zoo.networks.mobilenet_224 import CLASSES, mobilenet_network
+from mqinfer.lab.zoo.networks.noscope import noscope_network
+from mqinfer.lab.zoo.networks.yolo_v2 import yolo_network, yolo_suppressed_network
+from mqinfer.models.postprocess.palette import class_colour
+from mqinfer.protocol.card import ClassInfo
+
+__all__ = ["CATALOGUE", "Entry", "Trained"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What training left: a file of weights, and how many classes they tell apart."""
+
+    weights: Path
+    classes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One model of the zoo.
+
+    Attributes:
+        purpose: What it is, in a line.
+        write: Fills the version folder; gets what was trained where `trained`, else None.
+        trained: Whether it stands on the weights that are trained on synthetic drives; its classes are the drives'.
+        config: Top of its `model.toml`.
+        classes: Of its mask.
+    """
+
+    purpose: str
+    write: Callable[[Trained | None, Path], None]
+    trained: bool = False
+    config: str = ""
+    classes: tuple[ClassInfo, ...] = ()
+
+
+def _trained(write: Callable[[Path, int, Path], None]) -> Callable[[Trained | None, Path], None]:
+    def checked(trained: Trained | None, folder: Path) -> None:
+        if trained is None:
+            raise ValueError("a trained model needs its weights")
+        write(trained.weights, trained.classes, folder)
+
+    return checked
+
+
+def _untrained(write: Callable[[Path], None]) -> Callable[[Trained | None, Path], None]:
+    return lambda _, folder: write(folder)
+
+
+def _small(write: Callable[[Path], None]) -> Callable[[Trained | None, Path], None]:
+    return lambda _, folder: write(folder / "model.onnx")
+
+
+def _frozen(make: Callable[[], Network]) -> Callable[[Trained | None, Path], None]:
+    return lambda _, folder: write_frozen_graph(make(), folder / "model.pb")
+
+
+def _saved(make: Callable[[], Network]) -> Callable[[Trained | None, Path], None]:
+    return lambda _, folder: write_saved_model(make(), folder / "model.savedmodel")
+
+
+def _onnx(make: Callable[[], Network]) -> Callable[[Trained | None, Path], None]:
+    return lambda _, folder: write_onnx(make(), folder / "model.onnx")
+
+
+def _each_format(
+    name: str, purpose: str, make: Callable[[], Network], config: str = "", classes: tuple[ClassInfo, ...] = ()
+) -> dict[str, Entry]:
+    return {
+        name: Entry(f"{purpose}, frozen graph", _frozen(make), config=config, classes=classes),
+        f"{name}_savedmodel": Entry("the same as a SavedModel", _saved(make), config=config, classes=classes),
+        f"{name}_onnx": Entry("the same as ONNX", _onnx(make), config=config, classes=classes),
+    }
+
+
+_UNNAMED = tuple(ClassInfo(f"class {number}", class_colour(number % 256)) for number in range(CLASSES))
+"""A network with random weights knows no classes by name."""
+_JETS = "max_batch_size = 256\n"
+_ALONE = "max_batch_size = 1  # a large picture gains nothing from a batch on a CPU\n"
+_DRIVE = f"""{_ALONE}
+[image]
+input = "input"
+width = {drive_segmentation.WIDTH}
+height = {drive_segmentation.HEIGHT}
+"""
+
+CATALOGUE: Mapping[str, Entry] = {
+    "drive_segmentation": Entry(
+        "small segmentation network, trained on synthetic drives, 968x608, frozen graph",
+        _trained(drive_segmentation.write_graph),
+        trained=True,
+        config=_DRIVE,
+    ),
+    "drive_segmentation_savedmodel": Entry(
+        "the same as a SavedModel",
+        _trained(drive_segmentation.write_saved),
+        trained=True,
+        config=_DRIVE,
+    ),
+    "drive_segmentation_onnx": Entry(
+        "the same as ONNX",
+        _trained(drive_segmentation.write_onnx_file),
+        trained=True,
+        config=_DRIVE,
+    ),
+    "mobilenet_v3_small_968_608_os8": Entry(
+        "MobileNetV3-small, output stride 8, 968x608, frozen graph, random weights",
+        _untrained(seeds.write_mobilenet_small),
+        config=_ALONE,
+        classes=CITYSCAPES,
+    ),
+    "mobilenet_v3_large_968_608_os8": Entry(
+        "MobileNetV3-large, output stride 8, 968x608, frozen graph, random weights",
+        _untrained(seeds.write_mobilenet_large),
+        config=_ALONE,
+        classes=CITYSCAPES,
+    ),
+    "mobilenetv3_large_os8_deeplabv3plus": Entry(
+        "DeepLabV3+ on MobileNetV3-large, output stride 8, 2048x1024, SavedModel, logits out, random weights",
+        _untrained(seeds.write_deeplab),
+        config=_ALONE,
+        classes=CITYSCAPES,
+    ),
+    "encoder_decoder_2048_1024": Entry(
+        "encoder-decoder, 2048x1024, SavedModel, logits out, random weights",
+        _untrained(seeds.write_encoder_decoder),
+        config=_ALONE,
+        classes=CITYSCAPES,
+    ),
+    **_each_format(
+        "conv_vae",
+        "Conv-VAE of 100 particles with anomaly scores, trained for seconds on synthetic jets",
+        conv_vae_network,
+        _JETS,
+    ),
+    **_each_format(
+        "graph_vae",
+        "graph Conv-VAE of 100 particles and their neighbours with anomaly scores, trained likewise",
+        graph_vae_network,
+        _JETS,
+    ),
+    **_each_format(
+        "noscope_50",
+        "NoScope's specialised network, 50x50 to the confidence that an object is there, random weights",
+        noscope_network,
+        "max_batch_size = 64\n",
+    ),
+    **_each_format(
+        "mobilenet_224",
+        "MobileNet classifier of 1000 classes, 224x224, random weights",
+        mobilenet_network,
+        "max_batch_size = 64\n",
+        _UNNAMED,
+    ),
+    "yolo_v2_608": Entry(
+        "YOLOv2 with its decoder, 608x608 to 1805 boxes, scores and classes, frozen graph, random weights",
+        _frozen(yolo_network),
+        config="max_batch_size = 8\n",
+        classes=COCO,
+    ),
+    "yolo_v2_608_nms": Entry(
+        "the same with non-maximum suppression, at most 100 boxes and their count, SavedModel",
+        _saved(yolo_suppressed_network),
+        config="max_batch_size = 8\n",
+        classes=COCO,
+    ),
+    "classifier_224": Entry(
+        "MobileNetV2 classifier at half width, 3x224x224, ONNX, random weights",
+        _small(small_models.write_classifier_224),
+    ),
+    "small_16": Entry("one dense layer of 16, ONNX, for measurements", _small(small_models.write_small_16)),
+    "frame_mask": Entry(
+        "968x608 picture to a mask for next to no work, ONNX, for measurements", _small(small_models.write_frame_mask)
+    ),
+    "vae_like": Entry("convolutional autoencoder, ONNX, for measurements", _small(small_models.write_vae_like)),
+}
+"""Every model by its name in the repository."""

@@ -1,0 +1,130 @@
+"""From a network to the files that workers serve: frozen graph, SavedModel, ONNX.
+
+Inputs and outputs keep their names in all three, and networks are traced as inference functions: the training switch
+of batch normalisation is no part of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mqinfer.lab.zoo.layers import tensorflow
+from mqinfer.models.backends.tensorflow.graph_ends import reaching
+from mqinfer.protocol.errors import MissingExtra
+
+__all__ = ["Inference", "Input", "Network", "of_pictures", "write_frozen_graph", "write_onnx", "write_saved_model"]
+
+Inference = Callable[[Any], Any]
+"""From the input tensor to the output tensor."""
+_OPSET = 17
+"""tf2onnx 1.17 refuses 19 and above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input of a network.
+
+    Attributes:
+        name: Of the placeholder.
+        shape: None for any size.
+        dtype: By its numpy name.
+    """
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What is exported.
+
+    Attributes:
+        infer: From the inputs' tensors, in their order, to the outputs' tensors by name.
+        inputs: What it takes.
+        outputs: Names of what it gives.
+        variables: That it uses.
+    """
+
+    infer: Callable[..., Mapping[str, Any]]
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]
+    variables: Sequence[Any] = ()
+
+
+def of_pictures(inference: Inference, shape: tuple[int | None, ...], model: Any) -> Network:
+    """Make a network of one input `input`, uint8, and one output `output`, as the seeds' models have them.
+
+    Args:
+        inference: What the network does.
+        shape: Of the input; None for any size.
+        model: The Keras model whose variables the inference uses.
+    """
+    pictures = Input("input", shape, "uint8")
+    return Network(lambda pixels: {"output": inference(pixels)}, (pictures,), ("output",), model.variables)
+
+
+def write_frozen_graph(network: Network, path: Path) -> None:
+    """Write a `.pb` with all variables as constants, and a node named after each input and output."""
+    path.write_bytes(_frozen(network).SerializeToString())
+
+
+def write_saved_model(network: Network, path: Path) -> None:
+    """Write a SavedModel folder with one signature, `serving_default`."""
+    tf = tensorflow()
+    module = tf.Module()
+    module.variables_of = network.variables  # a SavedModel keeps the variables that it can reach
+    function = tf.function(lambda **inputs: network.infer(*(inputs[each.name] for each in network.inputs)))
+    signature = function.get_concrete_function(**{each.name: _spec(each) for each in network.inputs})
+    tf.saved_model.save(module, str(path), signatures={"serving_default": signature})
+
+
+def write_onnx(network: Network, path: Path) -> None:
+    """Write an ONNX file, by way of the frozen graph.
+
+    Raises:
+        MissingExtra: tf2onnx is not installed.
+    """
+    try:
+        import tf2onnx
+    except ImportError as error:
+        raise MissingExtra.of("tf2onnx", "tensorflow") from error
+    names = [each.name for each in network.inputs], list(network.outputs)
+    inputs, outputs = ([f"{name}:0" for name in each] for each in names)
+    model, _ = tf2onnx.convert.from_graph_def(_frozen(network), input_names=inputs, output_names=outputs, opset=_OPSET)
+    _rename(model.graph, {f"{name}:0": name for each in names for name in each})
+    path.write_bytes(model.SerializeToString())
+
+
+def _frozen(network: Network) -> Any:
+    tf = tensorflow()
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    def named(*tensors: Any) -> list[Any]:
+        results = network.infer(*tensors)
+        return [tf.identity(results[name], name) for name in network.outputs]
+
+    concrete = tf.function(named).get_concrete_function(*map(_spec, network.inputs))
+    graph = convert_variables_to_constants_v2(concrete).graph.as_graph_def()
+    # A traced function ends in `Identity` nodes of its own behind the named ones.
+    needed = reaching({node.name: node for node in graph.node}, network.outputs)
+    kept = [node for node in graph.node if node.name in needed]
+    del graph.node[:]
+    graph.node.extend(kept)
+    return graph
+
+
+def _spec(given: Input) -> Any:
+    return tensorflow().TensorSpec(given.shape, given.dtype, given.name)
+
+
+def _rename(graph: Any, names: Mapping[str, str]) -> None:
+    """Rename tensors throughout an ONNX graph."""
+    for value in [*graph.input, *graph.output]:
+        value.name = names.get(value.name, value.name)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]

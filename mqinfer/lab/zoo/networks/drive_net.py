@@ -1,0 +1,36 @@
+"""The small segmentation network that is trained on synthetic drives: dilated, depthwise separable, with skips."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mqinfer.lab.zoo.layers import conv, keras, separable, upsample
+
+__all__ = ["drive_net"]
+
+
+def drive_net(height: int, width: int, classes: int) -> Any:
+    """Build the network.
+
+    The encoder goes down to an eighth; dilated residual blocks there see most of the road; the decoder comes back
+    with a skip at each scale, since poles and lane marks are a pixel or two wide.
+
+    Args:
+        height: Of the input, in pixels.
+        width: Of the input, in pixels.
+        classes: How many.
+
+    Returns:
+        A Keras model from float32 [N,height,width,3], 0 to 1, to logits float32 [N,height,width,classes].
+    """
+    layers = keras().layers
+    picture = keras().Input((height, width, 3), name="picture")
+    half = separable(conv(picture, 24, 3, stride=2), 24)
+    quarter = separable(separable(half, 48, stride=2), 48)
+    eighth = separable(quarter, 96, stride=2)
+    for dilation in (1, 2, 4, 8, 1):
+        eighth = layers.Add()([eighth, separable(eighth, 96, dilation=dilation)])
+    up = separable(layers.Concatenate()([upsample(eighth, quarter), quarter]), 32)
+    up = separable(layers.Concatenate()([upsample(up, half), half]), 48)
+    logits = layers.Conv2DTranspose(classes, 2, strides=2, name="logits")(up)
+    return keras().Model(picture, logits)

@@ -1,0 +1,89 @@
+"""The graph-convolutional variational autoencoder of the LHC study: particles are nodes, neighbours are joined.
+
+The study gives the two inputs, first-order filters, tanh, eight latent variables, beta and that the features of the
+nodes are reconstructed; the widths are this file's choice. A layer is act(A' (X W + b)) with
+A' = D^-1/2 (A + I) D^-1/2, D being the degrees of A + I: the renormalised first-order filter of Kipf and Welling
+(arXiv:1609.02907, equation 2). What is sent is the plain adjacency matrix A, zeros on its diagonal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mqinfer.lab.zoo.export import Input
+from mqinfer.lab.zoo.layers import keras, tensorflow
+from mqinfer.lab.zoo.networks.autoencoder import JETS, Autoencoder, Parts
+from mqinfer.lab.zoo.networks.jets import FEATURES, PARTICLES
+
+__all__ = ["ADJACENCY", "GraphVae", "graph_vae", "renormalised"]
+
+ADJACENCY = Input("adjacency", (None, PARTICLES, PARTICLES))
+_LATENT, _BETA = 8, 10.0
+_WIDTHS = (16, 8)
+_DENSE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class GraphVae:
+    """The parts, Keras models; A' is what `renormalised` gives.
+
+    Attributes:
+        encoder: Normalised features [N,100,3] and A' [N,100,100] to latent means and logarithms of variances, [N,8].
+        decoder: Latent variables and A' to normalised features.
+    """
+
+    encoder: Any
+    decoder: Any
+
+    def autoencoder(self) -> Autoencoder:
+        """Put the parts together."""
+        return Autoencoder(
+            (Input("features", JETS.shape), ADJACENCY),
+            lambda features, filters: Parts(*self.encoder([features, filters])),
+            lambda latent, filters: self.decoder([latent, filters]),
+            _BETA,
+            self.encoder.trainable_variables + self.decoder.trainable_variables,
+            lambda adjacency: (renormalised(adjacency),),
+        )
+
+
+def renormalised(adjacency: Any) -> Any:
+    """Give A' for each adjacency matrix of [N,nodes,nodes]."""
+    tf = tensorflow()
+    joined = adjacency + np.eye(adjacency.shape[-1], dtype=np.float32)
+    scale = tf.math.rsqrt(tf.reduce_sum(joined, axis=2, keepdims=True))
+    return joined * tf.matmul(scale, scale, transpose_b=True)
+
+
+def graph_vae(*, seed: int = 0) -> GraphVae:
+    """Build the network; weights are random, and the same for the same seed."""
+    keras().utils.set_random_seed(seed)
+    layers = keras().layers
+    features, latent = layers.Input((PARTICLES, FEATURES)), layers.Input((_LATENT,))
+    filters = layers.Input((PARTICLES, PARTICLES))
+    nodes = _convolved(features, filters, _WIDTHS)
+    hidden = layers.Dense(_DENSE, activation="tanh")(layers.Flatten()(nodes))
+    heads = [layers.Dense(_LATENT, name=name)(hidden) for name in ("z", "z_log_var")]
+    return GraphVae(
+        keras().Model([features, filters], heads, name="encoder"),
+        keras().Model([latent, filters], _rebuilt(latent, filters), name="decoder"),
+    )
+
+
+def _rebuilt(latent: Any, filters: Any) -> Any:
+    layers = keras().layers
+    hidden = layers.Dense(_DENSE, activation="tanh")(latent)
+    nodes = layers.Dense(PARTICLES * _WIDTHS[-1], activation="tanh")(hidden)
+    nodes = _convolved(layers.Reshape((PARTICLES, _WIDTHS[-1]))(nodes), filters, _WIDTHS[-2::-1])
+    return layers.Dot((2, 1))([filters, layers.Dense(FEATURES)(nodes)])
+
+
+def _convolved(nodes: Any, filters: Any, widths: Sequence[int]) -> Any:
+    layers = keras().layers
+    for width in widths:
+        nodes = layers.Activation("tanh")(layers.Dot((2, 1))([filters, layers.Dense(width)(nodes)]))
+    return nodes

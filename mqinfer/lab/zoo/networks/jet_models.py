@@ -1,0 +1,33 @@
+"""The two jet autoencoders as they are built: trained for seconds on synthetic jets, once a process."""
+
+from __future__ import annotations
+
+import functools
+
+from mqinfer.lab.zoo.export import Network
+from mqinfer.lab.zoo.networks.autoencoder import Autoencoder, export, train
+from mqinfer.lab.zoo.networks.conv_vae import conv_vae
+from mqinfer.lab.zoo.networks.graph_vae import graph_vae
+from mqinfer.lab.zoo.networks.jets import adjacency, draw_jets
+
+__all__ = ["conv_vae_network", "graph_vae_network"]
+
+_JETS, _STEPS = 4096, 300
+
+
+@functools.cache
+def conv_vae_network() -> Network:
+    """Give the Conv-VAE: float32 `jets` [N,100,3] to `loss`, `chamfer`, `reconstruction` and `z`."""
+    return _trained(conv_vae().autoencoder(), rate=1e-3, graph=False)
+
+
+@functools.cache
+def graph_vae_network() -> Network:
+    """Give the graph Conv-VAE: float32 `features` [N,100,3] and `adjacency` [N,100,100] to the same outputs."""
+    return _trained(graph_vae().autoencoder(), rate=3e-3, graph=True)
+
+
+def _trained(model: Autoencoder, *, rate: float, graph: bool) -> Network:
+    jets = draw_jets(_JETS)
+    train(model, (jets, adjacency(jets)) if graph else (jets,), steps=_STEPS, rate=rate)
+    return export(model)

@@ -1,0 +1,103 @@
+"""The networks of the seed documents: Keras models from pictures float32 [N,H,W,3], 0 to 1, to logits [N,H,W,classes].
+
+Weights are random, and the same for the same seed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mqinfer.lab.zoo.layers import conv, keras, separable, upsample
+from mqinfer.lab.zoo.networks.mobilenet_v3 import Size, mobilenet_v3
+
+__all__ = ["deeplab_v3_plus", "encoder_decoder", "mobilenet_v3_segmentation"]
+
+_TAIL: dict[Size, float] = {"small": 1.0, "large": 0.625}
+"""Width of the last blocks, chosen for the size of the seeds' files (4.6 and 8.6 MB)."""
+_RATES = (12, 24, 36)
+
+
+def mobilenet_v3_segmentation(size: Size, height: int, width: int, classes: int = 19, *, seed: int = 0) -> Any:
+    """Build MobileNetV3 at output stride 8 with the LR-ASPP head (arXiv:1905.02244, section 6.4).
+
+    Args:
+        size: Of the backbone.
+        height: Of the picture, in pixels.
+        width: Of the picture, in pixels.
+        classes: How many.
+        seed: Of the weights.
+
+    Returns:
+        The Keras model.
+    """
+    picture = _picture(height, width, seed)
+    low, last = mobilenet_v3(picture, size, tail=_TAIL[size])
+    layers = keras().layers
+    context = layers.GlobalAveragePooling2D(keepdims=True)(last)
+    gate = layers.Conv2D(128, 1, use_bias=False, activation="sigmoid")(context)
+    deep = upsample(layers.Multiply()([conv(last, 128), gate]), low)
+    logits = layers.Add()([layers.Conv2D(classes, 1)(deep), layers.Conv2D(classes, 1)(low)])
+    return keras().Model(picture, upsample(logits, picture))
+
+
+def deeplab_v3_plus(height: int = 1024, width: int = 2048, classes: int = 19, *, seed: int = 0) -> Any:
+    """Build DeepLabV3+ (arXiv:1802.02611) on MobileNetV3-large at output stride 8, with full convolutions.
+
+    Args:
+        height: Of the picture, in pixels.
+        width: Of the picture, in pixels.
+        classes: How many.
+        seed: Of the weights.
+
+    Returns:
+        The Keras model.
+    """
+    picture = _picture(height, width, seed)
+    low, last = mobilenet_v3(picture, "large")
+    deep = upsample(_pyramid(last, 256), low)
+    fine = keras().layers.Concatenate()([deep, conv(low, 48)])
+    fine = conv(conv(fine, 256, 3), 256, 3)
+    return keras().Model(picture, upsample(keras().layers.Conv2D(classes, 1)(fine), picture))
+
+
+def _pyramid(tensor: Any, filters: int) -> Any:
+    """Look at several distances at once and at the whole: atrous spatial pyramid pooling (arXiv:1706.05587)."""
+    layers = keras().layers
+    whole = conv(layers.GlobalAveragePooling2D(keepdims=True)(tensor), filters)
+    distances = [conv(tensor, filters, 3, dilation=rate) for rate in _RATES]
+    return conv(layers.Concatenate()([conv(tensor, filters), *distances, upsample(whole, tensor)]), filters)
+
+
+def encoder_decoder(height: int = 1024, width: int = 2048, classes: int = 19, *, seed: int = 0) -> Any:
+    """Build a network in the manner of U-Net (arXiv:1505.04597) with depthwise separable convolutions.
+
+    The encoder goes down to a 32nd, where nearly all weights are; the decoder comes back to a quarter with a skip at
+    each scale.
+
+    Args:
+        height: Of the picture, in pixels.
+        width: Of the picture, in pixels.
+        classes: How many.
+        seed: Of the weights.
+
+    Returns:
+        The Keras model.
+    """
+    layers = keras().layers
+    picture = _picture(height, width, seed)
+    tensor, skips = conv(picture, 32, 3, stride=2), []
+    for filters in (64, 128, 320):
+        tensor = separable(separable(tensor, filters, stride=2), filters)
+        skips.append(tensor)
+    tensor = separable(tensor, 928, stride=2)
+    for dilation in (1, 2, 4, 8, 4, 2, 1):
+        tensor = layers.Add()([tensor, separable(tensor, 928, dilation=dilation)])
+    for filters, skip in zip((320, 128, 64), reversed(skips), strict=True):
+        tensor = layers.Concatenate()([upsample(tensor, skip), skip])
+        tensor = separable(separable(tensor, filters), filters)
+    return keras().Model(picture, upsample(layers.Conv2D(classes, 1)(tensor), picture))
+
+
+def _picture(height: int, width: int, seed: int) -> Any:
+    keras().utils.set_random_seed(seed)
+    return keras().Input((height, width, 3), name="picture")

@@ -1,0 +1,120 @@
+"""A back end without an engine: its outputs are its inputs. For tests, demonstrations and measuring everything else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mqinfer._version import __version__
+from mqinfer.models.backend import Backend
+from mqinfer.models.load_options import LoadOptions
+from mqinfer.models.repository.tables import array, choice, integer, number, read_toml, table, text
+from mqinfer.protocol.datatypes import Array, Datatype
+from mqinfer.protocol.errors import ConfigError, ModelFailed, ModelNotLoadable
+from mqinfer.protocol.types import TensorSpec
+
+__all__ = ["EchoBackend", "load"]
+
+
+class EchoBackend:
+    """Gives every input back under its own name.
+
+    Args:
+        inputs: Names, datatypes and shapes.
+        delay_s: How long a run takes, in seconds; `close` ends it early.
+        fail_every: Every n-th run raises ModelFailed; 0: none.
+        die_on: A run whose first input begins with this value ends the process, as a crash of an engine would; 0: none.
+    """
+
+    platform = "mqinfer_echo"
+    engine = f"mqinfer {__version__}"
+    device = "cpu"
+    precision = "fp32"
+    concurrency = 1
+
+    def __init__(
+        self, inputs: Sequence[TensorSpec], *, delay_s: float = 0.0, fail_every: int = 0, die_on: int = 0
+    ) -> None:
+        self.inputs = tuple(inputs)
+        self.outputs = self.inputs
+        self._delay_s = delay_s
+        self._fail_every = fail_every
+        self._die_on = die_on
+        self._runs = 0
+        self._closed = threading.Event()
+
+    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
+        """Give the inputs back, after the delay.
+
+        Raises:
+            ModelFailed: This is an n-th run, an input is missing, or the back end was closed.
+        """
+        self._runs += 1
+        if self._die_on and _first(inputs) == self._die_on:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._delay_s:
+            self._closed.wait(self._delay_s)
+        if self._closed.is_set():
+            raise ModelFailed("the echo back end is closed")
+        if self._fail_every and self._runs % self._fail_every == 0:
+            raise ModelFailed(f"run {self._runs} of the echo back end fails, as fail_every = {self._fail_every} says")
+        try:
+            return {name: inputs[name] for name in outputs or [spec.name for spec in self.outputs]}
+        except KeyError as error:
+            raise ModelFailed(f"the echo back end has no input {error}") from error
+
+    def close(self) -> None:
+        """End a run that is waiting."""
+        self._closed.set()
+
+
+def _first(inputs: Mapping[str, Array]) -> object:
+    """Look at the first value of the first input."""
+    return next((array.flat[0] for array in inputs.values() if array.size), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _EchoFile:
+    input: tuple[TensorSpec, ...] = ()
+    delay_ms: float = 0.0
+    fail_every: int = 0
+    die_on: int = 0
+
+
+_DESCRIPTION = table(
+    {
+        "input": array(
+            table(
+                {"name": text, "datatype": choice(Datatype, "TYPE_"), "shape": array(integer(-1))},
+                TensorSpec,
+                required=("name", "datatype", "shape"),
+            )
+        ),
+        "delay_ms": number,
+        "fail_every": integer(0),
+        "die_on": integer(0),
+    },
+    _EchoFile,
+)
+
+
+def load(path: Path, options: LoadOptions) -> Backend:  # noqa: ARG001 - every loader gets the options
+    """Load a `model.echo` file.
+
+    It is TOML: a `[[input]]` table (`name`, `datatype`, `shape` with its batch axis) for every input, and
+    optionally `delay_ms`, `fail_every` and `die_on`.
+
+    Raises:
+        ModelNotLoadable: The file is no TOML or says something else.
+    """
+    try:
+        file: _EchoFile = read_toml(path, _DESCRIPTION)
+    except ConfigError as error:
+        raise ModelNotLoadable(str(error)) from error
+    if not file.input:
+        raise ModelNotLoadable(f"{path}: no input; give at least one [[input]] table")
+    return EchoBackend(file.input, delay_s=file.delay_ms / 1000, fail_every=file.fail_every, die_on=file.die_on)

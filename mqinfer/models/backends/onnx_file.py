@@ -1,0 +1,155 @@
+"""Looks into ONNX files without an engine: where their external data lies, and what an engine's refusal means.
+
+ONNX is protobuf; only the few fields that lead to external data are followed, over the mapped file, so that weights of
+any size cost nothing and neither onnx nor protobuf is needed (field numbers:
+https://github.com/onnx/onnx/blob/main/onnx/onnx.proto, wire format: https://protobuf.dev/programming-guides/encoding/).
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from mqinfer.models.model_file import describe
+from mqinfer.models.repository.containment import named_file
+from mqinfer.protocol.errors import ModelNotLoadable
+
+__all__ = ["check_external_data", "external_locations", "refusal"]
+
+_MOST_FIELDS = 5_000_000
+"""A network of 100,000 nodes has about 1.5 million of those that are followed; this many take some seconds."""
+
+_FOLLOWED = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "function": {7: "node", 11: "attribute"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse tensor", 23: "sparse tensor"},
+    "sparse tensor": {1: "tensor", 2: "tensor"},
+    "tensor": {13: "entry"},
+}
+"""What each message holds that may lead to external data, by field number."""
+
+_LOCATION = b"location"
+_IN_MEMORY = "_ORT_MEM_ADDR_"  # ONNX Runtime's mark for an address in place of a file
+
+_OPSET = re.compile(r"Opset (\d+) is under development.*domain (\S+) is till opset (\d+)", re.DOTALL)
+_IR = re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)")
+_NO_OPERATOR = re.compile(r"No Op registered for (\S+) with domain_version of (\d+)")
+
+
+def check_external_data(path: Path) -> None:
+    """Refuse an ONNX file whose weights lie elsewhere than in plain files of its own folder, before it is loaded.
+
+    Raises:
+        ModelNotLoadable: Names the location, and what is wrong with it.
+    """
+    locations = external_locations(path)
+    if locations and path.is_symlink():
+        raise ModelNotLoadable(f"{path}: a symbolic link to a model with external data; put both into this folder")
+    for location in sorted(locations):
+        if _IN_MEMORY in location:
+            raise ModelNotLoadable(f"{path}: external data at an address in memory; export the model again")
+        named_file(path.parent, location, f"{path.name}: external data")
+
+
+def external_locations(path: Path) -> frozenset[str]:
+    """Find every `location` of external data in an ONNX file.
+
+    Raises:
+        ModelNotLoadable: The file can't be read, or is damaged where such data may be named.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if content.find(_LOCATION) < 0:  # no such key in it at all
+                return frozenset()
+            entries = [dict(_entry(content, *where)) for where in _entries(content)]
+    except (OSError, ValueError) as error:  # ValueError: nothing in it
+        raise ModelNotLoadable(f"{path}: can't be read: {error}; check who owns it") from error
+    except (_DamagedError, IndexError) as error:
+        raise ModelNotLoadable(f"{path}: no ONNX that can be read ({error}); found {describe(path)}") from error
+    return frozenset(text.decode(errors="replace") for entry in entries for text in entry.get(_LOCATION, ()))
+
+
+class _DamagedError(Exception):
+    """The bytes are not those of an ONNX file."""
+
+
+def _entries(content: mmap.mmap) -> Iterator[tuple[int, int]]:
+    """Find the entries of all tensors' `external_data`, level by level, without recursion."""
+    waiting = [("model", 0, len(content))]
+    left = _MOST_FIELDS
+    while waiting:
+        kind, start, end = waiting.pop()
+        if kind == "entry":
+            yield start, end
+            continue
+        followed = _FOLLOWED[kind]
+        for number, first, last in _fields(content, start, end):
+            left -= 1
+            if left < 0:
+                raise _DamagedError(f"more than {_MOST_FIELDS} fields")
+            if number in followed and first >= 0:
+                waiting.append((followed[number], first, last))
+
+
+def _entry(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[bytes, list[bytes]]]:
+    """Give all values under each key: where a field stands twice, readers differ in which one counts."""
+    fields = [(number, content[first:last]) for number, first, last in _fields(content, start, end) if first >= 0]
+    values = [text for number, text in fields if number == 2]
+    return ((text, values) for number, text in fields if number == 1)
+
+
+def _fields(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Give number, begin and end of each field's bytes; a begin of -1 for numbers, which are skipped."""
+    while start < end:
+        tag, start = _varint(content, start)
+        number, wire = tag >> 3, tag & 7
+        if wire == 2:
+            size, start = _varint(content, start)
+            yield number, start, start + size
+            start += size
+        elif wire == 0:
+            _, start = _varint(content, start)
+            yield number, -1, -1
+        elif wire in {1, 5}:
+            start += 8 if wire == 1 else 4
+            yield number, -1, -1
+        else:  # groups, which ONNX does not have, or nothing of protobuf's
+            raise _DamagedError(f"wire type {wire}")
+        if number == 0 or start > end:
+            raise _DamagedError(f"field {number} ends beyond what it lies in")
+
+
+def _varint(content: mmap.mmap, start: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = content[start]
+        start += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, start
+    raise _DamagedError("a number of more than 10 bytes")
+
+
+def refusal(message: str) -> str:
+    """Say in a line what ONNX Runtime's refusal of a whole model means; empty where it is about something else.
+
+    Args:
+        message: Of its exception.
+    """
+    if found := _OPSET.search(message):
+        opset, domain, most = found.groups()
+        return (
+            f"opset {opset}, this ONNX Runtime reads {domain} up to {most}: export the model with opset {most} or less"
+        )
+    if found := _IR.search(message):
+        version, most = found.groups()
+        return f"IR version {version}, this ONNX Runtime reads up to {most}: export the model for an older one"
+    if found := _NO_OPERATOR.search(message):
+        operator, opset = found.groups()
+        return f"opset {opset} has no operator {operator} that this ONNX Runtime knows"
+    return ""

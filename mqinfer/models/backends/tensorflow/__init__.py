@@ -1,0 +1,1 @@
+"""Frozen graphs, SavedModels and Keras files, run by TensorFlow."""

@@ -1,0 +1,1 @@
+"""Ensembles: models whose outputs feed others."""

@@ -1,0 +1,1 @@
+"""The model repository: folders, versions and configuration."""

@@ -1,0 +1,243 @@
+"""Every key of a model's configuration, with the check that its value must pass, in whichever file it stands.
+
+The keys and their meanings are Triton's (`model_config.proto`); mqinfer's own are `latency_target_microseconds`,
+`image`, `classes`, `segmentation` and `detection`. What Triton knows and mqinfer has no use for is named as ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mqinfer.models.accelerators import OPTIMIZATION
+from mqinfer.models.postprocess.palette import class_colour
+from mqinfer.models.postprocess.settings import DETECTION, SEGMENTATION
+from mqinfer.models.repository.config import (
+    DynamicBatching,
+    EnsembleStep,
+    InstanceGroup,
+    InstanceKind,
+    QueuePolicy,
+    TensorConfig,
+    TimeoutAction,
+    VersionPolicy,
+    WarmUp,
+    WarmUpInput,
+    WarmUpSample,
+)
+from mqinfer.models.repository.tables import (
+    Check,
+    array,
+    choice,
+    flag,
+    integer,
+    mapping,
+    number,
+    numbers,
+    one_or_more,
+    scalar,
+    table,
+    text,
+)
+from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.errors import ConfigError
+
+__all__ = ["DESCRIPTION", "Layer"]
+
+Layer = Mapping[str, object]
+"""Checked values by the name of ModelConfig's field."""
+
+_NAMES = mapping(text)
+
+
+def _triton_datatype(value: object, where: str) -> Datatype:
+    named = "BYTES" if value == "TYPE_STRING" else value
+    return Datatype(choice(Datatype, "TYPE_")(named, where))
+
+
+def _policy(**given: VersionPolicy) -> VersionPolicy:
+    if len(given) != 1:
+        raise ValueError("give exactly one of latest, all, specific")
+    return next(iter(given.values()))
+
+
+def _layout(value: object, where: str) -> Layout | None:
+    return None if value == "FORMAT_NONE" else Layout(choice(Layout, "FORMAT_")(value, where))
+
+
+def _tensor(*, format: Layout | None = None, **rest: object) -> TensorConfig:  # noqa: A002 - the key's name in the file
+    return TensorConfig(layout=format, **rest)  # type: ignore[arg-type] # each was converted by its check
+
+
+def _group(*, name: str = "", **rest: object) -> InstanceGroup:
+    del name  # changes nothing
+    return InstanceGroup(**rest)  # type: ignore[arg-type] # as above
+
+
+def _levels(value: object, where: str) -> Mapping[int, QueuePolicy]:
+    policies: Mapping[str, QueuePolicy] = mapping(_QUEUE_POLICY)(value, where)
+    return {integer(1)(_whole(level), where): each for level, each in policies.items()}
+
+
+def _whole(key: str) -> object:
+    return int(key) if key.isdecimal() and len(key) < 20 else key
+
+
+def _warm_up_input(
+    *,
+    zero_data: bool = True,
+    random_data: bool = False,
+    input_data_file: str | None = None,
+    **rest: object,
+) -> WarmUpInput:
+    del zero_data  # its value is not looked at, in Triton either: zeros are what is left
+    file = None if input_data_file is None else Path(input_data_file)
+    return WarmUpInput(random_data=random_data, input_data_file=file, **rest)  # type: ignore[arg-type] # as above
+
+
+def _warm_up(value: object, where: str) -> WarmUp:
+    """Tell samples with inputs (Triton's) from plain counts of runs on zeros."""
+    samples: tuple[WarmUpSample, ...] = one_or_more(_WARM_UP_SAMPLE)(value, where)
+    plain = sum(sample.count for sample in samples if not sample.inputs)
+    return WarmUp(plain, tuple(sample for sample in samples if sample.inputs))
+
+
+def _image(*, input: str = "", **rest: object) -> ImageContract:  # noqa: A002 - the key's name in the file
+    return ImageContract(input, **rest)  # type: ignore[arg-type] # each was converted by its check
+
+
+def _colour(value: object, where: str) -> tuple[int, ...]:
+    channels: tuple[int, ...] = array(integer(0, 255))(value, where)
+    if len(channels) != 3:
+        raise ConfigError(f"{where} = {value!r}: must be a list of three numbers (red, green, blue)")
+    return channels
+
+
+def _classes(value: object, where: str) -> tuple[ClassInfo, ...]:
+    given: tuple[dict[str, object], ...] = array(_CLASS)(value, where)
+    return tuple(ClassInfo(**({"colour": class_colour(n)} | each)) for n, each in enumerate(given))  # type: ignore[arg-type] # as above
+
+
+_VERSIONS: dict[str, Check] = {
+    "latest": table({"num_versions": integer(1)}, lambda num_versions=1: VersionPolicy(latest=num_versions)),
+    "all": table({}, lambda: VersionPolicy(all=True)),
+    "specific": table(
+        {"versions": array(integer(0))}, lambda versions: VersionPolicy(specific=versions), required=("versions",)
+    ),
+}
+_TENSOR = table(
+    {
+        "name": text,
+        "dims": array(integer(-1)),
+        "data_type": _triton_datatype,
+        "reshape": table({"shape": array(integer(-1))}, lambda shape=(): shape),
+        "format": _layout,
+        "label_filename": text,
+    },
+    _tensor,
+    required=("name",),
+    ignored=("optional", "is_shape_tensor", "allow_ragged_batch", "is_non_linear_format_io"),
+)
+_QUEUE_POLICY = table(
+    {
+        "timeout_action": choice(TimeoutAction),
+        "default_timeout_microseconds": integer(0),
+        "allow_timeout_override": flag,
+        "max_queue_size": integer(0),
+    },
+    QueuePolicy,
+)
+_DYNAMIC_BATCHING = table(
+    {
+        "preferred_batch_size": array(integer(1)),
+        "max_queue_delay_microseconds": integer(0),
+        "latency_target_microseconds": integer(1),
+        "preserve_ordering": flag,
+        "priority_levels": integer(0),
+        "default_priority_level": integer(0),
+        "default_queue_policy": _QUEUE_POLICY,
+        "priority_queue_policy": _levels,
+    },
+    DynamicBatching,
+)
+_INSTANCE_GROUP = table(
+    {"name": text, "count": integer(1), "kind": choice(InstanceKind), "gpus": array(integer(0))},
+    _group,
+    ignored=("rate_limiter", "secondary_devices", "profile", "passive", "host_policy"),
+)
+_WARM_UP_SAMPLE = table(
+    {
+        "name": text,
+        "batch_size": integer(1),
+        "count": integer(0),
+        "inputs": mapping(
+            table(
+                {
+                    "data_type": _triton_datatype,
+                    "dims": array(integer(0)),
+                    "zero_data": flag,
+                    "random_data": flag,
+                    "input_data_file": text,
+                },
+                _warm_up_input,
+                required=("data_type", "dims"),
+            )
+        ),
+    },
+    WarmUpSample,
+)
+_STEP = table(
+    {"model_name": text, "model_version": integer(-1), "input_map": _NAMES, "output_map": _NAMES},
+    EnsembleStep,
+    required=("model_name", "input_map", "output_map"),
+)
+_IMAGE: dict[str, Check] = {
+    "input": text,
+    "width": integer(1),
+    "height": integer(1),
+    "colour": choice(ColourOrder),
+    "layout": choice(Layout, "FORMAT_"),
+    "scale": number,
+    "mean": numbers,
+    "std": numbers,
+}
+_CLASS = table({"name": text, "colour": _colour}, dict, required=("name",))
+_MODEL: dict[str, Check] = {
+    "name": text,
+    "backend": text,
+    "platform": text,
+    "max_batch_size": integer(0),
+    "dynamic_batching": _DYNAMIC_BATCHING,
+    "instance_group": one_or_more(_INSTANCE_GROUP),
+    "version_policy": table(_VERSIONS, _policy),
+    "model_warmup": _warm_up,
+    "default_model_filename": text,
+    "parameters": mapping(scalar),
+    "input": array(_TENSOR),
+    "output": array(_TENSOR),
+    "optimization": OPTIMIZATION,
+    "ensemble_scheduling": table({"step": array(_STEP)}, lambda step: step, required=("step",)),
+    "image": table(_IMAGE, _image),
+    "classes": _classes,
+    "segmentation": SEGMENTATION,
+    "detection": DETECTION,
+}
+
+
+def _layer(*, platform: str | None = None, **given: object) -> Layer:
+    return given if platform is None else {"backend": platform} | given
+
+
+DESCRIPTION = table(
+    _MODEL,
+    _layer,
+    ignored=(
+        "model_transaction_policy",
+        "sequence_batching",
+        "response_cache",
+        "cc_model_filenames",
+        "metric_tags",
+        "model_operations",
+    ),
+)

@@ -1,0 +1,71 @@
+"""The content hash by which a result names exactly the model that made it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from functools import lru_cache
+from pathlib import Path
+
+from mqinfer.models.repository.config import EnsembleStep
+from mqinfer.models.repository.config_files import CONFIG_FILES
+from mqinfer.models.repository.repository import ModelVersion
+
+__all__ = ["content_hash", "model_hash"]
+
+
+def content_hash(model: ModelVersion) -> str:
+    """Hash all that makes a model's answers what they are: its files, not the configuration beside them.
+
+    A single file's hash is its own; where others lie beside it (an ONNX model's external data) they are covered. An
+    ensemble's covers the content of its models and the way the tensors go between them.
+    """
+    if model.config.ensemble_scheduling:
+        wiring = zip(model.config.ensemble_scheduling, model.parts, strict=True)
+        return _text_hash("".join(f"{content_hash(part)} {_maps(step)}\n" for step, part in wiring))
+    folder = model.path.parent
+    beside = [each for each in folder.iterdir() if each.name not in CONFIG_FILES] if model.path.is_file() else []
+    return model_hash(folder if len(beside) > 1 else model.path, without=CONFIG_FILES)
+
+
+def _maps(step: EnsembleStep) -> str:
+    return f"{sorted(step.input_map.items())} {sorted(step.output_map.items())}"
+
+
+def _text_hash(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def model_hash(path: Path, without: Collection[str] = ()) -> str:
+    """Hash a model's content, in pieces, so that size does not matter.
+
+    A file's hash is what `sha256sum` prints. A folder's covers every file in it: its path relative to the folder and
+    its content, in the order of the paths, so that it does not depend on the file system.
+
+    Args:
+        path: A file or a folder.
+        without: Names right in the folder that don't belong to the content.
+
+    Returns:
+        `sha256:` and 64 hex digits.
+    """
+    if path.is_file():
+        return f"sha256:{_file_digest(path)}"
+    whole = hashlib.sha256()
+    files = {each.relative_to(path).as_posix(): each for each in path.rglob("*") if each.is_file()}
+    for name in sorted(files.keys() - set(without)):
+        # NUL can't stand in a path: no two lists of files give the same bytes.
+        whole.update(f"{name}\0{_file_digest(files[name])}\n".encode())
+    return f"sha256:{whole.hexdigest()}"
+
+
+def _file_digest(path: Path) -> str:
+    stat = path.stat()
+    return _read_digest(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _read_digest(path: Path, *_signature: int) -> str:
+    """Read a file once while its size and times stay as they are: a repository is looked at often."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

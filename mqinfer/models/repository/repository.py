@@ -1,0 +1,257 @@
+"""The model repository: `<repository>/<model>/<version>/<file or folder>`, with optional configuration files.
+
+This is the layout that Triton and TensorFlow Serving users know. One model that can't be served does not stop the
+others: it becomes a Problem. Nothing is followed out of the repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from mqinfer.models.engines import SUFFIXES
+from mqinfer.models.repository.config import EnsembleStep, ModelConfig
+from mqinfer.models.repository.config_files import CONFIG_FILE, CONFIG_FILES, combine, read_layer
+from mqinfer.models.repository.config_keys import Layer
+from mqinfer.models.repository.containment import check_inside, inner_path
+from mqinfer.models.repository.named_files import with_named_files
+from mqinfer.protocol.errors import ConfigError, ModelNotLoadable, MqinferError
+from mqinfer.protocol.names import check_name
+
+__all__ = ["ModelVersion", "Problem", "Repository", "Scan"]
+
+_SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
+_USUAL_NAMES = ("model.savedmodel", *(f"model{suffix}" for suffix in SUFFIXES))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersion:
+    """One version of one model, as found on the disk.
+
+    Attributes:
+        name: The model: its folder's name.
+        version: The version's folder as a number (`00000123` is 123).
+        path: The model file, or a SavedModel's folder; of an ensemble the version's folder.
+        config: What its configuration files say.
+        is_default: Whether this version answers requests that name none (the highest one served).
+        parts: The models of an ensemble, one for each step.
+    """
+
+    name: str
+    version: int
+    path: Path
+    config: ModelConfig = field(default_factory=ModelConfig)
+    is_default: bool = True
+    parts: tuple[ModelVersion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A folder that can't be served, and why."""
+
+    model: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a look at the repository found."""
+
+    models: tuple[ModelVersion, ...]
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A model's folder: its configuration, and its versions' folders by number."""
+
+    path: Path
+    layers: tuple[Layer, ...]
+    numbered: dict[int, Path]
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        """The versions that the model's policy selects, at least one."""
+        policy = combine(self.layers).version_policy
+        chosen = policy.select(tuple(self.numbered))
+        if chosen:
+            return chosen
+        if self.numbered:
+            asked = f"version_policy asks for {list(policy.specific)}, there are {sorted(self.numbered)}"
+            raise ModelNotLoadable(f"{self.path}: {asked}")
+        raise ModelNotLoadable(
+            f"{self.path}: no version folder (1, 2, …) in it; put the model into a folder named by its version number"
+        )
+
+
+class Repository:
+    """A folder of models. Nothing is kept: every call looks at the disk again.
+
+    Args:
+        path: The repository.
+
+    Raises:
+        ConfigError: There is no such folder.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        if not self._path.is_dir():
+            raise ConfigError(f"model repository {path}: there is no such folder; give one that holds models")
+
+    @property
+    def path(self) -> Path:
+        """The repository's folder, as given."""
+        return self._path
+
+    def models(self) -> tuple[ModelVersion, ...]:
+        """List the versions that the models' policies select, by name and version."""
+        return self.scan().models
+
+    def problems(self) -> tuple[Problem, ...]:
+        """List the folders that can't be served."""
+        return self.scan().problems
+
+    def find(self, name: str, version: int | None = None) -> ModelVersion:
+        """Find one version, also one that the model's policy does not serve.
+
+        Args:
+            name: Of the model.
+            version: None: the one that answers requests which name none.
+
+        Raises:
+            BadTopic: It is no name for a model.
+            ConfigError: A configuration file is wrong.
+            ModelNotLoadable: It is not there.
+        """
+        try:
+            return self._find(name, version, ())
+        except ModelNotLoadable as error:
+            raise ModelNotLoadable(f"{self._path / name}: {error}") from error
+
+    def scan(self) -> Scan:
+        """Look at every folder that is not hidden."""
+        models: list[ModelVersion] = []
+        problems: list[Problem] = []
+        for path in self._folders():
+            if path.is_dir() and not path.name.startswith((".", "__")):
+                try:
+                    models += self._versions(self._open(path.name), problems)
+                except (MqinferError, OSError) as error:
+                    problems.append(Problem(path.name, str(error)))
+        return Scan(tuple(models), tuple(problems))
+
+    def _folders(self) -> list[Path]:
+        try:
+            return sorted(self._path.iterdir())
+        except OSError as error:
+            raise ConfigError(f"model repository {self._path}: can't be read: {error}") from error
+
+    def _open(self, name: str) -> _Folder:
+        path = self._path / check_name("model", name)
+        check_inside(path, self._path)
+        layers = tuple(self._layer(path / file) for file in CONFIG_FILES)
+        for file, layer in zip(CONFIG_FILES, layers, strict=True):
+            if layer.get("name") not in {None, name}:
+                raise ConfigError(f"{path / file}: name = {layer['name']!r}: must be the folder's name, {name!r}")
+        return _Folder(path, layers, _numbered_folders(path))
+
+    def _layer(self, path: Path) -> Layer:
+        if path.exists():
+            check_inside(path, self._path)
+            if not path.is_file():  # a pipe would keep whoever reads it
+                raise ConfigError(f"{path}: is no file")
+        return read_layer(path)
+
+    def _versions(self, folder: _Folder, problems: list[Problem]) -> Iterator[ModelVersion]:
+        found: list[ModelVersion] = []
+        for number in folder.chosen:
+            try:
+                found.append(self._version(folder, number))
+            except (MqinferError, OSError) as error:
+                problems.append(Problem(folder.path.name, str(error)))
+        return (replace(version, is_default=version is found[-1]) for version in found)
+
+    def _version(self, folder: _Folder, number: int, above: tuple[str, ...] = ()) -> ModelVersion:
+        path = folder.numbered[number]
+        check_inside(path, self._path)
+        own = self._layer(path / CONFIG_FILE)
+        if "version_policy" in own or own.get("name") not in {None, folder.path.name}:
+            key = "version_policy" if "version_policy" in own else "name"
+            raise ConfigError(f"{path / CONFIG_FILE}: {key}: is said for all versions, in {folder.path / CONFIG_FILE}")
+        config = with_named_files(combine([*folder.layers, own]), folder.path)
+        if config.ensemble_scheduling:
+            return self._ensemble(ModelVersion(folder.path.name, number, path, config), above)
+        if config.backend == "ensemble":
+            raise ConfigError(f"{folder.path}: platform = 'ensemble' needs the steps, in ensemble_scheduling")
+        return ModelVersion(folder.path.name, number, self._model_path(path, config), config)
+
+    def _ensemble(self, model: ModelVersion, above: tuple[str, ...]) -> ModelVersion:
+        within = (*above, model.name)
+        parts = []
+        for number, step in enumerate(model.config.ensemble_scheduling, 1):
+            try:
+                parts.append(self._part(step, within))
+            except (MqinferError, OSError) as error:
+                raise ModelNotLoadable(f"{model.name}: step {number}, model {step.model_name!r}: {error}") from error
+        return replace(model, parts=tuple(parts))
+
+    def _part(self, step: EnsembleStep, above: tuple[str, ...]) -> ModelVersion:
+        if step.model_name in above:
+            raise ModelNotLoadable(f"an ensemble within itself: {' -> '.join((*above, step.model_name))}")
+        return self._find(step.model_name, None if step.model_version == -1 else step.model_version, above)
+
+    def _find(self, name: str, version: int | None, above: tuple[str, ...]) -> ModelVersion:
+        if not (self._path / check_name("model", name)).is_dir():
+            raise ModelNotLoadable("there is no such model in the repository")
+        folder = self._open(name)
+        number = folder.chosen[-1] if version is None else version
+        if number not in folder.numbered:
+            raise ModelNotLoadable(f"there is no version {number} of it; it has {sorted(folder.numbered)}")
+        return self._version(folder, number, above)
+
+    def _model_path(self, folder: Path, config: ModelConfig) -> Path:
+        path = _named(folder, config.default_model_filename) if config.default_model_filename else _discovered(folder)
+        check_inside(path, self._path)
+        for inner in path.rglob("*") if path.is_dir() else ():
+            check_inside(inner, self._path)
+        return path
+
+
+def _numbered_folders(folder: Path) -> dict[int, Path]:
+    numbered: dict[int, Path] = {}
+    for child in sorted(folder.iterdir()):
+        if not (child.is_dir() and child.name.isascii() and child.name.isdigit()):
+            continue
+        if int(child.name) in numbered:
+            raise ModelNotLoadable(f"{child}: version {int(child.name)} is there twice; remove one of the two folders")
+        numbered[int(child.name)] = child
+    return numbered
+
+
+def _named(folder: Path, name: str) -> Path:
+    path = inner_path(folder, name, "default_model_filename")
+    if not path.exists():
+        raise ModelNotLoadable(f"{path}: default_model_filename names it, and it is not there")
+    return path
+
+
+def _discovered(folder: Path) -> Path:
+    if any((folder / name).is_file() for name in _SAVED_MODEL):
+        return folder
+    for name in _USUAL_NAMES:
+        if (folder / name).exists():
+            return folder / name
+    present = sorted(path for path in folder.iterdir() if path.is_file() and path.name != CONFIG_FILE)
+    others = [path for path in present if path.suffix.lower() in SUFFIXES]
+    if len(others) == 1:
+        return others[0]
+    if others:
+        raise ModelNotLoadable(
+            f"{folder}: several model files ({', '.join(path.name for path in others)}); "
+            f"name one by default_model_filename in {CONFIG_FILE}"
+        )
+    found = f"; no back end reads {', '.join(path.name for path in present[:5])}" if present else ""
+    expected = ", ".join((*_USUAL_NAMES, _SAVED_MODEL[0]))
+    raise ModelNotLoadable(f"{folder}: no model in it{found}; expected one of {expected}")
