@@ -37,6 +37,7 @@ wrong, where, and what to do.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar
 
 __all__ = [
@@ -72,10 +73,30 @@ __all__ = [
 ]
 
 
+class Outcome(StrEnum):
+    """How a request ended. Every request ends in exactly one of these.
+
+    Users import it from `mqinfer.protocol.types`; it stands here because each class of error names its own.
+    """
+
+    OK = "ok"
+    ERROR = "error"
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+
+
 class MqinferError(Exception):
-    """Root of the tree; on its own: a defect of mqinfer or of the machine."""
+    """Root of the tree; on its own: a defect of mqinfer or of the machine.
+
+    Attributes:
+        code: The class's wire code.
+        outcome: How a request ends that fails with it.
+    """
 
     code: ClassVar[str] = "internal"
+    outcome: ClassVar[Outcome] = Outcome.ERROR
 
 
 class InvalidRequest(MqinferError):
@@ -148,30 +169,35 @@ class Expired(Unanswered):
     """The request's deadline passed before there was a result."""
 
     code = "expired"
+    outcome = Outcome.EXPIRED
 
 
 class Rejected(Unanswered):
     """A worker had no room for the request, or was shutting down."""
 
     code = "rejected"
+    outcome = Outcome.REJECTED
 
 
 class Corrupted(Unanswered):
     """A payload is not what its sender sent: its checksum is another. Sent again, it may come through."""
 
     code = "corrupted"
+    outcome = Outcome.REJECTED
 
 
 class Cancelled(Unanswered):
     """The caller took the request back."""
 
     code = "cancelled"
+    outcome = Outcome.CANCELLED
 
 
 class Superseded(Unanswered):
     """A newer frame of the same stream took this one's place."""
 
     code = "superseded"
+    outcome = Outcome.SUPERSEDED
 
 
 class NoWorker(Unanswered):

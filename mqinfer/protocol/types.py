@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.errors import BadTensor
+from mqinfer.protocol.errors import BadTensor, Outcome
 
 __all__ = [
     "NO_CAPTURE",
@@ -31,17 +30,6 @@ __all__ = [
 
 Buffer = bytes | bytearray | memoryview
 Scalar = bool | int | float | str
-
-
-class Outcome(StrEnum):
-    """How a request ended. Every request ends in exactly one of these."""
-
-    OK = "ok"
-    ERROR = "error"
-    EXPIRED = "expired"
-    SUPERSEDED = "superseded"
-    REJECTED = "rejected"
-    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
