@@ -117,7 +117,7 @@ class Dispatcher:
         Not so what two workers died on: unless one of them turns out to live, `wake` gives that out.
         """
         if state.status is WorkerStatus.READY:
-            self.table.acquit(state.worker, state.boot)
+            self.table.acquit(state.worker, state.incarnation)
         lane = self.fleet.update(state)
         if lane is None:
             return

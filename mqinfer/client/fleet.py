@@ -82,7 +82,7 @@ class Fleet:
             The lane whose unanswered requests nobody will answer: the worker is lost, has stopped, or begun anew.
         """
         lane = self._lanes.get(state.worker)
-        foreign = lane is not None and lane.boot != state.boot
+        foreign = lane is not None and lane.boot != state.incarnation
         if foreign and state.status is not WorkerStatus.READY:
             return None  # the will or the farewell of a twin or a forerunner: the worker that is known is not meant
         if state.status in {WorkerStatus.LOST, WorkerStatus.STOPPED}:

@@ -213,9 +213,9 @@ class Lane:
 
     def update(self, state: WorkerState) -> None:
         """Take over what it says of itself."""
-        if state.boot != self.boot:
+        if state.incarnation != self.boot:
             self._strikes, self._quarantined_until, self.closed_until, self.others = 0, 0.0, 0.0, 0
-        self.boot, self.models = state.boot, state.models
+        self.boot, self.models = state.incarnation, state.models
         self.open = state.status is WorkerStatus.READY
         self.capacity = state.capacity
         if state.service_time_us:

@@ -136,16 +136,16 @@ class ServerState:
     Attributes:
         server: Its name.
         status: Whether it takes orders.
-        boot: The number of its start, larger for a later one; the will repeats it.
+        incarnation: Its start number, larger for a later start ("boot" on the wire); the will repeats it.
     """
 
     server: str
     status: ServerStatus
-    boot: int
+    incarnation: int
 
     def to_json(self) -> bytes:
         """Write it as JSON."""
-        fields: Mapping[str, Any] = {"server": self.server, "status": self.status, "boot": self.boot}
+        fields: Mapping[str, Any] = {"server": self.server, "status": self.status, "boot": self.incarnation}
         return write_object(dict(fields), f"state of server {self.server!r}")
 
     @classmethod

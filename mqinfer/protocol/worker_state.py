@@ -45,8 +45,8 @@ class WorkerState:
     Attributes:
         worker: Its name.
         status: Whether it takes requests.
-        boot: The number of its start, larger for a later one; the will repeats it, so that the will of a forerunner or
-            a twin does not count against the one that lives.
+        incarnation: Its start number, larger for a later start ("boot" on the wire). The will repeats it, so that the
+            will of an earlier process of that name is not taken for one of the running process.
         models: The versions that it serves.
         capacity: Requests that it takes at once; above it answers `rejected`.
         depth: Requests in hand.
@@ -56,7 +56,7 @@ class WorkerState:
 
     worker: str
     status: WorkerStatus
-    boot: int
+    incarnation: int
     models: tuple[ServedModel, ...] = ()
     capacity: int = 0
     depth: int = 0
@@ -68,7 +68,7 @@ class WorkerState:
         fields = {
             "worker": self.worker,
             "status": self.status,
-            "boot": self.boot,
+            "boot": self.incarnation,
             "models": [
                 {"name": model.name, "version": model.version, "default": model.default} for model in self.models
             ],
@@ -94,7 +94,7 @@ class WorkerState:
         return cls(
             worker=text(fields, "worker", where),
             status=_status(fields, where),
-            boot=integer(fields, "boot", where),
+            incarnation=integer(fields, "boot", where),
             models=tuple(_served(model, f"{where}, models") for model in models),
             capacity=integer(fields, "capacity", where, 0),
             depth=integer(fields, "depth", where, 0),

@@ -301,7 +301,7 @@ def test_a_server_says_how_it_is(write_echo: WriteEcho, unique: Callable[[str], 
         server.stop()
         first, last = states.get(timeout=10), states.get(timeout=10)
     assert (first.status, last.status) == ("ready", "stopped")
-    assert first.boot == last.boot
+    assert first.incarnation == last.incarnation
     with pytest.raises(BadTopic, match="stands for every server"):
         serve(WorkerOptions("all"))
 

@@ -76,7 +76,7 @@ def test_state_and_card_are_retained_in_their_order(
     states = [WorkerState.from_json(message.payload) for topic, message in seen if topic.endswith("/state")]
     cards = [card_from_json(message.payload) for topic, message in seen if topic.endswith("/card")]
     assert [state.status for state in states] == [WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.STOPPED]
-    assert len({state.boot for state in states}) == 1
+    assert len({state.incarnation for state in states}) == 1
     assert {(state.worker, state.models, state.capacity) for state in states} == {
         (name, (ServedModel("echo", "1"),), 64)
     }
@@ -97,7 +97,7 @@ def test_a_lost_worker_is_said_to_be_lost_and_comes_back(
     until(lambda: sum(topic.endswith("/state") for topic, _ in list(seen)) >= 3)  # the watcher has a thread of its own
     states = [WorkerState.from_json(message.payload) for topic, message in list(seen) if topic.endswith("/state")]
     assert [state.status for state in states][:3] == [WorkerStatus.READY, WorkerStatus.LOST, WorkerStatus.READY]
-    assert len({state.boot for state in states}) == 1
+    assert len({state.incarnation for state in states}) == 1
 
 
 @pytest.mark.parametrize("where", ["shared", "version", "lane"])

@@ -105,9 +105,9 @@ def test_no_model_may_be_called_control() -> None:
 
 
 @given(names, st.sampled_from(ServerStatus), st.integers(0, 2**32))
-def test_a_servers_state_is_read_back(server: str, status: ServerStatus, boot: int) -> None:
+def test_a_servers_state_is_read_back(server: str, status: ServerStatus, incarnation: int) -> None:
     """JSON and back."""
-    state = ServerState(server, status, boot)
+    state = ServerState(server, status, incarnation)
     assert ServerState.from_json(state.to_json()) == state
 
 

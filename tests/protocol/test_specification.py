@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_every_request_field_is_described(name: str) -> None:
 def test_every_field_of_a_reply_and_of_a_state_is_described() -> None:
     """The same for replies, timings and states."""
     for message in (InferRequest, InferResponse, Timings, WorkerState):
-        renamed = {"timeout_us": "timeout", "capture": "capture_time_ns"}
+        renamed = {"timeout_us": "timeout", "capture": "capture_time_ns", "incarnation": "boot"}
         for name in message.__slots__:
             assert f"`{renamed.get(name, name)}`" in TEXT, name
 
@@ -106,7 +107,8 @@ def test_control_is_that_of_the_code() -> None:
     assert [row[0] for row in rows("call")] == list(control.Operation)
     assert {row[0] for row in rows("state")} == set(control.ModelState)
     entry = (ModelStatistics() + ModelStatistics(batches={1: BatchStatistics()})).to_record("m", "1")
-    named = {*entry, *entry["inference_stats"], *entry["batch_stats"][0], *control.ServerState.__slots__}
+    state = json.loads(control.ServerState("s", control.ServerStatus.READY, 1).to_json())
+    named = {*entry, *entry["inference_stats"], *entry["batch_stats"][0], *state}
     assert {name for name in named if f"`{name}`" not in TEXT} == set()
     assert all(f"`{status}`" in TEXT for status in control.ServerStatus)
 

@@ -16,7 +16,7 @@ states = st.builds(
     WorkerState,
     worker=texts,
     status=st.sampled_from(WorkerStatus),
-    boot=whole,
+    incarnation=whole,
     models=st.lists(st.builds(ServedModel, texts, texts, st.booleans()), max_size=3).map(tuple),
     capacity=whole,
     depth=whole,

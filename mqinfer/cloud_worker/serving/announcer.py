@@ -143,7 +143,7 @@ class Announcer:
         state = WorkerState(
             worker=name,
             status=status,
-            boot=self._boot,
+            incarnation=self._boot,
             models=(ServedModel(self._card.name, self._card.version, self._is_default),),
             capacity=self._options.capacity,
             depth=load.depth,
