@@ -14,8 +14,7 @@ from collections.abc import Callable
 
 from mqinfer.broker.link import Link, Message
 from mqinfer.protocol.errors import MqinferError, NameTaken, NotAuthorized
-from mqinfer.protocol.fields import integer, text
-from mqinfer.protocol.json_text import MAX_STATE_BYTES, parse_object
+from mqinfer.protocol.states import read_incarnation
 
 __all__ = ["NameGuard", "boot_number", "connection_id"]
 
@@ -67,8 +66,7 @@ class NameGuard:
         if message.retain or self.failure is not None:
             return
         try:
-            state = parse_object(message.payload, "state", MAX_STATE_BYTES)
-            boot, status = integer(state, "boot", "state"), text(state, "status", "state")
+            boot, status = read_incarnation(message.payload)
         except MqinferError as error:
             _log.warning("ignored what %s is said to have published on %s: %s", self._name, message.topic, error)
             return

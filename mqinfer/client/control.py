@@ -16,7 +16,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.client.connection import random_name
 from mqinfer.client.options import NAME_HINT
-from mqinfer.protocol.control import Call, Operation, ServerState, ServerStatus
+from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import (
     Expired,
     ModelNotFound,
@@ -27,6 +27,7 @@ from mqinfer.protocol.errors import (
 )
 from mqinfer.protocol.json_text import parse_json, write_object
 from mqinfer.protocol.names import EVERY_SERVER, check_name
+from mqinfer.protocol.states import ServerState, ServerStatus
 from mqinfer.protocol.topics import Topics
 
 __all__ = ["ControlClient", "ControlReply", "check_replies"]

@@ -14,8 +14,8 @@ from mqinfer.client.fleet import Fleet, Way
 from mqinfer.client.lane import Lane, Patience
 from mqinfer.client.pending import Entry, PendingTable
 from mqinfer.client.retry_budget import RetryBudget
+from mqinfer.protocol.states import WorkerState, WorkerStatus
 from mqinfer.protocol.types import InferResponse
-from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
 
 __all__ = ["Dispatcher"]
 

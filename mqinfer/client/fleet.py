@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mqinfer.client.lane import Lane, Patience
+from mqinfer.protocol.states import WorkerState, WorkerStatus
 from mqinfer.protocol.types import WorkerLoad
-from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
 
 __all__ = ["Fleet", "Way"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import WorkerLoad
-from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
 __all__ = ["Lane", "Patience", "doubled"]
 

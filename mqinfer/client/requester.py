@@ -44,8 +44,8 @@ from mqinfer.protocol.errors import (
     Superseded,
 )
 from mqinfer.protocol.header import RETRY_AFTER
+from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome
-from mqinfer.protocol.worker_state import WorkerState
 
 __all__ = ["Requester"]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 
 from mqinfer.broker.link import Message
 from mqinfer.broker.presence import boot_number
 from mqinfer.client.connection import Presence
 from mqinfer.client.options import RequesterConfig
+from mqinfer.protocol.states import ClientState, ClientStatus
 
 __all__ = ["EdgeState"]
 
@@ -32,15 +32,8 @@ class EdgeState:
     def message(self, status: str) -> Message:
         """Make the message that says how it is: `ready`, `stopped`, or `lost` (the will)."""
         config = self.config
-        state = {
-            "client": config.name,
-            "status": status,
-            "boot": self.boot,
-            "source": self.source,
-            "model": self.model,
-            "window": config.window,
-        }
-        return Message(config.topics.client_state(config.name), json.dumps(state).encode(), retain=True)
+        state = ClientState(config.name, ClientStatus(status), self.boot, self.source, self.model, window=config.window)
+        return Message(config.topics.client_state(config.name), state.to_json(), retain=True)
 
     def presence(self) -> Presence:
         """Say `ready` at each connection, and let the broker say `lost`."""

@@ -6,18 +6,14 @@ name, is the path that the protocol's REST form has behind `v2/`; `server` stand
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from mqinfer.protocol.errors import BadEnvelope, BadTopic
-from mqinfer.protocol.fields import Record, integer, text
-from mqinfer.protocol.json_text import MAX_STATE_BYTES, parse_object, write_object
+from mqinfer.protocol.errors import BadTopic
 from mqinfer.protocol.names import check_name, check_version
-from mqinfer.protocol.types import Buffer
 
-__all__ = ["Call", "IndexEntry", "ModelState", "Operation", "ServerState", "ServerStatus", "read_path"]
+__all__ = ["Call", "IndexEntry", "ModelState", "Operation", "read_path"]
 
 
 class Operation(StrEnum):
@@ -119,51 +115,3 @@ class IndexEntry:
     def to_record(self) -> dict[str, str]:
         """Make what stands in the JSON."""
         return {"name": self.name, "version": self.version, "state": self.state, "reason": self.reason}
-
-
-class ServerStatus(StrEnum):
-    """`lost` is the will: the broker says it, not the server."""
-
-    READY = "ready"
-    STOPPED = "stopped"
-    LOST = "lost"
-
-
-@dataclass(frozen=True, slots=True)
-class ServerState:
-    """What a server says of itself, retained.
-
-    Attributes:
-        server: Its name.
-        status: Whether it takes orders.
-        incarnation: Its start number, larger for a later start ("boot" on the wire); the will repeats it.
-    """
-
-    server: str
-    status: ServerStatus
-    incarnation: int
-
-    def to_json(self) -> bytes:
-        """Write it as JSON."""
-        fields: Mapping[str, Any] = {"server": self.server, "status": self.status, "boot": self.incarnation}
-        return write_object(dict(fields), f"state of server {self.server!r}")
-
-    @classmethod
-    def from_json(cls, payload: Buffer) -> ServerState:
-        """Read it from JSON.
-
-        Raises:
-            BadEnvelope: It is no server state: what is missing or of the wrong type is named.
-            LimitExceeded: It is longer than 64 KiB.
-        """
-        where = "server state"
-        fields = parse_object(payload, where, MAX_STATE_BYTES)
-        return cls(text(fields, "server", where), _status(fields, where), integer(fields, "boot", where))
-
-
-def _status(fields: Record, where: str) -> ServerStatus:
-    name = text(fields, "status", where)
-    try:
-        return ServerStatus(name)
-    except ValueError:
-        raise BadEnvelope(f"{where}: unknown status {name[:40]!r}; known are {', '.join(ServerStatus)}") from None

@@ -12,8 +12,9 @@ import pytest
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.client.control import ControlClient, ControlReply, check_replies
-from mqinfer.protocol.control import Call, Operation, ServerState, ServerStatus
+from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import Expired, ModelNotFound, ModelNotLoadable, NoWorker
+from mqinfer.protocol.states import ServerState, ServerStatus
 from mqinfer.protocol.topics import Topics
 
 INDEX = Call(Operation.INDEX)

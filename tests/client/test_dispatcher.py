@@ -9,8 +9,8 @@ from mqinfer.client.dispatcher import Dispatcher
 from mqinfer.client.pending import Entry
 from mqinfer.client.result import InferResult
 from mqinfer.client.retry_budget import RetryBudget
+from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import InferRequest, InferResponse, WorkerLoad
-from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
 WORKERS = ["a", "b", "c"]
 

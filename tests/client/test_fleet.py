@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mqinfer.client.fleet import Fleet, Way
 from mqinfer.client.lane import Lane, Patience
+from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import WorkerLoad
-from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
 PATIENCE = Patience(doubt=0.05, attempt=1.0, quarantine=1.0)
 

@@ -176,7 +176,7 @@ def test_workers_end_when_their_supervisor_is_killed(
 ) -> None:
     """No orphan goes on answering: the processes drain and say `stopped`."""
     from mqinfer.broker import make_link
-    from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
+    from mqinfer.protocol.states import WorkerState, WorkerStatus
 
     model, name = unique("echo"), unique("w")
     repository = write_echo(model)

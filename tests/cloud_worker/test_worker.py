@@ -22,9 +22,9 @@ from mqinfer.models.loading import LoadedModel
 from mqinfer.models.repository.config import DynamicBatching
 from mqinfer.protocol.card_json import card_from_json
 from mqinfer.protocol.envelope import encode_request
+from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Capture, InferRequest
-from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]

@@ -14,12 +14,12 @@ from mqinfer.codecs import decode_tensor
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.cancellation import Cancellation
 from mqinfer.protocol.card_json import card_from_json, card_to_json
-from mqinfer.protocol.control import ServerState, read_path
+from mqinfer.protocol.control import read_path
 from mqinfer.protocol.errors import BadTopic, MqinferError
 from mqinfer.protocol.limits import Limits
+from mqinfer.protocol.states import ServerState, WorkerState
 from mqinfer.protocol.topics import Topics, may_answer, may_reply
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome
-from mqinfer.protocol.worker_state import WorkerState
 
 __all__ = [
     "SMALL",

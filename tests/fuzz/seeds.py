@@ -12,8 +12,8 @@ from mqinfer.broker.packets import encode_head, encode_puback
 from mqinfer.codecs import encode_tensor
 from mqinfer.codecs.lz4_block import RAW_SIZE
 from mqinfer.protocol.cancellation import Cancellation
-from mqinfer.protocol.control import ServerState, ServerStatus
 from mqinfer.protocol.datatypes import Array, Datatype
+from mqinfer.protocol.states import ServerState, ServerStatus
 from mqinfer.protocol.types import Outcome
 from tests.fuzz.tensors import ENCODINGS, head
 

@@ -26,8 +26,8 @@ from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.card_json import card_from_json
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.types import EncodedTensor
-from mqinfer.protocol.worker_state import WorkerState
 
 cv2 = pytest.importorskip("cv2")
 

@@ -19,6 +19,7 @@ from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.card import ClassInfo, ImageContract, ModelCard
 from mqinfer.protocol.card_json import card_from_json, card_to_json
 from mqinfer.protocol.datatypes import Array, Datatype
+from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import (
     Capture,
     ErrorInfo,
@@ -30,7 +31,6 @@ from mqinfer.protocol.types import (
     Timings,
     WorkerLoad,
 )
-from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
 FOLDER = Path(__file__).parent
 

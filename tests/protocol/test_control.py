@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.protocol.control import Call, Operation, ServerState, ServerStatus, read_path
-from mqinfer.protocol.errors import BadEnvelope, BadTopic
+from mqinfer.protocol.control import Call, Operation, read_path
+from mqinfer.protocol.errors import BadTopic
 from mqinfer.protocol.names import check_name
 from mqinfer.protocol.topics import Topics, may_answer
 
@@ -102,17 +102,3 @@ def test_no_model_may_be_called_control() -> None:
     with pytest.raises(BadTopic, match="stands for something else"):
         check_name("model", "control")
     assert check_name("client", "control") == "control"
-
-
-@given(names, st.sampled_from(ServerStatus), st.integers(0, 2**32))
-def test_a_servers_state_is_read_back(server: str, status: ServerStatus, incarnation: int) -> None:
-    """JSON and back."""
-    state = ServerState(server, status, incarnation)
-    assert ServerState.from_json(state.to_json()) == state
-
-
-@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"server":"s","status":"busy","boot":1}', b'{"server":1}'])
-def test_other_states_are_refused(payload: bytes) -> None:
-    """What is missing or unknown is said."""
-    with pytest.raises(BadEnvelope):
-        ServerState.from_json(payload)

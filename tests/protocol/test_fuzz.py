@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.cancellation import Cancellation
 from mqinfer.protocol.card_json import card_from_json
-from mqinfer.protocol.control import ServerState
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import InvalidRequest, LimitExceeded
+from mqinfer.protocol.states import ServerState, WorkerState
 from mqinfer.protocol.types import (
     Capture,
     EncodedTensor,
@@ -24,7 +24,6 @@ from mqinfer.protocol.types import (
     Timings,
     WorkerLoad,
 )
-from mqinfer.protocol.worker_state import WorkerState
 
 Bound = Callable[[int], AbstractContextManager[None]]
 TENSORS = (

@@ -10,13 +10,13 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from mqinfer.protocol import control, envelope, errors, topics
+from mqinfer.protocol import control, envelope, errors, states, topics
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.limits import DEFAULT_LIMITS
+from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.statistics import BatchStatistics, ModelStatistics
 from mqinfer.protocol.types import InferRequest, InferResponse, Outcome, Timings
-from mqinfer.protocol.worker_state import WorkerState
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "protocol.md").read_text()
@@ -107,10 +107,10 @@ def test_control_is_that_of_the_code() -> None:
     assert [row[0] for row in rows("call")] == list(control.Operation)
     assert {row[0] for row in rows("state")} == set(control.ModelState)
     entry = (ModelStatistics() + ModelStatistics(batches={1: BatchStatistics()})).to_record("m", "1")
-    state = json.loads(control.ServerState("s", control.ServerStatus.READY, 1).to_json())
+    state = json.loads(states.ServerState("s", states.ServerStatus.READY, 1).to_json())
     named = {*entry, *entry["inference_stats"], *entry["batch_stats"][0], *state}
     assert {name for name in named if f"`{name}`" not in TEXT} == set()
-    assert all(f"`{status}`" in TEXT for status in control.ServerStatus)
+    assert all(f"`{status}`" in TEXT for status in states.ServerStatus)
 
 
 def test_content_types_are_named() -> None:

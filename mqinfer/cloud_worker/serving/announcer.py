@@ -13,8 +13,8 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.card_json import card_to_json
 from mqinfer.protocol.errors import NameTaken, NotAuthorized, NotConnected
+from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import WorkerLoad
-from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
 
 __all__ = ["Announcer"]
 

@@ -27,9 +27,9 @@ from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.cancellation import Cancellation
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, Rejected
+from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.statistics import ModelStatistics
 from mqinfer.protocol.types import Timings, WorkerLoad
-from mqinfer.protocol.worker_state import WorkerStatus
 
 __all__ = ["LinkMaker", "Worker"]
 

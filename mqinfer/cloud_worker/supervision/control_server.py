@@ -20,13 +20,13 @@ from mqinfer.broker.presence import NameGuard, boot_number, connection_id
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import LinkMaker
 from mqinfer.cloud_worker.supervision.management import Management
-from mqinfer.protocol.control import Call, Operation, ServerState, ServerStatus, read_path
+from mqinfer.protocol.control import Call, Operation, read_path
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.fields import Record, record
 from mqinfer.protocol.json_text import parse_object
 from mqinfer.protocol.names import EVERY_SERVER, check_name
+from mqinfer.protocol.states import ServerState, ServerStatus, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import may_answer
-from mqinfer.protocol.worker_state import WorkerState, WorkerStatus
 
 __all__ = ["ControlServer"]
 

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.protocol.errors import BadEnvelope, LimitExceeded
-from mqinfer.protocol.worker_state import ServedModel, WorkerState, WorkerStatus
+from mqinfer.protocol.states import (
+    ClientState,
+    ClientStatus,
+    ServedModel,
+    ServerState,
+    ServerStatus,
+    WorkerState,
+    WorkerStatus,
+    read_incarnation,
+)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 whole = st.integers(0, 2**63 - 1)
@@ -59,3 +68,37 @@ def test_a_huge_state_is_refused_unread() -> None:
     """A message of megabytes is no state."""
     with pytest.raises(LimitExceeded):
         WorkerState.from_json(b" " * (1 << 20))
+
+
+@given(texts, st.sampled_from(ServerStatus), st.integers(0, 2**32))
+def test_a_servers_state_is_read_back(server: str, status: ServerStatus, incarnation: int) -> None:
+    """JSON and back."""
+    state = ServerState(server, status, incarnation)
+    assert ServerState.from_json(state.to_json()) == state
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"server":"s","status":"busy","boot":1}', b'{"server":1}'])
+def test_other_states_are_refused(payload: bytes) -> None:
+    """What is missing or unknown is said."""
+    with pytest.raises(BadEnvelope):
+        ServerState.from_json(payload)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        WorkerState("w", WorkerStatus.READY, 17),
+        ServerState("s", ServerStatus.READY, 17),
+        ClientState("c", ClientStatus.READY, 17),
+    ],
+)
+def test_every_state_names_its_incarnation_alike(state: WorkerState | ServerState | ClientState) -> None:
+    """Two processes of one name find each other by it, whatever they are."""
+    assert read_incarnation(state.to_json()) == (17, "ready")
+
+
+@pytest.mark.parametrize("payload", [b"", b"{}", b'{"boot": 1}', b'{"boot": "1", "status": "ready"}'])
+def test_a_state_without_incarnation_or_status_is_refused(payload: bytes) -> None:
+    """Both are required."""
+    with pytest.raises(BadEnvelope):
+        read_incarnation(payload)
