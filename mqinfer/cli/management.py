@@ -14,7 +14,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, address
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, check_replies
-from mqinfer.protocol.card_json import card_to_json
+from mqinfer.protocol.card import card_to_json
 from mqinfer.protocol.control import Call, ModelState, Operation
 
 __all__ = ["add_to"]

@@ -6,8 +6,7 @@ import logging
 import threading
 
 from mqinfer.broker.link import Link, Message
-from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.card_json import card_from_json
+from mqinfer.protocol.card import ModelCard, card_from_json
 from mqinfer.protocol.errors import ModelNotFound, MqinferError
 from mqinfer.protocol.topics import Topics
 

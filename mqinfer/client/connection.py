@@ -14,7 +14,7 @@ from mqinfer.broker.presence import NameGuard, boot_number, connection_id
 from mqinfer.client.options import RequesterConfig
 from mqinfer.client.requester import Requester
 from mqinfer.protocol.errors import NotConnected
-from mqinfer.protocol.names import check_name
+from mqinfer.protocol.topics import check_name
 
 __all__ = ["Presence", "connect", "random_name"]
 

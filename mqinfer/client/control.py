@@ -26,9 +26,8 @@ from mqinfer.protocol.errors import (
     error_from_code,
 )
 from mqinfer.protocol.json_text import parse_json, write_object
-from mqinfer.protocol.names import EVERY_SERVER, check_name
 from mqinfer.protocol.states import ServerState, ServerStatus
-from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name
 
 __all__ = ["ControlClient", "ControlReply", "check_replies"]
 

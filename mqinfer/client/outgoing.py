@@ -8,8 +8,8 @@ from dataclasses import replace
 from mqinfer.broker.link import Message
 from mqinfer.client.options import RequesterConfig
 from mqinfer.client.pending import Entry
-from mqinfer.protocol.cancellation import Cancellation
 from mqinfer.protocol.checksum import checksum
+from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
 from mqinfer.protocol.errors import Cancelled, Superseded
 from mqinfer.protocol.types import InferRequest, Outcome

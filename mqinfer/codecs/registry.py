@@ -14,11 +14,10 @@ from mqinfer.codecs.image import ImageCodec
 from mqinfer.codecs.lz4_block import Lz4Codec
 from mqinfer.codecs.mask import MaskCodec
 from mqinfer.codecs.raw import RawCodec
-from mqinfer.protocol.datatypes import Array, datatype_of
+from mqinfer.protocol.datatypes import Array, array_bytes, datatype_of
 from mqinfer.protocol.errors import BadEncoding
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.raw_form import little_endian
-from mqinfer.protocol.shapes import array_bytes
 from mqinfer.protocol.types import EncodedTensor, Scalar
 
 __all__ = [

@@ -1,19 +1,34 @@
-"""Managing servers over MQTT: the calls of the Open Inference Protocol, and what the answers are made of.
+"""Orders to servers and to workers, and what their replies are made of.
 
 A server is a supervisor with its worker processes. The rest of a control topic, behind the server's and the client's
-name, is the path that the protocol's REST form has behind `v2/`; `server` stands for `v2` itself.
+name, is the path that the protocol's REST form has behind `v2/`; `server` stands for `v2` itself. Statistics are those
+of Triton (https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
-from mqinfer.protocol.errors import BadTopic
-from mqinfer.protocol.names import check_name, check_version
+from mqinfer.protocol.errors import BadEnvelope, BadTopic
+from mqinfer.protocol.fields import text, texts
+from mqinfer.protocol.json_text import parse_object, write_object
+from mqinfer.protocol.topics import check_name, check_version
+from mqinfer.protocol.types import Buffer, Outcome
 
-__all__ = ["Call", "IndexEntry", "ModelState", "Operation", "read_path"]
+__all__ = [
+    "BatchStatistics",
+    "Call",
+    "Cancellation",
+    "Duration",
+    "IndexEntry",
+    "ModelState",
+    "ModelStatistics",
+    "Operation",
+    "read_path",
+]
 
 
 class Operation(StrEnum):
@@ -115,3 +130,135 @@ class IndexEntry:
     def to_record(self) -> dict[str, str]:
         """Make what stands in the JSON."""
         return {"name": self.name, "version": self.version, "state": self.state, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """How often something happened and how long it took in all, in nanoseconds."""
+
+    count: int = 0
+    ns: int = 0
+
+    def __add__(self, other: Duration) -> Duration:
+        return Duration(self.count + other.count, self.ns + other.ns)
+
+    def to_record(self) -> dict[str, int]:
+        """Make what stands in the JSON."""
+        return {"count": self.count, "ns": self.ns}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatistics:
+    """The runs of one batch size: decoding and pre-processing of its requests, the engine, splitting the outputs."""
+
+    compute_input: Duration = Duration()
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
+
+    def __add__(self, other: BatchStatistics) -> BatchStatistics:
+        return BatchStatistics(
+            self.compute_input + other.compute_input,
+            self.compute_infer + other.compute_infer,
+            self.compute_output + other.compute_output,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatistics:
+    """One version of a model, since its processes started; those of several processes can be added.
+
+    Attributes:
+        last_inference: Of the last result, in milliseconds since the epoch; 0 where there was none.
+        inference_count: Rows that were inferred: a batch of 8 counts 8.
+        execution_count: Runs of the model: a batch counts 1.
+        success: Requests that got a result, from receipt to reply.
+        fail: Requests that got none.
+        queue: Of the successful ones: waiting.
+        compute_input: Decoding and pre-processing.
+        compute_infer: The engine; each request of a batch counts all of the batch's time.
+        compute_output: Splitting, post-processing and encoding.
+        batches: By rows.
+        memory_bytes: Resident memory of the processes.
+    """
+
+    last_inference: int = 0
+    inference_count: int = 0
+    execution_count: int = 0
+    success: Duration = Duration()
+    fail: Duration = Duration()
+    queue: Duration = Duration()
+    compute_input: Duration = Duration()
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
+    batches: Mapping[int, BatchStatistics] = field(default_factory=dict)
+    memory_bytes: int = 0
+
+    def __add__(self, other: ModelStatistics) -> ModelStatistics:
+        nothing = BatchStatistics()
+        sizes = sorted(self.batches.keys() | other.batches.keys())
+        return ModelStatistics(
+            max(self.last_inference, other.last_inference),
+            self.inference_count + other.inference_count,
+            self.execution_count + other.execution_count,
+            self.success + other.success,
+            self.fail + other.fail,
+            self.queue + other.queue,
+            self.compute_input + other.compute_input,
+            self.compute_infer + other.compute_infer,
+            self.compute_output + other.compute_output,
+            {size: self.batches.get(size, nothing) + other.batches.get(size, nothing) for size in sizes},
+            self.memory_bytes + other.memory_bytes,
+        )
+
+    def to_record(self, name: str, version: str) -> dict[str, Any]:
+        """Make an entry of `model_stats`."""
+        stages = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+        return {
+            "name": name,
+            "version": version,
+            "last_inference": self.last_inference,
+            "inference_count": self.inference_count,
+            "execution_count": self.execution_count,
+            "inference_stats": {stage: getattr(self, stage).to_record() for stage in stages},
+            "batch_stats": [
+                {"batch_size": size} | {stage: getattr(batch, stage).to_record() for stage in stages[3:]}
+                for size, batch in sorted(self.batches.items())
+            ],
+            "memory_usage": [{"type": "CPU", "id": 0, "byte_size": self.memory_bytes}],
+        }
+
+
+_MAX_BYTES = 64 << 10
+_REASONS = (Outcome.CANCELLED, Outcome.SUPERSEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """Requests that nobody waits for any more. Workers that have them skip them, and send no reply.
+
+    Attributes:
+        ids: Of the sender's own requests.
+        outcome: What the sender counted them as: `cancelled` or `superseded`.
+    """
+
+    ids: tuple[str, ...]
+    outcome: Outcome = Outcome.CANCELLED
+
+    def to_json(self) -> bytes:
+        """Write it as JSON."""
+        return write_object({"ids": self.ids, "outcome": self.outcome}, "cancellation")
+
+    @classmethod
+    def from_json(cls, payload: Buffer) -> Cancellation:
+        """Read it from JSON.
+
+        Raises:
+            BadEnvelope: It is no cancellation: what is missing or of the wrong type is named.
+            LimitExceeded: It is longer than 64 KiB.
+        """
+        where = "cancellation"
+        fields = parse_object(payload, where, _MAX_BYTES)
+        named = text(fields, "outcome", where, Outcome.CANCELLED.value)
+        if named not in _REASONS:
+            raise BadEnvelope(f"{where}: 'outcome' is {named[:40]!r}; it must be one of {', '.join(_REASONS)}")
+        return cls(texts(fields, "ids", where), Outcome(named))

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgpack
 
+from mqinfer.protocol.datatypes import array_bytes, datatype_named
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, LimitExceeded
 from mqinfer.protocol.fields import integer, record, records, scalars, text
 from mqinfer.protocol.header import (
@@ -31,7 +32,6 @@ from mqinfer.protocol.header import (
     response_parameters,
 )
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
-from mqinfer.protocol.shapes import array_bytes, datatype_named
 from mqinfer.protocol.types import Buffer, EncodedTensor, ErrorInfo, InferRequest, InferResponse
 
 __all__ = [

@@ -3,14 +3,21 @@
 So that a script, Node-RED or `mosquitto_pub` can ask for an inference. Over HTTP the length of the JSON part before a
 binary tail stands in the header `Inference-Header-Content-Length`; over MQTT in the user property of that name.
 Specification: https://github.com/kserve/open-inference-protocol, and Triton's binary tensor data extension.
+
+NaN and the infinities, which JSON lacks, are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, as in the JSON form
+of Protocol Buffers (https://protobuf.dev/programming-guides/json/).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from math import prod
 from typing import Any
 
-from mqinfer.protocol.datatypes import Array, datatype_of
+import numpy as np
+
+from mqinfer.protocol.datatypes import Array, Datatype, array_bytes, datatype_named, datatype_of, dtype_of
 from mqinfer.protocol.errors import BadEncoding, BadEnvelope, BadTensor, LimitExceeded
 from mqinfer.protocol.fields import Record, array, integer, record, records, scalars, text
 from mqinfer.protocol.header import (
@@ -22,21 +29,21 @@ from mqinfer.protocol.header import (
     requested_outputs,
     response_parameters,
 )
-from mqinfer.protocol.json_data import data_of_array, raw_of_data
 from mqinfer.protocol.json_text import MAX_JSON_BYTES, parse_object, write_object
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
-from mqinfer.protocol.raw_form import from_raw, little_endian, raw_bytes
-from mqinfer.protocol.shapes import array_bytes, datatype_named
+from mqinfer.protocol.raw_form import from_raw, join_strings, little_endian, raw_bytes, to_bytes
 from mqinfer.protocol.types import Buffer, EncodedTensor, ErrorInfo, InferRequest, InferResponse, Scalar
 
 __all__ = [
     "BINARY_OUTPUT",
     "CONTENT_TYPE",
     "HEADER_LENGTH",
+    "data_of_array",
     "decode_request",
     "decode_response",
     "encode_request",
     "encode_response",
+    "raw_of_data",
 ]
 
 CONTENT_TYPE = "application/json"
@@ -230,3 +237,112 @@ def _tensor(entry: Record, tail: memoryview, limits: Limits) -> tuple[EncodedTen
         raise BadTensor(f"tensor {name!r}: {size} bytes wanted, {len(tail)} left behind the JSON; set {HEADER_LENGTH}")
     encoding = text(parameters, "encoding", f"tensor {name!r}", "raw")
     return EncodedTensor(name, datatype, tuple(shape), encoding, tail[:size], further), tail[size:]
+
+
+_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_FLOATS = frozenset((Datatype.FP32, Datatype.FP64))
+_KINDS = {str: "string", bool: "true or false", int: "integer"}
+_FP16 = "FP16 goes only by the binary tail (user property Inference-Header-Content-Length), as the protocol has it"
+
+
+def raw_of_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: list[Any]) -> bytes:
+    """Make the raw form of a tensor's `data`.
+
+    Args:
+        name: The tensor's.
+        datatype: As declared.
+        shape: As declared.
+        data: Flat, or nested as `shape` says.
+
+    Raises:
+        BadTensor: The data are not what is declared.
+    """
+    flat = _flatten(name, data, shape)
+    kinds = set(map(type, flat))
+    if datatype in _FLOATS:
+        return _raw_floats(name, datatype, flat, kinds)
+    if datatype is Datatype.FP16:
+        raise BadTensor(f"tensor {name!r}: {_FP16}")
+    wanted = {Datatype.BYTES: str, Datatype.BOOL: bool}.get(datatype, int)
+    if kinds - {wanted}:
+        raise BadTensor(f"tensor {name!r}: every element of {datatype} data must be a JSON {_KINDS[wanted]}")
+    if datatype is Datatype.BYTES:
+        return join_strings(flat, name)
+    return bytes(flat) if datatype is Datatype.BOOL else _raw_integers(name, datatype, flat)
+
+
+def data_of_array(name: str, array: Array) -> list[Any]:
+    """Make a tensor's flat `data`.
+
+    Raises:
+        BadTensor: It is FP16, or holds strings that are not UTF-8: these go only by the binary tail.
+    """
+    datatype = datatype_of(array.dtype)
+    if datatype is Datatype.FP16:
+        raise BadTensor(f"tensor {name!r}: {_FP16}; set the request parameter binary_data_output")
+    flat: list[Any] = array.ravel().tolist()
+    if datatype is Datatype.BYTES:
+        return [_text(name, element) for element in flat]
+    if datatype in _FLOATS and not np.isfinite(array).all():
+        return [element if np.isfinite(element) else _name_of(element) for element in flat]
+    return flat
+
+
+def _flatten(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
+    """Give the elements in row-major order; what is nested must be nested as the shape says, all the way."""
+    flat = data
+    if len(shape) > 1 and data and type(data[0]) is list:
+        if len(data) != shape[0]:
+            raise _does_not_match(name, shape)
+        for size in shape[1:]:
+            if any(type(row) is not list or len(row) != size for row in flat):
+                raise _does_not_match(name, shape)
+            flat = list(chain.from_iterable(flat))
+    if len(flat) != prod(shape):
+        raise _does_not_match(name, shape)
+    return flat
+
+
+def _does_not_match(name: str, shape: tuple[int, ...]) -> BadTensor:
+    return BadTensor(
+        f"tensor {name!r}: data are neither a flat list of {prod(shape)} elements nor nested as {list(shape)}"
+    )
+
+
+def _raw_floats(name: str, datatype: Datatype, flat: list[Any], kinds: set[type]) -> bytes:
+    if str in kinds:
+        flat = [_NOT_FINITE.get(element, element) if type(element) is str else element for element in flat]
+        kinds = set(map(type, flat))
+    if kinds - {int, float}:
+        names = ", ".join(_NOT_FINITE)
+        raise BadTensor(f"tensor {name!r}: every element of {datatype} data must be a JSON number, or one of {names}")
+    try:
+        wide = np.array(flat, np.float64)
+    except OverflowError as error:
+        raise BadTensor(f"tensor {name!r}: a number does not fit {datatype}") from error
+    with np.errstate(over="ignore"):
+        narrow = wide.astype(dtype_of(datatype))
+    if (np.isinf(narrow) != np.isinf(wide)).any():
+        raise BadTensor(f"tensor {name!r}: a number does not fit {datatype}")
+    return narrow.tobytes()
+
+
+def _raw_integers(name: str, datatype: Datatype, flat: list[int]) -> bytes:
+    dtype = dtype_of(datatype)
+    bounds = np.iinfo(dtype.name)
+    if flat and not (bounds.min <= min(flat) and max(flat) <= bounds.max):
+        raise BadTensor(f"tensor {name!r}: {datatype} holds {bounds.min} to {bounds.max}; an element is outside")
+    return np.array(flat, dtype).tobytes()
+
+
+def _text(name: str, element: object) -> str:
+    try:
+        return to_bytes(element, name).decode()
+    except UnicodeDecodeError as error:
+        raise BadTensor(f"tensor {name!r}: a string is not UTF-8; it goes only by the binary tail") from error
+
+
+def _name_of(element: float) -> str:
+    if np.isnan(element):
+        return "NaN"
+    return "Infinity" if element > 0 else "-Infinity"

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from mqinfer.models.repository.repository import Repository
 from mqinfer.protocol.control import Call, Operation, read_path
 from mqinfer.protocol.errors import BadTopic, MqinferError
-from mqinfer.protocol.names import check_name
-from mqinfer.protocol.topics import Topics, may_answer, may_reply
+from mqinfer.protocol.topics import Topics, check_name, may_answer, may_reply
 
 TOPICS = Topics()
 HOSTILE = [

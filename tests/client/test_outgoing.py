@@ -16,8 +16,8 @@ from mqinfer.client.options import RequesterConfig
 from mqinfer.client.outgoing import cancellation, sending, stamped
 from mqinfer.client.pending import Entry
 from mqinfer.codecs import encode_tensor
-from mqinfer.protocol.cancellation import Cancellation
 from mqinfer.protocol.checksum import checksum, verify
+from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.envelope import CONTENT_TYPE, decode_request
 from mqinfer.protocol.errors import BadTopic, Cancelled, Corrupted, Superseded
 from mqinfer.protocol.topics import Topics

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.cloud_worker.serving.load import LoadMeter
-from mqinfer.protocol.statistics import Duration, ModelStatistics
+from mqinfer.protocol.control import Duration, ModelStatistics
 from mqinfer.protocol.types import Outcome, Timings
 
 TIMINGS = Timings(server_queue=1, decode=2, preprocess=3, inference=4, postprocess=5, encode=6)

@@ -25,10 +25,9 @@ from mqinfer.cloud_worker.supervision.planning import plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository.repository import Problem, Repository, Scan
-from mqinfer.protocol.control import Call, ModelState, Operation
+from mqinfer.protocol.control import Call, ModelState, ModelStatistics, Operation
 from mqinfer.protocol.errors import BadTopic, Cancelled, InvalidRequest, ModelNotFound, ModelNotLoadable, NameTaken
 from mqinfer.protocol.states import ServedModel, ServerState, WorkerState, WorkerStatus
-from mqinfer.protocol.statistics import ModelStatistics
 from mqinfer.protocol.topics import Topics
 
 WriteEcho = Callable[..., Path]

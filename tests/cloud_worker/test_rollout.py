@@ -11,7 +11,7 @@ from mqinfer.cloud_worker.supervision.inquiry import Inquiry
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.rollout import Rollout, Step
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.statistics import Duration, ModelStatistics
+from mqinfer.protocol.control import Duration, ModelStatistics
 
 CARD = ModelCard("m", "1", ("1",), "mqinfer_echo", (), ())
 

@@ -20,7 +20,7 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.models.loading import LoadedModel
 from mqinfer.models.repository.config import DynamicBatching
-from mqinfer.protocol.card_json import card_from_json
+from mqinfer.protocol.card import card_from_json
 from mqinfer.protocol.envelope import encode_request
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics

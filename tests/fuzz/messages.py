@@ -12,9 +12,8 @@ from mqinfer.cloud_worker.serving.incoming import read_ticket, write_reply
 from mqinfer.cloud_worker.supervision.control_server import _body
 from mqinfer.codecs import decode_tensor
 from mqinfer.protocol import envelope, oip_json
-from mqinfer.protocol.cancellation import Cancellation
-from mqinfer.protocol.card_json import card_from_json, card_to_json
-from mqinfer.protocol.control import read_path
+from mqinfer.protocol.card import card_from_json, card_to_json
+from mqinfer.protocol.control import Cancellation, read_path
 from mqinfer.protocol.errors import BadTopic, MqinferError
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.states import ServerState, WorkerState

@@ -23,7 +23,7 @@ from mqinfer.broker.paho.packet_reader import PacketReader
 from mqinfer.codecs import decode_tensor, encoded_image
 from mqinfer.codecs.lz4_block import RAW_SIZE
 from mqinfer.protocol import envelope, oip_json
-from mqinfer.protocol.card_json import card_from_json
+from mqinfer.protocol.card import card_from_json
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.states import WorkerState

@@ -16,8 +16,7 @@ import pytest
 
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.protocol import envelope, oip_json
-from mqinfer.protocol.card import ClassInfo, ImageContract, ModelCard
-from mqinfer.protocol.card_json import card_from_json, card_to_json
+from mqinfer.protocol.card import ClassInfo, ImageContract, ModelCard, card_from_json, card_to_json
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import (

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from mqinfer.protocol.control import Call, Operation, read_path
 from mqinfer.protocol.errors import BadTopic
-from mqinfer.protocol.names import check_name
-from mqinfer.protocol.topics import Topics, may_answer
+from mqinfer.protocol.topics import Topics, check_name, may_answer
 
 names = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,63}", fullmatch=True).filter(lambda name: name != "control")
 versions = st.none() | st.integers(0, 10**18).map(str)

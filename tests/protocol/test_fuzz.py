@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mqinfer.protocol import envelope, oip_json
-from mqinfer.protocol.cancellation import Cancellation
-from mqinfer.protocol.card_json import card_from_json
+from mqinfer.protocol.card import card_from_json
+from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import InvalidRequest, LimitExceeded
 from mqinfer.protocol.states import ServerState, WorkerState

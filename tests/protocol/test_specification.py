@@ -12,10 +12,10 @@ import pytest
 
 from mqinfer.protocol import control, envelope, errors, states, topics
 from mqinfer.protocol.checksum import checksum
+from mqinfer.protocol.control import BatchStatistics, ModelStatistics
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.states import WorkerState
-from mqinfer.protocol.statistics import BatchStatistics, ModelStatistics
 from mqinfer.protocol.types import InferRequest, InferResponse, Outcome, Timings
 
 ROOT = Path(__file__).parents[2]

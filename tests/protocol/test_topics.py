@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.protocol.errors import BadTopic
-from mqinfer.protocol.names import check_name
-from mqinfer.protocol.topics import InferAddress, ResultAddress, Topics, may_reply
+from mqinfer.protocol.topics import InferAddress, ResultAddress, Topics, check_name, may_reply
 
 names = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,63}", fullmatch=True)
 requests = st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True)

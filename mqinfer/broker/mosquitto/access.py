@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.names import CONTROL, EVERY_SERVER, check_name
-from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.topics import CONTROL, EVERY_SERVER, Topics, check_name
 
 __all__ = ["DEFAULT_PROCESSES", "Role", "access_rules", "put_section", "role_of", "sections", "without_section"]
 

@@ -32,8 +32,7 @@ from mqinfer.broker.mosquitto.configuration import Listener, Ports, listeners, r
 from mqinfer.broker.mosquitto.passwords import new_password, put_password, without_password
 from mqinfer.broker.mosquitto.private_files import read_file, write_file
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.names import check_name
-from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.topics import Topics, check_name
 
 __all__ = ["DEFAULT_DAYS", "BrokerFolder", "Login", "Ports"]
 

@@ -10,8 +10,7 @@ from mqinfer.broker.link import Ack, Link, Message, ReasonCode, ignore_ack
 from mqinfer.broker.may_read import unreadable
 from mqinfer.broker.presence import NameGuard, boot_number, connection_id
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.card_json import card_to_json
+from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.errors import NameTaken, NotAuthorized, NotConnected
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import WorkerLoad

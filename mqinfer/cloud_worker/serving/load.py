@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from mqinfer.protocol.statistics import BatchStatistics, Duration, ModelStatistics
+from mqinfer.protocol.control import BatchStatistics, Duration, ModelStatistics
 from mqinfer.protocol.types import Outcome, Timings, WorkerLoad
 
 __all__ = ["LoadMeter"]

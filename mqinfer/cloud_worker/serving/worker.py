@@ -24,11 +24,10 @@ from mqinfer.cloud_worker.serving.processing import Job, Processing, Work
 from mqinfer.cloud_worker.serving.replies import Answers
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.models.loading import LoadedModel
-from mqinfer.protocol.cancellation import Cancellation
 from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.control import Cancellation, ModelStatistics
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, Rejected
 from mqinfer.protocol.states import WorkerStatus
-from mqinfer.protocol.statistics import ModelStatistics
 from mqinfer.protocol.types import Timings, WorkerLoad
 
 __all__ = ["LinkMaker", "Worker"]

@@ -11,7 +11,7 @@ from multiprocessing.context import SpawnProcess
 
 from mqinfer.cloud_worker.supervision.process import Order, ProcessSpec, Report, run_process
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.statistics import ModelStatistics
+from mqinfer.protocol.control import ModelStatistics
 
 __all__ = ["Child", "Phase", "ProcessView"]
 

@@ -24,9 +24,8 @@ from mqinfer.protocol.control import Call, Operation, read_path
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.fields import Record, record
 from mqinfer.protocol.json_text import parse_object
-from mqinfer.protocol.names import EVERY_SERVER, check_name
 from mqinfer.protocol.states import ServerState, ServerStatus, WorkerState, WorkerStatus
-from mqinfer.protocol.topics import may_answer
+from mqinfer.protocol.topics import EVERY_SERVER, check_name, may_answer
 
 __all__ = ["ControlServer"]
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from mqinfer.cloud_worker.supervision.child import Child
-from mqinfer.protocol.statistics import ModelStatistics
+from mqinfer.protocol.control import ModelStatistics
 
 __all__ = ["Inquiry", "ServerStatistics"]
 

@@ -16,8 +16,7 @@ from mqinfer.cloud_worker.supervision.planning import is_same, plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.models.repository.config import ModelConfig
 from mqinfer.models.repository.repository import Repository, Scan
-from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.card_json import card_to_json
+from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.control import Call, IndexEntry, ModelState, Operation
 from mqinfer.protocol.errors import InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError
 from mqinfer.protocol.fields import Record, record

@@ -10,7 +10,7 @@ from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.models.repository.content_hash import content_hash
 from mqinfer.models.repository.repository import ModelVersion, Repository
 from mqinfer.protocol.errors import ModelNotFound
-from mqinfer.protocol.names import check_name
+from mqinfer.protocol.topics import check_name
 
 __all__ = ["Changes", "is_same", "plan", "plan_versions", "reconcile"]
 

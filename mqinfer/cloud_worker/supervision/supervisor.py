@@ -22,8 +22,8 @@ from mqinfer.cloud_worker.supervision.planning import is_same
 from mqinfer.cloud_worker.supervision.process import Order, ProcessSpec, Report
 from mqinfer.cloud_worker.supervision.rollout import Rollout, Step, begin
 from mqinfer.cloud_worker.supervision.wakeup import WakeUp
+from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.errors import Cancelled, ModelNotLoadable, Superseded
-from mqinfer.protocol.statistics import ModelStatistics
 
 __all__ = ["Event", "Supervisor"]
 

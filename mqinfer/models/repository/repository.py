@@ -17,7 +17,7 @@ from mqinfer.models.repository.config_keys import Layer
 from mqinfer.models.repository.containment import check_inside, inner_path
 from mqinfer.models.repository.named_files import with_named_files
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable, MqinferError
-from mqinfer.protocol.names import check_name
+from mqinfer.protocol.topics import check_name
 
 __all__ = ["ModelVersion", "Problem", "Repository", "Scan"]
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout, ModelCard
-from mqinfer.protocol.card_json import card_from_json, card_to_json
+from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout, ModelCard, card_from_json, card_to_json
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, LimitExceeded
 from mqinfer.protocol.types import TensorSpec
