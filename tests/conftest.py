@@ -19,7 +19,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.models.loading import LoadedModel, load_model
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import MissingExtra
 
 _numbers = count()

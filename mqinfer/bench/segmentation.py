@@ -32,7 +32,7 @@ from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.sinks.outputs import Mask, find_mask
 from mqinfer.lab.drives.synthetic import SyntheticDrive
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import EncodedTensor

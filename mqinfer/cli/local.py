@@ -10,7 +10,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ModelNotFound
 from mqinfer.protocol.topics import Topics
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from mqinfer.cli.options import Verbose, set_up_logging
-from mqinfer.models.repository.repository import ModelVersion, Repository
+from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["profile"]

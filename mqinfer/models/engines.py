@@ -14,10 +14,10 @@ from typing import NoReturn
 
 from mqinfer.models.backend import Backend
 from mqinfer.models.load_options import LoadOptions
-from mqinfer.models.model_file import describe
+from mqinfer.models.repository.files import SUFFIXES, describe
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
-__all__ = ["BACKENDS", "SUFFIXES", "Loader", "choose_loader", "platform_of"]
+__all__ = ["BACKENDS", "Loader", "choose_loader", "platform_of"]
 
 Loader = Callable[[Path, LoadOptions], Backend]
 
@@ -41,18 +41,6 @@ BACKENDS: Mapping[str, Mapping[str, str]] = {
 }
 """Platform to engine to loader, the engine that is taken by itself first."""
 
-SUFFIXES: Mapping[str, str] = {
-    ".onnx": "onnx_onnxv1",
-    ".graphdef": "tensorflow_graphdef",
-    ".pb": "tensorflow_graphdef",
-    ".keras": "tensorflow_keras",
-    ".h5": "tensorflow_keras",
-    ".hdf5": "tensorflow_keras",
-    ".pt": "pytorch_torchscript",
-    ".xml": "openvino_ir",
-    ".echo": "mqinfer_echo",
-}
-"""A model file's suffix to its platform; a folder is a SavedModel."""
 
 _ENGINES = tuple(dict.fromkeys(engine for engines in BACKENDS.values() for engine in engines if engine not in BACKENDS))
 _ALIASES = {"onnxruntime_onnx": "onnx_onnxv1", "pytorch_libtorch": "pytorch_torchscript", "keras": "tensorflow"}

@@ -7,19 +7,17 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from mqinfer.models.adapters import reshaped, with_filled_batches
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.onnx_file import check_external_data
 from mqinfer.models.card import make_card
-from mqinfer.models.device import DeviceWish, parse_device
 from mqinfer.models.engines import choose_loader, platform_of
 from mqinfer.models.ensemble.ensemble import compose
-from mqinfer.models.fixed_batch import with_filled_batches
-from mqinfer.models.load_options import LoadOptions, Stated, default_threads
-from mqinfer.models.model_file import check_model_files
+from mqinfer.models.load_options import DeviceWish, LoadOptions, Stated, default_threads, parse_device
 from mqinfer.models.postprocess.stage import with_postprocessing
+from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import InstanceKind, ModelConfig, TensorConfig
-from mqinfer.models.repository.repository import ModelVersion
-from mqinfer.models.reshape import reshaped
+from mqinfer.models.repository.files import check_model_files
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError
 

@@ -15,8 +15,8 @@ from rosbags.highlevel import AnyReader
 
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.writer import BagWriter, Storage
-from mqinfer.images.mosaic import make_mosaic, raw_image
 from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.lab.drives.mosaic import make_mosaic, raw_image
 from mqinfer.lab.drives.recording import IMAGE_TOPIC, TRUTH_TOPIC, write_drive
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.protocol.errors import ConfigError, SourceError

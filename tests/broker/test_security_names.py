@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.control import Call, Operation, read_path
 from mqinfer.protocol.errors import BadTopic, MqinferError
 from mqinfer.protocol.topics import Topics, check_name, may_answer, may_reply

@@ -17,7 +17,7 @@ from mqinfer.broker.link import Link, Message
 from mqinfer.codecs import encode_tensor
 from mqinfer.models.backends.echo import EchoBackend
 from mqinfer.models.loading import LoadedModel, load_model
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response, encode_request
 from mqinfer.protocol.topics import Topics

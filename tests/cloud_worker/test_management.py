@@ -24,7 +24,7 @@ from mqinfer.cloud_worker.supervision.management import Management, index
 from mqinfer.cloud_worker.supervision.planning import plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository.repository import Problem, Repository, Scan
+from mqinfer.models.repository import Problem, Repository, Scan
 from mqinfer.protocol.control import Call, ModelState, ModelStatistics, Operation
 from mqinfer.protocol.errors import BadTopic, Cancelled, InvalidRequest, ModelNotFound, ModelNotLoadable, NameTaken
 from mqinfer.protocol.states import ServedModel, ServerState, WorkerState, WorkerStatus

@@ -11,7 +11,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.planning import is_same, plan, plan_versions, reconcile
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 
 WriteEcho = Callable[..., Path]
 TEMPLATE = ProcessSpec(Path(), "", 0, BrokerAddress("localhost"), WorkerOptions("w"))

@@ -18,7 +18,7 @@ from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import RawImage
 from mqinfer.lab.zoo.onnx_graph import OnnxGraph
 from mqinfer.models.loading import LoadedModel, load_model
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.envelope import response_pieces
 from mqinfer.protocol.errors import (

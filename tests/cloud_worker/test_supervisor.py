@@ -20,7 +20,7 @@ from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, find_version
 from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import BadTopic, ModelNotFound
 from mqinfer.protocol.topics import Topics
 

@@ -26,7 +26,7 @@ from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.models.backends.echo import EchoBackend
 from mqinfer.models.loading import LoadedModel, load_model
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError

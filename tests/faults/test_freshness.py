@@ -33,7 +33,7 @@ from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.stream import Policy
 from mqinfer.images.picture import CompressedImage
 from mqinfer.lab.drives.synthetic import SyntheticDrive
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome

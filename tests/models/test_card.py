@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from mqinfer.errors import ConfigError
-from mqinfer.models.batching_axis import max_batch_size
-from mqinfer.models.image_contract import image_contract
+from mqinfer.models.card import image_contract, max_batch_size
 from mqinfer.models.repository.content_hash import model_hash
 from mqinfer.protocol.card import ColourOrder, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype

@@ -24,7 +24,7 @@ HARNESS = r"""
 import ctypes, json, os, sys
 from pathlib import Path
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 
 outside = os.path.realpath(sys.argv[1])
 targets = (outside, "/etc/hostname", "/etc/passwd", "/proc/self")

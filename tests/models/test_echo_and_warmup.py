@@ -10,7 +10,7 @@ import pytest
 from mqinfer.errors import ModelFailed, ModelNotLoadable
 from mqinfer.models.backends.echo import EchoBackend
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 from mqinfer.models.warmup import warm_up, zeros
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype

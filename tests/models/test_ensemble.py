@@ -18,9 +18,9 @@ from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.errors import BadTensor, ConfigError, ModelFailed
 from mqinfer.models.ensemble.graph import Graph, Node, make_graph
 from mqinfer.models.loading import load_model
+from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.config import EnsembleStep
 from mqinfer.models.repository.content_hash import content_hash
-from mqinfer.models.repository.repository import ModelVersion, Repository
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.types import TensorSpec

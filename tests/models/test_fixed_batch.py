@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from mqinfer.lab.zoo.onnx_graph import OnnxGraph
+from mqinfer.models.adapters import FilledBatch, with_filled_batches
 from mqinfer.models.backend import Backend
-from mqinfer.models.fixed_batch import FilledBatch, with_filled_batches
 from mqinfer.models.loading import LoadedModel, load_model
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 

@@ -14,8 +14,8 @@ import pytest
 from mqinfer.errors import ModelNotLoadable
 from mqinfer.models.backends.tensorflow.keras_archive import check_keras
 from mqinfer.models.loading import LoadedModel, load_model
+from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import ModelConfig
-from mqinfer.models.repository.repository import ModelVersion
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 from mqinfer.protocol.types import TensorSpec

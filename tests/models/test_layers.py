@@ -14,13 +14,13 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.errors import ConfigError, ModelNotLoadable
+from mqinfer.models.adapters import reshaped
 from mqinfer.models.backends.onnx_file import external_locations
 from mqinfer.models.loading import load_model
-from mqinfer.models.postprocess.palette import class_colour
+from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.config import InstanceGroup, InstanceKind, ModelConfig, TensorConfig
+from mqinfer.models.repository.config_keys import class_colour
 from mqinfer.models.repository.content_hash import content_hash
-from mqinfer.models.repository.repository import ModelVersion, Repository
-from mqinfer.models.reshape import reshaped
 from mqinfer.protocol.card import ClassInfo, ColourOrder
 
 WriteOnnx = Callable[..., Path]

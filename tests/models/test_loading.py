@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from mqinfer.errors import ConfigError, ModelNotLoadable
-from mqinfer.models.device import DeviceWish, parse_device
 from mqinfer.models.engines import choose_loader, platform_of
-from mqinfer.models.load_options import Stated
+from mqinfer.models.load_options import DeviceWish, Stated, parse_device
 from mqinfer.models.loading import load_model, load_options
+from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.config import InstanceGroup, InstanceKind, ModelConfig, TensorConfig
 from mqinfer.models.repository.config_files import combine, read_layer
-from mqinfer.models.repository.repository import ModelVersion, Repository
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Datatype
 

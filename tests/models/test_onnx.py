@@ -12,7 +12,7 @@ from mqinfer.models.backend import Backend
 from mqinfer.models.backends.onnx import load
 from mqinfer.models.load_options import LoadOptions, Stated
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository.repository import ModelVersion
+from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 from mqinfer.protocol.types import TensorSpec
 

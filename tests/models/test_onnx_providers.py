@@ -11,14 +11,14 @@ import onnxruntime
 import pytest
 
 from mqinfer.errors import ConfigError
-from mqinfer.models.accelerators import OPTIMIZATION, Accelerator, Accelerators
 from mqinfer.models.backends.onnx import load
 from mqinfer.models.backends.onnx_binding import run_bound
 from mqinfer.models.backends.onnx_providers import Attempt, attempts, describe_nodes
-from mqinfer.models.device import parse_device
-from mqinfer.models.load_options import LoadOptions
+from mqinfer.models.load_options import LoadOptions, parse_device
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
+from mqinfer.models.repository.config import Accelerator, Accelerators
+from mqinfer.models.repository.config_keys import OPTIMIZATION
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 
 WriteOnnx = Callable[..., Path]

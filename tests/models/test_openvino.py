@@ -16,11 +16,10 @@ from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.openvino import load, precision_of
 from mqinfer.models.backends.openvino_settings import choose_device, properties
-from mqinfer.models.device import parse_device
-from mqinfer.models.load_options import LoadOptions, Stated
+from mqinfer.models.load_options import LoadOptions, Stated, parse_device
 from mqinfer.models.loading import load_model
+from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import ModelConfig
-from mqinfer.models.repository.repository import ModelVersion
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 from mqinfer.protocol.types import TensorSpec

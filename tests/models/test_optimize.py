@@ -18,8 +18,8 @@ from mqinfer.lab.optimize import Optimisation, OptimizeOptions, Sample, Toleranc
 from mqinfer.lab.optimize.optimising import promote
 from mqinfer.lab.optimize.products import product_version
 from mqinfer.models.loading import load_model
+from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.content_hash import model_hash
-from mqinfer.models.repository.repository import ModelVersion, Repository
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ModelNotLoadable
 

@@ -19,7 +19,7 @@ from mqinfer.lab.optimize.override import as_toml, override_toml, version_folder
 from mqinfer.lab.optimize.products import Recipe, plan, product_version, write_product
 from mqinfer.lab.optimize.samples import Sample, SampleInputs, feeds, random_samples
 from mqinfer.lab.optimize.source import to_onnx
-from mqinfer.models.repository.repository import ModelVersion, Repository
+from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError, MissingExtra, ModelNotLoadable

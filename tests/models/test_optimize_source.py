@@ -12,7 +12,7 @@ import pytest
 
 from mqinfer.lab.optimize.source import to_onnx
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository.repository import ModelVersion, Repository
+from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ModelNotLoadable

@@ -19,8 +19,8 @@ from mqinfer.lab.profiling import contenders as module
 from mqinfer.lab.profiling.contenders import engines_for, find_contenders
 from mqinfer.lab.profiling.plot import draw
 from mqinfer.lab.profiling.report import ModelProfile, as_csv, as_table, memory_table
+from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import EnsembleStep, ModelConfig
-from mqinfer.models.repository.repository import ModelVersion
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
 MB = 1_000_000

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mqinfer.errors import ConfigError
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 
 
 def put(path: Path, content: bytes = b"model") -> Path:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from mqinfer.errors import ModelFailed, ModelNotLoadable
-from mqinfer.models.backends.tensorflow.saved_model import load
-from mqinfer.models.backends.tensorflow.saved_model_session import load_in_session
+from mqinfer.models.backends.tensorflow.saved_model import load, load_in_session
 from mqinfer.models.load_options import LoadOptions, Stated
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.types import TensorSpec

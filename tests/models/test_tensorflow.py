@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
-from mqinfer.models.backends.tensorflow.graph_ends import reaching, unconsumed
+from mqinfer.models.backends.tensorflow.frozen_graph import reaching, unconsumed
 from mqinfer.models.backends.tensorflow.runtime import settle_device
 from mqinfer.models.backends.tensorflow.saved_model import choose_signature
-from mqinfer.models.device import parse_device
+from mqinfer.models.load_options import parse_device
 from mqinfer.models.loading import LoadedModel, load_model
+from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.config import ModelConfig, TensorConfig
-from mqinfer.models.repository.repository import ModelVersion, Repository
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.card import ColourOrder, ImageContract
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of

@@ -14,14 +14,11 @@ import pytest
 
 from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backend import Backend
-from mqinfer.models.backends.torch_archive import check_torchscript
-from mqinfer.models.backends.torch_names import name_arguments, name_results
-from mqinfer.models.backends.torchscript import load
-from mqinfer.models.device import parse_device
-from mqinfer.models.load_options import LoadOptions, Stated
+from mqinfer.models.backends.torchscript import check_torchscript, load, name_arguments, name_results
+from mqinfer.models.load_options import LoadOptions, Stated, parse_device
 from mqinfer.models.loading import load_model
+from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import ModelConfig, TensorConfig
-from mqinfer.models.repository.repository import ModelVersion
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 from mqinfer.protocol.types import TensorSpec

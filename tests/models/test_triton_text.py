@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqinfer.errors import ConfigError
-from mqinfer.models.accelerators import Accelerator, Accelerators
 from mqinfer.models.repository.config import (
+    Accelerator,
+    Accelerators,
     DynamicBatching,
     EnsembleStep,
     InstanceGroup,

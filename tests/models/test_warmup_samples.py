@@ -9,10 +9,9 @@ import pytest
 from mqinfer.errors import ConfigError, ModelNotLoadable
 from mqinfer.models.backends.echo import EchoBackend
 from mqinfer.models.loading import load_model
+from mqinfer.models.repository import Repository
 from mqinfer.models.repository.config import WarmUpInput, WarmUpSample
-from mqinfer.models.repository.repository import Repository
-from mqinfer.models.warmup import warm_up
-from mqinfer.models.warmup_samples import sample_inputs
+from mqinfer.models.warmup import sample_inputs, warm_up
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.types import TensorSpec

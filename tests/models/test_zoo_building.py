@@ -13,7 +13,7 @@ import pytest
 from mqinfer.lab.zoo import Lessons, building, catalogue
 from mqinfer.lab.zoo.training import TrainingPlan
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError, MissingExtra

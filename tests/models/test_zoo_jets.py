@@ -21,7 +21,7 @@ from mqinfer.lab.zoo.networks.jets import MEAN, STD, adjacency, draw_jets
 from mqinfer.models.engines import choose_loader
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 
 Array = npt.NDArray[Any]
 FORMATS = ("", "_savedmodel", "_onnx")

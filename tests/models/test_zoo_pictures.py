@@ -16,7 +16,7 @@ from mqinfer.lab.zoo.networks.mobilenet_224 import mobilenet
 from mqinfer.lab.zoo.networks.noscope import noscope
 from mqinfer.lab.zoo.networks.yolo_v2 import ANCHORS, decode, suppress, yolo_v2
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 from mqinfer.protocol.datatypes import Datatype
 
 Array = npt.NDArray[Any]

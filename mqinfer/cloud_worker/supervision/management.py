@@ -14,8 +14,8 @@ from mqinfer.cloud_worker.supervision.config_json import config_record
 from mqinfer.cloud_worker.supervision.inquiry import ServerStatistics
 from mqinfer.cloud_worker.supervision.planning import is_same, plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.models.repository import Repository, Scan
 from mqinfer.models.repository.config import ModelConfig
-from mqinfer.models.repository.repository import Repository, Scan
 from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.control import Call, IndexEntry, ModelState, Operation
 from mqinfer.protocol.errors import InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError

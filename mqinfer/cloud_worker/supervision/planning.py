@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.content_hash import content_hash
-from mqinfer.models.repository.repository import ModelVersion, Repository
 from mqinfer.protocol.errors import ModelNotFound
 from mqinfer.protocol.topics import check_name
 

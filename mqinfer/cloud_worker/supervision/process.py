@@ -24,7 +24,7 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.cloud_worker.supervision.wakeup import WakeUp
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository.repository import ModelVersion, Repository
+from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ModelNotFound, MqinferError, NameTaken

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from mqinfer.images.demosaic import demosaic
-from mqinfer.images.mosaic import make_mosaic
 from mqinfer.lab.drives.canvas import Pixels
+from mqinfer.lab.drives.mosaic import make_mosaic
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 
 __all__ = ["lesson_drive", "lessons_key"]

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from mqinfer.bags.writer import BagWriter, Storage
-from mqinfer.images.mosaic import raw_image
+from mqinfer.lab.drives.mosaic import raw_image
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.protocol.errors import ConfigError
 

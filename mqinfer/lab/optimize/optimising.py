@@ -19,7 +19,7 @@ from mqinfer.lab.optimize.samples import Sample, SampleInputs, feeds, random_sam
 from mqinfer.lab.optimize.source import to_onnx
 from mqinfer.lab.profiling import Plan, Subject, measure
 from mqinfer.models.loading import load_options
-from mqinfer.models.repository.repository import ModelVersion
+from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import MissingExtra, MqinferError
 

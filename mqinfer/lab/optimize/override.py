@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mqinfer.lab.optimize.fusing import Fused
+from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config_files import CONFIG_FILE
-from mqinfer.models.repository.repository import ModelVersion
 
 __all__ = ["as_toml", "override_toml", "version_folder"]
 

@@ -11,9 +11,8 @@ from typing import Any
 from mqinfer.lab.optimize.fusing import Fused
 from mqinfer.lab.optimize.override import override_toml, version_folder
 from mqinfer.lab.optimize.quantise import Calibration, failing, half_onnx, int8_onnx, int8_openvino, no_telemetry
-from mqinfer.models.repository.config_files import CONFIG_FILE, CONFIG_FILES, combine, read_layer
-from mqinfer.models.repository.named_files import with_named_files
-from mqinfer.models.repository.repository import ModelVersion
+from mqinfer.models.repository import ModelVersion
+from mqinfer.models.repository.config_files import CONFIG_FILE, CONFIG_FILES, combine, read_layer, with_named_files
 from mqinfer.protocol.errors import ConfigError, MissingExtra
 from mqinfer.protocol.types import Scalar
 

@@ -14,7 +14,7 @@ import numpy as np
 from mqinfer.lab.optimize.parity import Answers
 from mqinfer.lab.optimize.samples import Sample, feeds
 from mqinfer.models.loading import load_model
-from mqinfer.models.repository.repository import ModelVersion
+from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelFailed

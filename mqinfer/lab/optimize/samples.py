@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mqinfer.images.resize import to_model_input
 from mqinfer.lab.profiling import RandomInputs
-from mqinfer.models.image_contract import image_contract
+from mqinfer.models.card import image_contract
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mqinfer.lab.optimize.graph import import_onnx
-from mqinfer.models.repository.repository import ModelVersion
+from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MissingExtra, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec

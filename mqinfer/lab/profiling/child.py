@@ -24,7 +24,7 @@ from mqinfer.models.backend import Backend
 from mqinfer.models.backends.tensorflow.runtime import import_tensorflow
 from mqinfer.models.engines import choose_loader
 from mqinfer.models.load_options import LoadOptions
-from mqinfer.models.model_file import check_model_files
+from mqinfer.models.repository.files import check_model_files
 from mqinfer.protocol.datatypes import Array
 
 __all__ = ["Order", "Subject", "run_child"]

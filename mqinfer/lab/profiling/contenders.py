@@ -10,7 +10,7 @@ from mqinfer.lab.optimize.machine import describe_machine
 from mqinfer.lab.profiling.measure import Subject
 from mqinfer.models.engines import BACKENDS, platform_of
 from mqinfer.models.loading import load_options
-from mqinfer.models.repository.repository import ModelVersion
+from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
 __all__ = ["Contenders", "engines_for", "find_contenders"]

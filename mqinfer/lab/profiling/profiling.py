@@ -14,7 +14,7 @@ from mqinfer.lab.profiling.measure import Plan, measure
 from mqinfer.lab.profiling.plot import draw
 from mqinfer.lab.profiling.report import ModelProfile, as_csv
 from mqinfer.lab.profiling.results import Profile
-from mqinfer.models.repository.repository import ModelVersion
+from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["ProfileOptions", "profile", "write_profile"]

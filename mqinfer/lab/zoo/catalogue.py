@@ -15,7 +15,7 @@ from mqinfer.lab.zoo.networks.jet_models import conv_vae_network, graph_vae_netw
 from mqinfer.lab.zoo.networks.mobilenet_224 import CLASSES, mobilenet_network
 from mqinfer.lab.zoo.networks.noscope import noscope_network
 from mqinfer.lab.zoo.networks.yolo_v2 import yolo_network, yolo_suppressed_network
-from mqinfer.models.postprocess.palette import class_colour
+from mqinfer.models.repository.config_keys import class_colour
 from mqinfer.protocol.card import ClassInfo
 
 __all__ = ["CATALOGUE", "Entry", "Trained"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mqinfer.lab.zoo.layers import tensorflow
-from mqinfer.models.backends.tensorflow.graph_ends import reaching
+from mqinfer.models.backends.tensorflow.frozen_graph import reaching
 from mqinfer.protocol.errors import MissingExtra
 
 __all__ = ["Inference", "Input", "Network", "of_pictures", "write_frozen_graph", "write_onnx", "write_saved_model"]

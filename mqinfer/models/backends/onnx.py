@@ -17,7 +17,7 @@ from mqinfer.models.backends.onnx_binding import run_bound
 from mqinfer.models.backends.onnx_file import refusal
 from mqinfer.models.backends.onnx_providers import Attempt, attempts, describe_nodes
 from mqinfer.models.load_options import LoadOptions, state_shape
-from mqinfer.models.model_file import describe
+from mqinfer.models.repository.files import describe
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import BadTensor, MissingExtra, ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec

@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqinfer.models.model_file import describe
-from mqinfer.models.repository.containment import named_file
+from mqinfer.models.repository.files import describe, named_file
 from mqinfer.protocol.errors import ModelNotLoadable
 
 __all__ = ["check_external_data", "external_locations", "refusal"]

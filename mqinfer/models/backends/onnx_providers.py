@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from mqinfer.models.accelerators import Accelerator
 from mqinfer.models.load_options import LoadOptions
+from mqinfer.models.repository.config import Accelerator
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Scalar
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mqinfer.models.engines import platform_of
 from mqinfer.models.load_options import LoadOptions, Stated, state_shape
-from mqinfer.models.model_file import check_model_files, describe
+from mqinfer.models.repository.files import check_model_files, describe
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec

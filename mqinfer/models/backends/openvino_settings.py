@@ -10,8 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mqinfer.models.device import DeviceWish
-from mqinfer.models.load_options import LoadOptions
+from mqinfer.models.load_options import DeviceWish, LoadOptions
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Scalar
 

@@ -6,8 +6,10 @@ and the outputs are found by running the model twice on zeros, with two sizes fo
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,13 @@ from typing import Any
 import numpy as np
 
 from mqinfer.models.backend import Backend
-from mqinfer.models.backends.torch_archive import check_torchscript
-from mqinfer.models.backends.torch_names import name_arguments, name_results
 from mqinfer.models.load_options import LoadOptions, Stated, state_shape
-from mqinfer.models.model_file import describe
+from mqinfer.models.repository.files import describe
 from mqinfer.protocol.datatypes import BY_NAME, Array, Datatype, dtype_of
 from mqinfer.protocol.errors import ConfigError, MissingExtra, ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["TorchScriptBackend", "load"]
+__all__ = ["TorchScriptBackend", "check_torchscript", "load", "name_arguments", "name_results"]
 
 _PRECISIONS = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _PROBES = ((2, 256), (3, 288))
@@ -31,6 +31,10 @@ _PROBES = ((2, 256), (3, 288))
 
 Call = Callable[[Mapping[str, Any]], dict[str, Any]]
 """From tensors by input name to tensors by output name."""
+_HOW = "export the model with torch.jit.trace or torch.jit.script and its `save`, or as ONNX"
+_PICKLE = b"\x80"
+"""A pickle's first byte since protocol 2, the oldest that `torch.save` wrote."""
+_PLACED = re.compile(r".+__(\d{1,3})")
 
 
 def load(path: Path, options: LoadOptions) -> Backend:
@@ -220,3 +224,82 @@ def _told(error: Exception) -> str:
     text = str(error).partition(" This is an internal miniz error")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
+
+
+def check_torchscript(path: Path) -> None:
+    """Refuse what is no TorchScript archive.
+
+    Raises:
+        ModelNotLoadable: With what it is instead, and what to do.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = {name.rpartition("/")[2] for name in archive.namelist()}
+    except zipfile.BadZipFile as error:
+        with path.open("rb") as file:
+            found = "a pickle" if file.read(1) == _PICKLE else describe(path)
+        raise ModelNotLoadable(f"{path}: no TorchScript archive ({error}); found {found}; {_HOW}") from error
+    if "constants.pkl" in names:
+        return
+    if "data.pkl" in names:
+        raise ModelNotLoadable(
+            f"{path}: weights or a pickled model (torch.save), not a TorchScript archive: a pickle has no graph "
+            f"to serve and may run any code when it is opened; {_HOW}"
+        )
+    raise ModelNotLoadable(f"{path}: a ZIP that is no TorchScript archive (torch.export's .pt2 is not read); {_HOW}")
+
+
+def name_arguments(arguments: Sequence[str], stated: Iterable[str]) -> dict[str, str]:
+    """Map inputs to the arguments that they are given to.
+
+    Args:
+        arguments: The names of `forward`'s arguments, without `self`.
+        stated: The names in `[[input]]`.
+
+    Returns:
+        Input to argument, in the order of the arguments; those that nobody states go by their own name.
+
+    Raises:
+        ConfigError: A stated name is no argument and has no place, or a place that there isn't.
+    """
+    named = {argument: argument for argument in arguments}
+    for name in stated:
+        if name not in arguments:
+            named[_at(arguments, name, "input")] = name
+    return {name: argument for argument, name in named.items()}
+
+
+def name_results(result: Any, stated: Sequence[str]) -> dict[str, Any]:
+    """Name what `forward` gave back: one tensor, several of them, or a dictionary.
+
+    Args:
+        result: As it came.
+        stated: The names in `[[output]]`: a dictionary's keys; otherwise by place, or of all results in their order.
+
+    Returns:
+        Results by name, `OUTPUT__0` and so on where nothing names them.
+
+    Raises:
+        ConfigError: The stated names don't fit.
+    """
+    if isinstance(result, Mapping):
+        return {str(key): value for key, value in result.items()}
+    results = list(result) if isinstance(result, list | tuple) else [result]
+    names = list(getattr(result, "_fields", [f"OUTPUT__{place}" for place in range(len(results))]))
+    if set(stated) <= set(names):
+        return dict(zip(names, results, strict=True))
+    if len(stated) == len(results) and not all(_PLACED.fullmatch(name) for name in stated):
+        return dict(zip(stated, results, strict=True))
+    for name in stated:
+        names[names.index(_at(names, name, "output"))] = name
+    return dict(zip(names, results, strict=True))
+
+
+def _at(names: Sequence[str], stated: str, what: str) -> str:
+    found = _PLACED.fullmatch(stated)
+    if found and int(found[1]) < len(names):
+        return names[int(found[1])]
+    raise ConfigError(
+        f"model.toml: {what} {stated!r}: the model has {', '.join(names)}; use these names, or one that ends in the "
+        f"place, such as {what.upper()}__{len(names) - 1}"
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from mqinfer.models.backend import Backend
-from mqinfer.models.batching_axis import max_batch_size
+from mqinfer.models.card import max_batch_size
 from mqinfer.models.ensemble.graph import Graph, Node, make_graph
 from mqinfer.models.load_options import LoadOptions, state_shape
 from mqinfer.models.repository.config import EnsembleStep, ModelConfig

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.models.postprocess.settings import BoxFormat, Detection
+from mqinfer.models.repository.config import BoxFormat, Detection
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import BadTensor, ConfigError, MissingExtra, ModelFailed
 from mqinfer.protocol.types import TensorSpec

@@ -8,7 +8,7 @@ from typing import Protocol
 from mqinfer.models.backend import Backend
 from mqinfer.models.postprocess.boxes import KeptBoxes
 from mqinfer.models.postprocess.masks import ClassMask, is_mask
-from mqinfer.models.postprocess.settings import Detection, Segmentation
+from mqinfer.models.repository.config import Detection, Segmentation
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec

@@ -13,19 +13,22 @@ from enum import StrEnum
 from itertools import cycle, islice
 from pathlib import Path
 
-from mqinfer.models.accelerators import Accelerators
-from mqinfer.models.postprocess.settings import Detection, Segmentation
 from mqinfer.protocol.card import ClassInfo, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.types import Scalar
 
 __all__ = [
+    "Accelerator",
+    "Accelerators",
+    "BoxFormat",
+    "Detection",
     "DynamicBatching",
     "EnsembleStep",
     "InstanceGroup",
     "InstanceKind",
     "ModelConfig",
     "QueuePolicy",
+    "Segmentation",
     "TensorConfig",
     "TimeoutAction",
     "VersionPolicy",
@@ -221,6 +224,87 @@ class EnsembleStep:
     model_version: int = -1
     input_map: Mapping[str, str] = field(default_factory=dict)
     output_map: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One of them: `tensorrt`, `cuda`, `openvino`, with its parameters as the file has them."""
+
+    name: str
+    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerators:
+    """Those of a model, in order of preference.
+
+    Attributes:
+        gpu: Tried where the model may run on a GPU.
+        cpu: Tried on the CPU.
+    """
+
+    gpu: tuple[Accelerator, ...] = ()
+    cpu: tuple[Accelerator, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all that are asked for."""
+        return tuple(each.name for each in self.gpu + self.cpu)
+
+
+class BoxFormat(StrEnum):
+    """The four numbers of a box that a model gives, in pixels of its input."""
+
+    CORNERS = "xyxy"
+    CENTRE = "cxcywh"
+    TOP_LEFT = "xywh"
+
+
+@dataclass(frozen=True, slots=True)
+class Segmentation:
+    """Take the class with the largest logit for each pixel, as UINT8.
+
+    Attributes:
+        output: Name of the output with the logits; the mask keeps it.
+        layout: `NHWC`, classes last, or `NCHW`.
+    """
+
+    output: str
+    layout: Layout = Layout.NHWC
+
+    def __post_init__(self) -> None:
+        if self.layout is Layout.NHW:
+            raise ValueError("layout must be NHWC or NCHW: logits have an axis of classes")
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """Keep the best boxes of a model's raw candidates: score threshold, then non-maximum suppression by class.
+
+    Attributes:
+        boxes: Name of the output with four numbers for each candidate `[1, K, 4]`; where `scores` is not given, with
+            the scores of all classes behind them `[1, K, 4 + C]`, or `[1, 4 + C, K]` (the longer axis is K).
+        scores: Name of the output with the scores `[1, K, C]`, or `[1, K]`.
+        classes: Name of the output with the class numbers `[1, K]` where the scores are those of one class each.
+        box_format: Of the four numbers.
+        score_threshold: Candidates below it are dropped.
+        iou_threshold: Of two boxes of one class that overlap by more (intersection over union), the better one stays.
+        max_detections: At most so many boxes are kept.
+    """
+
+    boxes: str
+    scores: str | None = None
+    classes: str | None = None
+    box_format: BoxFormat = BoxFormat.CORNERS
+    score_threshold: float = 0.25
+    iou_threshold: float = 0.45
+    max_detections: int = 100
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.score_threshold <= 1 and 0 <= self.iou_threshold <= 1):
+            raise ValueError("score_threshold and iou_threshold must be from 0 to 1")
+        if self.classes and not self.scores:
+            raise ValueError("classes needs scores")
 
 
 @dataclass(frozen=True, slots=True)

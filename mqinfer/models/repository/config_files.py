@@ -7,23 +7,31 @@ and a version may differ from the others. Both forms pass the same checks: keys 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mqinfer.models.repository.config import ModelConfig
-from mqinfer.models.repository.config_keys import DESCRIPTION, Layer
+from mqinfer.models.repository.config import ModelConfig, WarmUp, WarmUpInput, WarmUpSample
+from mqinfer.models.repository.config_keys import DESCRIPTION, Layer, class_colour
+from mqinfer.models.repository.files import named_file
 from mqinfer.models.repository.tables import read_toml
 from mqinfer.models.repository.triton_text import read_triton_text
-from mqinfer.protocol.card import ColourOrder, ImageContract, Layout
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout
+from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
-__all__ = ["CONFIG_FILE", "CONFIG_FILES", "TRITON_FILE", "combine", "read_layer"]
+__all__ = ["CONFIG_FILE", "CONFIG_FILES", "TRITON_FILE", "combine", "read_layer", "with_named_files"]
+
+log = logging.getLogger("mqinfer.models")
 
 TRITON_FILE = "config.pbtxt"
 CONFIG_FILE = "model.toml"
 CONFIG_FILES = (TRITON_FILE, CONFIG_FILE)
 """In the order of their layers."""
+
+
+_LARGEST_LABELS = 1 << 20  # bytes: class names travel in the card
+_WARM_UP_FOLDER = "warmup"
 
 
 def read_layer(path: Path) -> Layer:
@@ -77,3 +85,47 @@ def _check_image(layer: Layer, path: Path) -> None:
             raise ConfigError(f"{path}: image.{key} = {list(values)}: must be one number or {channels}")
     if 0.0 in image.std:
         raise ConfigError(f"{path}: image.std = {list(image.std)}: must not hold 0, the pixels are divided by it")
+
+
+def with_named_files(config: ModelConfig, folder: Path) -> ModelConfig:
+    """Read the label file into the classes, and find the warm-up files, both as Triton places them.
+
+    Args:
+        config: As read. Classes that it states itself are kept.
+        folder: The model's folder.
+
+    Raises:
+        ModelNotLoadable: A file is not there, is a link, or is no text of a reasonable size.
+    """
+    samples = tuple(_found(sample, folder / _WARM_UP_FOLDER) for sample in config.model_warmup.samples)
+    return replace(
+        config,
+        classes=config.classes or _labels(config, folder),
+        model_warmup=WarmUp(config.model_warmup.count, samples),
+    )
+
+
+def _labels(config: ModelConfig, folder: Path) -> tuple[ClassInfo, ...]:
+    names = list(dict.fromkeys(tensor.label_filename for tensor in config.output if tensor.label_filename))
+    if len(names) > 1:
+        log.warning("%s: several label files (%s): the card has the first", folder, ", ".join(names))
+    if not names:
+        return ()
+    path = named_file(folder, names[0], "label_filename")
+    if path.stat().st_size > _LARGEST_LABELS:
+        raise ModelNotLoadable(f"{path}: longer than {_LARGEST_LABELS} bytes; a label file has one class a line")
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ModelNotLoadable(f"{path}: label_filename names it, and it is no text: {error}") from error
+    return tuple(ClassInfo(line.strip(), class_colour(number)) for number, line in enumerate(lines))
+
+
+def _found(sample: WarmUpSample, folder: Path) -> WarmUpSample:
+    inputs: Mapping[str, WarmUpInput] = {
+        name: replace(each, input_data_file=named_file(folder, str(each.input_data_file), "input_data_file"))
+        if each.input_data_file
+        else each
+        for name, each in sample.inputs.items()
+    }
+    return replace(sample, inputs=inputs)

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mqinfer.models.accelerators import OPTIMIZATION
-from mqinfer.models.postprocess.palette import class_colour
-from mqinfer.models.postprocess.settings import DETECTION, SEGMENTATION
 from mqinfer.models.repository.config import (
+    Accelerator,
+    Accelerators,
+    BoxFormat,
+    Detection,
     DynamicBatching,
     EnsembleStep,
     InstanceGroup,
     InstanceKind,
     QueuePolicy,
+    Segmentation,
     TensorConfig,
     TimeoutAction,
     VersionPolicy,
@@ -43,12 +45,22 @@ from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["DESCRIPTION", "Layer"]
+__all__ = ["DESCRIPTION", "OPTIMIZATION", "Layer", "class_colour"]
 
 Layer = Mapping[str, object]
 """Checked values by the name of ModelConfig's field."""
 
 _NAMES = mapping(text)
+
+
+def class_colour(number: int) -> tuple[int, int, int]:
+    """Give the colour of a class: the colour map of the Pascal VOC challenge, 256 different ones, 0 being black.
+
+    Bit 3n of the number becomes bit 7-n of red, bit 3n+1 of green, bit 3n+2 of blue
+    (`VOClabelcolormap` of its development kit, http://host.robots.ox.ac.uk/pascal/VOC/).
+    """
+    red, green, blue = (sum((number >> 3 * bit + channel & 1) << 7 - bit for bit in range(8)) for channel in range(3))
+    return red, green, blue
 
 
 def _triton_datatype(value: object, where: str) -> Datatype:
@@ -203,6 +215,53 @@ _IMAGE: dict[str, Check] = {
     "std": numbers,
 }
 _CLASS = table({"name": text, "colour": _colour}, dict, required=("name",))
+
+
+def _accelerators(
+    gpu_execution_accelerator: tuple[Accelerator, ...] = (), cpu_execution_accelerator: tuple[Accelerator, ...] = ()
+) -> Accelerators:
+    return Accelerators(gpu_execution_accelerator, cpu_execution_accelerator)
+
+
+_LIST = array(table({"name": text, "parameters": mapping(scalar)}, Accelerator, required=("name",)))
+
+OPTIMIZATION = table(
+    {
+        "execution_accelerators": table(
+            {"gpu_execution_accelerator": _LIST, "cpu_execution_accelerator": _LIST}, _accelerators
+        )
+    },
+    lambda execution_accelerators=None: execution_accelerators or Accelerators(),
+    ignored=(
+        "graph",
+        "cuda",
+        "priority",
+        "input_pinned_memory",
+        "output_pinned_memory",
+        "gather_kernel_buffer_threshold",
+        "eager_batching",
+    ),
+)
+"""The check of the table `optimization`."""
+
+SEGMENTATION: Check = table({"output": text, "layout": choice(Layout, "FORMAT_")}, Segmentation, required=("output",))
+"""Reads `[segmentation]`."""
+
+DETECTION: Check = table(
+    {
+        "boxes": text,
+        "scores": text,
+        "classes": text,
+        "box_format": choice(BoxFormat),
+        "score_threshold": number,
+        "iou_threshold": number,
+        "max_detections": integer(1, 10_000),
+    },
+    Detection,
+    required=("boxes",),
+)
+"""Reads `[detection]`."""
+
 _MODEL: dict[str, Check] = {
     "name": text,
     "backend": text,

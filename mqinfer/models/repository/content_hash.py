@@ -7,9 +7,9 @@ from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 
+from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import EnsembleStep
 from mqinfer.models.repository.config_files import CONFIG_FILES
-from mqinfer.models.repository.repository import ModelVersion
 
 __all__ = ["content_hash", "model_hash"]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mqinfer.models.postprocess.boxes import KeptBoxes
-from mqinfer.models.postprocess.settings import BoxFormat, Detection
+from mqinfer.models.repository.config import BoxFormat, Detection
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import BadTensor, ConfigError, ModelFailed
 from mqinfer.protocol.types import TensorSpec

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from mqinfer.lab.optimize.fusing import fuse
 from mqinfer.models.loading import load_model
 from mqinfer.models.postprocess.stage import Postprocessed
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
 
 
 @pytest.mark.parametrize(("layout", "shape"), [("NHWC", [2, 4, 6, 5]), ("NCHW", [2, 5, 4, 6])])

@@ -11,9 +11,9 @@ from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.postprocess.masks import ClassMask
-from mqinfer.models.postprocess.settings import Detection, Segmentation
 from mqinfer.models.postprocess.stage import Postprocessed, network_of, with_postprocessing
-from mqinfer.models.repository.repository import Repository
+from mqinfer.models.repository import Repository
+from mqinfer.models.repository.config import Detection, Segmentation
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.card import Layout
 from mqinfer.protocol.datatypes import Datatype

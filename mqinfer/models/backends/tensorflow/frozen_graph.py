@@ -7,9 +7,9 @@ Inputs are the placeholders that an output needs; outputs are the nodes that nob
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.tensorflow.backend import (
@@ -19,18 +19,18 @@ from mqinfer.models.backends.tensorflow.backend import (
     input_specs,
     output_specs,
 )
-from mqinfer.models.backends.tensorflow.graph_ends import reaching, unconsumed
 from mqinfer.models.backends.tensorflow.runtime import import_tensorflow, loading, settle_device
 from mqinfer.models.load_options import LoadOptions, Stated
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
-__all__ = ["load"]
+__all__ = ["Node", "load", "reaching", "unconsumed"]
 
 log = logging.getLogger("mqinfer.models")
 
 _RANKS = 6
 """Ranks that are tried on a placeholder whose file leaves it open: 0 to 5 (a batch of colour films)."""
 _VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
+_NO_RESULTS = frozenset({"Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault"})
 
 
 def load(path: Path, options: LoadOptions) -> Backend:
@@ -146,3 +146,45 @@ def _inputs(graph: Any, definition: Any, outputs: Mapping[str, Any], path: Path)
 def _log_dangling(path: Path, dangling: Sequence[str]) -> None:
     if dangling:
         log.info("%s: no output needs the placeholders %s: left out", path, ", ".join(dangling))
+
+
+class Node(Protocol):
+    """The part of TensorFlow's NodeDef that counts here.
+
+    An entry of `input` is `node`, `node:1` for another output than the first, or `^node` where only the order counts
+    (tensorflow/core/framework/node_def.proto).
+    """
+
+    @property
+    def name(self) -> str:
+        """Unique in the graph."""
+
+    @property
+    def op(self) -> str:
+        """What it computes."""
+
+    @property
+    def input(self) -> Sequence[str]:
+        """Where its inputs come from."""
+
+
+def unconsumed(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """Give the nodes whose results nobody takes: a frozen graph's outputs.
+
+    Placeholders and constants that dangle are none, nor are nodes without a result.
+    """
+    every = tuple(nodes)
+    consumed = {entry.partition(":")[0] for node in every for entry in node.input if not entry.startswith("^")}
+    return tuple(node for node in every if node.name not in consumed and node.op not in _NO_RESULTS)
+
+
+def reaching(nodes: Mapping[str, Node], targets: Iterable[str]) -> frozenset[str]:
+    """Give the names of all nodes that the targets need, the targets included."""
+    found: set[str] = set()
+    waiting = list(targets)
+    while waiting:
+        name = waiting.pop()
+        if name not in found and name in nodes:
+            found.add(name)
+            waiting += [entry.removeprefix("^").partition(":")[0] for entry in nodes[name].input]
+    return frozenset(found)

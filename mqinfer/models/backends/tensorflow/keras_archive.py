@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mqinfer.models.model_file import describe
+from mqinfer.models.repository.files import describe
 from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
 
 __all__ = ["check_keras"]

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mqinfer.models.device import DeviceWish
-from mqinfer.models.model_file import describe
+from mqinfer.models.load_options import DeviceWish
+from mqinfer.models.repository.files import describe
 from mqinfer.protocol.errors import MissingExtra, ModelFailed, ModelNotLoadable
 
 __all__ = ["import_tensorflow", "load_errors", "loading", "running", "settle_device"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,16 @@ from typing import Any
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.tensorflow.backend import TensorFlowBackend, TensorFlowModel, input_specs, output_specs
 from mqinfer.models.backends.tensorflow.runtime import import_tensorflow, load_errors, loading, settle_device
-from mqinfer.models.backends.tensorflow.saved_model_session import Signature, load_in_session
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
-__all__ = ["choose_signature", "load"]
+__all__ = ["Signature", "choose_signature", "load", "load_in_session"]
 
 log = logging.getLogger("mqinfer.models")
 
 DEFAULT_SIGNATURE = "serving_default"
+_OWN = "__saved_model"
+"""How the names of signatures begin that TensorFlow keeps for itself: its operations for initialising and training."""
 
 
 def load(path: Path, options: LoadOptions) -> Backend:
@@ -106,3 +108,73 @@ def choose_signature(numeric: Mapping[str, bool], stated: str | None, path: Path
     chosen = min(numeric, key=lambda name: (not numeric[name], name))
     log.warning("%s: no signature %s; taking %s (parameters.signature chooses)", path, DEFAULT_SIGNATURE, chosen)
     return chosen
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Signature:
+    """One of a SavedModel's functions.
+
+    Attributes:
+        inputs: TensorFlow's tensors, or their specifications, by name.
+        outputs: Likewise.
+        call: Takes TensorFlow's tensors; gives tensors, or arrays.
+    """
+
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    call: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+def load_in_session(tensorflow: Any, path: Path) -> dict[str, Signature]:
+    """Load a SavedModel as TensorFlow 1 does: variables, assets, tables, whatever the model initialises.
+
+    The session has the devices and threads that the process has; it lives as long as the signatures do.
+
+    Raises:
+        Exception: Those of `load_errors`.
+    """
+    graph = tensorflow.Graph()
+    session = tensorflow.compat.v1.Session(graph=graph)
+    with graph.as_default():
+        loaded = tensorflow.compat.v1.saved_model.load(session, _tags(path), str(path))
+    return {
+        name: _signature(session, definition)
+        for name, definition in loaded.signature_def.items()
+        if not name.startswith(_OWN)
+    }
+
+
+def _tags(path: Path) -> list[str]:
+    """Find the graph to serve: it is only given for exactly its tags, such as `serve` and `gpu`."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    content = saved_model_pb2.SavedModel()
+    content.ParseFromString((path / "saved_model.pb").read_bytes())
+    found = [list(graph.meta_info_def.tags) for graph in content.meta_graphs]
+    return next((tags for tags in found if "serve" in tags), found[0] if found else ["serve"])
+
+
+def _signature(session: Any, definition: Any) -> Signature:
+    inputs = _tensors(session.graph, definition.inputs)
+    outputs = _tensors(session.graph, definition.outputs)
+    run = session.make_callable(list(outputs.values()), list(inputs.values()))
+
+    def call(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        return dict(zip(outputs, run(*(feeds[name].numpy() for name in inputs)), strict=True))
+
+    return Signature(inputs, outputs, call)
+
+
+def _tensors(graph: Any, infos: Mapping[str, Any]) -> dict[str, Any]:
+    """Look tensors up by name; a sparse one is three, named as TensorFlow 2's loader names them."""
+    names: dict[str, str] = {}
+    for name in sorted(infos):
+        info = infos[name]
+        if info.WhichOneof("encoding") == "coo_sparse":
+            sparse = info.coo_sparse
+            names[f"{name}_indices"] = sparse.indices_tensor_name
+            names[f"{name}_values"] = sparse.values_tensor_name
+            names[f"{name}_dense_shape"] = sparse.dense_shape_tensor_name
+        else:
+            names[name] = info.name
+    return {name: graph.get_tensor_by_name(tensor) for name, tensor in names.items()}

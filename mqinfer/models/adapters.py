@@ -1,15 +1,20 @@
-"""Triton's `reshape`: requests have one shape, the model another one of as many elements.
+"""Back ends that take requests of another shape than their model's: Triton's `reshape`, and batches that are filled up.
 
-`dims` of an input or output is what is sent and answered, `reshape` what the model has; the batch axis stays in front
-where there is one. An open axis (-1) of the one stands for the open axis of the other in the same order
+`reshape`: `dims` of an input or output is what requests have, `reshape` what the model has; the batch axis stays in
+front where there is one. An open axis (-1) of the one stands for the open axis of the other in the same order
 (https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md#reshape).
+
+Filled batches: a model file may fix the batch at N rows. Where `max_batch_size` states that N, the first axis is a
+batch axis and requests of fewer rows share a run. Unstated, it is part of the shape, and a request brings all N rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+
+import numpy as np
 
 from mqinfer.models.backend import Backend
 from mqinfer.models.repository.config import ModelConfig, TensorConfig
@@ -17,7 +22,7 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["ReshapedBackend", "reshaped"]
+__all__ = ["FilledBatch", "ReshapedBackend", "reshaped", "with_filled_batches"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +101,54 @@ def _change(tensor: TensorConfig, axis: tuple[int, ...], *, of_input: bool) -> _
 
 def _specs(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(spec.name, spec.datatype, shapes.get(spec.name, spec.shape)) for spec in specs)
+
+
+class FilledBatch:
+    """A back end that takes from 1 to N rows of a model that computes N.
+
+    Args:
+        network: The model; the first axis of each input and output is `rows`.
+        rows: N.
+    """
+
+    def __init__(self, network: Backend, rows: int) -> None:
+        self._network = network
+        self._rows = rows
+        self.platform, self.engine, self.device = network.platform, network.engine, network.device
+        self.precision, self.concurrency = network.precision, network.concurrency
+        self.inputs = tuple(map(_opened, network.inputs))
+        self.outputs = tuple(map(_opened, network.outputs))
+
+    def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
+        """Fill the batch up by its last row, which the model surely can compute, and run it.
+
+        Raises:
+            ModelFailed: The engine raised, or there are no rows, or more than the model takes.
+        """
+        rows = len(next(iter(inputs.values())))
+        if not 1 <= rows <= self._rows:
+            raise ModelFailed(f"a batch of {rows} rows; the model's file fixes it at {self._rows}")
+        if rows == self._rows:
+            return self._network.infer(inputs, outputs)
+        filled = {name: _filled(array, self._rows) for name, array in inputs.items()}
+        return {name: array[:rows] for name, array in self._network.infer(filled, outputs).items()}
+
+    def close(self) -> None:
+        """Close the model."""
+        self._network.close()
+
+
+def with_filled_batches(network: Backend, stated: int | None) -> Backend:
+    """Let smaller batches be filled up where `max_batch_size` states what the file fixes; otherwise change nothing."""
+    firsts = {spec.shape[:1] for spec in (*network.inputs, *network.outputs)}
+    if stated is None or stated < 2 or not network.inputs or firsts != {(stated,)}:
+        return network
+    return FilledBatch(network, stated)
+
+
+def _opened(spec: TensorSpec) -> TensorSpec:
+    return replace(spec, shape=(-1, *spec.shape[1:]))
+
+
+def _filled(array: Array, rows: int) -> Array:
+    return np.concatenate([array, np.repeat(array[-1:], rows - len(array), axis=0)])

@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mqinfer.models.engines import SUFFIXES
 from mqinfer.models.repository.config import EnsembleStep, ModelConfig
-from mqinfer.models.repository.config_files import CONFIG_FILE, CONFIG_FILES, combine, read_layer
+from mqinfer.models.repository.config_files import CONFIG_FILE, CONFIG_FILES, combine, read_layer, with_named_files
 from mqinfer.models.repository.config_keys import Layer
-from mqinfer.models.repository.containment import check_inside, inner_path
-from mqinfer.models.repository.named_files import with_named_files
+from mqinfer.models.repository.files import SUFFIXES, check_inside, inner_path
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable, MqinferError
 from mqinfer.protocol.topics import check_name
 
