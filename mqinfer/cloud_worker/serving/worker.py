@@ -92,7 +92,7 @@ class Worker:
         self._announcer = Announcer(
             self.card, options, self._load, self._meter.counters, self._on_ack, is_default=is_default
         )
-        self._link = make_link(self._announcer.client_id, self._announcer.will, self._on_connection)
+        self._link = make_link(self._announcer.presence.client_id, self._announcer.presence.will, self._on_connection)
 
     @property
     def name(self) -> str:
@@ -102,7 +102,7 @@ class Worker:
     @property
     def failure(self) -> LinkError | None:
         """Why nobody is served any more: its name is another's, or its connection has given up; else None."""
-        return self._announcer.failure or self._link.failure
+        return self._announcer.presence.failure or self._link.failure
 
     @property
     def card(self) -> ModelCard:
@@ -131,15 +131,14 @@ class Worker:
         self._crew.start()
         try:
             self._link.open(timeout)
-            self._announcer.watch(self._link)
-            self._announcer.check_access()
+            self._announcer.attach(self._link)
             self._link.subscribe(self._options.topics.cancel_filter(self.card.name), self._take_back)
             for topic_filter, share in self._subscriptions():
                 self._link.subscribe(topic_filter, self._receive, share=share)
-            self._announcer.say(WorkerStatus.READY)
-            self._announcer.await_word()
+            self._announcer.publish(WorkerStatus.READY)
+            self._announcer.check_taken()
         except BaseException:
-            self._announcer.be_silent()
+            self._announcer.withdraw()
             self._crew.stop()
             self._link.close()
             raise
@@ -154,7 +153,7 @@ class Worker:
         Args:
             timeout: For what is in hand, in seconds.
         """
-        self._announcer.say(WorkerStatus.DRAINING)
+        self._announcer.publish(WorkerStatus.DRAINING)
         *channels, (lane, _) = self._subscriptions()
         for topic_filter, share in channels:
             self._link.unsubscribe(topic_filter, share=share)
@@ -163,7 +162,7 @@ class Worker:
         if not self._crew.drain(timeout):
             log.warning("worker %s stops with work in hand after %g s", self.name, timeout)
         self._turn_away(*self._crew.stop())
-        self._announcer.say(WorkerStatus.STOPPED)
+        self._announcer.publish(WorkerStatus.STOPPED)
         self._link.close()
         self._model.backend.close()
 
@@ -204,7 +203,7 @@ class Worker:
     def _receive(self, message: Message) -> None:
         self._came.set()
         if not len(message.payload) and message.response_topic is None:
-            return  # another worker's, to itself: see `Announcer.check_access`
+            return  # another worker's, to itself: see `reads_back`
         received = self._clock()
         client = self._sender(message)
         if self._crew.depth >= self._options.capacity:
