@@ -85,7 +85,7 @@ class MemoryLink:
             self._thread = threading.Thread(target=self._run, name=f"mqinfer-memory-{self._client_id}", daemon=True)
             self._thread.start()
         self.restore()
-        self._wait_for_events(timeout)
+        self.settle(timeout)
 
     def publish(self, message: Message, on_ack: Ack = ignore_ack) -> None:
         """Hand a message to the broker.
@@ -136,7 +136,7 @@ class MemoryLink:
         subscription = self._subscriptions.get((topic_filter, share))
         if subscription is not None:
             self._broker.unsubscribe(subscription)
-            self._wait_for_events()
+            self.settle()
             self._subscriptions.pop((topic_filter, share), None)
 
     def drop(self) -> None:
@@ -186,8 +186,8 @@ class MemoryLink:
         self._session += 1
         self._broker.detach(self, self._client_id)
 
-    def _wait_for_events(self, timeout: float = 10.0) -> None:
-        """Wait until all events that are queued now are done, unless this is an event itself."""
+    def settle(self, timeout: float = 10.0) -> None:
+        """Wait until every event that is queued now has been handled; returns at once on the link's own thread."""
         if self._thread is None or self._thread is threading.current_thread():
             return
         done = threading.Event()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -26,16 +26,15 @@ from mqinfer.cli.options import (
 )
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.options import RequesterConfig
-from mqinfer.client.requester import Requester
 from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.quality_ladder import EconomyBounds
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
 from mqinfer.edge_agent.sinks.factory import SINK_KINDS
-from mqinfer.edge_agent.state import EdgeState
+from mqinfer.edge_agent.state import edge_presence
 from mqinfer.edge_agent.stream import Policy
 from mqinfer.edge_agent.summary import summary, summary_table, write_summary
 from mqinfer.images.demosaic import Demosaic
-from mqinfer.protocol.errors import ConfigError, LinkError
+from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 
@@ -121,18 +120,12 @@ def replay(
     with ExitStack() as stack:
         if local:
             stack.enter_context(local_worker(repository, model, version, broker_address, config.topics))
-        state = EdgeState(config, source, model)
-        requester = connect(broker_address, config, presence=state.presence())
-        stack.callback(_leave, requester, state)
+        presence = edge_presence(config, source, model)
+        requester = connect(broker_address, config, presence=presence)
+        stack.callback(requester.close)
+        stack.callback(presence.publish, "stopped")
         report = run_session(settings, requester, "local" if local else broker, until_signal(), Console(stderr=True))
     _tell(report, summary_file)
-
-
-def _leave(requester: Requester, state: EdgeState) -> None:
-    if not requester.failure:
-        with suppress(LinkError):
-            requester.link.publish(state.message("stopped"))
-    requester.close()
 
 
 def _tell(report: SessionReport, summary_file: Path | None) -> None:

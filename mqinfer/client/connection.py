@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
 
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.link import ConnectionHandler, Link, Message, ignore_ack
-from mqinfer.broker.presence import NameGuard, boot_number, connection_id
+from mqinfer.broker.link import ConnectionHandler, Link
+from mqinfer.broker.presence import Presence, make_client_id
 from mqinfer.client.options import RequesterConfig
 from mqinfer.client.requester import Requester
-from mqinfer.protocol.errors import NotConnected
 from mqinfer.protocol.topics import check_name
 
-__all__ = ["Presence", "connect", "random_name"]
+__all__ = ["connect", "random_name"]
 
 
 def random_name() -> str:
     """Make up a client name that no other client has."""
     return f"client-{secrets.token_hex(6)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Presence:
-    """How a client is seen on the broker.
-
-    Attributes:
-        boot: The number of this client's start, which its states carry.
-        will: What the broker says when the client is lost.
-        state: Gives what the client says of itself; published at each connection.
-    """
-
-    boot: int
-    will: Message
-    state: Callable[[], Message]
 
 
 def connect(
@@ -56,25 +37,20 @@ def connect(
         BadTopic: The name breaks the naming rules.
     """
     check_name("client", config.name)
-    boot, will = (presence.boot, presence.will) if presence else (boot_number(), None)
-
-    def announce() -> None:
-        if presence and not requester.failure:
-            with suppress(NotConnected):  # lost again already; the next connection says it
-                requester.link.publish(presence.state(), ignore_ack)
+    client_id, will = (presence.client_id, presence.will) if presence else (make_client_id(config.name), None)
 
     def make(on_connection: ConnectionHandler) -> Link:
         def tell(connected: bool) -> None:  # noqa: FBT001  the link's signature
-            if connected:
-                announce()
+            if connected and presence:
+                presence.publish()
             on_connection(connected)
 
-        return make_link(url, client_id=connection_id(config.name, boot), will=will, on_connection=tell)
+        return make_link(url, client_id=client_id, will=will, on_connection=tell)
 
     requester = Requester(make, config)
     if presence:
-        guard = NameGuard(config.name, boot, announce, requester.give_up)
-        guard.watch(requester.link, config.topics.client_state(config.name))
+        presence.attach(requester.link, requester.give_up)
+        presence.watch()
     try:
         requester.open(timeout)
     except BaseException:

@@ -60,7 +60,7 @@ REQUESTS = {name for name in TOPICS if "request" in name and "lane" not in name 
 
 WRITES = {
     "car-1": {"request", "version request", "lane request", "cancellation", "client state"},
-    "w": {"card", "state of w.0", "state of server w", "w.1's request to itself", "w.1's request", *REPLIES},
+    "w": {"card", "state of w.0", "state of server w", "w.1's request", *REPLIES},
     "dash": set[str](),
     "op": {"order to w", "order to v", "order to all"},
 }

@@ -26,7 +26,7 @@ Until = Callable[[Callable[[], bool]], None]
 def settle(link: Link) -> None:
     """Wait until a link in memory has handed over everything that it has."""
     assert isinstance(link, MemoryLink)
-    link._wait_for_events()
+    link.settle()
 
 
 def test_draining_answers_everything_in_hand(url: str, serve: Serve, gated: Gated, bare: Any) -> None:

@@ -23,7 +23,7 @@ from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
-from mqinfer.edge_agent.state import EdgeState
+from mqinfer.edge_agent.state import edge_presence
 from mqinfer.images.picture import RawImage
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, NameTaken, SourceError
@@ -204,13 +204,12 @@ def test_an_edge_says_of_itself_that_it_is_there(url: str, unique: Callable[[str
 
     config = RequesterConfig(unique("edge"), window=3)
     watcher.subscribe(config.topics.client_state(config.name), note)
-    state = EdgeState(config, "drive.bag", "echo", boot=17)
-    edge = connect(url, config, presence=state.presence())
+    edge = connect(url, config, presence=edge_presence(config, "drive.bag", "echo", 17))
     link = edge.link
     assert isinstance(link, MemoryLink)
     link.drop()
     link.restore()
-    link._wait_for_events()
+    link.settle()
     edge.close()
     watcher.close()
     assert [state["status"] for state in seen] == ["ready", "lost", "ready"]

@@ -26,7 +26,7 @@ from mqinfer.client.connection import connect
 from mqinfer.client.inputs import make_request
 from mqinfer.client.options import RequesterConfig
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.state import EdgeState
+from mqinfer.edge_agent.state import edge_presence
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
 from mqinfer.protocol.errors import MessageTooLarge, NameTaken
 from mqinfer.protocol.topics import Topics
@@ -211,19 +211,18 @@ def test_twin_edges(workers: Start, own_broker: MosquittoServer, topics: Topics,
     """Of two edges of one name the one that started first gives way: its requests end, and it says why."""
     workers(200, url=own_broker.url)
     config = RequesterConfig("twin", topics)
-    states = [EdgeState(config, "drive.bag", "echo", boot) for boot in (1, 2)]
     with ExitStack() as stack:
-        elder = connect(own_broker.url, config, presence=states[0].presence())
+        elder = connect(own_broker.url, config, presence=edge_presence(config, "drive.bag", "echo", 1))
         stack.callback(elder.close)
         ended: SimpleQueue[InferResult] = SimpleQueue()
         request = make_request("echo", {"x": np.zeros((1, 2), np.int64)}, {})
         for _ in range(3):
             elder.submit(request, 30, ended.put)
-        younger = connect(own_broker.url, config, presence=states[1].presence())
+        younger = connect(own_broker.url, config, presence=edge_presence(config, "drive.bag", "echo", 2))
         stack.callback(younger.close)
         outcomes = [ended.get(timeout=10).outcome for _ in range(3)]
         assert isinstance(elder.failure, NameTaken)
-        with pytest.raises(NameTaken, match="another process that is called 'twin' has started"):
+        with pytest.raises(NameTaken, match="another process named 'twin' has started"):
             elder.submit(request, 30, ended.put)
         younger.submit(request, 30, ended.put)
         assert ended.get(timeout=10).outcome is Outcome.OK

@@ -95,8 +95,7 @@ def _worker(name: str, root: str, processes: int) -> Iterator[str]:
     yield f"read {root}/{CONTROL}/{name}/#"
     yield f"read {root}/{CONTROL}/{EVERY_SERVER}/#"
     yield f"write {root}/{CONTROL}/{name}/state"
-    for worker in own:  # an empty message to itself, by which it finds out at the start whether it may read requests
-        yield f"write {root}/workers/{worker}/infer/+/{worker}"
+    for worker in own:  # an empty message to itself, which shows at the start whether it may read requests
         yield f"write {root}/models/+/infer/{worker}"
         yield f"write {root}/models/+/versions/+/infer/{worker}"
 

@@ -17,6 +17,7 @@ import threading
 import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from multiprocessing.connection import wait
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.backoff import Backoff
@@ -26,8 +27,8 @@ from mqinfer.broker.paho.client import Identity, PlainClient, make_tls_context
 from mqinfer.broker.paho.outbox import MOST_WAITING, Outbox, Outgoing, Question
 from mqinfer.broker.paho.session import Session
 from mqinfer.broker.paho.sockets import FastClient
-from mqinfer.broker.paho.waker import Waker
 from mqinfer.broker.routes import Route, Routes, subscription_name
+from mqinfer.broker.waker import Waker
 from mqinfer.protocol.errors import (
     BrokerUnreachable,
     ConfigError,
@@ -235,7 +236,7 @@ class PahoLink:
 
     def _send_at_once(self, outgoing: Outgoing) -> bool:
         """Write to the socket on the publisher's thread, if the link's sleeps and nothing is in front."""
-        if self._outbox or not self._waker.is_asleep or not self._writing.acquire(blocking=False):
+        if self._outbox or not self._waker.is_armed or not self._writing.acquire(blocking=False):
             return False
         try:
             session = self._session
@@ -286,11 +287,11 @@ class PahoLink:
         return None
 
     def _pause(self, error: LinkError) -> None:
-        self._waker.set_asleep()  # before the look at `_close_by`: `close` wakes only who has said that he sleeps
+        self._waker.drain()  # arms, before the look at `_close_by`
         if self._close_by is None:
-            wait = self._backoff.next()
-            _log.warning("%s; next attempt in %.1f s", error, wait)
-            self._waker.sleep(wait)
+            seconds = self._backoff.next()
+            _log.warning("%s; next attempt in %.1f s", error, seconds)
+            wait([self._waker.fileno()], seconds)
 
     def _live(self, session: Session, timeout: float) -> LinkError:
         """Serve one connection from dialling to its end; returns why it ended."""
@@ -322,7 +323,7 @@ class PahoLink:
                 watched = _watch(selector, session, watched)
 
     def _time_to_sleep(self, session: Session) -> float:
-        self._waker.set_asleep()
+        self._waker.arm()
         if self._outbox.can_empty(session):
             return 0.0
         if session.holds_acks:
@@ -335,7 +336,9 @@ class PahoLink:
 
     def _turn(self, session: Session, ready: list[object]) -> None:
         """Read, then send what the handlers and the other threads have queued, all of it in one go."""
-        self._waker.set_awake(drain=self._waker in ready)
+        if self._waker in ready:
+            self._waker.drain()
+        self._waker.disarm()
         if session in ready:
             session.read()
         with self._writing:

@@ -91,7 +91,7 @@ class Worker:
         self._announcer = Announcer(
             self.card, options, self._load, self._meter.counters, self._on_ack, is_default=is_default
         )
-        self._link = make_link(self._announcer.client_id, self._announcer.will, self._on_connection)
+        self._link = make_link(self._announcer.presence.client_id, self._announcer.presence.will, self._on_connection)
 
     @property
     def name(self) -> str:
@@ -101,7 +101,7 @@ class Worker:
     @property
     def failure(self) -> LinkError | None:
         """Why nobody is served any more: its name is another's, or its connection has given up; else None."""
-        return self._announcer.failure or self._link.failure
+        return self._announcer.presence.failure or self._link.failure
 
     @property
     def card(self) -> ModelCard:
@@ -130,15 +130,14 @@ class Worker:
         self._crew.start()
         try:
             self._link.open(timeout)
-            self._announcer.watch(self._link)
-            self._announcer.check_access()
+            self._announcer.attach(self._link)
             self._link.subscribe(self._options.topics.cancel_filter(self.card.name), self._take_back)
             for topic_filter, share in self._subscriptions():
                 self._link.subscribe(topic_filter, self._receive, share=share)
-            self._announcer.say(WorkerStatus.READY)
-            self._announcer.await_word()
+            self._announcer.publish(WorkerStatus.READY)
+            self._announcer.check_taken()
         except BaseException:
-            self._announcer.be_silent()
+            self._announcer.withdraw()
             self._crew.stop()
             self._link.close()
             raise
@@ -153,7 +152,7 @@ class Worker:
         Args:
             timeout: For what is in hand, in seconds.
         """
-        self._announcer.say(WorkerStatus.DRAINING)
+        self._announcer.publish(WorkerStatus.DRAINING)
         *channels, (lane, _) = self._subscriptions()
         for topic_filter, share in channels:
             self._link.unsubscribe(topic_filter, share=share)
@@ -162,7 +161,7 @@ class Worker:
         if not self._crew.drain(timeout):
             log.warning("worker %s stops with work in hand after %g s", self.name, timeout)
         self._turn_away(*self._crew.stop())
-        self._announcer.say(WorkerStatus.STOPPED)
+        self._announcer.publish(WorkerStatus.STOPPED)
         self._link.close()
         self._model.backend.close()
 
@@ -203,7 +202,7 @@ class Worker:
     def _receive(self, message: Message) -> None:
         self._came.set()
         if not len(message.payload) and message.response_topic is None:
-            return  # another worker's, to itself: see `Announcer.check_access`
+            return  # another worker's, to itself: see `reads_back`
         received = self._clock()
         client = self._sender(message)
         if self._crew.depth >= self._options.capacity:

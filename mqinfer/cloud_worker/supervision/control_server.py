@@ -16,7 +16,7 @@ from queue import Empty, Full, Queue
 from typing import Any
 
 from mqinfer.broker.link import Message, ignore_ack
-from mqinfer.broker.presence import NameGuard, boot_number, connection_id
+from mqinfer.broker.presence import Presence
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import LinkMaker
 from mqinfer.cloud_worker.supervision.management import Management
@@ -68,19 +68,18 @@ class ControlServer:
         self._management = management
         self._poll = poll
         self._models = models
-        self._boot = boot_number()
         self._on_failure = on_failure
-        self._guard = NameGuard(name, self._boot, self._announce, lambda _: on_failure())
-        self._status: ServerStatus | None = None
+        self._presence = Presence(name, self._topics.control_state(name), self._encode_state)
         self._others: dict[str, frozenset[str]] = {}  # the models of other servers' workers
         self._inbox: Queue[Message | None] = Queue(_MOST_WAITING)
         self._thread = threading.Thread(target=self._run, name=f"mqinfer-control-{name}", daemon=True)
-        self._link = make_link(connection_id(name, self._boot), self._state(ServerStatus.LOST), self._on_connection)
+        self._link = make_link(self._presence.client_id, self._presence.will, self._on_connection)
+        self._presence.attach(self._link, lambda _: on_failure())
 
     @property
     def failure(self) -> LinkError | None:
         """Why nobody reaches it: its name is another's, or its connection has given up; None while all is well."""
-        return self._guard.failure or self._link.failure
+        return self._presence.failure or self._link.failure
 
     def start(self, timeout: float = 10.0) -> None:
         """Connect, say `ready`, and take orders.
@@ -97,31 +96,24 @@ class ControlServer:
         except BaseException:
             self._link.close()
             raise
-        self._status = ServerStatus.READY
-        self._announce()
+        self._presence.publish(ServerStatus.READY)
         self._thread.start()
 
     def stop(self) -> None:
         """Say `stopped` and disconnect; what still waits is answered first."""
         self._inbox.put(None)
         self._thread.join()
-        self._status = ServerStatus.STOPPED
-        self._announce()
+        self._presence.publish(ServerStatus.STOPPED)
         self._link.close()
 
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
         if connected:
-            self._announce()
+            self._presence.publish()
         elif self._link.failure:
             self._on_failure()
 
-    def _announce(self) -> None:
-        if self._status is not None and not self._guard.failure:
-            self._publish(self._state(self._status))
-
-    def _state(self, status: ServerStatus) -> Message:
-        state = ServerState(self._name, status, self._boot)
-        return Message(self._topics.control_state(self._name), state.to_json(), retain=True)
+    def _encode_state(self, status: str, incarnation: int) -> bytes:
+        return ServerState(self._name, ServerStatus(status), incarnation).to_json()
 
     def _publish(self, message: Message) -> None:
         try:
@@ -150,7 +142,7 @@ class ControlServer:
 
     def _receive(self, message: Message) -> None:
         if message.topic == self._topics.control_state(self._name):
-            self._guard.heard(message)  # it lies below the same filter
+            self._presence.receive(message)  # it lies below the same filter
             return
         try:
             self._inbox.put_nowait(message)

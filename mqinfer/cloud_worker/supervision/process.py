@@ -20,9 +20,9 @@ from pathlib import Path
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link, Message
+from mqinfer.broker.waker import Waker
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.cloud_worker.supervision.wakeup import WakeUp
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.warmup import warm_up
@@ -136,7 +136,7 @@ def run_process(spec: ProcessSpec, pipe: Connection) -> None:
     # The lines of all processes come out on one terminal: each says whose it is.
     logging.basicConfig(level=spec.log_level, format=f"%(levelname)s {spec.model} %(name)s: %(message)s")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter
-    wakeup, stop = WakeUp(), threading.Event()
+    waker, stop = Waker().open(signals=True), threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
@@ -147,9 +147,9 @@ def run_process(spec: ProcessSpec, pipe: Connection) -> None:
     _tell(pipe, Report(card=worker.card))
     with contextlib.suppress(EOFError, OSError):  # the supervisor is gone
         while not stop.is_set() and not worker.failure:
-            if pipe in wait([pipe, wakeup.fileno()], _WATCH_S):
+            if pipe in wait([pipe, waker.fileno()], _WATCH_S):
                 _obey(pipe, worker)
-            wakeup.drain()
+            waker.drain()
     failure = worker.failure
     worker.stop(timeout=_IN_VAIN_S if failure else _DRAIN_S)
     if failure:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import TypeVar
 
+from mqinfer.broker.waker import Waker
 from mqinfer.cloud_worker.supervision.child import Child, Phase, ProcessView
 from mqinfer.cloud_worker.supervision.inbox import Inbox
 from mqinfer.cloud_worker.supervision.inquiry import Inquiry, ServerStatistics
 from mqinfer.cloud_worker.supervision.planning import is_same
 from mqinfer.cloud_worker.supervision.process import Order, ProcessSpec, Report
 from mqinfer.cloud_worker.supervision.rollout import Rollout, Step, begin
-from mqinfer.cloud_worker.supervision.wakeup import WakeUp
 from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.errors import Cancelled, ModelNotLoadable, Superseded
 
@@ -76,7 +76,7 @@ class Supervisor:
     _inquiries: list[Inquiry] = field(default_factory=list)
     _views: tuple[ProcessView, ...] = ()
     _inbox: Inbox = field(default_factory=Inbox)
-    _wakeup: WakeUp | None = None
+    _waker: Waker | None = None
     _stopping: bool = False
     _served: bool = False
 
@@ -100,20 +100,20 @@ class Supervisor:
         Returns:
             Whether any process ever served.
         """
-        self._wakeup = wakeup = WakeUp()  # before the first look at the inbox: who comes later finds it
+        self._waker = waker = Waker().open(signals=True)  # before the first look at the inbox: who comes later finds it
         try:
             while True:
                 self._inbox.work_off()
                 if self._stopping or not self._is_wanted():
                     break
                 self._act(time.monotonic())
-                self._wait(wakeup)
+                self._wait(waker)
             self._refuse()
-            self._stop_children(wakeup)
+            self._stop_children(waker)
         finally:
             self._refuse()
-            self._wakeup = None
-            wakeup.close()
+            self._waker = None
+            waker.close()
         return self._served
 
     def stop(self) -> None:
@@ -152,9 +152,9 @@ class Supervisor:
         return future
 
     def _wake(self) -> None:
-        wakeup = self._wakeup
-        if wakeup:
-            wakeup.wake()
+        waker = self._waker
+        if waker:
+            waker.wake()
 
     # What follows runs on the supervisor's thread.
 
@@ -178,13 +178,13 @@ class Supervisor:
             self._inquiries.remove(inquiry)
             inquiry.conclude()
 
-    def _wait(self, wakeup: WakeUp) -> None:
+    def _wait(self, waker: Waker) -> None:
         watched = [end for child in self._children for end in child.watched()]
         due = [child.due for child in self._children if child.due is not None]
         due += [inquiry.deadline for inquiry in self._inquiries]
         timeout = max(0.0, min(due) - time.monotonic()) if due else None
-        happened = wait([wakeup.fileno(), *watched], timeout)
-        wakeup.drain()
+        happened = wait([waker.fileno(), *watched], timeout)
+        waker.drain()
         for child in list(self._children):
             if child.pipe in happened:
                 self._hear(child)
@@ -242,7 +242,7 @@ class Supervisor:
         inquiry.deadline = time.monotonic() + _ANSWER_S
         self._inquiries.append(inquiry)
 
-    def _stop_children(self, wakeup: WakeUp) -> None:
+    def _stop_children(self, waker: Waker) -> None:
         deadline = time.monotonic() + self.stop_timeout
         running = [child for child in self._children if child.process]
         for child in running:
@@ -252,7 +252,7 @@ class Supervisor:
             for child in running:
                 if child.due is not None and child.due <= now and child.process:
                     self._kill(child)
-            self._wait(wakeup)
+            self._wait(waker)
 
     def _kill(self, child: Child) -> None:
         log.error("%s did not stop within %g s and is killed", child.name, self.stop_timeout)

@@ -1,3 +1,5 @@
+"""Waits that end by a thread or by a signal."""
+
 from __future__ import annotations
 
 import os
@@ -9,7 +11,7 @@ from multiprocessing.connection import wait
 
 import pytest
 
-from mqinfer.cloud_worker.supervision.wakeup import WakeUp
+from mqinfer.broker.waker import Waker
 
 
 @pytest.fixture
@@ -23,36 +25,48 @@ def noted() -> Iterator[list[int]]:
 
 def test_a_thread_ends_a_wait() -> None:
     """Woken before it waits or while it waits, once or often, it wakes; drained, it sleeps again."""
-    with closing(WakeUp()) as wakeup:
-        assert not wait([wakeup.fileno()], 0)
-        for _ in range(100_000):  # more than the sockets hold
-            wakeup.wake()
-        assert wait([wakeup.fileno()], 0)
-        wakeup.drain()
-        assert not wait([wakeup.fileno()], 0)
-        thread = threading.Timer(0.01, wakeup.wake)
+    with closing(Waker().open(signals=True)) as waker:
+        assert not wait([waker.fileno()], 0)
+        for _ in range(3):
+            waker.wake()
+        assert wait([waker.fileno()], 0)
+        waker.drain()
+        assert not wait([waker.fileno()], 0)
+        thread = threading.Timer(0.01, waker.wake)
         thread.start()
-        assert wait([wakeup.fileno()], 30)
+        assert wait([waker.fileno()], 30)
         thread.join()
-    wakeup.wake()
+    waker.wake()
+
+
+def test_who_is_awake_costs_no_system_call() -> None:
+    """Disarmed, `wake` writes nothing; armed, the first one writes and disarms."""
+    with closing(Waker().open()) as waker:
+        waker.disarm()
+        waker.wake()
+        assert not wait([waker.fileno()], 0)
+        waker.arm()
+        waker.wake()
+        assert not waker.is_armed
+        assert wait([waker.fileno()], 0)
 
 
 def test_a_signal_ends_a_wait_that_has_not_begun(noted: list[int]) -> None:
     """The handler has run already, as it does for a signal just before the wait: the wait ends all the same."""
-    with closing(WakeUp()) as wakeup:
+    with closing(Waker().open(signals=True)) as waker:
         os.kill(os.getpid(), signal.SIGUSR1)
         assert noted == [signal.SIGUSR1]
-        assert wait([wakeup.fileno()], 30)
+        assert wait([waker.fileno()], 30)
     assert signal.set_wakeup_fd(-1) == -1
 
 
 def test_another_thread_leaves_signals_alone() -> None:
     """Only the main thread may ask Python for its signals."""
-    made: list[WakeUp] = []
-    thread = threading.Thread(target=lambda: made.append(WakeUp()))
+    made: list[Waker] = []
+    thread = threading.Thread(target=lambda: made.append(Waker().open(signals=True)))
     thread.start()
     thread.join()
-    with closing(made[0]) as wakeup:
+    with closing(made[0]) as waker:
         assert signal.set_wakeup_fd(-1) == -1
-        wakeup.wake()
-        assert wait([wakeup.fileno()], 0)
+        waker.wake()
+        assert wait([waker.fileno()], 0)
