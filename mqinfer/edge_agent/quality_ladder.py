@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["FULL", "Economy", "EconomyBounds", "Step"]
+__all__ = ["FULL", "QualityBounds", "QualityLadder", "Step"]
 
 _PERIOD_S = 2.0
 """How long frames are counted before the next decision."""
@@ -21,18 +21,18 @@ _SCALE_STEP = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class EconomyBounds:
+class QualityBounds:
     """What the user allows.
 
     Attributes:
-        least_rate: Frames a second that are to be answered; 0: frames are dropped, and nothing else is given up.
-        least_quality: Of JPEG, 1 to 100.
-        least_scale: Of width and height, above 0 up to 1.
+        min_rate: Frames a second that are to be answered; 0: frames are dropped, and nothing else is given up.
+        min_quality: Of JPEG, 1 to 100.
+        min_scale: Of width and height, above 0 up to 1.
     """
 
-    least_rate: float = 0.0
-    least_quality: int = 50
-    least_scale: float = 0.5
+    min_rate: float = 0.0
+    min_quality: int = 50
+    min_scale: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class Step:
 FULL = Step()
 
 
-class Economy:
+class QualityLadder:
     """Decides for one stream. Not thread-safe."""
 
-    def __init__(self, bounds: EconomyBounds, quality: int | None) -> None:
+    def __init__(self, bounds: QualityBounds, quality: int | None) -> None:
         """Begin with full quality.
 
         Args:
@@ -83,7 +83,7 @@ class Economy:
         self._answered += 1
 
     def _decide(self, seconds: float) -> None:
-        goal = min(self._bounds.least_rate, self._offered / seconds)
+        goal = min(self._bounds.min_rate, self._offered / seconds)
         rate = self._answered / seconds
         if (self._answered + 1) / seconds < _ENOUGH * goal:  # one may be on its way
             self._good = 0
@@ -97,16 +97,16 @@ class Economy:
             self._good = 0
 
 
-def _ladder(bounds: EconomyBounds, quality: int | None) -> list[Step]:
+def _ladder(bounds: QualityBounds, quality: int | None) -> list[Step]:
     steps = [FULL]
     lowest = quality
     if quality is not None:
-        for each in range(quality - _QUALITY_STEP, bounds.least_quality - 1, -_QUALITY_STEP):
+        for each in range(quality - _QUALITY_STEP, bounds.min_quality - 1, -_QUALITY_STEP):
             steps.append(Step(each))
             lowest = each
         lowest = lowest if len(steps) > 1 else None
     scale = _SCALE_STEP
-    while scale >= bounds.least_scale:
+    while scale >= bounds.min_scale:
         steps.append(Step(lowest, scale))
         scale *= _SCALE_STEP
     return steps

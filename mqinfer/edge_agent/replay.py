@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 
 from mqinfer.bags.frame import Frame
@@ -20,20 +21,17 @@ from mqinfer.client.inputs import InferOptions, make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.backlog import Backlog, Place
-from mqinfer.edge_agent.delay_window import DelayWindow
-from mqinfer.edge_agent.job import Ended, Job, capture_of
-from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.preparation import PreparedFrame, Preparer
-from mqinfer.edge_agent.quality_ladder import Economy
-from mqinfer.edge_agent.results import Results
+from mqinfer.edge_agent.quality_ladder import QualityBounds, QualityLadder
+from mqinfer.edge_agent.results import Ended, Job, Results, capture_of
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics
-from mqinfer.edge_agent.stream import Policy, Stream
+from mqinfer.edge_agent.window import DelayWindow, Policy, Stream
 from mqinfer.protocol.errors import Cancelled, LinkError, MqinferError, Superseded
 from mqinfer.protocol.types import ErrorInfo, Outcome
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "ReplayOptions"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 _PREPARERS = 2
@@ -170,7 +168,7 @@ class Replay:
     def _stream(self, source: str) -> Stream[Job]:
         if source not in self._streams:
             share = _FRESH_SHARE if self._is_live else 1.0
-            economy = Economy(self._options.economy, self._preparer.quality)
+            economy = QualityLadder(self._options.economy, self._preparer.quality)
             self._streams[source] = Stream(DelayWindow(self._options.window, share), economy)
         return self._streams[source]
 
@@ -276,3 +274,26 @@ class Replay:
             error=ErrorInfo(error.code, str(error)),
             capture=capture_of(job.frame),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """How frames are sent.
+
+    Attributes:
+        model: Name of the model.
+        version: Of the model, or None for the one that its policy prefers.
+        window: Requests of one stream in flight at a time, at most.
+        timeout: Of each request, in seconds.
+        output_encoding: Codec of the results, one for all or by output; None for what suits the model's outputs.
+        policy: What happens to a frame that comes while the window is full.
+        economy: What may be given up where too few frames come through.
+    """
+
+    model: str
+    version: str | None = None
+    window: int = 8
+    timeout: float = 60.0
+    output_encoding: str | Mapping[str, str] | None = None
+    policy: Policy = Policy.ALL
+    economy: QualityBounds = field(default_factory=QualityBounds)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Generic, TypeVar
 
 import numpy as np
 
-from mqinfer.edge_agent.job import Ended
-from mqinfer.edge_agent.order import Reorder
+from mqinfer.bags.frame import Frame
+from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.preparation import PreparedFrame
 from mqinfer.edge_agent.sinks.sink import Picture, Sink
+from mqinfer.edge_agent.window import Stream
 from mqinfer.protocol.errors import BadImage, MqinferError
+from mqinfer.protocol.types import Capture
 
-__all__ = ["Results"]
+__all__ = ["Ended", "Job", "Reorder", "Results", "capture_of"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 _NO_PICTURE: Picture = np.zeros((0, 0, 3), np.uint8)
@@ -76,3 +80,51 @@ def _picture(prepared: PreparedFrame | None) -> Picture:
         return prepared.picture() if prepared else _NO_PICTURE
     except BadImage:  # a JPEG that passed untouched; its outcome says the same
         return _NO_PICTURE
+
+
+T = TypeVar("T")
+
+
+class Reorder(Generic[T]):
+    """Gives items out by their number, without gaps. Not thread-safe; as large as its owner lets numbers run ahead."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._early: dict[int, T] = {}
+
+    def put(self, number: int, item: T) -> Iterator[T]:
+        """Take an item in, and yield every item whose turn has come.
+
+        Args:
+            number: From 0, each number once.
+            item: What to give out.
+        """
+        self._early[number] = item
+        while self._next in self._early:
+            item = self._early.pop(self._next)
+            self._next += 1
+            yield item
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """A frame, numbered in the order of reading, its stream, and its number in the spool; 0 where it is not there."""
+
+    number: int
+    frame: Frame
+    stream: Stream[Job]
+    spooled_as: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ended:
+    """A frame with its outcome, on its way to the sinks; `prepared` is None where it never became a request."""
+
+    job: Job
+    prepared: PreparedFrame | None
+    result: InferResult
+
+
+def capture_of(frame: Frame) -> Capture:
+    """Say where a frame comes from, as it travels."""
+    return Capture(frame.source, frame.sequence, frame.capture_time_ns, frame.frame_id)

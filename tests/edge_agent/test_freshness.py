@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.delay_window import DelayWindow
-from mqinfer.edge_agent.quality_ladder import FULL, Economy, EconomyBounds, Step
-from mqinfer.edge_agent.stream import Stream
+from mqinfer.edge_agent.quality_ladder import FULL, QualityBounds, QualityLadder, Step
+from mqinfer.edge_agent.window import DelayWindow, Stream
 from mqinfer.protocol.types import Outcome, Timings
 
 
@@ -25,7 +24,7 @@ class Served:
 
 def live(frames: int, interval: float, service: float, workers: int = 1, most: int = 8) -> Served:
     """Simulate a stream of the policy `latest` against workers that share one queue, without any network."""
-    stream: Stream[float] = Stream(DelayWindow(most, 0.5), Economy(EconomyBounds(), None))
+    stream: Stream[float] = Stream(DelayWindow(most, 0.5), QualityLadder(QualityBounds(), None))
     free = [0.0] * workers
     events: list[tuple[float, int, float, Timings]] = []
     served = Served([], 0, [])
@@ -149,7 +148,7 @@ def test_the_window_keeps_its_bounds(replies: list[tuple[bool, int, int]]) -> No
 class Player:
     """Lets an economy live through seconds, from time 0."""
 
-    economy: Economy
+    economy: QualityLadder
     now: int = 0
 
     def play(self, seconds: int, offered: int, answered: int) -> list[Step]:
@@ -167,7 +166,7 @@ class Player:
 
 def test_quality_goes_before_size_and_both_stay_within_bounds() -> None:
     """With too few frames answered: quality 80, 70, 60, then 0.8 and 0.64 of the size, and no further."""
-    economy = Economy(EconomyBounds(least_rate=5, least_quality=60, least_scale=0.6), 90)
+    economy = QualityLadder(QualityBounds(min_rate=5, min_quality=60, min_scale=0.6), 90)
     steps = Player(economy).play(30, offered=10, answered=1)
     distinct = [step for number, step in enumerate(steps) if number == 0 or step != steps[number - 1]]
     assert distinct == [FULL, Step(80), Step(70), Step(60), Step(60, 0.8), Step(60, 0.8 * 0.8)]
@@ -175,7 +174,7 @@ def test_quality_goes_before_size_and_both_stay_within_bounds() -> None:
 
 def test_what_was_given_up_comes_back() -> None:
     """Where more frames come through than need, a step back is tried after a while."""
-    economy = Economy(EconomyBounds(least_rate=5), 90)
+    economy = QualityLadder(QualityBounds(min_rate=5), 90)
     player = Player(economy)
     player.play(8, offered=10, answered=1)
     assert economy.step != FULL
@@ -185,17 +184,17 @@ def test_what_was_given_up_comes_back() -> None:
 
 def test_without_a_least_rate_only_frames_are_given_up() -> None:
     """The user has to say below which rate a worse picture is better than fewer."""
-    economy = Economy(EconomyBounds(), 90)
+    economy = QualityLadder(QualityBounds(), 90)
     assert set(Player(economy).play(20, offered=10, answered=0)) == {FULL}
 
 
 def test_a_slow_source_asks_for_no_more_than_it_has() -> None:
     """Two frames a second that are all answered are enough, whatever the least rate says."""
-    economy = Economy(EconomyBounds(least_rate=5), 90)
+    economy = QualityLadder(QualityBounds(min_rate=5), 90)
     assert set(Player(economy).play(20, offered=2, answered=2)) == {FULL}
 
 
 def test_frames_that_are_no_jpeg_have_only_size_to_give() -> None:
     """There is no quality to lower."""
-    economy = Economy(EconomyBounds(least_rate=5, least_scale=0.8), None)
+    economy = QualityLadder(QualityBounds(min_rate=5, min_scale=0.8), None)
     assert Player(economy).play(10, offered=10, answered=0)[-1] == Step(None, 0.8)

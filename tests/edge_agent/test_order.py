@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.edge_agent.order import Reorder
+from mqinfer.edge_agent.results import Reorder
 
 
 @given(st.integers(0, 30).flatmap(lambda count: st.permutations(range(count))))

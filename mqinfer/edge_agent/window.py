@@ -1,22 +1,88 @@
-"""How many requests of one stream may be unanswered: a window that follows the queueing delay. Pure.
-
-The control is that of Swift (Kumar et al., "Swift: Delay is Simple and Effective for Congestion Control in the
-Datacenter", SIGCOMM 2020, section 3.1): additive increase while the delay is below a target, a multiplicative decrease
-in proportion to the excess above it, at most once a round trip. Here the delay is what a request waited and not what it
-was worked on: in the client, on the way beyond the shortest one, in the worker's queue. The target is a share of the
-time that the model takes, since a request that waits for less than that keeps the worker busy and no more; over a thin
-link, which is then what is to be kept busy, of the time between two answers.
-
-It starts carefully, with one request, and doubles each round trip until the delay first exceeds the target (slow
-start), or, where freshness counts, until one worker is busy; after a time-out it starts so again, which recovers
-quickly.
-"""
+"""One stream of frames at the edge: how many may be under way, and the one that waits. Not thread-safe, no thread."""
 
 from __future__ import annotations
 
-from mqinfer.protocol.types import Timings
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
 
-__all__ = ["DelayWindow"]
+from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.quality_ladder import QualityLadder
+from mqinfer.protocol.types import Outcome, Timings
+
+__all__ = ["DelayWindow", "Policy", "Stream"]
+
+T = TypeVar("T")
+
+
+class Policy(StrEnum):
+    """What happens to a frame that comes while the window is full."""
+
+    LATEST = "latest"
+    """It waits, and takes the place of one that waits already: for live streams, which must be fresh."""
+    ALL = "all"
+    """The reader waits: for recordings, of which nothing may be lost."""
+
+
+@dataclass(slots=True)
+class Stream(Generic[T]):
+    """The state of one stream.
+
+    Attributes:
+        window: How many of its frames may be under way.
+        economy: How they are sent.
+        under_way: Frames from the beginning of their preparation to their outcome.
+        waiting: With `latest`, the newest frame that found the window full.
+    """
+
+    window: DelayWindow
+    economy: QualityLadder
+    under_way: int = 0
+    waiting: T | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another frame may be sent."""
+        return self.under_way < self.window.limit
+
+    def enter(self) -> None:
+        """Begin with a frame."""
+        self.under_way += 1
+
+    def give_up(self) -> None:
+        """Let go of a frame that is not sent now."""
+        self.under_way -= 1
+
+    def offer(self, item: T) -> tuple[T | None, T | None]:
+        """Take in a frame by the policy `latest`.
+
+        Returns:
+            What is to be sent now, and what has lost its place.
+        """
+        if self.has_room and self.waiting is None:
+            self.enter()
+            return item, None
+        lost, self.waiting = self.waiting, item
+        return None, lost
+
+    def leave(self, result: InferResult, now: float) -> T | None:
+        """Note a frame's outcome.
+
+        Returns:
+            The frame that waited, if it is to be sent now.
+        """
+        self.under_way -= 1
+        if result.outcome is Outcome.OK:
+            self.window.answered(result.timings, now)
+            self.economy.answered()
+        elif result.outcome in {Outcome.EXPIRED, Outcome.REJECTED}:
+            self.window.unanswered()
+        if self.waiting is None or not self.has_room:
+            return None
+        item, self.waiting = self.waiting, None
+        self.enter()
+        return item
+
 
 _INCREASE = 0.2
 """Added a round trip."""
