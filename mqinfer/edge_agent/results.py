@@ -1,4 +1,4 @@
-"""The results of a replay on their way to the sinks: a thread that writes them in the order of reading."""
+"""Frames from their reading to the sinks: pending ones, finished ones, and the thread that writes them in order."""
 
 from __future__ import annotations
 
@@ -17,87 +17,56 @@ from mqinfer.edge_agent.preparation import PreparedFrame
 from mqinfer.edge_agent.sinks.sink import Picture, Sink
 from mqinfer.edge_agent.window import Stream
 from mqinfer.protocol.errors import BadImage, MqinferError
-from mqinfer.protocol.types import Capture
+from mqinfer.protocol.value import value_object
 
-__all__ = ["Ended", "Job", "Reorder", "Results", "capture_of"]
+__all__ = ["FinishedFrame", "PendingFrame", "ReadingOrder", "Results"]
 
+T = TypeVar("T")
 log = logging.getLogger("mqinfer.edge_agent")
 _NO_PICTURE: Picture = np.zeros((0, 0, 3), np.uint8)
 
 
-class Results:
-    """Takes outcomes from any thread."""
+@dataclass(slots=True, eq=False)
+class PendingFrame:
+    """A frame that was read and has no outcome yet.
 
-    def __init__(self, sink: Sink | None, on_written: Callable[[Ended], None]) -> None:
-        """Prepare; `start` starts the thread.
+    Attributes:
+        number: In the order of reading, from 0.
+        frame: As it was read; without pixels once it is in the spool.
+        stream: The stream that it belongs to.
+        spooled_as: Its number in the spool; 0 if it is not there.
+        request_id: Of its latest request; empty before the first one.
+    """
 
-        Args:
-            sink: Gets every frame with its outcome; None where nobody wants them.
-            on_written: Told when the sink is done with one.
-        """
-        self._sink = sink
-        self._on_written = on_written
-        self._queue: SimpleQueue[Ended | None] = SimpleQueue()  # bounded by those who put: frames in hand
-        self._thread = threading.Thread(target=self._write_all, name="mqinfer-replay-sinks")
-        self.error: MqinferError | None = None
-        """Why the sink failed; nothing more is written then."""
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def put(self, ended: Ended) -> None:
-        """Hand over an outcome."""
-        self._queue.put(ended)
-
-    def close(self) -> None:
-        """Write what is there, and join the thread."""
-        self._queue.put(None)
-        self._thread.join()
-
-    def _write_all(self) -> None:
-        order: Reorder[Ended] = Reorder()
-        while ended := self._queue.get():
-            for item in order.put(ended.job.number, ended):
-                self._write(item)
-                self._on_written(item)
-
-    def _write(self, ended: Ended) -> None:
-        if self._sink is None or self.error:
-            return  # the run is ending; what could not be kept is said once
-        frame = ended.job.frame
-        try:
-            self._sink.write(frame, _picture(ended.prepared), ended.result)
-        except MqinferError as error:
-            self.error = error
-        except Exception as error:  # a defect; said at the end of the run
-            log.exception("writing the result of %s, frame %d", frame.source, frame.sequence)
-            self.error = MqinferError(f"a sink failed: {error!r}")
+    number: int
+    frame: Frame
+    stream: Stream[PendingFrame]
+    spooled_as: int = 0
+    request_id: str = ""
 
 
-def _picture(prepared: PreparedFrame | None) -> Picture:
-    try:
-        return prepared.picture() if prepared else _NO_PICTURE
-    except BadImage:  # a JPEG that passed untouched; its outcome says the same
-        return _NO_PICTURE
+@value_object(eq=False)
+class FinishedFrame:
+    """A frame with its outcome, on its way to the sinks; `prepared` is None if it never became a request."""
+
+    pending: PendingFrame
+    prepared: PreparedFrame | None
+    result: InferResult
 
 
-T = TypeVar("T")
-
-
-class Reorder(Generic[T]):
-    """Gives items out by their number, without gaps. Not thread-safe; as large as its owner lets numbers run ahead."""
+class ReadingOrder(Generic[T]):
+    """Yields items by their number, without gaps. Not thread-safe; its owner bounds how far numbers run ahead."""
 
     def __init__(self) -> None:
         self._next = 0
         self._early: dict[int, T] = {}
 
     def put(self, number: int, item: T) -> Iterator[T]:
-        """Take an item in, and yield every item whose turn has come.
+        """Add an item, and yield every item that has no gap before it.
 
         Args:
             number: From 0, each number once.
-            item: What to give out.
+            item: To be yielded.
         """
         self._early[number] = item
         while self._next in self._early:
@@ -106,25 +75,58 @@ class Reorder(Generic[T]):
             yield item
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """A frame, numbered in the order of reading, its stream, and its number in the spool; 0 where it is not there."""
+class Results:
+    """Writes finished frames to the sink, in the order of reading, on a thread of its own. Thread-safe."""
 
-    number: int
-    frame: Frame
-    stream: Stream[Job]
-    spooled_as: int = 0
+    def __init__(self, sink: Sink | None, on_written: Callable[[FinishedFrame], None]) -> None:
+        """Prepare; `start` starts the thread.
+
+        Args:
+            sink: Receives every frame with its outcome; None to drop them.
+            on_written: Called after each frame that the sink has received.
+        """
+        self._sink = sink
+        self._on_written = on_written
+        self._queue: SimpleQueue[FinishedFrame | None] = SimpleQueue()  # bounded by the frames that the replay reads
+        self._thread = threading.Thread(target=self._write_all, name="mqinfer-replay-sinks")
+        self.error: MqinferError | None = None
+        """Why the sink failed; nothing is written after that."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def put(self, finished: FinishedFrame) -> None:
+        """Queue a finished frame."""
+        self._queue.put(finished)
+
+    def close(self) -> None:
+        """Write what is queued, and join the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _write_all(self) -> None:
+        order: ReadingOrder[FinishedFrame] = ReadingOrder()
+        while finished := self._queue.get():
+            for each in order.put(finished.pending.number, finished):
+                self._write(each)
+                self._on_written(each)
+
+    def _write(self, finished: FinishedFrame) -> None:
+        if self._sink is None or self.error:
+            return  # the run ends with the first error; later ones would only repeat it
+        frame = finished.pending.frame
+        try:
+            self._sink.write(frame, _picture(finished.prepared), finished.result)
+        except MqinferError as error:
+            self.error = error
+        except Exception as error:  # a defect; it ends the run, and is raised there
+            log.exception("writing the result of %s, frame %d", frame.source, frame.sequence)
+            self.error = MqinferError(f"a sink failed: {error!r}")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ended:
-    """A frame with its outcome, on its way to the sinks; `prepared` is None where it never became a request."""
-
-    job: Job
-    prepared: PreparedFrame | None
-    result: InferResult
-
-
-def capture_of(frame: Frame) -> Capture:
-    """Say where a frame comes from, as it travels."""
-    return Capture(frame.source, frame.sequence, frame.capture_time_ns, frame.frame_id)
+def _picture(prepared: PreparedFrame | None) -> Picture:
+    try:
+        return prepared.picture() if prepared else _NO_PICTURE
+    except BadImage:  # a JPEG that passed untouched; its outcome is the same error
+        return _NO_PICTURE

@@ -170,7 +170,7 @@ def test_thin_link(served: Start, proxy: Start, broker_url: str, topics: Topics,
     row = f"2 Mbit/s and 100 ms each way, JPEG frames of {WIDTH}x{HEIGHT} at 10/s, {seconds} s"
     look = partial(replay, between.url, topics, policy=Policy.LATEST, timeout=2.0)
     for name, bounds in (("full quality", QualityBounds()), ("at least 5/s asked for", QualityBounds(5.0))):
-        ages, snapshot = look(camera(images, 10, seconds), (WIDTH, HEIGHT), economy=bounds)
+        ages, snapshot = look(camera(images, 10, seconds), (WIDTH, HEIGHT), quality=bounds)
         figure(row, f"{name}: frames answered a second", f"{len(ages.ages) / seconds:.1f}")
         each = snapshot.bytes_sent / max(1, snapshot.done - snapshot.outcomes[Outcome.SUPERSEDED]) / 1e3
         figure(row, f"{name}: kB a frame sent", f"{each:.0f}")
