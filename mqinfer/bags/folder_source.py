@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqinfer.bags.frame import Frame, StreamInfo
-from mqinfer.bags.span import WHOLE, Span
+from mqinfer.bags.frame import WHOLE, Frame, Span, StreamInfo
 from mqinfer.images.compressed import picture_size
 from mqinfer.images.picture import CompressedImage
 from mqinfer.protocol.errors import SourceError

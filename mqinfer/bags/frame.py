@@ -1,17 +1,21 @@
-"""What every source yields: frames as they were recorded, decoded later and elsewhere."""
+"""What every source yields: frames as they were recorded, which are decoded later."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.types import Capture
+from mqinfer.protocol.value import value_object
 
-__all__ = ["Frame", "FrameSource", "StreamInfo"]
+__all__ = ["WHOLE", "Frame", "FrameSource", "Span", "StreamInfo"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_object(eq=False)
 class Frame:
     """One frame of a stream.
 
@@ -31,6 +35,11 @@ class Frame:
     frame_id: str
     image: RawImage | CompressedImage
 
+    @property
+    def capture(self) -> Capture:
+        """Where the frame comes from, as it travels with a request."""
+        return Capture(self.source, self.sequence, self.capture_time_ns, self.frame_id)
+
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
@@ -42,7 +51,7 @@ class StreamInfo:
         encoding: Of the first frame, empty if there is none.
         width: Of the first frame, in pixels.
         height: Of the first frame, in pixels.
-        count: Frames, or None where it can't be known (a camera).
+        count: Number of frames, or None if it is unknown (a camera).
         rate: Frames a second by the log times, or None.
         is_image: Whether frames can be made from it.
     """
@@ -58,13 +67,44 @@ class StreamInfo:
 
 
 class FrameSource(Protocol):
-    """Something that frames come from; opened by its constructor, closed by `close`."""
+    """A source of frames; opened by its constructor, closed by `close`."""
 
     def streams(self) -> tuple[StreamInfo, ...]:
-        """List what it holds."""
+        """List its streams."""
 
     def frames(self) -> Iterator[Frame]:
         """Yield the frames of all chosen streams, merged by log time. May be called again for a new pass."""
 
     def close(self) -> None:
         """Close files and devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The part of a recording from `start` seconds after the first frame, for `duration` seconds (None: to the end).
+
+    Raises:
+        ConfigError: A negative start, or a duration that is not positive.
+    """
+
+    start: float = 0.0
+    duration: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.start) and self.start >= 0):
+            raise ConfigError(f"start is {self.start}; expected seconds after the first frame, 0 or more")
+        if self.duration is not None and not (math.isfinite(self.duration) and self.duration > 0):
+            raise ConfigError(f"duration is {self.duration}; expected a positive number of seconds")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left out."""
+        return self.start == 0 and self.duration is None
+
+    def bounds(self, first_ns: int) -> tuple[int, int | None]:
+        """Return the first instant inside, and the first one after the end (None: no end), in nanoseconds."""
+        begin = first_ns + round(self.start * 1e9)
+        return begin, None if self.duration is None else begin + round(self.duration * 1e9)
+
+
+WHOLE = Span()

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from mqinfer.bags.bag_files import is_bag
 from mqinfer.bags.frame import StreamInfo
-from mqinfer.bags.rosbag import Rosbag
+from mqinfer.bags.rosbag import Rosbag, is_bag
 from mqinfer.bags.sources import is_live, open_source
 
 __all__ = ["BagInfo", "describe", "headline", "table"]

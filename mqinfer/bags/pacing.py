@@ -1,4 +1,4 @@
-"""When each recorded frame is due."""
+"""Yield each recorded frame when it is due."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from mqinfer.bags.frame import Frame, FrameSource
 from mqinfer.protocol.errors import ConfigError
@@ -15,10 +14,10 @@ __all__ = ["Pacer", "replay"]
 
 
 class Pacer:
-    """Holds frames back until their log time comes round again.
+    """Delays frames by the differences of their log times.
 
-    Log times that step backwards (a bag played from its beginning again, a recorder's clock that was set) begin a new
-    count from the present moment; a consumer that falls behind is not held back until it has caught up.
+    Log times that step backwards (a loop that starts again, a recorder's clock that was set) start a new count from the
+    present moment. A consumer that has fallen behind is not delayed until it has caught up.
 
     Args:
         rate: 1 as recorded, 2 twice as fast, 0 without waiting.
@@ -36,7 +35,7 @@ class Pacer:
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
         if not (math.isfinite(rate) and rate >= 0):
-            raise ConfigError(f"rate is {rate}; 1 plays as recorded, 2 twice as fast, 0 as fast as possible")
+            raise ConfigError(f"rate is {rate}; expected 1 (as recorded), 2 (twice as fast), 0 (as fast as possible)")
         self._rate = rate
         self._clock = clock
         self._wait = wait
@@ -67,10 +66,10 @@ def replay(
     """Yield a source's frames when they are due.
 
     Args:
-        source: Where frames come from.
-        pacer: Says when.
-        loop: Begin again at the end, for ever; sequence numbers go on, so that they stay unique.
-        is_stopped: Asked before each frame; the replay ends when it says so.
+        source: Of the frames.
+        pacer: Waits until a frame is due.
+        loop: Start again at the end, for ever; sequence numbers go on, so that they stay unique.
+        is_stopped: Asked before each frame; True ends the replay.
 
     Raises:
         SourceError: The source broke off.
@@ -82,7 +81,13 @@ def replay(
             pacer.wait_for(frame.log_time_ns)
             if is_stopped():
                 return
-            yield replace(frame, sequence=counts[frame.source])
+            yield _numbered(frame, counts[frame.source])
             counts[frame.source] += 1
         if not loop or counts.total() == before:
             return
+
+
+def _numbered(frame: Frame, sequence: int) -> Frame:
+    if frame.sequence == sequence:  # so it is until the source starts again
+        return frame
+    return Frame(frame.source, sequence, frame.capture_time_ns, frame.log_time_ns, frame.frame_id, frame.image)

@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqinfer.bags.frame import Frame, StreamInfo
+from mqinfer.bags.frame import WHOLE, Frame, Span, StreamInfo
 from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag
-from mqinfer.bags.span import WHOLE, Span
 from mqinfer.protocol.errors import SourceError
 
 if TYPE_CHECKING:

@@ -6,13 +6,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mqinfer.bags.bag_files import is_bag
-from mqinfer.bags.camera_source import CameraSource
 from mqinfer.bags.folder_source import PICTURE_SUFFIXES, FolderSource
-from mqinfer.bags.frame import FrameSource
+from mqinfer.bags.frame import FrameSource, Span
+from mqinfer.bags.rosbag import is_bag
 from mqinfer.bags.rosbag_source import RosbagSource
-from mqinfer.bags.span import Span
-from mqinfer.bags.video_source import VIDEO_SUFFIXES, VideoSource
+from mqinfer.bags.video_source import VIDEO_SUFFIXES, CameraSource, VideoSource
 from mqinfer.protocol.errors import SourceError
 
 __all__ = ["is_live", "open_source"]

@@ -26,13 +26,14 @@ from mqinfer.cli.options import (
 )
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.options import RequesterConfig
-from mqinfer.edge_agent.options import ReplayOptions
-from mqinfer.edge_agent.quality_ladder import EconomyBounds
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
 from mqinfer.edge_agent.sinks.factory import SINK_KINDS
 from mqinfer.edge_agent.state import edge_presence
-from mqinfer.edge_agent.stream import Policy
-from mqinfer.edge_agent.summary import summary, summary_table, write_summary
+from mqinfer.client.requester import Requester
+from mqinfer.edge_agent.quality_ladder import QualityBounds
+from mqinfer.edge_agent.replay import ReplayOptions
+from mqinfer.edge_agent.report import summary, summary_table, write_summary
+from mqinfer.edge_agent.window import Policy
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics
@@ -94,7 +95,7 @@ def replay(
     set_up_logging(verbose=verbose)
     chosen = policy or (Policy.LATEST if is_live(source) else Policy.ALL)
     patience = timeout or (_FRESH_S if chosen is Policy.LATEST else _LASTING_S)
-    bounds = EconomyBounds(min_rate, min_quality, min_scale)
+    bounds = QualityBounds(min_rate, min_quality, min_scale)
     settings = ReplaySettings(
         source=source,
         options=ReplayOptions(model, version, window, patience, output_encoding, chosen, bounds),

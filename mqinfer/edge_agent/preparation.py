@@ -15,7 +15,7 @@ from mqinfer.codecs import (
     parse_encoding,
     probe_image,
 )
-from mqinfer.edge_agent.quality_ladder import FULL, Step
+from mqinfer.edge_agent.quality_ladder import FULL_QUALITY, QualityStep
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.statistics import EdgeStage
 from mqinfer.images.decode import to_rgb
@@ -26,23 +26,24 @@ from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, ConfigError, MqinferError
 from mqinfer.protocol.types import EncodedTensor
+from mqinfer.protocol.value import value_object
 
 __all__ = ["PreparedFrame", "Preparer", "RecordStage", "choose_encoding", "choose_output_encoding"]
 
 RecordStage = Callable[[EdgeStage, int], None]
-"""Takes how long a stage took, in nanoseconds."""
+"""Receives a stage and its duration in nanoseconds."""
 _JPEG_QUALITY = 90
 _RGB = {"image_encoding": "rgb8"}
 _MASKS = (Datatype.UINT8, Datatype.BOOL)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_object(eq=False)
 class PreparedFrame:
-    """A frame, ready to be sent.
+    """A frame as it will be sent.
 
     Attributes:
         tensor: The model's image input.
-        picture: Gives what the model will see, for the sinks; decodes it only then where the frame passed untouched.
+        picture: Returns what the model will see, for the sinks; an untouched JPEG is decoded by this call.
         bytes_raw: Size of the pixels before encoding.
     """
 
@@ -69,23 +70,23 @@ class Preparer:
 
     @property
     def quality(self) -> int | None:
-        """JPEG quality of the frames; None where they don't travel as JPEG."""
+        """JPEG quality of the frames; None if they do not travel as JPEG."""
         encoding = parse_encoding(self.encoding)
         return (encoding.level or _JPEG_QUALITY) if encoding.name == "jpeg" else None
 
-    def prepare(self, frame: Frame, record: RecordStage, step: Step = FULL) -> PreparedFrame:
+    def prepare(self, frame: Frame, record: RecordStage, step: QualityStep = FULL_QUALITY) -> PreparedFrame:
         """Demosaic, resize and encode; a JPEG that fits as it is passes untouched.
 
         Args:
             frame: As recorded.
-            record: Told how long each stage took.
-            step: What is given up for the time being: quality, size; the worker brings the picture to the model's size.
+            record: Called with the duration of each stage.
+            step: JPEG quality and size to send; the worker resizes a smaller picture to the model's size.
 
         Raises:
-            BadImage: The frame can't be turned into pixels.
-            BadEncoding: The codec can't carry pictures.
+            BadImage: The frame cannot be decoded.
+            BadEncoding: The codec cannot encode pictures.
         """
-        if isinstance(frame.image, CompressedImage) and step is FULL:
+        if isinstance(frame.image, CompressedImage) and step is FULL_QUALITY:
             untouched = self._pass_through(frame.image)
             if untouched:
                 return untouched
@@ -105,13 +106,13 @@ class Preparer:
         return PreparedFrame(tensor, lambda: picture, picture.nbytes)
 
     def _pass_through(self, image: CompressedImage) -> PreparedFrame | None:
-        """Send recorded JPEG bytes as they are, where the size fits and JPEG is what was asked for."""
+        """Return the recorded JPEG bytes if their size fits and JPEG is the codec asked for, else None."""
         if parse_encoding(self.encoding).name != "jpeg" or "bayer" in image.format:
             return None
         try:
             info = probe_image(image.data)
         except MqinferError:
-            return None  # the decoder says better what is wrong with it
+            return None  # the decoder reports the fault in more detail
         fits = (self.contract.width or info.width, self.contract.height or info.height) == (info.width, info.height)
         if info.format != "jpeg" or info.channels != 3 or info.progressive or not fits:
             return None
@@ -120,31 +121,33 @@ class Preparer:
 
 
 def choose_encoding(wish: str | None, card: ModelCard) -> str:
-    """Check a wished codec against what the worker can decode, or choose one.
+    """Check that the worker decodes a codec, or choose one.
 
     Args:
-        wish: Such as `jpeg:90`; None for the best that the worker takes: JPEG at quality 90, else lossless LZ4.
+        wish: Such as `jpeg:90`; None for JPEG at quality 90 if the worker decodes it, else lossless LZ4.
         card: The model's.
 
     Raises:
-        ConfigError: The codec is unknown, or the worker can't decode it.
+        ConfigError: The codec is unknown, or the worker cannot decode it.
     """
     if wish is None:
         return "jpeg:90" if "jpeg" in card.encodings and "jpeg" in available_encodings() else "lz4"
     name = _parsed(wish).name
     if name not in card.encodings:
-        raise ConfigError(f"the worker of {card.name!r} can't decode {name!r}; it takes {', '.join(card.encodings)}")
+        raise ConfigError(
+            f"the worker of {card.name!r} can't decode {name!r}; choose one of {', '.join(card.encodings)}"
+        )
     return wish
 
 
 def choose_output_encoding(wish: str | None, card: ModelCard, version: str | None = None) -> str | Mapping[str, str]:
-    """Check a wished codec for the results, or choose one for each output.
+    """Check a codec for the results, or choose one for each output.
 
     Args:
-        wish: Such as `lz4`; None for `mask` where an output may be a class mask (UINT8 or BOOL), else `lz4`. Other
-            outputs of bytes lose nothing: what has no long runs goes packed, in LZ4 too.
+        wish: Such as `lz4`; None for `mask` if an output may be a class mask (UINT8 or BOOL), else `lz4`. Both are
+            lossless for every output of bytes.
         card: The model's.
-        version: Asked for; of another one than the card's the outputs are not known.
+        version: Version asked for; if it is not the card's, its outputs are unknown and `lz4` is chosen.
 
     Returns:
         One codec for all outputs, or one for each by name.

@@ -1,94 +1,105 @@
-"""What an edge gives up when the way or the workers are too slow: first frames, then JPEG quality, then size. Pure.
+"""JPEG quality and size of the frames on a thin link or with slow workers: first quality is lowered, then size. Pure.
 
-A stream of the policy `latest` loses frames by itself. Where fewer come through than the user's least frame rate, the
-frames are made smaller, a step at a time, within the user's bounds; and larger again where more come through than need.
+A stream of the policy `latest` loses frames when it is too fast. If fewer results a second come back than the user asks
+for, its frames are sent smaller, one step at a time within the user's bounds, and larger again when enough come back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["FULL", "Economy", "EconomyBounds", "Step"]
+from mqinfer.protocol.value import value_object
+
+__all__ = ["FULL_QUALITY", "QualityBounds", "QualityLadder", "QualityStep"]
 
 _PERIOD_S = 2.0
-"""How long frames are counted before the next decision."""
+"""Frames are counted for this long before each decision."""
 _GOOD_PERIODS = 3
-"""Periods with frames to spare before a step back is tried."""
-_SPARE = 1.3
+"""So many good periods in a row lead one step up."""
 _ENOUGH = 0.95
+"""A period leads one step down if `rate < _ENOUGH * goal`."""
+_GOOD = 1.3
+"""A period is good if `rate >= min(_GOOD * goal, _ENOUGH * rate of the source)`."""
 _QUALITY_STEP = 10
+"""Each step down lowers the JPEG quality by this."""
 _SCALE_STEP = 0.8
+"""Below the least quality each step down multiplies width and height by this."""
 
 
 @dataclass(frozen=True, slots=True)
-class EconomyBounds:
+class QualityBounds:
     """What the user allows.
 
     Attributes:
-        least_rate: Frames a second that are to be answered; 0: frames are dropped, and nothing else is given up.
-        least_quality: Of JPEG, 1 to 100.
-        least_scale: Of width and height, above 0 up to 1.
+        min_rate: Results a second below which quality and size are lowered; 0 keeps both.
+        min_quality: Lowest JPEG quality, 1 to 100.
+        min_scale: Smallest factor on width and height, above 0 up to 1.
     """
 
-    least_rate: float = 0.0
-    least_quality: int = 50
-    least_scale: float = 0.5
+    min_rate: float = 0.0
+    min_quality: int = 50
+    min_scale: float = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """How frames are sent: JPEG quality (None: as configured), and a factor on width and height."""
+@value_object()
+class QualityStep:
+    """How frames are sent: JPEG quality (None as configured), and a factor on width and height."""
 
     quality: int | None = None
     scale: float = 1.0
 
 
-FULL = Step()
+FULL_QUALITY = QualityStep()
 
 
-class Economy:
-    """Decides for one stream. Not thread-safe."""
+class QualityLadder:
+    """Chooses the step for one stream. Not thread-safe."""
 
-    def __init__(self, bounds: EconomyBounds, quality: int | None) -> None:
-        """Begin with full quality.
+    def __init__(self, bounds: QualityBounds, quality: int | None) -> None:
+        """Start with full quality.
 
         Args:
             bounds: What the user allows.
-            quality: JPEG quality that is configured; None where frames don't travel as JPEG.
+            quality: Configured JPEG quality; None if frames do not travel as JPEG.
         """
         self._bounds = bounds
-        self._ladder = _ladder(bounds, quality)
+        self._steps = _steps(bounds, quality)
         self._level = 0
         self._since: float | None = None
-        self._offered = 0
-        self._answered = 0
+        self._frames = 0
+        self._results = 0
         self._good = 0
 
     @property
-    def step(self) -> Step:
-        """How the next frame is to be sent."""
-        return self._ladder[self._level]
+    def step(self) -> QualityStep:
+        """How the next frame is sent."""
+        return self._steps[self._level]
 
-    def offered(self, now: float) -> None:
-        """Note a frame of the source, at a time in seconds."""
+    def on_frame(self, now: float) -> None:
+        """Count a frame of the source, and decide at the end of a period.
+
+        Args:
+            now: In seconds.
+        """
         if self._since is None:
             self._since = now
-        self._offered += 1
+        self._frames += 1
         if now - self._since >= _PERIOD_S:
             self._decide(now - self._since)
-            self._since, self._offered, self._answered = now, 0, 0
+            self._since, self._frames, self._results = now, 0, 0
 
-    def answered(self) -> None:
-        """Note a frame with a result."""
-        self._answered += 1
+    def on_result(self) -> None:
+        """Count a frame that came back with a result."""
+        self._results += 1
 
     def _decide(self, seconds: float) -> None:
-        goal = min(self._bounds.least_rate, self._offered / seconds)
-        rate = self._answered / seconds
-        if (self._answered + 1) / seconds < _ENOUGH * goal:  # one may be on its way
+        goal = min(self._bounds.min_rate, self._frames / seconds)
+        rate = self._results / seconds
+        if (self._results + 1) / seconds < _ENOUGH * goal:  # one may be on its way
             self._good = 0
-            self._level = min(self._level + 1, len(self._ladder) - 1)
-        elif rate >= min(_SPARE * goal, _ENOUGH * self._offered / seconds):
+            self._level = min(self._level + 1, len(self._steps) - 1)
+        elif rate >= min(_GOOD * goal, _ENOUGH * self._frames / seconds):
             self._good += 1
             if self._good >= _GOOD_PERIODS:
                 self._good = 0
@@ -97,16 +108,14 @@ class Economy:
             self._good = 0
 
 
-def _ladder(bounds: EconomyBounds, quality: int | None) -> list[Step]:
-    steps = [FULL]
-    lowest = quality
+def _steps(bounds: QualityBounds, quality: int | None) -> list[QualityStep]:
+    """List the steps from full quality down."""
+    qualities: Sequence[int] = ()
     if quality is not None:
-        for each in range(quality - _QUALITY_STEP, bounds.least_quality - 1, -_QUALITY_STEP):
-            steps.append(Step(each))
-            lowest = each
-        lowest = lowest if len(steps) > 1 else None
+        qualities = range(quality - _QUALITY_STEP, bounds.min_quality - 1, -_QUALITY_STEP)
+    steps = [FULL_QUALITY, *map(QualityStep, qualities)]
     scale = _SCALE_STEP
-    while scale >= bounds.least_scale:
-        steps.append(Step(lowest, scale))
+    while scale >= bounds.min_scale:
+        steps.append(QualityStep(qualities[-1] if qualities else None, scale))
         scale *= _SCALE_STEP
     return steps

@@ -1,9 +1,10 @@
-"""Sends the frames of a source to a model, and keeps the results in the order of reading.
+"""Send the frames of a source to a model, and keep the results in the order of reading.
 
-Threads: the caller's reads and paces; two prepare (demosaic, resize, encode) and submit; one writes to the sinks. Every
-stream has a window that follows the queueing delay. What comes while it is full waits: with the policy `all` in the
-preparing threads and behind them in the reader, so that nothing is dropped; with `latest` in a place for one frame,
-which a newer one takes over, and the older ends as `superseded`. What is between reading and the sinks is bounded too.
+The way of a frame, one method a step: `_read` takes it from the source when there is room, `_queue` puts it into its
+stream, `_advance` lets it into the stream's window, `_prepare_and_submit` demosaics, resizes and encodes it, `_submit`
+hands it to the client, `_settle` receives the outcome, and `Results` writes it to the sinks.
+
+Threads: the caller's reads and paces, two prepare and submit, the client's settle, one writes to the sinks.
 """
 
 from __future__ import annotations
@@ -13,37 +14,57 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.inputs import InferOptions, make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.backlog import Backlog, Place
-from mqinfer.edge_agent.delay_window import DelayWindow
-from mqinfer.edge_agent.job import Ended, Job, capture_of
-from mqinfer.edge_agent.options import ReplayOptions
+from mqinfer.edge_agent.backlog import KEPT, Backlog, Place
 from mqinfer.edge_agent.preparation import PreparedFrame, Preparer
-from mqinfer.edge_agent.quality_ladder import Economy
-from mqinfer.edge_agent.results import Results
+from mqinfer.edge_agent.quality_ladder import QualityBounds, QualityLadder
+from mqinfer.edge_agent.results import FinishedFrame, PendingFrame, Results
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics
-from mqinfer.edge_agent.stream import Policy, Stream
+from mqinfer.edge_agent.window import DelayWindow, Policy, Stream
 from mqinfer.protocol.errors import Cancelled, LinkError, MqinferError, Superseded
 from mqinfer.protocol.types import ErrorInfo, Outcome
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "ReplayOptions"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 _PREPARERS = 2
-_LATEST_IN_HAND = 64
-"""Frames from reading until the sinks are done, at least, where a slow one must not hold up the reader."""
+_LATEST_IN_MEMORY = 64
+"""With `latest` at least this many frames are held from reading to the sinks: superseded ones wait there in order."""
 _FRESH_SHARE = 0.5
-"""Of the model's time that a frame of the policy `latest` may wait in queues."""
+"""With `latest` a frame may wait in queues for this share of the model's time."""
 _STOP_CHECK_S = 0.2
-_KEPT = "kept in the spool for the next run"
 _OUTCOMES: Mapping[type[MqinferError], Outcome] = {Superseded: Outcome.SUPERSEDED, Cancelled: Outcome.CANCELLED}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """How frames are sent.
+
+    Attributes:
+        model: Name of the model.
+        version: Version of the model; None for the one that its policy prefers.
+        window: Upper bound of the requests of one stream in flight.
+        timeout: Of each request, in seconds.
+        output_encoding: Codec of the results, one for all or by output; None for what suits the model's outputs.
+        policy: What happens to a frame that arrives while the window is full.
+        quality: Bounds of the quality ladder.
+    """
+
+    model: str
+    version: str | None = None
+    window: int = 8
+    timeout: float = 60.0
+    output_encoding: str | Mapping[str, str] | None = None
+    policy: Policy = Policy.ALL
+    quality: QualityBounds = field(default_factory=QualityBounds)
 
 
 class Replay:
@@ -65,29 +86,31 @@ class Replay:
             requester: Connected.
             preparer: Of the model's image input.
             options: How frames are sent.
-            statistics: Told of everything.
-            sink: Gets every frame with its outcome, in the order of reading; None where nobody wants them.
+            statistics: Counts everything.
+            sink: Receives every frame with its outcome, in the order of reading; None to drop them.
             spool: Keeps frames of the policy `all` while there is no connection; what an earlier run left goes first.
         """
         self._requester = requester
         self._preparer = preparer
         self._options = options
         self._statistics = statistics
-        self._streams: dict[str, Stream[Job]] = {}
-        self._changed = threading.Condition()
-        self._sent: set[str] = set()  # ids of requests without an outcome
-        self._under_way = 0  # frames that were read and have no outcome
-        most = 2 * options.window + _PREPARERS
-        self._in_hand = threading.Semaphore(max(most, _LATEST_IN_HAND) if self._is_live else most)
-        self._results = Results(sink, lambda ended: self._let_go(ended.job))
-        self._backlog = None if spool is None else self._make_backlog(spool)
-
-    def _make_backlog(self, spool: Spool) -> Backlog:
-        return Backlog(spool, self._requester, self._changed, self._submit, self._options.timeout)
+        self._streams: dict[str, Stream[PendingFrame]] = {}
+        self._changed = threading.Condition()  # guards streams, pending frames and backlog
+        self._pending: dict[int, PendingFrame] = {}
+        in_memory = 2 * options.window + _PREPARERS
+        self._room = threading.Semaphore(
+            max(in_memory, _LATEST_IN_MEMORY) if options.policy is Policy.LATEST else in_memory
+        )
+        self._results = Results(sink, lambda finished: self._release(finished.pending))
+        self._backlog: Backlog | None = None
+        if spool is not None:
+            self._backlog = Backlog(spool, requester, self._changed, self._submit, options.timeout)
+            requester.watch(self._advance_all)
 
     @property
-    def _is_live(self) -> bool:
-        return self._options.policy is Policy.LATEST
+    def pending(self) -> int:
+        """Number of frames that were read and have no outcome yet."""
+        return len(self._pending)
 
     def run(self, frames: Iterable[Frame], is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Send every frame, and return when the sinks have all the outcomes.
@@ -113,8 +136,8 @@ class Replay:
         left_over = self._start_backlog()
         try:
             for number, frame in enumerate(self._read(frames, is_stopped), left_over):
-                self._take(Job(number, frame, self._stream(frame.source)))
-        finally:  # also where the source breaks off
+                self._queue(PendingFrame(number, frame, self._stream(frame.source)))
+        finally:  # also if the source breaks off
             while not self._all_ended(_STOP_CHECK_S if self._backlog else None):
                 if self._backlog and is_stopped():
                     self._leave(self._backlog)
@@ -122,34 +145,32 @@ class Replay:
                 self._backlog.close()
 
     def _start_backlog(self) -> int:
-        """Begin with what an earlier run left; returns how many frames."""
+        """Start with the frames that an earlier run left; return their number."""
         if self._backlog is None:
             return 0
         adopted = self._backlog.adopt(self._stream)
-        for job in adopted:
-            self._statistics.frame_read(job.frame.source)
-            self._begin(job)
+        for pending in adopted:
+            self._statistics.frame_read(pending.frame.source)
+            self._begin(pending)
         self._backlog.start()
         return len(adopted)
 
     def _all_ended(self, timeout: float | None) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: self._under_way == 0, timeout)
+            return self._changed.wait_for(lambda: not self._pending, timeout)
 
     def _leave(self, backlog: Backlog) -> None:
-        """End what is not sent, and without a connection also what is in flight; it stays in the spool."""
-        for job in backlog.leave():
-            self._conclude(job, None, self._ended_here(job, Cancelled(_KEPT)))
+        """End the frames in the spool and, without a connection, those in flight; the spool keeps them."""
+        for pending in backlog.leave():
+            self._conclude(pending, None, self._failed(pending, Cancelled(KEPT)))
         if not self._requester.connected:
-            for request_id in list(self._sent):
-                self._sent.discard(request_id)  # also those that settled before `submit` returned
-                self._requester.cancel(request_id, Cancelled(_KEPT))
-
-    def _start(self, job: Job) -> None:
-        self._pool.submit(self._prepare_and_send, job)
+            with self._changed:
+                sent = [pending.request_id for pending in self._pending.values() if pending.request_id]
+            for request_id in sent:
+                self._requester.cancel(request_id, Cancelled(KEPT))
 
     def _read(self, frames: Iterable[Frame], is_stopped: Callable[[], bool]) -> Iterator[Frame]:
-        """Take a frame only when there is room for it, so that every frame that was read is sent."""
+        """Read a frame only when there is room for it, so that every frame that was read is sent."""
         source = iter(frames)
         while self._wait_for_room(is_stopped):
             started = time.perf_counter_ns()
@@ -161,118 +182,122 @@ class Replay:
             yield frame
 
     def _wait_for_room(self, is_stopped: Callable[[], bool]) -> bool:
-        """Wait until one more frame may be in hand; False where the run is over."""
-        while not self._in_hand.acquire(timeout=_STOP_CHECK_S):
+        """Wait until memory for one more frame is free; return False if the run is over."""
+        while not self._room.acquire(timeout=_STOP_CHECK_S):
             if is_stopped():
                 return False
         return not (is_stopped() or self._results.error)
 
-    def _stream(self, source: str) -> Stream[Job]:
+    def _stream(self, source: str) -> Stream[PendingFrame]:
         if source not in self._streams:
-            share = _FRESH_SHARE if self._is_live else 1.0
-            economy = Economy(self._options.economy, self._preparer.quality)
-            self._streams[source] = Stream(DelayWindow(self._options.window, share), economy)
+            options = self._options
+            share = _FRESH_SHARE if options.policy is Policy.LATEST else 1.0
+            ladder = QualityLadder(options.quality, self._preparer.quality)
+            self._streams[source] = Stream(options.policy, DelayWindow(options.window, share), ladder)
         return self._streams[source]
 
-    def _begin(self, job: Job) -> None:
-        self._statistics.request_sent(job.frame.source)
+    def _begin(self, pending: PendingFrame) -> None:
+        self._statistics.request_sent(pending.frame.source)
         with self._changed:
-            self._under_way += 1
+            self._pending[pending.number] = pending
 
-    def _take(self, job: Job) -> None:
-        """Send a frame that was read, or let it wait for room in its stream's window."""
-        self._begin(job)
+    def _queue(self, pending: PendingFrame) -> None:
+        """Put a frame into its stream; with `latest` it takes the place of an older one."""
+        self._begin(pending)
         with self._changed:
-            job.stream.economy.offered(time.monotonic())
-            now, lost = job.stream.offer(job) if self._is_live else (job, None)
-        if now:
-            self._start(now)
+            lost = pending.stream.put(pending, time.monotonic())
+        self._advance(pending.stream)
         if lost:
-            self._conclude(lost, None, self._ended_here(lost, Superseded("a newer frame of the stream came first")))
+            self._conclude(lost, None, self._failed(lost, Superseded("a newer frame of the stream came first")))
 
-    def _prepare_and_send(self, job: Job) -> None:
-        if not self._is_live:
-            self._enter(job)
-        try:
-            prepared = self._prepare(job)
-        except MqinferError as error:  # this frame's fault; there is no request
-            log.warning("%s, frame %d: %s", job.frame.source, job.frame.sequence, error)
-            self._end(job, None, self._ended_here(job, error))
-            return
-        place = self._backlog.place(job, prepared) if self._backlog else Place.LINK
-        if place is Place.LINK:
-            self._submit(job, prepared)
-        elif place is Place.DISK:
-            self._in_hand.release()
-        elif self._backlog:
-            self._conclude(job, prepared, self._ended_here(job, Cancelled(self._backlog.not_kept)))
-
-    def _enter(self, job: Job) -> None:
-        """Wait for room in a frame's stream, or for the need to keep it on the disk."""
-        backlog = self._backlog
+    def _advance(self, stream: Stream[PendingFrame]) -> None:
+        """Start the queued frames that the window has room for; those for the disk need none."""
         with self._changed:
-            self._changed.wait_for(lambda: job.stream.has_room or (backlog is not None and backlog.is_needed))
-            job.stream.enter()
+            to_disk = self._backlog is not None and self._backlog.is_needed
+            entered = stream.take(needs_room=not to_disk)
+        for pending in entered:
+            self._pool.submit(self._prepare_and_submit, pending)
 
-    def _prepare(self, job: Job) -> PreparedFrame:
-        frame = job.frame
+    def _advance_all(self) -> None:
+        for stream in tuple(self._streams.values()):
+            self._advance(stream)
+
+    def _prepare_and_submit(self, pending: PendingFrame) -> None:
         try:
-            return self._preparer.prepare(frame, partial(self._statistics.stage, frame.source), job.stream.economy.step)
+            prepared = self._prepare(pending)
+        except MqinferError as error:  # this frame's fault; there is no request
+            log.warning("%s, frame %d: %s", pending.frame.source, pending.frame.sequence, error)
+            self._settle(pending, None, self._failed(pending, error))
+            return
+        place = self._backlog.place(pending, prepared) if self._backlog else Place.LINK
+        if place is Place.LINK:
+            self._submit(pending, prepared)
+        elif place is Place.DISK:
+            self._room.release()
+            self._advance(pending.stream)
+        elif self._backlog:
+            self._conclude(pending, prepared, self._failed(pending, Cancelled(self._backlog.not_kept)))
+
+    def _prepare(self, pending: PendingFrame) -> PreparedFrame:
+        frame, step = pending.frame, pending.stream.ladder.step
+        try:
+            return self._preparer.prepare(frame, partial(self._statistics.stage, frame.source), step)
         except MqinferError:
             raise
         except Exception as error:  # a defect; the frame gets its outcome all the same, or the run would wait for it
             log.exception("%s, frame %d", frame.source, frame.sequence)
-            raise MqinferError(f"can't be prepared: {error!r}") from error
+            raise MqinferError(f"preparing the frame failed: {error!r}") from error
 
-    def _submit(self, job: Job, prepared: PreparedFrame) -> None:
-        def settle(result: InferResult) -> None:
-            self._sent.discard(result.id)
-            self._end(job, prepared, result)
-
-        try:
-            request = make_request(self._options.model, {prepared.tensor.name: prepared.tensor}, self._say(job.frame))
-            self._sent.add(self._requester.submit(request, self._options.timeout, settle))
-        except LinkError as error:  # the connection has failed for good: the spool, where there is one, keeps the frame
-            self._end(job, prepared, self._ended_here(job, Cancelled(str(error))))
-        except MqinferError as error:  # the codec can't carry it, or the client was closed; there is no request
-            log.warning("%s, frame %d: %s", job.frame.source, job.frame.sequence, error)
-            self._end(job, prepared, self._ended_here(job, error))
-
-    def _say(self, frame: Frame) -> InferOptions:
+    def _submit(self, pending: PendingFrame, prepared: PreparedFrame) -> None:
         options = self._options
-        return {"version": options.version, "output_encoding": options.output_encoding, "capture": capture_of(frame)}
+        asked: InferOptions = {
+            "version": options.version,
+            "output_encoding": options.output_encoding,
+            "capture": pending.frame.capture,
+        }
+        settle = partial(self._settle, pending, prepared)
+        try:
+            request = make_request(options.model, {prepared.tensor.name: prepared.tensor}, asked)
+            pending.request_id = self._requester.submit(request, options.timeout, settle)
+        except LinkError as error:  # the connection failed for good: the spool, if there is one, keeps the frame
+            settle(self._failed(pending, Cancelled(str(error))))
+        except MqinferError as error:  # the codec can't carry it, or the client was closed; there is no request
+            log.warning("%s, frame %d: %s", pending.frame.source, pending.frame.sequence, error)
+            settle(self._failed(pending, error))
 
-    def _end(self, job: Job, prepared: PreparedFrame | None, result: InferResult) -> None:
-        """Take a frame out of its stream's window; another one may have waited for that."""
-        if self._backlog and prepared and self._backlog.take_back(job, prepared, result):
-            self._let_go(job)
-            return
+    def _settle(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> None:
+        """Take a frame with its outcome out of the window, which makes room for queued ones."""
         if self._backlog:
-            result = self._backlog.ended(job, prepared, result)
+            was_spooled = pending.spooled_as
+            if prepared and self._backlog.take_back(pending, prepared, result):
+                if not was_spooled:
+                    self._room.release()
+                self._advance(pending.stream)
+                return
+            result = self._backlog.settle(pending, prepared, result)
         with self._changed:
-            following = job.stream.leave(result, time.monotonic())
+            pending.stream.finish(result, time.monotonic())
             self._changed.notify_all()
-        if following:
-            self._start(following)
-        self._conclude(job, prepared, result)
+        self._advance(pending.stream)
+        self._conclude(pending, prepared, result)
 
-    def _conclude(self, job: Job, prepared: PreparedFrame | None, result: InferResult) -> None:
+    def _conclude(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> None:
         self._statistics.finished(result, bytes_raw=prepared.bytes_raw if prepared else 0)
-        self._results.put(Ended(job, prepared, result))
+        self._results.put(FinishedFrame(pending, prepared, result))
         with self._changed:
-            self._under_way -= 1
+            del self._pending[pending.number]
             self._changed.notify_all()
 
-    def _let_go(self, job: Job) -> None:
-        if not job.spooled_as:  # what is on the disk is bounded there
-            self._in_hand.release()
+    def _release(self, pending: PendingFrame) -> None:
+        if not pending.spooled_as:  # the spool has a bound of its own
+            self._room.release()
 
-    def _ended_here(self, job: Job, error: MqinferError) -> InferResult:
+    def _failed(self, pending: PendingFrame, error: MqinferError) -> InferResult:
         """Make the outcome of a frame that never became a request."""
         return InferResult(
             id="",
             outcome=_OUTCOMES.get(type(error), Outcome.ERROR),
             model_name=self._options.model,
             error=ErrorInfo(error.code, str(error)),
-            capture=capture_of(job.frame),
+            capture=pending.frame.capture,
         )

@@ -1,72 +1,126 @@
-"""The results of a replay on their way to the sinks: a thread that writes them in the order of reading."""
+"""Frames from their reading to the sinks: pending ones, finished ones, and the thread that writes them in order."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Generic, TypeVar
 
 import numpy as np
 
-from mqinfer.edge_agent.job import Ended
-from mqinfer.edge_agent.order import Reorder
+from mqinfer.bags.frame import Frame
+from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.preparation import PreparedFrame
 from mqinfer.edge_agent.sinks.sink import Picture, Sink
+from mqinfer.edge_agent.window import Stream
 from mqinfer.protocol.errors import BadImage, MqinferError
+from mqinfer.protocol.value import value_object
 
-__all__ = ["Results"]
+__all__ = ["FinishedFrame", "PendingFrame", "ReadingOrder", "Results"]
 
+T = TypeVar("T")
 log = logging.getLogger("mqinfer.edge_agent")
 _NO_PICTURE: Picture = np.zeros((0, 0, 3), np.uint8)
 
 
-class Results:
-    """Takes outcomes from any thread."""
+@dataclass(slots=True, eq=False)
+class PendingFrame:
+    """A frame that was read and has no outcome yet.
 
-    def __init__(self, sink: Sink | None, on_written: Callable[[Ended], None]) -> None:
+    Attributes:
+        number: In the order of reading, from 0.
+        frame: As it was read; without pixels once it is in the spool.
+        stream: The stream that it belongs to.
+        spooled_as: Its number in the spool; 0 if it is not there.
+        request_id: Of its latest request; empty before the first one.
+    """
+
+    number: int
+    frame: Frame
+    stream: Stream[PendingFrame]
+    spooled_as: int = 0
+    request_id: str = ""
+
+
+@value_object(eq=False)
+class FinishedFrame:
+    """A frame with its outcome, on its way to the sinks; `prepared` is None if it never became a request."""
+
+    pending: PendingFrame
+    prepared: PreparedFrame | None
+    result: InferResult
+
+
+class ReadingOrder(Generic[T]):
+    """Yields items by their number, without gaps. Not thread-safe; its owner bounds how far numbers run ahead."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._early: dict[int, T] = {}
+
+    def put(self, number: int, item: T) -> Iterator[T]:
+        """Add an item, and yield every item that has no gap before it.
+
+        Args:
+            number: From 0, each number once.
+            item: To be yielded.
+        """
+        self._early[number] = item
+        while self._next in self._early:
+            item = self._early.pop(self._next)
+            self._next += 1
+            yield item
+
+
+class Results:
+    """Writes finished frames to the sink, in the order of reading, on a thread of its own. Thread-safe."""
+
+    def __init__(self, sink: Sink | None, on_written: Callable[[FinishedFrame], None]) -> None:
         """Prepare; `start` starts the thread.
 
         Args:
-            sink: Gets every frame with its outcome; None where nobody wants them.
-            on_written: Told when the sink is done with one.
+            sink: Receives every frame with its outcome; None to drop them.
+            on_written: Called after each frame that the sink has received.
         """
         self._sink = sink
         self._on_written = on_written
-        self._queue: SimpleQueue[Ended | None] = SimpleQueue()  # bounded by those who put: frames in hand
+        self._queue: SimpleQueue[FinishedFrame | None] = SimpleQueue()  # bounded by the frames that the replay reads
         self._thread = threading.Thread(target=self._write_all, name="mqinfer-replay-sinks")
         self.error: MqinferError | None = None
-        """Why the sink failed; nothing more is written then."""
+        """Why the sink failed; nothing is written after that."""
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
-    def put(self, ended: Ended) -> None:
-        """Hand over an outcome."""
-        self._queue.put(ended)
+    def put(self, finished: FinishedFrame) -> None:
+        """Queue a finished frame."""
+        self._queue.put(finished)
 
     def close(self) -> None:
-        """Write what is there, and join the thread."""
+        """Write what is queued, and join the thread."""
         self._queue.put(None)
         self._thread.join()
 
     def _write_all(self) -> None:
-        order: Reorder[Ended] = Reorder()
-        while ended := self._queue.get():
-            for item in order.put(ended.job.number, ended):
-                self._write(item)
-                self._on_written(item)
+        order: ReadingOrder[FinishedFrame] = ReadingOrder()
+        while finished := self._queue.get():
+            for each in order.put(finished.pending.number, finished):
+                self._write(each)
+                self._on_written(each)
 
-    def _write(self, ended: Ended) -> None:
+    def _write(self, finished: FinishedFrame) -> None:
         if self._sink is None or self.error:
-            return  # the run is ending; what could not be kept is said once
-        frame = ended.job.frame
+            return  # the run ends with the first error; later ones would only repeat it
+        frame = finished.pending.frame
         try:
-            self._sink.write(frame, _picture(ended.prepared), ended.result)
+            self._sink.write(frame, _picture(finished.prepared), finished.result)
         except MqinferError as error:
             self.error = error
-        except Exception as error:  # a defect; said at the end of the run
+        except Exception as error:  # a defect; it ends the run, and is raised there
             log.exception("writing the result of %s, frame %d", frame.source, frame.sequence)
             self.error = MqinferError(f"a sink failed: {error!r}")
 
@@ -74,5 +128,5 @@ class Results:
 def _picture(prepared: PreparedFrame | None) -> Picture:
     try:
         return prepared.picture() if prepared else _NO_PICTURE
-    except BadImage:  # a JPEG that passed untouched; its outcome says the same
+    except BadImage:  # a JPEG that passed untouched; its outcome is the same error
         return _NO_PICTURE

@@ -15,14 +15,12 @@ from mqinfer.bags.pacing import Pacer, replay
 from mqinfer.bags.sources import open_source
 from mqinfer.client.cards import CardShelf
 from mqinfer.client.requester import Requester
-from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_output_encoding
-from mqinfer.edge_agent.progress import Goal, progress
-from mqinfer.edge_agent.replay import Replay
+from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.report import Goal, RunInfo, progress
 from mqinfer.edge_agent.sinks.factory import SINK_KINDS, SinkSet, open_sinks
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
-from mqinfer.edge_agent.summary import RunInfo
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError

@@ -9,10 +9,9 @@ import cv2
 import numpy as np
 import pytest
 
-from mqinfer.bags.camera_source import CameraSource
-from mqinfer.bags.frame import Frame
+from mqinfer.bags.frame import Frame, Span
 from mqinfer.bags.sources import open_source
-from mqinfer.bags.span import Span
+from mqinfer.bags.video_source import CameraSource
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import ConfigError, SourceError

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.delay_window import DelayWindow
-from mqinfer.edge_agent.quality_ladder import FULL, Economy, EconomyBounds, Step
-from mqinfer.edge_agent.stream import Stream
+from mqinfer.edge_agent.quality_ladder import FULL_QUALITY, QualityBounds, QualityLadder, QualityStep
+from mqinfer.edge_agent.window import DelayWindow, Policy, Stream
 from mqinfer.protocol.types import Outcome, Timings
 
 
@@ -25,7 +24,8 @@ class Served:
 
 def live(frames: int, interval: float, service: float, workers: int = 1, most: int = 8) -> Served:
     """Simulate a stream of the policy `latest` against workers that share one queue, without any network."""
-    stream: Stream[float] = Stream(DelayWindow(most, 0.5), Economy(EconomyBounds(), None))
+    window = DelayWindow(most, 0.5)
+    stream: Stream[float] = Stream(Policy.LATEST, window, QualityLadder(QualityBounds(), None))
     free = [0.0] * workers
     events: list[tuple[float, int, float, Timings]] = []
     served = Served([], 0, [])
@@ -40,22 +40,20 @@ def live(frames: int, interval: float, service: float, workers: int = 1, most: i
         while events and events[0][0] <= until:
             now, _, taken, timings = heapq.heappop(events)
             served.ages.append(now - taken)
-            served.windows.append(stream.window.limit)
-            result = InferResult("", Outcome.OK, "m", timings=timings)
-            following = stream.leave(result, now)
-            if following is not None:
+            served.windows.append(window.limit)
+            stream.finish(InferResult("", Outcome.OK, "m", timings=timings), now)
+            for following in stream.take():
                 send(following, now)
 
     for number in range(frames):
         now = number * interval
         settle(now)
-        started, lost = stream.offer(now)
-        served.lost += lost is not None
-        if started is not None:
-            send(started, now)
+        served.lost += stream.put(now, now) is not None
+        for entered in stream.take():
+            send(entered, now)
     settle(float("inf"))
-    assert stream.under_way == 0
-    assert stream.waiting is None
+    assert stream.in_flight == 0
+    assert stream.queued == 0
     assert len(served.ages) + served.lost == frames
     return served
 
@@ -87,15 +85,15 @@ def test_slow_start_and_recovery() -> None:
     window = DelayWindow(16)
     quick = Timings(inference=10_000_000)
     assert window.limit == 1
-    window.answered(quick, 0.0)
+    window.on_reply(quick, 0.0)
     assert window.limit == 2
     for _ in range(2):
-        window.answered(quick, 0.0)
+        window.on_reply(quick, 0.0)
     assert window.limit == 4
-    window.unanswered()
+    window.on_timeout()
     assert window.limit == 1
     for _ in range(20):
-        window.answered(quick, 0.0)
+        window.on_reply(quick, 0.0)
     assert window.limit == 16
 
 
@@ -103,10 +101,10 @@ def test_a_long_way_is_filled_quickly() -> None:
     """Also where freshness counts: ten times the model's time on the way are ten requests that don't wait."""
     window = DelayWindow(16, 0.5)
     for _ in range(9):
-        window.answered(Timings(inference=10_000_000, transmission=90_000_000), 0.0)
+        window.on_reply(Timings(inference=10_000_000, transmission=90_000_000), 0.0)
     assert window.limit == 10
     for _ in range(9):
-        window.answered(Timings(inference=10_000_000, transmission=90_000_000), 0.0)
+        window.on_reply(Timings(inference=10_000_000, transmission=90_000_000), 0.0)
     assert window.limit == 10
 
 
@@ -114,22 +112,22 @@ def test_a_decrease_leaves_two_of_three() -> None:
     """The third one waited; with one alone a thin link would be idle while it is on its way. Of two one is left."""
     window = DelayWindow(16, 0.5)
     for _ in range(2):
-        window.answered(Timings(inference=10_000_000, transmission=90_000_000), 0.0)
+        window.on_reply(Timings(inference=10_000_000, transmission=90_000_000), 0.0)
     assert window.limit == 3
     late = Timings(inference=10_000_000, transmission=490_000_000)
-    window.answered(late, 10.0)
+    window.on_reply(late, 10.0)
     assert window.limit == 2
-    window.answered(late, 20.0)
+    window.on_reply(late, 20.0)
     assert window.limit == 1
 
 
 def test_a_thin_link_is_seen_in_the_transmission() -> None:
     """What waits on the way counts like what waits in the worker."""
     window = DelayWindow(16)
-    window.answered(Timings(inference=10_000_000, transmission=5_000_000), 0.0)
+    window.on_reply(Timings(inference=10_000_000, transmission=5_000_000), 0.0)
     for number in range(1, 8):
         late = Timings(inference=10_000_000, transmission=5_000_000 + 30_000_000 * number)
-        window.answered(late, float(number))
+        window.on_reply(late, float(number))
     assert window.limit == 1
 
 
@@ -139,63 +137,70 @@ def test_the_window_keeps_its_bounds(replies: list[tuple[bool, int, int]]) -> No
     window = DelayWindow(5)
     for number, (is_answered, queue, inference) in enumerate(replies):
         if is_answered:
-            window.answered(Timings(server_queue=queue, inference=inference), float(number))
+            window.on_reply(Timings(server_queue=queue, inference=inference), float(number))
         else:
-            window.unanswered()
+            window.on_timeout()
         assert 1 <= window.limit <= 5
 
 
 @dataclass
 class Player:
-    """Lets an economy live through seconds, from time 0."""
+    """Plays seconds of a stream to a ladder, from time 0."""
 
-    economy: Economy
+    ladder: QualityLadder
     now: int = 0
 
-    def play(self, seconds: int, offered: int, answered: int) -> list[Step]:
-        """Let seconds pass with so many frames offered and answered in each; give the step after each."""
+    def play(self, seconds: int, offered: int, answered: int) -> list[QualityStep]:
+        """Count so many frames and results in each second; return the step after each."""
         steps = []
         for second in range(self.now, self.now + seconds):
             for number in range(offered):
-                self.economy.offered(second + number / offered)
+                self.ladder.on_frame(second + number / offered)
             for _ in range(answered):
-                self.economy.answered()
-            steps.append(self.economy.step)
+                self.ladder.on_result()
+            steps.append(self.ladder.step)
         self.now += seconds
         return steps
 
 
 def test_quality_goes_before_size_and_both_stay_within_bounds() -> None:
     """With too few frames answered: quality 80, 70, 60, then 0.8 and 0.64 of the size, and no further."""
-    economy = Economy(EconomyBounds(least_rate=5, least_quality=60, least_scale=0.6), 90)
-    steps = Player(economy).play(30, offered=10, answered=1)
+    ladder = QualityLadder(QualityBounds(min_rate=5, min_quality=60, min_scale=0.6), 90)
+    steps = Player(ladder).play(30, offered=10, answered=1)
     distinct = [step for number, step in enumerate(steps) if number == 0 or step != steps[number - 1]]
-    assert distinct == [FULL, Step(80), Step(70), Step(60), Step(60, 0.8), Step(60, 0.8 * 0.8)]
+    assert distinct == [
+        FULL_QUALITY,
+        QualityStep(80),
+        QualityStep(70),
+        QualityStep(60),
+        QualityStep(60, 0.8),
+        QualityStep(60, 0.8 * 0.8),
+    ]
 
 
 def test_what_was_given_up_comes_back() -> None:
     """Where more frames come through than need, a step back is tried after a while."""
-    economy = Economy(EconomyBounds(least_rate=5), 90)
-    player = Player(economy)
+    ladder = QualityLadder(QualityBounds(min_rate=5), 90)
+    player = Player(ladder)
     player.play(8, offered=10, answered=1)
-    assert economy.step != FULL
+    assert ladder.step != FULL_QUALITY
     player.play(60, offered=10, answered=10)
-    assert economy.step == FULL
+    assert ladder.step == FULL_QUALITY
 
 
 def test_without_a_least_rate_only_frames_are_given_up() -> None:
     """The user has to say below which rate a worse picture is better than fewer."""
-    economy = Economy(EconomyBounds(), 90)
-    assert set(Player(economy).play(20, offered=10, answered=0)) == {FULL}
+    ladder = QualityLadder(QualityBounds(), 90)
+    assert set(Player(ladder).play(20, offered=10, answered=0)) == {FULL_QUALITY}
 
 
 def test_a_slow_source_asks_for_no_more_than_it_has() -> None:
     """Two frames a second that are all answered are enough, whatever the least rate says."""
-    economy = Economy(EconomyBounds(least_rate=5), 90)
-    assert set(Player(economy).play(20, offered=2, answered=2)) == {FULL}
+    ladder = QualityLadder(QualityBounds(min_rate=5), 90)
+    assert set(Player(ladder).play(20, offered=2, answered=2)) == {FULL_QUALITY}
 
 
 def test_frames_that_are_no_jpeg_have_only_size_to_give() -> None:
     """There is no quality to lower."""
-    economy = Economy(EconomyBounds(least_rate=5, least_scale=0.8), None)
-    assert Player(economy).play(10, offered=10, answered=0)[-1] == Step(None, 0.8)
+    ladder = QualityLadder(QualityBounds(min_rate=5, min_scale=0.8), None)
+    assert Player(ladder).play(10, offered=10, answered=0)[-1] == QualityStep(None, 0.8)

@@ -17,9 +17,8 @@ from mqinfer.client.options import RequesterConfig
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
-from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.preparation import Preparer
-from mqinfer.edge_agent.replay import Replay
+from mqinfer.edge_agent.replay import Replay, ReplayOptions
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot

@@ -6,7 +6,7 @@ import pytest
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.sinks.detections import MOST_BOXES, DetectedBox, find_boxes, in_frame, label
+from mqinfer.edge_agent.sinks.outputs import MOST_BOXES, DetectedBox, find_boxes, in_frame, label
 from mqinfer.edge_agent.sinks.overlay import draw_boxes
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.card import ClassInfo

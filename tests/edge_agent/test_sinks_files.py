@@ -12,8 +12,8 @@ from mcap.reader import make_reader
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.sinks import SINK_KINDS, JsonlSink, McapSink, Picture, PictureSink, VideoSink, open_sinks
-from mqinfer.edge_agent.sinks.file_errors import FileNames
 from mqinfer.edge_agent.sinks.overlay import colour_mask, draw_result
+from mqinfer.edge_agent.sinks.sink import FileNames
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.card import ClassInfo, ModelCard
 from mqinfer.protocol.errors import ConfigError

@@ -5,8 +5,8 @@ import pytest
 from rich.console import Console
 
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.report import RunInfo, milliseconds, summary, summary_table, write_summary
 from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics, Snapshot
-from mqinfer.edge_agent.summary import RunInfo, milliseconds, summary, summary_table, write_summary
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Capture, Outcome, Timings
 

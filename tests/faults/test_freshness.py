@@ -24,13 +24,12 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.codecs import encode_tensor
-from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.preparation import Preparer
-from mqinfer.edge_agent.quality_ladder import EconomyBounds
-from mqinfer.edge_agent.replay import Replay
+from mqinfer.edge_agent.quality_ladder import QualityBounds
+from mqinfer.edge_agent.replay import Replay, ReplayOptions
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
-from mqinfer.edge_agent.stream import Policy
+from mqinfer.edge_agent.window import Policy
 from mqinfer.images.picture import CompressedImage
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.models.repository import Repository
@@ -170,8 +169,8 @@ def test_thin_link(served: Start, proxy: Start, broker_url: str, topics: Topics,
     images = pictures(WIDTH, HEIGHT, 4)
     row = f"2 Mbit/s and 100 ms each way, JPEG frames of {WIDTH}x{HEIGHT} at 10/s, {seconds} s"
     look = partial(replay, between.url, topics, policy=Policy.LATEST, timeout=2.0)
-    for name, bounds in (("full quality", EconomyBounds()), ("at least 5/s asked for", EconomyBounds(5.0))):
-        ages, snapshot = look(camera(images, 10, seconds), (WIDTH, HEIGHT), economy=bounds)
+    for name, bounds in (("full quality", QualityBounds()), ("at least 5/s asked for", QualityBounds(5.0))):
+        ages, snapshot = look(camera(images, 10, seconds), (WIDTH, HEIGHT), quality=bounds)
         figure(row, f"{name}: frames answered a second", f"{len(ages.ages) / seconds:.1f}")
         each = snapshot.bytes_sent / max(1, snapshot.done - snapshot.outcomes[Outcome.SUPERSEDED]) / 1e3
         figure(row, f"{name}: kB a frame sent", f"{each:.0f}")

@@ -23,7 +23,7 @@ from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
-from mqinfer.edge_agent.options import ReplayOptions
+from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.topics import Topics

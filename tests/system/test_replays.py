@@ -15,9 +15,8 @@ from mqinfer.bags.writer import BagWriter
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.options import RequesterConfig
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.options import ReplayOptions
 from mqinfer.edge_agent.preparation import Preparer
-from mqinfer.edge_agent.replay import Replay
+from mqinfer.edge_agent.replay import Replay, ReplayOptions
 from mqinfer.edge_agent.session import SessionReport
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.statistics import ReplayStatistics

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.sinks.file_errors import writing
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
 from mqinfer.edge_agent.sinks.mcap_sink import McapSink
 from mqinfer.edge_agent.sinks.picture_sink import PictureSink
-from mqinfer.edge_agent.sinks.sink import Picture, Sink
+from mqinfer.edge_agent.sinks.sink import Picture, Sink, writing
 from mqinfer.edge_agent.sinks.video_sink import VideoSink
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MqinferError

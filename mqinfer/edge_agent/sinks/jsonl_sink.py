@@ -9,10 +9,8 @@ from pathlib import Path
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.sinks.detections import DetectedBox, in_frame
-from mqinfer.edge_agent.sinks.file_errors import writing
-from mqinfer.edge_agent.sinks.outputs import class_name, describe_outputs
-from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.outputs import DetectedBox, class_name, describe_outputs, in_frame
+from mqinfer.edge_agent.sinks.sink import Picture, writing
 from mqinfer.protocol.card import ClassInfo
 
 __all__ = ["JsonlSink", "describe_result"]

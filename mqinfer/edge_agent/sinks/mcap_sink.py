@@ -10,14 +10,10 @@ from typing import Any
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.sinks import foxglove
-from mqinfer.edge_agent.sinks.captions import caption
-from mqinfer.edge_agent.sinks.detections import DetectedBox, in_frame, label
-from mqinfer.edge_agent.sinks.encode import encode_picture
-from mqinfer.edge_agent.sinks.file_errors import writing
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result
-from mqinfer.edge_agent.sinks.outputs import Mask, find_mask
-from mqinfer.edge_agent.sinks.overlay import colour_mask, draw_overlay, palette
-from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.outputs import DetectedBox, Mask, find_mask, in_frame, label
+from mqinfer.edge_agent.sinks.overlay import caption, colour_mask, draw_overlay, encode_picture, palette
+from mqinfer.edge_agent.sinks.sink import Picture, writing
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import MissingExtra
 from mqinfer.protocol.types import Outcome

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from mqinfer.bags.frame import Frame
+from mqinfer.client.result import InferResult
+from mqinfer.codecs import probe_image
+from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.images.picture import RawImage
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array, datatype_of
+from mqinfer.protocol.errors import BadEncoding
+from mqinfer.protocol.types import Outcome
 
-__all__ = ["SMALL_OUTPUT", "Mask", "class_name", "class_shares", "describe_outputs", "find_mask"]
+__all__ = [
+    "MOST_BOXES",
+    "SMALL_OUTPUT",
+    "DetectedBox",
+    "Mask",
+    "class_name",
+    "class_shares",
+    "describe_outputs",
+    "find_boxes",
+    "find_mask",
+    "in_frame",
+    "label",
+]
 
 Mask = npt.NDArray[np.uint8]
 """Class numbers `[height, width]`."""
@@ -81,3 +101,94 @@ def _plain(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+MOST_BOXES = 100
+"""Boxes that are shown of a result: the best ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetectedBox:
+    """One thing that was found.
+
+    Attributes:
+        box: Left, top, right and bottom, in pixels; 0 is the outer edge of the first pixel.
+        score: Of the class, usually 0 to 1.
+        number: Of the class, or None where the model doesn't tell classes apart.
+    """
+
+    box: tuple[float, float, float, float]
+    score: float
+    number: int | None = None
+
+
+def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
+    """Find boxes among a result's outputs, the best first, at most `MOST_BOXES`.
+
+    Boxes are an output `boxes` `[n, 4]` (left, top, right, bottom in pixels of the model's input) with `scores` `[n]`,
+    and if need be `classes` `[n]`; each also with a leading axis of 1. Where the rows are padded, `count` says how
+    many there are. What is not finite is left out.
+
+    Args:
+        outputs: Decoded arrays by name.
+    """
+    if "boxes" not in outputs or "scores" not in outputs:
+        return ()
+    boxes = _unbatched(outputs["boxes"], 2)
+    scores, numbers, counts = (_unbatched(outputs.get(name), 1) for name in ("scores", "classes", "count"))
+    fits = boxes.ndim == 2 and boxes.shape[1] == 4 and boxes.dtype.kind in "fiu" and scores.dtype.kind == "f"
+    if not fits or scores.shape != boxes.shape[:1]:
+        return ()
+    end = int(counts.item()) if counts.size == 1 and counts.dtype.kind in "iu" else len(scores)
+    finite = np.isfinite(boxes[:end]).all(axis=1) & np.isfinite(scores[:end])
+    chosen = np.flatnonzero(finite)
+    best = chosen[np.argsort(-scores.astype(np.float64)[chosen], kind="stable")[:MOST_BOXES]].tolist()
+    known = numbers.shape == scores.shape and numbers.dtype.kind in "iuf"
+    return tuple(
+        DetectedBox(tuple(boxes[row].tolist()), float(scores[row]), int(numbers[row]) if known else None)
+        for row in best
+    )
+
+
+def in_frame(frame: Frame, picture: Picture, result: InferResult) -> tuple[DetectedBox, ...]:
+    """Find a result's boxes and bring them from the model's input to the frame as it was recorded.
+
+    Args:
+        frame: As it was read.
+        picture: What the model saw.
+        result: The outcome.
+    """
+    found = find_boxes(result.outputs) if result.outcome is Outcome.OK and picture.size else ()
+    return _scaled(found, picture, _size(frame, picture)) if found else ()
+
+
+def label(box: DetectedBox, classes: Sequence[ClassInfo]) -> str:
+    """Name a box: `car 0.87`."""
+    name = "" if box.number is None else class_name(box.number, classes)
+    return f"{name} {box.score:.2f}".strip()
+
+
+def _unbatched(output: Array | None, axes: int) -> Array:
+    """Drop a batch axis of 1 before so many axes."""
+    if output is None:
+        return np.zeros(0)
+    return output.reshape(output.shape[1:]) if output.ndim > axes and output.shape[0] == 1 else output
+
+
+def _scaled(boxes: Iterable[DetectedBox], picture: Picture, size: tuple[int, int]) -> tuple[DetectedBox, ...]:
+    down, across = size[0] / picture.shape[0], size[1] / picture.shape[1]
+    return tuple(
+        replace(each, box=(each.box[0] * across, each.box[1] * down, each.box[2] * across, each.box[3] * down))
+        for each in boxes
+    )
+
+
+def _size(frame: Frame, picture: Picture) -> tuple[int, int]:
+    """Give height and width of the frame as it was recorded, or of the picture where the frame doesn't tell."""
+    if isinstance(frame.image, RawImage):
+        return frame.image.height, frame.image.width
+    try:
+        info = probe_image(frame.image.data)
+    except BadEncoding:
+        return picture.shape[0], picture.shape[1]
+    return info.height, info.width

@@ -11,13 +11,23 @@ import numpy.typing as npt
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
-from mqinfer.edge_agent.sinks.captions import caption
-from mqinfer.edge_agent.sinks.detections import DetectedBox, find_boxes, label
-from mqinfer.edge_agent.sinks.outputs import Mask, find_mask
+from mqinfer.edge_agent.sinks.outputs import DetectedBox, Mask, find_boxes, find_mask, label
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.protocol.card import ClassInfo
+from mqinfer.protocol.errors import BadImage
 
-__all__ = ["MINIMUM_WIDTH", "add_strip", "colour_mask", "draw_boxes", "draw_overlay", "draw_result", "palette"]
+__all__ = [
+    "MINIMUM_WIDTH",
+    "add_strip",
+    "caption",
+    "colour_mask",
+    "draw_boxes",
+    "draw_overlay",
+    "draw_result",
+    "encode_picture",
+    "palette",
+    "stamp",
+]
 
 MINIMUM_WIDTH = 640
 """In pixels: narrower pictures get a margin, so that the caption can be read."""
@@ -166,3 +176,49 @@ def _fit(text: str, width: int) -> str:
 def _put_text(canvas: Picture, text: str, x: int, baseline: int, ink: tuple[int, int, int] = _INK) -> None:
     cv2 = opencv()
     cv2.putText(canvas, text, (x, baseline), cv2.FONT_HERSHEY_SIMPLEX, _FONT_SCALE, ink, 1, cv2.LINE_AA)
+
+
+def stamp(nanoseconds: int) -> str:
+    """Write a time as seconds with all nine decimals, as ROS does."""
+    return f"{nanoseconds // 1_000_000_000}.{nanoseconds % 1_000_000_000:09d}"
+
+
+def caption(frame: Frame, result: InferResult) -> str:
+    """Say in one line of plain ASCII what answered, for which frame, how it ended and how long it took."""
+    words = [
+        f"{result.model_name} {result.model_version}".strip(),
+        f"frame {frame.sequence}",
+        stamp(frame.capture_time_ns),
+        str(result.outcome),
+    ]
+    if result.worker:
+        words.append(result.worker)
+    if result.timings.total:
+        words.append(f"{result.timings.total / 1e6:.1f} ms")
+    if result.error:
+        code = "" if result.error.code == result.outcome else f"{result.error.code}: "
+        words.append(code + result.error.message)
+    return " | ".join(words)
+
+
+def encode_picture(picture: Picture, suffix: str, quality: int = 90) -> bytes:
+    """Encode a picture.
+
+    Args:
+        picture: RGB `[height, width, 3]`.
+        suffix: `.png` or `.jpg`.
+        quality: Of a JPEG, 1 to 100.
+
+    Raises:
+        BadImage: OpenCV can't encode it.
+        MissingExtra: OpenCV is not installed.
+    """
+    cv2 = opencv()
+    options = [cv2.IMWRITE_JPEG_QUALITY, quality] if suffix == ".jpg" else [cv2.IMWRITE_PNG_COMPRESSION, 1]
+    try:
+        done, encoded = cv2.imencode(suffix, cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), options)
+    except cv2.error as error:
+        raise BadImage(f"a picture of shape {picture.shape} can't be written as {suffix}: {error}") from error
+    if not done:
+        raise BadImage(f"a picture of shape {picture.shape} can't be written as {suffix}")
+    return bytes(encoded.tobytes())

@@ -9,10 +9,8 @@ from pathlib import Path
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
-from mqinfer.edge_agent.sinks.encode import encode_picture
-from mqinfer.edge_agent.sinks.file_errors import FileNames, writing
-from mqinfer.edge_agent.sinks.overlay import draw_result
-from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.overlay import draw_result, encode_picture
+from mqinfer.edge_agent.sinks.sink import FileNames, Picture, writing
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.types import Outcome
 

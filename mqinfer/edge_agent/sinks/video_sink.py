@@ -11,9 +11,8 @@ import numpy as np
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
-from mqinfer.edge_agent.sinks.file_errors import FileNames
 from mqinfer.edge_agent.sinks.overlay import draw_result
-from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.sink import FileNames, Picture
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 

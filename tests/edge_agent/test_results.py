@@ -3,13 +3,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.edge_agent.order import Reorder
+from mqinfer.edge_agent.results import ReadingOrder
 
 
 @given(st.integers(0, 30).flatmap(lambda count: st.permutations(range(count))))
 def test_whatever_the_order_of_arrival_the_order_of_reading_comes_out(arrivals: list[int]) -> None:
     """Items come out by their number, each as soon as all before it are there."""
-    order: Reorder[int] = Reorder()
+    order: ReadingOrder[int] = ReadingOrder()
     given_out: list[int] = []
     for index, number in enumerate(arrivals):
         given_out += order.put(number, number)

@@ -1,0 +1,185 @@
+"""The window of one stream at the edge: how many of its frames are in flight, and which one enters next.
+
+A frame leaves its stream's queue when `Stream.take` finds room. Room is `DelayWindow.limit`, which follows the queueing
+delay of the replies. No thread and no lock: the replay that owns the streams guards them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.quality_ladder import QualityLadder
+from mqinfer.protocol.types import Outcome, Timings
+
+__all__ = ["DelayWindow", "Policy", "Stream"]
+
+T = TypeVar("T")
+
+_INCREASE = 0.2
+"""Below the target the window grows by this each round trip, `window += _INCREASE / window` for each reply."""
+_BETA = 0.8
+"""Above the target `window *= 1 - _BETA * (delay - target) / delay`, once a round trip."""
+_LEAST_FACTOR = 0.5
+"""One decrease multiplies the window by no less than this."""
+_INTERVAL_WEIGHT = 0.2
+"""The smoothed time between replies: `interval += _INTERVAL_WEIGHT * (newest - interval)`."""
+_LEAST_TARGET_S = 0.002
+"""`target = max(_LEAST_TARGET_S, share * max(work, interval))`; a shorter delay is noise of the machine."""
+_DRIFT = 0.02
+"""The shortest transit follows longer ones by `_DRIFT * (transit - shortest)` a reply, since routes change."""
+
+
+class Policy(StrEnum):
+    """What happens to a frame that arrives while the window is full."""
+
+    LATEST = "latest"
+    """It is queued in place of the one that was queued before, which ends as `superseded`: live streams stay fresh."""
+    ALL = "all"
+    """It is queued behind the others, and the reader waits once enough are: nothing of a recording is lost."""
+
+
+class DelayWindow:
+    """The number of frames of one stream that may be in flight. Not thread-safe.
+
+    The control is that of Swift (Kumar et al., "Swift: Delay is Simple and Effective for Congestion Control in the
+    Datacenter", SIGCOMM 2020, section 3.1): additive increase while the delay is below a target, and a multiplicative
+    decrease in proportion to the excess above it, at most once a round trip. The delay is the time that a request
+    spent in queues: at the client, on the network beyond the shortest transit, at the worker. The target is a share of
+    the model's time, because a request that waits for less keeps the worker busy and no more; over a thin link, which
+    is then the bottleneck, it is a share of the time between two replies.
+
+    The window starts at one and doubles each round trip (slow start) until the delay first exceeds the target or, where
+    freshness counts, until one worker is busy. After a time-out it starts again from one.
+    """
+
+    def __init__(self, most: int, share: float = 1.0) -> None:
+        """Start with one request.
+
+        Args:
+            most: Upper bound of the window.
+            share: Share of the model's time that a request may wait: 1 for throughput, less for freshness.
+        """
+        self._most = most
+        self._share = share
+        self._window = 1.0
+        self._slow_start = True
+        self._shortest: float | None = None
+        self._decreased_at = -1e9
+        self._answered_at = -1e9
+        self._interval = 0.0
+
+    @property
+    def limit(self) -> int:
+        """Number of frames that may be in flight now."""
+        return max(1, min(self._most, int(self._window)))
+
+    def on_reply(self, timings: Timings, now: float) -> None:
+        """Adapt the window to a reply.
+
+        Args:
+            timings: Where the request's time went.
+            now: In seconds.
+        """
+        transit = timings.transmission / 1e9
+        if self._shortest is None or transit < self._shortest:
+            self._shortest = transit
+        delay = (timings.client_queue + timings.server_queue) / 1e9 + transit - self._shortest
+        self._shortest += _DRIFT * (transit - self._shortest)
+        total, work = timings.total / 1e9, (timings.server - timings.server_queue) / 1e9
+        # A stream with few requests has long pauses between replies; a request's own time bounds the interval.
+        interval = min(now - self._answered_at, total)
+        self._interval += (interval - self._interval) * (_INTERVAL_WEIGHT if self._interval else 1.0)
+        self._answered_at = now
+        target = max(_LEAST_TARGET_S, self._share * max(work, self._interval))
+        if delay <= target:
+            # Little's law: one worker takes at most total / work requests at a time without one that waits.
+            fills = self._window * work < total - delay
+            doubles = self._slow_start and (fills or self._share >= 1)
+            self._window += 1.0 if doubles else _INCREASE / self._window
+            self._window = min(self._window, float(self._most))
+        elif now - self._decreased_at >= total:
+            self._slow_start = False
+            self._decreased_at = now
+            # Of three the third one waits; the other two keep a thin link busy, so one decrease leaves them.
+            least = 2.0 if self._window >= 3.0 else 1.0
+            self._window = max(least, self._window * max(1 - _BETA * (delay - target) / delay, _LEAST_FACTOR))
+
+    def on_timeout(self) -> None:
+        """Start again from one: a request expired or was rejected."""
+        self._window, self._slow_start = 1.0, True
+
+
+class Stream(Generic[T]):
+    """The frames of one stream that have no outcome yet: a queue, and the frames in flight. Not thread-safe."""
+
+    def __init__(self, policy: Policy, window: DelayWindow, ladder: QualityLadder) -> None:
+        """Start with an empty queue.
+
+        Args:
+            policy: What happens to a frame that finds the window full.
+            window: Limits the frames in flight.
+            ladder: Chooses quality and size of the frames.
+        """
+        self.ladder = ladder
+        self.in_flight = 0
+        """Frames from the start of their preparation until their outcome."""
+        self._window = window
+        self._keeps_newest = policy is Policy.LATEST
+        self._queue: deque[T] = deque()  # one frame with the policy `latest`; bounded by the reader otherwise
+
+    @property
+    def queued(self) -> int:
+        """Frames that wait for room in the window."""
+        return len(self._queue)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the window admits another frame."""
+        return self.in_flight < self._window.limit
+
+    def put(self, frame: T, now: float) -> T | None:
+        """Queue a frame.
+
+        Args:
+            frame: The newest one.
+            now: In seconds.
+
+        Returns:
+            The frame that lost its place by the policy `latest`.
+        """
+        self.ladder.on_frame(now)
+        superseded = self._queue.popleft() if self._keeps_newest and self._queue else None
+        self._queue.append(frame)
+        return superseded
+
+    def take(self, *, needs_room: bool = True) -> list[T]:
+        """Take the queued frames that enter the window now.
+
+        Args:
+            needs_room: False to take them all, whether there is room or not.
+        """
+        entered = []
+        while self._queue and (self.has_room or not needs_room):
+            self.in_flight += 1
+            entered.append(self._queue.popleft())
+        return entered
+
+    def enter(self) -> None:
+        """Count a frame in that was not queued here."""
+        self.in_flight += 1
+
+    def leave(self) -> None:
+        """Count a frame out that has no outcome yet."""
+        self.in_flight -= 1
+
+    def finish(self, result: InferResult, now: float) -> None:
+        """Count a frame out, and adapt window and quality to its outcome."""
+        self.leave()
+        if result.outcome is Outcome.OK:
+            self._window.on_reply(result.timings, now)
+            self.ladder.on_result()
+        elif result.outcome in {Outcome.EXPIRED, Outcome.REJECTED}:
+            self._window.on_timeout()
