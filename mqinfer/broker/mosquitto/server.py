@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Self
 
+from mqinfer.broker.malloc import KEEP_FREED
 from mqinfer.broker.mosquitto.template import render
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
 
@@ -28,9 +29,6 @@ _TERMINATIONS = 5  # Mosquitto 2.0 can miss a SIGTERM that comes just before it 
 _READY = " running"
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _PORT_IN_USE = "Address already in use"
-# By default glibc gives the memory of each large payload back to the system and takes it, page by page, again for the
-# next: with frames of 1.8 MB that is a third of the time through the broker. Other C libraries ignore these.
-_KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
 
 
 def find_mosquitto() -> str:
@@ -178,7 +176,7 @@ class _Run:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env={**_KEEP_MEMORY, **os.environ},
+            env={**{name: str(size) for name, size in KEEP_FREED.items()}, **os.environ},
         )
         self._reader = threading.Thread(
             target=self._read, args=(self.process.stderr,), name="mqinfer-mosquitto-log", daemon=True

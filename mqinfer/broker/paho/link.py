@@ -22,6 +22,7 @@ from multiprocessing.connection import wait
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.backoff import Backoff
 from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, ignore_ack
+from mqinfer.broker.malloc import keep_freed_memory
 from mqinfer.broker.packets import encode_head, packet_size
 from mqinfer.broker.paho.client import Identity, PlainClient, make_tls_context
 from mqinfer.broker.paho.outbox import MOST_WAITING, Outbox, Outgoing, Question
@@ -127,6 +128,7 @@ class PahoLink:
         if self._thread is not None and self._thread.is_alive():
             return
         self.close(0.0)  # what is left of a thread that gave up
+        keep_freed_memory()
         self._opened, self._close_by, self._failure = Future(), None, None
         self._backoff.reset()
         thread = threading.Thread(
