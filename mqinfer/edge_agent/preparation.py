@@ -91,7 +91,7 @@ class Preparer:
             if untouched:
                 return untouched
         started = time.perf_counter_ns()
-        pixels = to_rgb(frame.image, demosaic=self.demosaic, bit_depth=self.bit_depth)
+        pixels = to_rgb(frame.image, method=self.demosaic, bit_depth=self.bit_depth)
         decoded = time.perf_counter_ns()
         height, width = pixels.shape[:2]
         width, height = self.contract.width or width, self.contract.height or height

@@ -1,4 +1,4 @@
-"""From samples in their native form to 8-bit RGB."""
+"""Convert samples to 8-bit RGB: bit depths, colour orders, YUV, and values that are no light."""
 
 from __future__ import annotations
 
@@ -8,39 +8,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqinfer.codecs.opencv import opencv
-from mqinfer.images.demosaic import Demosaic, demosaic
 from mqinfer.images.pixel_format import Kind, PixelFormat
 from mqinfer.protocol.errors import BadImage
 
-__all__ = ["array_to_rgb"]
+__all__ = ["colours_to_rgb", "to_8_bits", "true_bits", "values_to_rgb"]
 
-_FULL_DEPTHS = range(8, 17)
-
-
-def array_to_rgb(
-    array: NDArray[Any], pixels: PixelFormat, method: Demosaic, bit_depth: int | None
-) -> NDArray[np.uint8]:
-    """Make `[H, W, 3]` 8-bit RGB from samples in native byte order; see `mqinfer.images.decode.to_rgb`."""
-    if pixels.kind is Kind.VALUES:
-        return _values(array, pixels)
-    depth = _true_bits(pixels, bit_depth)
-    if pixels.kind is Kind.BAYER:
-        array = demosaic(array, pixels.pattern, method, bit_depth=depth)
-        return _to_8_bits(array, depth)
-    return _to_colour(_to_8_bits(array, depth), pixels)
+_BIT_DEPTHS = range(8, 17)
 
 
-def _true_bits(pixels: PixelFormat, bit_depth: int | None) -> int:
+def true_bits(pixels: PixelFormat, bit_depth: int | None) -> int:
+    """Return the used bits of each sample.
+
+    Raises:
+        BadImage: A 16-bit sample can't have so many.
+    """
     if pixels.sample_bytes == 1:
         return 8
     depth = 16 if bit_depth is None else bit_depth
-    if depth not in _FULL_DEPTHS:
-        raise BadImage(f"a bit depth of {depth} is not possible for {pixels.name}: 8 to 16")
+    if depth not in _BIT_DEPTHS:
+        raise BadImage(f"a bit depth of {depth} is not possible for {pixels.name}: expected 8 to 16")
     return depth
 
 
-def _to_8_bits(array: NDArray[Any], depth: int) -> NDArray[np.uint8]:
-    """Map 0..2^depth-1 linearly on 0..255, rounded; anything brighter becomes 255."""
+def to_8_bits(array: NDArray[Any], depth: int) -> NDArray[np.uint8]:
+    """Map 0..2^depth-1 linearly to 0..255, rounded; anything brighter becomes 255.
+
+    Raises:
+        BadImage: The samples are neither uint8 nor uint16.
+    """
     if array.dtype == np.uint8:
         return array
     if array.dtype != np.uint16:
@@ -49,7 +44,8 @@ def _to_8_bits(array: NDArray[Any], depth: int) -> NDArray[np.uint8]:
     return scaled
 
 
-def _to_colour(array: NDArray[np.uint8], pixels: PixelFormat) -> NDArray[np.uint8]:
+def colours_to_rgb(array: NDArray[np.uint8], pixels: PixelFormat) -> NDArray[np.uint8]:
+    """Convert 8-bit samples of any colour order, or of YUV, to `[H, W, 3]` RGB."""
     cv2 = opencv()
     if pixels.kind is Kind.NV24:
         return _nv24(array)
@@ -63,7 +59,7 @@ def _to_colour(array: NDArray[np.uint8], pixels: PixelFormat) -> NDArray[np.uint
         (Kind.NV21, 1): cv2.COLOR_YUV2RGB_NV21,
     }
     code = codes.get((pixels.kind, pixels.channels))
-    if code is None:  # rgb8 is the form that is asked for
+    if code is None:  # it is RGB already
         return np.ascontiguousarray(array)
     rgb: NDArray[np.uint8] = cv2.cvtColor(np.ascontiguousarray(array), code)
     return rgb
@@ -83,8 +79,12 @@ def _nv24(planes: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return result
 
 
-def _values(array: NDArray[Any], pixels: PixelFormat) -> NDArray[np.uint8]:
-    """Show values as grey (or as colours, blue first, for three and four channels) between their own extremes."""
+def values_to_rgb(array: NDArray[Any], pixels: PixelFormat) -> NDArray[np.uint8]:
+    """Stretch values from their minimum to their maximum: grey, or colours, blue first, for three and four channels.
+
+    Raises:
+        BadImage: Another number of channels.
+    """
     if pixels.channels not in (1, 3, 4):
         raise BadImage(f"{pixels.name}: {pixels.channels} channels have no meaning as colours; take the array as it is")
     stretched = _stretch(array)
@@ -94,14 +94,14 @@ def _values(array: NDArray[Any], pixels: PixelFormat) -> NDArray[np.uint8]:
 
 
 def _stretch(array: NDArray[Any]) -> NDArray[np.uint8]:
-    with np.errstate(invalid="ignore"):  # a signalling NaN is one more value that isn't finite
+    with np.errstate(invalid="ignore"):  # a signalling NaN is treated as any NaN
         values = array.astype(np.float64)
     finite = np.isfinite(values)
     low, high = values.min(where=finite, initial=np.inf), values.max(where=finite, initial=-np.inf)
-    if not low < high:  # flat, or nothing finite
+    if not low < high:  # all equal, or nothing finite
         return np.zeros(array.shape, np.uint8)
     values[~finite] = low
-    # A power of two brings them within -1..1 without rounding: there the span of even the largest doubles is finite.
+    # Dividing by a power of two rounds nothing, and within -1..1 even the largest doubles have a finite span.
     values = np.ldexp(values, -np.frexp(max(-low, high))[1])
     low, high = values.min(), values.max()
     stretched: NDArray[np.uint8] = np.rint((values - low) / (high - low) * 255.0).astype(np.uint8)

@@ -1,7 +1,7 @@
-"""`sensor_msgs/CompressedImage`: what its format string says, and the pixels behind its bytes.
+"""Decode `sensor_msgs/CompressedImage`: its format string, and the pixels in its bytes.
 
-The string is free-form. What is written in practice, and read by `compressed_image_transport` and
-`compressed_depth_image_transport` (ros-perception/image_transport_plugins): `jpeg`, `rgb8; jpeg compressed bgr8`,
+The string is free-form. In practice it is one of those that `compressed_image_transport` and
+`compressed_depth_image_transport` (ros-perception/image_transport_plugins) read: `jpeg`, `rgb8; jpeg compressed bgr8`,
 `bayer_rggb8; jpeg compressed`, `16UC1; compressedDepth png`.
 """
 
@@ -30,12 +30,12 @@ _DEPTH_HEADER = struct.Struct("<iff")
 
 @dataclass(frozen=True, slots=True)
 class CompressedFormat:
-    """What a format string says.
+    """A parsed format string.
 
     Attributes:
         original: Encoding before compression (`bayer_rggb8`), or empty.
         is_depth: Whether a 12-byte header stands before the picture.
-        is_swapped: Whether red and blue stand in each other's place inside the picture.
+        is_swapped: Whether red and blue are swapped inside the picture.
     """
 
     original: str
@@ -44,10 +44,10 @@ class CompressedFormat:
 
 
 def parse_format(text: str) -> CompressedFormat:
-    """Read a format string; one that says nothing useful gives an empty description.
+    """Parse a format string; one without known words gives an empty description.
 
-    `compressed rgb8` means that the sender handed RGB to an encoder that expects BGR, so the picture has red and blue
-    swapped; the usual `compressed bgr8`, and no word at all, mean a picture in its true colours.
+    `compressed rgb8` means that the sender passed RGB to an encoder that expects BGR, so red and blue are swapped. The
+    usual `compressed bgr8`, and no word at all, mean true colours.
     """
     original, separator, rest = text.partition(";")
     words = rest.split() if separator else text.split()
@@ -59,10 +59,10 @@ def parse_format(text: str) -> CompressedFormat:
 
 
 def decode_compressed(image: CompressedImage, limits: Limits) -> tuple[NDArray[Any], PixelFormat]:
-    """Decode a JPEG or PNG; the bytes decide which, whatever the format string says.
+    """Decode a JPEG or PNG; the bytes decide which one it is, not the format string.
 
     Returns:
-        The samples in native byte order, colours as RGB or RGBA, and what they are.
+        The samples in native byte order, colours as RGB or RGBA, and their pixel format.
 
     Raises:
         BadImage: Neither JPEG nor PNG, damaged, or above a limit.
@@ -77,7 +77,7 @@ def decode_compressed(image: CompressedImage, limits: Limits) -> tuple[NDArray[A
 
 
 def picture_size(image: CompressedImage) -> tuple[int, int]:
-    """Read width and height from a picture's header, `(0, 0)` where there is none."""
+    """Return width and height from a picture's header; `(0, 0)` if it can't be read."""
     offset = _DEPTH_HEADER.size if parse_format(image.format).is_depth else 0
     try:
         info = probe_image(memoryview(image.data)[offset:])
@@ -87,7 +87,7 @@ def picture_size(image: CompressedImage) -> tuple[int, int]:
 
 
 def _grey_format(original: str, array: NDArray[Any]) -> PixelFormat:
-    """A one-channel picture is a mosaic or depth if that's what the sender compressed, else grey."""
+    """Return the format of a one-channel picture: mosaic or depth if the sender compressed one, else grey."""
     bits = 8 * array.itemsize
     if original.startswith("bayer_"):
         return parse_encoding(f"{original.rstrip('168')}{bits}")
@@ -123,7 +123,7 @@ def _decode_depth(
     if declared.original != "32FC1":
         return array, PixelFormat(declared.original, Kind.VALUES, f"u{array.itemsize}", 1)
     depth = np.full(array.shape, np.nan, np.float32)
-    with np.errstate(divide="ignore", invalid="ignore"):  # a damaged header may make a zero divisor: infinity is fine
+    with np.errstate(divide="ignore", invalid="ignore"):  # a damaged header may mean a zero divisor: infinity is fine
         np.divide(np.float32(a), array.astype(np.float32) - np.float32(b), out=depth, where=array != 0)
     return depth, parse_encoding("32FC1")
 
@@ -134,7 +134,7 @@ def _decode_picture(data: Buffer, declared: str, limits: Limits) -> NDArray[Any]
         info = probe_image(data)
         _check_pixels(info, limits)
         pixels = check_complete(data, info, trusted=True)
-        # UNCHANGED keeps 16 bits and alpha, and keeps the picture as the sensor saw it where EXIF asks to turn it.
+        # UNCHANGED keeps 16 bits and alpha, and ignores a rotation in EXIF: the model expects what the sensor saw.
         array: NDArray[Any] | None = cv2.imdecode(np.frombuffer(pixels, np.uint8), cv2.IMREAD_UNCHANGED)
     except (InvalidRequest, cv2.error) as failed:
         raise BadImage(f"{declared!r} image of {memoryview(data).nbytes} bytes: {failed}") from failed

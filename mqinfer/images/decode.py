@@ -1,4 +1,4 @@
-"""From an image as it was recorded to pixels."""
+"""Decode an image as it was recorded to pixels: samples in place, Bayer mosaics to colours, all to 8-bit RGB."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mqinfer.images.colour import array_to_rgb
+from mqinfer.images.colour import colours_to_rgb, to_8_bits, true_bits, values_to_rgb
 from mqinfer.images.compressed import decode_compressed
-from mqinfer.images.demosaic import Demosaic
+from mqinfer.images.demosaic import Demosaic, demosaic
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.pixel_format import Kind, PixelFormat, parse_encoding
 from mqinfer.protocol.errors import BadImage
@@ -21,21 +21,21 @@ __all__ = ["to_array", "to_rgb"]
 def to_rgb(
     image: RawImage | CompressedImage,
     *,
-    demosaic: Demosaic = Demosaic.BILINEAR,
+    method: Demosaic = Demosaic.BILINEAR,
     bit_depth: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> NDArray[np.uint8]:
-    """Make 8-bit RGB from an image in any encoding.
+    """Convert an image in any encoding to 8-bit RGB.
 
     16-bit light (`mono16`, `rgb16`, Bayer) is scaled linearly from its true bit depth. Values that are not light
     (`16UC1` depth, signed and floating-point samples) are stretched from the image's own minimum to its own maximum;
-    what is not finite becomes black and does not count for the extremes. An alpha channel is dropped.
+    what is not finite becomes black and is left out of both. An alpha channel is dropped.
 
     Args:
         image: As recorded.
-        demosaic: How Bayer mosaics become colours.
-        bit_depth: Bits in use of a 16-bit sample, such as 10, 12 or 14; None for all 16.
-        limits: Bounds that are checked before memory is taken.
+        method: How Bayer mosaics become colours.
+        bit_depth: Used bits of a 16-bit sample, such as 10, 12 or 14; None for all 16.
+        limits: Bounds that are checked before memory is allocated.
 
     Returns:
         `[H, W, 3]`, contiguous; a read-only view on the message where that is rgb8 without padding.
@@ -44,20 +44,25 @@ def to_rgb(
         BadImage: Unknown encoding, too few bytes, or sizes that contradict each other.
     """
     array, pixels = _native(image, limits)
-    return array_to_rgb(array, pixels, demosaic, bit_depth)
+    if pixels.kind is Kind.VALUES:
+        return values_to_rgb(array, pixels)
+    depth = true_bits(pixels, bit_depth)
+    if pixels.kind is Kind.BAYER:
+        return to_8_bits(demosaic(array, pixels.pattern, method, bit_depth=depth), depth)
+    return colours_to_rgb(to_8_bits(array, depth), pixels)
 
 
 def to_array(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIMITS) -> NDArray[Any]:
-    """Give an image's samples as they are: no demosaicing, no scaling, in native byte order.
+    """Return an image's samples as they are: no demosaicing, no scaling, in native byte order.
 
     Args:
         image: As recorded.
-        limits: Bounds that are checked before memory is taken.
+        limits: Bounds that are checked before memory is allocated.
 
     Returns:
         `[H, W]` or `[H, W, C]` of the encoding's sample type and channel order (a compressed colour image is RGB or
-        RGBA); for `nv21` and `nv24` the planes below each other, `[H * 3 / 2, W]` and `[H * 3, W]`. A view on the
-        message's bytes where they can stay as they are.
+        RGBA); for `nv21` and `nv24` the planes one below the other, `[H * 3 / 2, W]` and `[H * 3, W]`. A view on the
+        message's bytes where no conversion is needed.
 
     Raises:
         BadImage: Unknown encoding, too few bytes, or sizes that contradict each other.

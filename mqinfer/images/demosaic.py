@@ -1,4 +1,4 @@
-"""From a Bayer mosaic to full colour, through OpenCV."""
+"""Demosaic: convert a Bayer mosaic to full colour with OpenCV."""
 
 from __future__ import annotations
 
@@ -37,18 +37,17 @@ def demosaic(
     *,
     bit_depth: int = 16,
 ) -> NDArray[np.unsignedinteger]:
-    """Make an RGB image from a mosaic.
+    """Convert a mosaic to an RGB image.
 
     The border pixel on each side has too few neighbours; OpenCV repeats the next inner one.
 
-    OpenCV's VNG knows 8 bits only: a 16-bit mosaic is rounded to 8 bits, and the result is scaled back, so it has 256
-    levels.
+    OpenCV's VNG takes 8 bits only: a 16-bit mosaic is rounded to 8 bits and the result is scaled back, to 256 levels.
 
     Args:
         mosaic: `[H, W]`, uint8 or uint16, at least 3x3.
         pattern: The top-left 2x2 in reading order: `rggb`, `bggr`, `gbrg` or `grbg`.
-        method: How.
-        bit_depth: Bits in use of a 16-bit sample; only VNG needs to know.
+        method: How the missing colours are found.
+        bit_depth: Used bits of a 16-bit sample; only VNG needs it.
 
     Returns:
         `[H, W, 3]` RGB of the mosaic's dtype.
@@ -60,7 +59,7 @@ def demosaic(
     if method is Demosaic.VNG and mosaic.dtype == np.uint16:
         return _vng16(mosaic, pattern, float((1 << bit_depth) - 1))
     cv2 = opencv()
-    # The BayerRGGB names say the top-left 2x2 like ROS does; the older BayerBG ones name the second row.
+    # OpenCV's BayerRGGB names are those of the top-left 2x2, as in ROS; its older BayerBG names are of the second row.
     code = getattr(cv2, f"COLOR_Bayer{pattern.upper()}2RGB{_SUFFIX[method]}")
     rgb: NDArray[np.unsignedinteger] = cv2.cvtColor(np.ascontiguousarray(mosaic), code)
     return rgb
@@ -75,9 +74,9 @@ def _vng16(mosaic: NDArray[np.unsignedinteger], pattern: str, white: float) -> N
 
 def _check(mosaic: NDArray[np.unsignedinteger], pattern: str) -> None:
     if pattern not in PATTERNS:
-        raise BadImage(f"Bayer pattern {pattern!r} is unknown; known are {', '.join(PATTERNS)}")
+        raise BadImage(f"Bayer pattern {pattern!r} is unknown; expected one of {', '.join(PATTERNS)}")
     if mosaic.ndim != 2 or mosaic.dtype not in (np.uint8, np.uint16):
         raise BadImage(f"a mosaic is [H, W] of uint8 or uint16, not {list(mosaic.shape)} of {mosaic.dtype}")
     if min(mosaic.shape) < 3:
-        # OpenCV answers with a black image rather than an error.
+        # OpenCV returns a black image rather than an error.
         raise BadImage(f"a mosaic of {mosaic.shape[1]}x{mosaic.shape[0]} is too small to demosaic: at least 3x3")

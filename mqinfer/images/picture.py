@@ -1,4 +1,4 @@
-"""Pictures as ROS carries them, not decoded yet."""
+"""Pictures as ROS messages carry them, before decoding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["CompressedImage", "RawImage"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawImage:
-    """Pixels as `sensor_msgs/Image` carries them.
+    """Pixels of a `sensor_msgs/Image`.
 
     Attributes:
         encoding: ROS name (`sensor_msgs/image_encodings.hpp`), such as `rgb8`, `mono16`, `bayer_rggb8`.
@@ -32,7 +32,7 @@ class RawImage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompressedImage:
-    """Pixels as `sensor_msgs/CompressedImage` carries them: `format` is its free-form string."""
+    """Bytes of a `sensor_msgs/CompressedImage`; `format` is its free-form string."""
 
     format: str
     data: Buffer

@@ -1,4 +1,4 @@
-"""What a ROS image encoding's name says about the bytes behind it.
+"""Parse the names of ROS image encodings: sample type, channels, colour order, Bayer pattern.
 
 Names and meanings are those of `sensor_msgs/image_encodings.hpp` (ros2/common_interfaces).
 """
@@ -53,7 +53,7 @@ class PixelFormat:
         return int(self.sample[1:])
 
     def rows(self, height: int) -> int:
-        """Rows of `step` bytes that an image of `height` pixels takes.
+        """Return how many rows of `step` bytes an image of `height` pixels has.
 
         `nv21` carries its chroma at half height below the luma, `nv24` at full height and double width.
         """
@@ -95,10 +95,11 @@ _LIGHT_BY_CHANNELS = {1: Kind.GREY, 3: Kind.BGR, 4: Kind.BGR}
 
 
 def parse_encoding(name: str) -> PixelFormat:
-    """Look an encoding up by its ROS name.
+    """Return the pixel format of a ROS encoding name.
 
-    The generic names say nothing about colour, so OpenCV's habit decides, as in `cv_bridge`: `8UC1` is grey, three and
-    four unsigned channels are BGR and BGRA. `16UC1` is depth (REP 118), signed and floating-point samples are values.
+    The generic names have no colour order, so OpenCV's convention applies, as in `cv_bridge`: `8UC1` is grey, three
+    and four unsigned channels are BGR and BGRA. `16UC1` is depth (REP 118), signed and floating-point samples are
+    values.
 
     Raises:
         BadImage: The name is not one of `sensor_msgs/image_encodings.hpp`.
@@ -107,7 +108,7 @@ def parse_encoding(name: str) -> PixelFormat:
         return known
     generic = _GENERIC.fullmatch(name)
     if generic is None:
-        raise BadImage(f"encoding {name!r} is unknown; known are {', '.join(_NAMED)} and 8UC1 to 64FC4")
+        raise BadImage(f"encoding {name!r} is unknown; expected one of {', '.join(_NAMED)}, or 8UC1 to 64FC4")
     depth, channels = generic[1], int(generic[2])
     sample = {"U": "u", "S": "i", "F": "f"}[depth[-1]] + str(int(depth[:-1]) // 8)
     is_depth = depth == "16U" and channels == 1

@@ -1,6 +1,6 @@
-"""From pixels to a model's input: size, colour order, range, layout, in as few passes over the picture as possible.
+"""Convert pixels to a model's input: size, colour order, layout and range, in as few passes as possible.
 
-The value that the model sees is `(pixel * scale - mean) / std`, which is one multiplication and one subtraction:
+The model's input is `(pixel * scale - mean) / std`, which is one multiplication and one subtraction:
 `pixel * (scale / std) - mean / std`.
 """
 
@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mqinfer.codecs.opencv import opencv
 from mqinfer.protocol.card import ColourOrder, ImageContract, Layout
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
-from mqinfer.protocol.errors import BadTensor, MissingExtra
+from mqinfer.protocol.errors import BadTensor
 
 __all__ = ["fit", "to_model_input"]
 
@@ -24,24 +25,24 @@ _CV2_NAMES = {ColourOrder.RGB: "RGB", ColourOrder.BGR: "BGR", ColourOrder.MONO: 
 
 
 def to_model_input(pixels: Pixels, image_encoding: str, contract: ImageContract, datatype: Datatype) -> Array:
-    """Make a model's input of one picture.
+    """Convert one picture to a model's input.
 
     Args:
         pixels: `[height, width, 3]`, or `[height, width]` (also `[height, width, 1]`) for mono8.
         image_encoding: `rgb8`, `bgr8` or `mono8`.
-        contract: What the model wants.
-        datatype: Of the model's input. Values for a whole-number type are rounded and kept within its range.
+        contract: Size, colour order, layout and range that the model expects.
+        datatype: The input's. Values of an integer datatype are rounded and clipped to its range.
 
     Returns:
-        The array with a batch axis of 1: `[1, H, W, C]`, `[1, C, H, W]` or `[1, H, W]`. Where nothing needs to change
-        it is a view on `pixels`.
+        The array with a batch axis of 1: `[1, H, W, C]`, `[1, C, H, W]` or `[1, H, W]`. It is a
+        view on `pixels` where nothing needs to change.
 
     Raises:
-        BadTensor: The encoding is another one, or the array is not what it says.
+        BadTensor: The encoding is another one, or the array does not match it.
     """
     order = _ORDERS.get(image_encoding)
     if order is None:
-        raise BadTensor(f"image encoding {image_encoding!r}: a model takes {', '.join(_ORDERS)}; convert it first")
+        raise BadTensor(f"image encoding {image_encoding!r}: expected {', '.join(_ORDERS)}; convert the picture first")
     sized = fit(_checked(pixels, order), contract.width or pixels.shape[1], contract.height or pixels.shape[0])
     coloured = _recolour(sized, order, contract.colour)
     arranged = _arrange(coloured, contract.layout)
@@ -49,19 +50,19 @@ def to_model_input(pixels: Pixels, image_encoding: str, contract: ImageContract,
 
 
 def fit(pixels: Pixels, width: int, height: int) -> Pixels:
-    """Bring a picture to a size: area averages when shrinking, linear otherwise; the same object if it fits already.
+    """Resize a picture: area averages when shrinking, linear otherwise; return the same object if it has the size.
 
     Args:
         pixels: `[height, width]` or `[height, width, channels]`.
-        width: Wanted, in pixels.
-        height: Wanted, in pixels.
+        width: New width, in pixels.
+        height: New height, in pixels.
 
     Raises:
         MissingExtra: OpenCV is needed and not installed.
     """
     if pixels.shape[:2] == (height, width):
         return pixels
-    cv2 = _opencv()
+    cv2 = opencv()
     shrinking = height <= pixels.shape[0] and width <= pixels.shape[1]
     resized: Pixels = cv2.resize(
         np.ascontiguousarray(pixels),
@@ -69,14 +70,6 @@ def fit(pixels: Pixels, width: int, height: int) -> Pixels:
         interpolation=cv2.INTER_AREA if shrinking else cv2.INTER_LINEAR,
     )
     return resized
-
-
-def _opencv() -> Any:
-    try:
-        import cv2
-    except ImportError as error:
-        raise MissingExtra.of("opencv-python-headless", "worker") from error
-    return cv2
 
 
 def _checked(pixels: Pixels, order: ColourOrder) -> Pixels:
@@ -91,9 +84,9 @@ def _checked(pixels: Pixels, order: ColourOrder) -> Pixels:
 
 
 def _recolour(pixels: Pixels, have: ColourOrder, want: ColourOrder) -> Pixels:
-    """Give `[H, W, C]` with the channels wanted; OpenCV swaps channels ten times faster than NumPy's strides do."""
+    """Return `[H, W, C]` in the colour order `want`; OpenCV swaps channels ten times faster than NumPy's strides."""
     if have is not want:
-        cv2 = _opencv()
+        cv2 = opencv()
         code = getattr(cv2, f"COLOR_{_CV2_NAMES[have]}2{_CV2_NAMES[want]}")
         pixels = cv2.cvtColor(np.ascontiguousarray(pixels), code)
     return pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]
@@ -106,7 +99,7 @@ def _arrange(pixels: Pixels, layout: Layout) -> Pixels:
 
 
 def _in_range(pixels: Pixels, contract: ImageContract, datatype: Datatype) -> Array:
-    """Scale, subtract and convert; `pixels` is a view that may be strided, the result is contiguous."""
+    """Return `(pixels * scale - mean) / std` in the datatype, contiguous; `pixels` may be a strided view."""
     dtype = dtype_of(datatype)
     if contract.scale == 1.0 and not any(contract.mean) and set(contract.std) == {1.0}:
         return np.ascontiguousarray(pixels, dtype)
@@ -127,7 +120,7 @@ def _scale(
     if layout is Layout.NCHW:
         factor, offset = factor.reshape(-1, 1, 1), offset.reshape(-1, 1, 1)
     elif factor.size > 1 or offset.size > 1:
-        # Three numbers per inner loop would be slow: repeat them along a whole row.
+        # An inner loop of three numbers would be slow, so they are repeated along a whole row.
         width, channels = pixels.shape[1:]
         factor, offset = (np.tile(np.broadcast_to(each, channels), width) for each in (factor, offset))
         pixels, out = np.ascontiguousarray(pixels).reshape(-1, width * channels), out.reshape(-1, width * channels)

@@ -191,7 +191,7 @@ def test_invalid_depth_readings() -> None:
 @pytest.mark.parametrize("encoding", ["", "rgb", "RGB8", "bayer_rgbg8", "8UC0", "12UC1", "8UC1000", "h264", "rgb8 "])
 def test_unknown_encoding(encoding: str) -> None:
     """An unknown name is repeated, and the known ones are listed."""
-    with pytest.raises(BadImage, match=r"is unknown; known are rgb8, .*bayer_rggb8") as caught:
+    with pytest.raises(BadImage, match=r"is unknown; expected one of rgb8, .*bayer_rggb8") as caught:
         to_rgb(RawImage(encoding, 2, 2, 6, is_bigendian=False, data=bytes(12)))
     assert repr(encoding) in str(caught.value)
 

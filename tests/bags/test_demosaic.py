@@ -196,4 +196,4 @@ class TestLighthouse:
         truth = load("Lighthouse_u16.png")
         sampled = truth if bits == 16 else (truth >> 8).astype(np.uint8)
         for method in Demosaic:
-            assert psnr(to_rgb(message(mosaic_of(sampled, pattern), pattern), demosaic=method), truth) >= 27.0
+            assert psnr(to_rgb(message(mosaic_of(sampled, pattern), pattern), method=method), truth) >= 27.0

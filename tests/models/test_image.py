@@ -136,7 +136,7 @@ def test_only_one_side_is_fixed() -> None:
 @pytest.mark.parametrize(
     ("pixels", "encoding", "told"),
     [
-        (picture("rgb8", 2, 2), "bayer_rggb8", "a model takes rgb8, bgr8, mono8"),
+        (picture("rgb8", 2, 2), "bayer_rggb8", "expected rgb8, bgr8, mono8"),
         (picture("rgb8", 2, 2), "mono8", r"must be UINT8 \[height, width\]; got uint8 \[2, 2, 3\]"),
         (picture("mono8", 2, 2), "rgb8", r"must be UINT8 \[height, width, 3\]"),
         (picture("rgb8", 2, 2).astype(np.uint16), "rgb8", "got uint16"),

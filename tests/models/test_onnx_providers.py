@@ -19,6 +19,7 @@ from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Repository
 from mqinfer.models.repository.config import Accelerator, Accelerators
 from mqinfer.models.repository.config_keys import OPTIMIZATION
+from mqinfer.models.repository.tables import Place
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 
 WriteOnnx = Callable[..., Path]
@@ -26,6 +27,7 @@ TENSORRT, CUDA = "TensorrtExecutionProvider", "CUDAExecutionProvider"
 OPENVINO, CPU = "OpenVINOExecutionProvider", "CPUExecutionProvider"
 NUMBERS = [datatype for datatype in Datatype if datatype is not Datatype.BYTES]
 
+PLACE = Place(Path("model.toml"), "optimization")
 OPTIMIZED = {
     "execution_accelerators": {
         "gpu_execution_accelerator": [
@@ -76,13 +78,13 @@ def test_what_is_tried_without_accelerators(device: str, available: list[str], e
 )
 def test_accelerators_come_first(device: str, expected: list[str]) -> None:
     """In the order of the file, those of the GPU before those of the CPU; `--device cpu` leaves the GPU alone."""
-    accelerators = OPTIMIZATION(OPTIMIZED, "model.toml: optimization")
+    accelerators = OPTIMIZATION(OPTIMIZED, PLACE)
     assert [attempt.label for attempt in attempts(options(device, accelerators), [CPU])] == expected
 
 
 def test_parameters_are_translated() -> None:
     """Triton's names become ONNX Runtime's; behind TensorRT stand CUDA and the CPU for what it can't run."""
-    accelerators = OPTIMIZATION(OPTIMIZED, "model.toml: optimization")
+    accelerators = OPTIMIZATION(OPTIMIZED, PLACE)
     tensorrt, cuda, openvino, _ = attempts(options("cuda:1", accelerators, gpu_mem_limit="4294967296"), [])
     names = [name for name, _ in tensorrt.providers]
     assert names == [TENSORRT, CUDA, CPU]
@@ -135,10 +137,10 @@ def test_devices_of_openvino() -> None:
 def test_optimization_is_checked() -> None:
     """An accelerator without a name, or an unknown key, is refused with its place."""
     with pytest.raises(ConfigError, match=r"gpu_execution_accelerator\[0\].*'name' is missing"):
-        OPTIMIZATION({"execution_accelerators": {"gpu_execution_accelerator": [{}]}}, "f: optimization")
+        OPTIMIZATION({"execution_accelerators": {"gpu_execution_accelerator": [{}]}}, PLACE)
     with pytest.raises(ConfigError, match="did you mean 'gpu_execution_accelerator'"):
-        OPTIMIZATION({"execution_accelerators": {"gpu_execution_acelerator": []}}, "f: optimization")
-    assert OPTIMIZATION({}, "f: optimization") == Accelerators()
+        OPTIMIZATION({"execution_accelerators": {"gpu_execution_acelerator": []}}, PLACE)
+    assert OPTIMIZATION({}, PLACE) == Accelerators()
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_what_is_missing_is_told_in_one_line(
         pytest.skip("this ONNX Runtime has one of them")
     path = write_onnx(tmp_path / "model.onnx")
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
-        backend = load(path, options(device, OPTIMIZATION(OPTIMIZED, "f:")))
+        backend = load(path, options(device, OPTIMIZATION(OPTIMIZED, PLACE)))
     (line,) = caplog.messages
     assert line.startswith(f"{path}: asked for, but not to be had: cuda:0 with tensorrt (not in this ONNX Runtime")
     assert line.endswith(": running on cpu")

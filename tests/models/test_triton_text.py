@@ -2,13 +2,14 @@
 
 import contextlib
 import logging
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqinfer.errors import ConfigError
+from mqinfer.errors import ConfigError, MissingExtra
 from mqinfer.models.repository.config import (
     Accelerator,
     Accelerators,
@@ -26,6 +27,7 @@ from mqinfer.models.repository.config import (
     WarmUpSample,
 )
 from mqinfer.models.repository.config_files import combine, read_layer
+from mqinfer.models.repository.tables import Place
 from mqinfer.models.repository.triton_text import read_triton_text
 from mqinfer.protocol.card import ColourOrder, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype
@@ -165,19 +167,34 @@ def test_what_has_no_effect_is_named_once(tmp_path: Path, caplog: pytest.LogCapt
     inputs = (TensorConfig("x"),)
     assert config == ModelConfig(name="m", input=inputs, instance_group=(InstanceGroup(2), InstanceGroup(3)))
     (record,) = caplog.records
-    assert record.getMessage().split("without effect here: ")[1].split(", ") == [
-        "sequence_batching",
-        "max_batchsize (did you mean max_batch_size?)",
-        "instance_group.rate_limiter",
+    assert sorted(record.getMessage().split("without effect here: ")[1].split(", ")) == [
+        "batch_input",
+        "input.optional",
         "instance_group.passive",
+        "instance_group.rate_limiter",
+        "max_batchsize (did you mean max_batch_size?)",
+        "metric_tags",
         "model_transaction_policy",
         "optimization.cuda",
         "optimization.priority",
-        "batch_input",
-        "input.optional",
         "response_cache",
-        "metric_tags",
+        "sequence_batching",
     ]
+
+
+def test_zero_is_not_the_same_as_absent(tmp_path: Path) -> None:
+    """`max_batch_size: 0` means no batch axis; without the key it is discovered."""
+    assert read(tmp_path, "max_batch_size: 0").max_batch_size == 0
+    assert read(tmp_path, 'name: "m"').max_batch_size is None
+
+
+def test_without_tritonclient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the package and the command that installs it."""
+    monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
+    with pytest.raises(
+        MissingExtra, match=r"tritonclient\[grpc\] is not installed; run: pip install 'mqinfer\[worker\]'"
+    ):
+        read(tmp_path, 'name: "m"')
 
 
 @pytest.mark.parametrize(
@@ -188,6 +205,7 @@ def test_what_has_no_effect_is_named_once(tmp_path: Path, caplog: pytest.LogCapt
         ('name: "a" name: "b"', ["should not have multiple", "name"]),
         ('input [ { name: "x" data_type: TYPE_FP33 } ]', ["TYPE_FP33"]),
         ('input [ { name: "x" data_type: TYPE_BF16 } ]', ["input[0].data_type", "BYTES"]),
+        ("max_batch_size: 1\nfoo [ { a: 1 } ]", ["2:5", "not in the text format"]),
         ("input { name { } }", ["not in the text format"]),
         ('input [ { name: "x" }', ["not in the text format"]),
         ('} name: "m"', ["not in the text format"]),
@@ -226,4 +244,4 @@ def test_no_text_breaks_it(tmp_path_factory: pytest.TempPathFactory, tokens: lis
     path = tmp_path_factory.getbasetemp() / "any.pbtxt"
     path.write_text(" ".join(tokens) + tail)
     with contextlib.suppress(ConfigError):
-        assert isinstance(read_triton_text(path), dict)
+        assert isinstance(read_triton_text(Place(path)), dict)

@@ -6,14 +6,14 @@ The suppression is OpenCV's `NMSBoxesBatched`: greedy, by class, best score firs
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mqinfer.codecs.opencv import opencv
 from mqinfer.models.repository.config import BoxFormat, Detection
 from mqinfer.protocol.datatypes import Array, Datatype
-from mqinfer.protocol.errors import BadTensor, ConfigError, MissingExtra, ModelFailed
+from mqinfer.protocol.errors import BadTensor, ConfigError, ModelFailed
 from mqinfer.protocol.types import TensorSpec
 
 __all__ = ["KeptBoxes"]
@@ -46,7 +46,7 @@ class KeptBoxes:
 
     def __init__(self, settings: Detection, outputs: Sequence[TensorSpec]) -> None:
         self._settings = settings
-        self._dnn = _dnn()
+        self._dnn = opencv().dnn
         self.needs = tuple(name for name in (settings.boxes, settings.scores, settings.classes) if name)
         names = [spec.name for spec in outputs]
         if unknown := [name for name in self.needs if name not in names]:
@@ -114,11 +114,3 @@ def _corners(boxes: Floats, box_format: BoxFormat) -> Floats:
     first, size = boxes[:, :2], boxes[:, 2:]
     top_left = first - size / 2 if box_format is BoxFormat.CENTRE else first
     return np.concatenate([top_left, top_left + size], axis=1)
-
-
-def _dnn() -> Any:
-    try:
-        import cv2
-    except ImportError as error:
-        raise MissingExtra.of("opencv-python-headless", "worker") from error
-    return cv2.dnn

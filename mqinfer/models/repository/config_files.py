@@ -15,7 +15,7 @@ from pathlib import Path
 from mqinfer.models.repository.config import ModelConfig, WarmUp, WarmUpInput, WarmUpSample
 from mqinfer.models.repository.config_keys import DESCRIPTION, Layer, class_colour
 from mqinfer.models.repository.files import named_file
-from mqinfer.models.repository.tables import read_toml
+from mqinfer.models.repository.tables import Place, read_toml
 from mqinfer.models.repository.triton_text import read_triton_text
 from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
@@ -42,12 +42,14 @@ def read_layer(path: Path) -> Layer:
 
     Raises:
         ConfigError: Names the file, the key, its value and what is allowed.
-        MissingExtra: A `config.pbtxt` needs protobuf, which is not installed.
+        MissingExtra: A `config.pbtxt` needs tritonclient, which is not installed.
     """
     if not path.exists():
         return {}
     if path.name == TRITON_FILE:
-        layer: Layer = DESCRIPTION(read_triton_text(path), f"{path}:")
+        place = Place(path, names_checked=True)
+        layer: Layer = DESCRIPTION(read_triton_text(place), place)
+        place.warn_of_unused()
     else:
         layer = read_toml(path, DESCRIPTION)
     _check_image(layer, path)

@@ -29,6 +29,7 @@ from mqinfer.models.repository.config import (
 )
 from mqinfer.models.repository.tables import (
     Check,
+    Place,
     array,
     choice,
     flag,
@@ -43,7 +44,6 @@ from mqinfer.models.repository.tables import (
 )
 from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["DESCRIPTION", "OPTIMIZATION", "Layer", "class_colour"]
 
@@ -63,9 +63,9 @@ def class_colour(number: int) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def _triton_datatype(value: object, where: str) -> Datatype:
+def _triton_datatype(value: object, place: Place) -> Datatype:
     named = "BYTES" if value == "TYPE_STRING" else value
-    return Datatype(choice(Datatype, "TYPE_")(named, where))
+    return Datatype(choice(Datatype, "TYPE_")(named, place))
 
 
 def _policy(**given: VersionPolicy) -> VersionPolicy:
@@ -74,8 +74,8 @@ def _policy(**given: VersionPolicy) -> VersionPolicy:
     return next(iter(given.values()))
 
 
-def _layout(value: object, where: str) -> Layout | None:
-    return None if value == "FORMAT_NONE" else Layout(choice(Layout, "FORMAT_")(value, where))
+def _layout(value: object, place: Place) -> Layout | None:
+    return None if value == "FORMAT_NONE" else Layout(choice(Layout, "FORMAT_")(value, place))
 
 
 def _tensor(*, format: Layout | None = None, **rest: object) -> TensorConfig:  # noqa: A002 - the key's name in the file
@@ -87,9 +87,9 @@ def _group(*, name: str = "", **rest: object) -> InstanceGroup:
     return InstanceGroup(**rest)  # type: ignore[arg-type] # as above
 
 
-def _levels(value: object, where: str) -> Mapping[int, QueuePolicy]:
-    policies: Mapping[str, QueuePolicy] = mapping(_QUEUE_POLICY)(value, where)
-    return {integer(1)(_whole(level), where): each for level, each in policies.items()}
+def _levels(value: object, place: Place) -> Mapping[int, QueuePolicy]:
+    policies: Mapping[str, QueuePolicy] = mapping(_QUEUE_POLICY)(value, place)
+    return {integer(1)(_whole(level), place): each for level, each in policies.items()}
 
 
 def _whole(key: str) -> object:
@@ -108,9 +108,9 @@ def _warm_up_input(
     return WarmUpInput(random_data=random_data, input_data_file=file, **rest)  # type: ignore[arg-type] # as above
 
 
-def _warm_up(value: object, where: str) -> WarmUp:
+def _warm_up(value: object, place: Place) -> WarmUp:
     """Tell samples with inputs (Triton's) from plain counts of runs on zeros."""
-    samples: tuple[WarmUpSample, ...] = one_or_more(_WARM_UP_SAMPLE)(value, where)
+    samples: tuple[WarmUpSample, ...] = one_or_more(_WARM_UP_SAMPLE)(value, place)
     plain = sum(sample.count for sample in samples if not sample.inputs)
     return WarmUp(plain, tuple(sample for sample in samples if sample.inputs))
 
@@ -119,15 +119,15 @@ def _image(*, input: str = "", **rest: object) -> ImageContract:  # noqa: A002 -
     return ImageContract(input, **rest)  # type: ignore[arg-type] # each was converted by its check
 
 
-def _colour(value: object, where: str) -> tuple[int, ...]:
-    channels: tuple[int, ...] = array(integer(0, 255))(value, where)
+def _colour(value: object, place: Place) -> tuple[int, ...]:
+    channels: tuple[int, ...] = array(integer(0, 255))(value, place)
     if len(channels) != 3:
-        raise ConfigError(f"{where} = {value!r}: must be a list of three numbers (red, green, blue)")
+        raise place.refusal(value, "a list of three numbers (red, green, blue)")
     return channels
 
 
-def _classes(value: object, where: str) -> tuple[ClassInfo, ...]:
-    given: tuple[dict[str, object], ...] = array(_CLASS)(value, where)
+def _classes(value: object, place: Place) -> tuple[ClassInfo, ...]:
+    given: tuple[dict[str, object], ...] = array(_CLASS)(value, place)
     return tuple(ClassInfo(**({"colour": class_colour(n)} | each)) for n, each in enumerate(given))  # type: ignore[arg-type] # as above
 
 
@@ -298,5 +298,10 @@ DESCRIPTION = table(
         "cc_model_filenames",
         "metric_tags",
         "model_operations",
+        "model_repository_agents",
+        "model_metrics",
+        "batch_input",
+        "batch_output",
+        "runtime",
     ),
 )

@@ -1,24 +1,27 @@
-"""Reads TOML tables against a description: which keys there are, and what each may hold.
+"""Check configuration values against a description: which keys there are, and what each may hold.
 
-A description is built of checks. A check takes a value and the place where it stands, and returns the converted value
-or raises ConfigError with file, key, value and what is allowed.
+A description is built of checks. A check takes a value and its place, and returns the converted value or raises
+ConfigError with file, key, value and what is expected.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from sys import float_info
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = [
     "Check",
+    "Place",
     "array",
     "choice",
     "flag",
@@ -35,113 +38,144 @@ __all__ = [
 
 log = logging.getLogger("mqinfer.models")
 
-Check = Callable[[object, str], Any]
 _T = TypeVar("_T")
 
 
-def _refuse(where: str, value: object, allowed: str) -> NoReturn:
-    raise ConfigError(f"{where} = {value!r}: must be {allowed}")
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value stands in a configuration file.
+
+    Attributes:
+        file: The file.
+        key: The key in it, such as `input[0].dims`; empty for the file as a whole.
+        names_checked: Whether Triton's own descriptor has checked the keys: one without a check here has no effect.
+        unused: Collects the keys that have no effect; all places of a file share it.
+    """
+
+    file: Path
+    key: str = ""
+    names_checked: bool = False
+    unused: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.key}" if self.key else str(self.file)
+
+    def at(self, key: str) -> Place:
+        """Return the place of a key in the table at this place."""
+        return replace(self, key=f"{self.key}.{key}" if self.key else key)
+
+    def item(self, index: int) -> Place:
+        """Return the place of an element of the list at this place."""
+        return replace(self, key=f"{self.key}[{index}]")
+
+    def refusal(self, value: object, expected: str) -> ConfigError:
+        """Return the error of a wrong value."""
+        return ConfigError(f"{self} = {value!r}: expected {expected}")
+
+    def add_unused(self, key: str) -> None:
+        """Remember a key of the table at this place that has no effect, without the numbers of list elements."""
+        self.unused.append(re.sub(r"\[\d+\]", "", self.at(key).key))
+
+    def warn_of_unused(self) -> None:
+        """Log the keys of the file that have no effect, in one warning."""
+        if self.unused:
+            log.warning("%s: without effect here: %s", self.file, ", ".join(dict.fromkeys(self.unused)))
 
 
-def _at(where: str, key: str) -> str:
-    return f"{where} {key}" if where.endswith(":") else f"{where}.{key}"
-
-
-def _colon(where: str) -> str:
-    return where if where.endswith(":") else f"{where}:"
+Check = Callable[[object, Place], Any]
 
 
 def integer(low: int, high: int | None = None) -> Check:
-    """A whole number of at least `low` and, where `high` is given, at most `high`."""
-    allowed = f"a whole number of at least {low}" if high is None else f"a whole number from {low} to {high}"
+    """Check for a whole number of at least `low` and, where `high` is given, at most `high`."""
+    expected = f"a whole number of at least {low}" if high is None else f"a whole number from {low} to {high}"
 
-    def check(value: object, where: str) -> int:
+    def check(value: object, place: Place) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and low <= value and (high is None or value <= high):
             return value
-        _refuse(where, value, allowed)
+        raise place.refusal(value, expected)
 
     return check
 
 
-def number(value: object, where: str) -> float:
-    """Any whole or decimal number that a float holds; no NaN and no infinity."""
+def number(value: object, place: Place) -> float:
+    """Check for a whole or decimal number that a float holds, neither NaN nor infinite."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= float_info.max:
         return float(value)
-    _refuse(where, value, "a finite number")
+    raise place.refusal(value, "a finite number")
 
 
-def numbers(value: object, where: str) -> tuple[float, ...]:
-    """One number, or a list of them; a tuple either way."""
+def numbers(value: object, place: Place) -> tuple[float, ...]:
+    """Check for a number or a list of numbers; return a tuple either way."""
     values = value if isinstance(value, list) else [value]
     if not values:
-        _refuse(where, value, "a number or a list of numbers")
-    return tuple(number(each, where) for each in values)
+        raise place.refusal(value, "a number or a list of numbers")
+    return tuple(number(each, place) for each in values)
 
 
-def text(value: object, where: str) -> str:
-    """A string that is not empty."""
+def text(value: object, place: Place) -> str:
+    """Check for a string that is not empty."""
     if isinstance(value, str) and value:
         return value
-    _refuse(where, value, "a string")
+    raise place.refusal(value, "a string")
 
 
-def flag(value: object, where: str) -> bool:
-    """True or false."""
+def flag(value: object, place: Place) -> bool:
+    """Check for true or false."""
     if isinstance(value, bool):
         return value
-    _refuse(where, value, "true or false")
+    raise place.refusal(value, "true or false")
 
 
-def scalar(value: object, where: str) -> bool | int | float | str:
-    """A string, a number, or true or false."""
+def scalar(value: object, place: Place) -> bool | int | float | str:
+    """Check for a string, a number, or true or false."""
     if isinstance(value, (bool, int, float, str)):
         return value
-    _refuse(where, value, "a string, a number, true or false")
+    raise place.refusal(value, "a string, a number, true or false")
 
 
 def choice(kinds: type[StrEnum], prefix: str = "") -> Check:
-    """One of an enumeration's values; `prefix` may stand before it (Triton's `TYPE_FP32` for `FP32`)."""
-    allowed = f"one of {', '.join(kinds)}"
+    """Check for an enumeration's value; `prefix` may stand before it (Triton's `TYPE_FP32` for `FP32`)."""
+    expected = f"one of {', '.join(kinds)}"
 
-    def check(value: object, where: str) -> StrEnum:
+    def check(value: object, place: Place) -> StrEnum:
         if isinstance(value, str) and value.removeprefix(prefix) in list(kinds):
             return kinds(value.removeprefix(prefix))
-        _refuse(where, value, allowed)
+        raise place.refusal(value, expected)
 
     return check
 
 
 def array(element: Check) -> Check:
-    """A list whose every element passes `element`; gives a tuple."""
+    """Check for a list whose every element passes `element`; the check returns a tuple."""
 
-    def check(value: object, where: str) -> tuple[Any, ...]:
+    def check(value: object, place: Place) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            _refuse(where, value, "a list")
-        return tuple(element(each, f"{where}[{index}]") for index, each in enumerate(value))
+            raise place.refusal(value, "a list")
+        return tuple(element(each, place.item(index)) for index, each in enumerate(value))
 
     return check
 
 
 def one_or_more(element: Check) -> Check:
-    """`element` itself, or a list of at least one (Triton writes a list where mostly one is meant); gives a tuple."""
+    """Check for one `element`, or a list of at least one, since Triton has lists where one is usual; return a tuple."""
 
-    def check(value: object, where: str) -> tuple[Any, ...]:
+    def check(value: object, place: Place) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            return (element(value, where),)
+            return (element(value, place),)
         if not value:
-            _refuse(where, value, "a table, or a list of them")
-        return tuple(element(each, f"{where}[{index}]") for index, each in enumerate(value))
+            raise place.refusal(value, "a table, or a list of them")
+        return tuple(element(each, place.item(index)) for index, each in enumerate(value))
 
     return check
 
 
 def mapping(element: Check) -> Check:
-    """A table of any names whose every value passes `element`; gives a dictionary."""
+    """Check for a table of any names whose every value passes `element`; the check returns a dictionary."""
 
-    def check(value: object, where: str) -> dict[str, Any]:
+    def check(value: object, place: Place) -> dict[str, Any]:
         if not isinstance(value, dict):
-            _refuse(where, value, "a table of names and values")
-        return {key: element(each, f"{where}.{key}") for key, each in value.items()}
+            raise place.refusal(value, "a table of names and values")
+        return {key: element(each, place.at(key)) for key, each in value.items()}
 
     return check
 
@@ -149,38 +183,41 @@ def mapping(element: Check) -> Check:
 def table(
     keys: Mapping[str, Check], make: Callable[..., _T], *, required: Iterable[str] = (), ignored: Iterable[str] = ()
 ) -> Check:
-    """A table with the given keys; gives `make(**values)`, so the defaults are those of `make`.
+    """Check for a table with the given keys; the check returns `make(**values)`, so the defaults are those of `make`.
 
     Args:
-        keys: Name of every key, with its check.
+        keys: Every key's name and check.
         make: Called with the keys that are there; its ValueError becomes a ConfigError.
         required: Keys that must be there.
-        ignored: Keys that are legal elsewhere (in Triton) and do nothing here: they are logged.
+        ignored: Keys of Triton's that have no effect here; `Place.unused` collects them.
     """
-    unused = frozenset(ignored)
+    without_effect = frozenset(ignored)
 
-    def check(value: object, where: str) -> _T:
+    def check(value: object, place: Place) -> _T:
         if not isinstance(value, dict):
-            _refuse(where, value, f"a table with the keys {', '.join(keys)}")
-        _refuse_unknown(value, keys, unused, where)
+            raise place.refusal(value, f"a table with the keys {', '.join(keys)}")
+        _refuse_unknown(value, keys, without_effect, place)
         if missing := [key for key in required if key not in value]:
-            raise ConfigError(f"{_colon(where)} the key {missing[0]!r} is missing")
-        given = {key: keys[key](each, _at(where, key)) for key, each in value.items() if key in keys}
+            raise ConfigError(f"{place}: the key {missing[0]!r} is missing")
+        given = {key: keys[key](each, place.at(key)) for key, each in value.items() if key in keys}
         try:
             return make(**given)
         except ValueError as error:
-            raise ConfigError(f"{_colon(where)} {error}") from error
+            raise ConfigError(f"{place}: {error}") from error
 
     return check
 
 
-def _refuse_unknown(value: Mapping[str, object], keys: Mapping[str, Check], unused: frozenset[str], where: str) -> None:
-    for key in sorted(unused & value.keys()):
-        log.warning("%s is known to Triton but does nothing here", _at(where, key))
-    unknown = [key for key in value if key not in keys and key not in unused]
+def _refuse_unknown(
+    value: Mapping[str, object], keys: Mapping[str, Check], ignored: frozenset[str], place: Place
+) -> None:
+    others = [key for key in value if key not in keys]
+    unknown = [] if place.names_checked else [key for key in others if key not in ignored]
     if unknown:
         named = "; ".join(_suggestion(key, keys) for key in unknown)
-        raise ConfigError(f"{_colon(where)} unknown key {named} (keys here: {', '.join(keys)})")
+        raise ConfigError(f"{place}: unknown key {named} (keys here: {', '.join(keys)})")
+    for key in others:
+        place.add_unused(key)
 
 
 def _suggestion(key: str, keys: Mapping[str, Check]) -> str:
@@ -200,7 +237,10 @@ def read_toml(path: Path, description: Check) -> Any:
         raise ConfigError(f"{path}: can't be read: {error}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError; an integer of more digits than Python reads
         raise ConfigError(f"{path}: no valid TOML: {error}") from error
+    place = Place(path)
     try:
-        return description(content, f"{path}:")
+        checked = description(content, place)
     except RecursionError as error:
         raise ConfigError(f"{path}: tables within tables, too many for a model's configuration") from error
+    place.warn_of_unused()
+    return checked
