@@ -335,14 +335,15 @@ def test_frames_expire_without_a_worker(run: Run, requester: Requester) -> None:
 
 def entries(*roots: object) -> int:
     """Count the entries of all containers that objects hold, however deep; histograms, which are bounded, not."""
-    seen, found, todo = set(), 0, list(roots)
+    seen: set[int] = set()
+    found, todo = 0, list(roots)
     while todo:
         each = todo.pop()
         if id(each) in seen or isinstance(each, type | ModuleType):
             continue
         seen.add(id(each))
         if type(each) in {dict, set, list, tuple, deque}:
-            found += len(each)
+            found += len(each)  # type: ignore[arg-type]  # mypy does not narrow by a set of types
         elif not type(each).__module__.startswith("mqinfer"):
             continue
         todo += gc.get_referents(each)
