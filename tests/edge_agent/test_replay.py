@@ -129,7 +129,7 @@ def run(requester: Requester) -> Run:
             job.run(frames, is_stopped)
         snapshot = statistics.snapshot()
         snapshot.check()
-        assert snapshot.in_flight == 0
+        assert snapshot.pending == 0
         assert snapshot.frames_read == snapshot.requests == snapshot.done
         return snapshot
 
