@@ -1,1 +1,1 @@
-"""Frame sources (bags, videos, folders, cameras, synthetic drives), decoding, demosaicing and pacing."""
+"""Frame sources (bags, videos, folders, cameras), their pacing, and a writer of bags."""

@@ -1,4 +1,4 @@
-"""A folder of pictures, or a single one."""
+"""Read frames from a folder of pictures, or from a single picture."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["FRAMES_PER_SECOND", "PICTURE_SUFFIXES", "FolderSource"]
 PICTURE_SUFFIXES = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png"}
 
 FRAMES_PER_SECOND = 10
-"""Pace of pictures, which carry no times of their own."""
+"""Frames a second of pictures, which have no log times."""
 
 
 class FolderSource:
     """JPEG and PNG files in natural order (`2.png` before `10.png`), their bytes untouched.
 
-    The log time counts from 0 at ten pictures a second; the capture stamp is the file's time of modification.
+    The log time counts from 0 at ten pictures a second; the capture stamp is the modification time of the file.
 
     Args:
         path: The folder, or one picture.
-        span: The part that is wanted.
+        span: The part to read.
 
     Raises:
         SourceError: There is no picture.
@@ -58,7 +58,7 @@ class FolderSource:
         """Yield the pictures in natural order.
 
         Raises:
-            SourceError: A file can no longer be read.
+            SourceError: A file cannot be read any more.
         """
         for sequence, (log_time_ns, picture) in enumerate(self._pictures):
             try:
@@ -69,7 +69,7 @@ class FolderSource:
             yield Frame(str(self._path), sequence, modified, log_time_ns, "", image)
 
     def close(self) -> None:
-        """Nothing stays open between pictures."""
+        """Do nothing: no file stays open between pictures."""
 
 
 def _pictures(path: Path) -> list[Path]:
@@ -78,7 +78,7 @@ def _pictures(path: Path) -> list[Path]:
 
 
 def _natural(path: Path) -> tuple[list[tuple[int, str]], str]:
-    """Sort runs of digits by value and the rest by letters; the name itself settles ties such as 01 and 1."""
+    """Return a sort key: runs of digits by value, the rest by letters; the name settles ties such as 01 and 1."""
     parts = re.split(r"([0-9]+)", path.name)
     return [(int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)], path.name
 

@@ -9,7 +9,6 @@ from typing import Protocol
 
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.types import Capture
 from mqinfer.protocol.value import value_object
 
 __all__ = ["WHOLE", "Frame", "FrameSource", "Span", "StreamInfo"]
@@ -34,11 +33,6 @@ class Frame:
     log_time_ns: int
     frame_id: str
     image: RawImage | CompressedImage
-
-    @property
-    def capture(self) -> Capture:
-        """Where the frame comes from, as it travels with a request."""
-        return Capture(self.source, self.sequence, self.capture_time_ns, self.frame_id)
 
 
 @dataclass(frozen=True, slots=True)

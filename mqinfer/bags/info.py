@@ -1,4 +1,4 @@
-"""What a source holds, for `mqinfer bag info`."""
+"""Describe a source and its streams, for `mqinfer bag info`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class BagInfo:
     """A source and its streams.
 
     Attributes:
-        spec: As it was named.
+        spec: Its path, device or URL.
         kind: `ROS 1 bag`, `ROS 2 bag, mcap`, `ROS 2 bag, sqlite3`, `video`, `picture` or `camera`.
-        size_bytes: Of its files, or None for a camera.
-        start_ns: Log time of the first message since the epoch, or None where there is no such clock.
-        duration: Seconds from the first message to the last, or None where it isn't known.
-        message_count: On all topics, or None where it isn't known.
-        streams: All topics, those without images too.
+        size_bytes: Size of its files; None for a camera.
+        start_ns: Log time of the first message since the epoch, or None if it has no such clock.
+        duration: Seconds from the first message to the last, or None if it is unknown.
+        message_count: On all topics, or None if it is unknown.
+        streams: All topics, including those without images.
     """
 
     spec: str
@@ -40,10 +40,10 @@ class BagInfo:
 
 
 def describe(spec: str) -> BagInfo:
-    """Look into a bag, video, folder or camera; only the first message of each image topic is decoded.
+    """Describe a bag, video, folder or camera; only the first message of each image topic is decoded.
 
     Raises:
-        SourceError: It isn't there or can't be read.
+        SourceError: It does not exist or cannot be read.
         MissingExtra: rosbags or OpenCV is not installed.
     """
     path = None if is_live(spec) else Path(spec)
@@ -57,7 +57,7 @@ def describe(spec: str) -> BagInfo:
 
 
 def headline(info: BagInfo) -> str:
-    """Say in one line what the source is."""
+    """Return one line about the source."""
     parts = [f"{info.spec}: {info.kind}"]
     if info.size_bytes is not None:
         parts.append(f"{info.size_bytes / 1e6:.1f} MB")
@@ -71,7 +71,7 @@ def headline(info: BagInfo) -> str:
 
 
 def table(info: BagInfo) -> Table:
-    """Lay the streams out for a terminal, one a row."""
+    """Make a table of the streams, one in each row."""
     grid = Table()
     for name in ("topic", "type", "encoding", "size"):
         grid.add_column(name, overflow="fold")

@@ -81,13 +81,12 @@ def replay(
             pacer.wait_for(frame.log_time_ns)
             if is_stopped():
                 return
-            yield _numbered(frame, counts[frame.source])
+            number = counts[frame.source]
+            yield frame if frame.sequence == number else _numbered(frame, number)  # it differs from the second pass on
             counts[frame.source] += 1
         if not loop or counts.total() == before:
             return
 
 
 def _numbered(frame: Frame, sequence: int) -> Frame:
-    if frame.sequence == sequence:  # so it is until the source starts again
-        return frame
     return Frame(frame.source, sequence, frame.capture_time_ns, frame.log_time_ns, frame.frame_id, frame.image)

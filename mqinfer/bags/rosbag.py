@@ -1,4 +1,4 @@
-"""One open bag: its topics and raw messages, through rosbags' readers; no ROS installation is needed."""
+"""Read topics and raw messages of a bag with the rosbags package; no ROS installation is needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IMAGE_TYPES = (_RAW, _COMPRESSED)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StampedImage:
-    """An image with its header's stamp, in nanoseconds since the epoch, and coordinate frame."""
+    """An image with the stamp of its header, in nanoseconds since the epoch, and its coordinate frame."""
 
     capture_time_ns: int
     frame_id: str
@@ -45,7 +45,7 @@ class Rosbag:
         path: The bag.
 
     Raises:
-        SourceError: It is damaged, cut off, or no bag.
+        SourceError: It is damaged, cut off, or not a bag.
         MissingExtra: rosbags is not installed.
     """
 
@@ -59,7 +59,7 @@ class Rosbag:
 
     @property
     def kind(self) -> str:
-        """Which of the formats it is, in words."""
+        """Its format in words."""
         if not self._reader.is2:
             return "ROS 1 bag"
         storage = storage_of(self.path)
@@ -67,25 +67,25 @@ class Rosbag:
 
     @property
     def connections(self) -> Sequence[Connection]:
-        """Who published what; one topic may have several."""
+        """Publishers with their topics and types; one topic may have several."""
         return self._reader.connections
 
     @property
     def message_count(self) -> int:
-        """Messages on all topics."""
+        """Number of messages on all topics."""
         return self._reader.message_count
 
     def times(self) -> tuple[int, int] | None:
-        """Give the log times of the first and the last message, in nanoseconds, or None for an empty bag."""
+        """Return the log times of the first and the last message, in nanoseconds, or None for an empty bag."""
         with _foreign_errors(self.path):
             return (self._reader.start_time, self._reader.end_time - 1) if self.message_count else None
 
     def topics(self) -> tuple[StreamInfo, ...]:
-        """List all topics, those without images too."""
+        """List all topics, including those without images."""
         return tuple(self.describe(name) for name in sorted({each.topic for each in self.connections}))
 
     def describe(self, topic: str) -> StreamInfo:
-        """Look at a topic's index and first message.
+        """Describe a topic by its index and first message.
 
         Raises:
             SourceError: The bag is damaged.
@@ -104,7 +104,7 @@ class Rosbag:
         return StreamInfo(topic, ", ".join(types), encoding, width, height, count, rate, is_image)
 
     def first(self, connections: Sequence[Connection]) -> tuple[Connection, int, bytes] | None:
-        """Give the earliest message of some connections."""
+        """Return the earliest message of some connections."""
         return next(self.messages(connections), None)
 
     def messages(
@@ -127,10 +127,10 @@ class Rosbag:
             yield connection, log_time_ns, raw
 
     def image(self, connection: Connection, raw: bytes) -> StampedImage:
-        """Make an image from its message.
+        """Decode the message of an image.
 
         Raises:
-            SourceError: The bytes are no such message.
+            SourceError: The bytes are not such a message.
         """
         with _foreign_errors(self.path, connection.topic):
             message: Any = self._reader.deserialize(raw, connection.msgtype)
@@ -157,19 +157,19 @@ class Rosbag:
         return (count - 1) * 1e9 / span if span > 0 else None
 
     def _last_ns(self, connections: Sequence[Connection], first_ns: int) -> int:
-        """Look for the last message from the end backwards, in growing windows, so that a long bag is not read."""
+        """Search the last message backwards from the end, in growing steps, so that a long bag is not read."""
         end_ns = self._reader.end_time
-        window, start = 1_000_000_000, end_ns
+        length, start = 1_000_000_000, end_ns
         while start > first_ns:
-            start = max(first_ns, end_ns - window)
+            start = max(first_ns, end_ns - length)
             if times := [log_time_ns for _, log_time_ns, _ in self.messages(connections, start=start)]:
                 return max(times)
-            window *= 8
+            length *= 8
         return first_ns
 
 
 def _image(message: Any) -> RawImage | CompressedImage:
-    # `.data.data` is a view: the bytes stay where the reader put them.
+    # `.data.data` is a view of the reader's bytes, not a copy.
     if message.__msgtype__ == _COMPRESSED:
         return CompressedImage(message.format, message.data.data)
     return RawImage(
@@ -189,17 +189,17 @@ def _open(path: Path, resources: ExitStack) -> AnyReader:
     except ImportError as missing:
         raise MissingExtra.of("rosbags", "edge") from missing
     with _foreign_errors(path):
-        # Recordings of ROS 2 Humble and before carry no message definitions.
+        # Recordings of ROS 2 Humble and earlier contain no message definitions.
         reader = AnyReader(files_to_read(path, resources), default_typestore=get_typestore(Stores.ROS2_HUMBLE))
         return resources.enter_context(reader)
 
 
 @contextmanager
 def _foreign_errors(path: Path, where: str = "") -> Iterator[None]:
-    """Map whatever rosbags raises on a damaged or foreign file.
+    """Raise `SourceError` for whatever rosbags raises on a damaged or foreign file.
 
-    Its parsers let through what their ground raises (struct, assert, KeyError, lz4, bz2, zstd, SQLite, Unicode, ...),
-    so the mapping is by place and not by class.
+    Its parsers raise errors of many libraries (struct, assert, KeyError, lz4, bz2, zstd, SQLite, Unicode, ...), so the
+    mapping is by place and not by class.
     """
     try:
         yield
@@ -209,16 +209,16 @@ def _foreign_errors(path: Path, where: str = "") -> Iterator[None]:
         place = f"{path}: {where}: " if where else f"{path}: "
         reason = str(failed).strip() or type(failed).__name__
         is_access = isinstance(failed, OSError) and failed.errno is not None
-        advice = "check that it may be read" if is_access else _advice(path)
+        advice = "check its permissions" if is_access else _advice(path)
         raise SourceError(f"{place}{reason.rstrip('.')}; {advice}") from failed
 
 
 def _advice(path: Path) -> str:
     if path.suffix == ".bag":
-        return "a ROS 1 bag that was not closed or is cut off can be mended with: rosbag reindex FILE"
+        return "a ROS 1 bag that was not closed or is cut off can be repaired with: rosbag reindex FILE"
     if ".mcap" in path.suffixes:
-        return "an MCAP file that was not closed or is cut off can be mended with: mcap recover FILE -o NEW"
-    return "it is damaged, cut off, or no ROS 2 bag; a folder can be mended with: ros2 bag reindex FOLDER"
+        return "an MCAP file that was not closed or is cut off can be repaired with: mcap recover FILE -o NEW"
+    return "it is damaged, cut off, or not a ROS 2 bag; a folder can be repaired with: ros2 bag reindex FOLDER"
 
 
 _STORAGES = {".mcap": "mcap", ".db3": "sqlite3"}
@@ -226,14 +226,14 @@ _ZIPPED = (".zst", ".zstd")
 
 
 def is_bag(path: Path) -> bool:
-    """Say whether a path looks like a bag: by its suffix, or a folder with metadata or storage files in it.
+    """Return whether a path is a bag by its suffix, or a folder with metadata or storage files.
 
     Raises:
-        SourceError: There is nothing, or it may not be looked at.
+        SourceError: It does not exist, or access is denied.
     """
     try:
         if not path.exists():
-            raise SourceError(f"{path}: no such file or folder (a camera is camera:0, a network camera its URL)")
+            raise SourceError(f"{path}: no such file or folder (for a camera give camera:0 or its URL)")
         if path.is_dir():
             return (path / "metadata.yaml").exists() or bool(_storage_files(path))
     except OSError as failed:
@@ -242,17 +242,17 @@ def is_bag(path: Path) -> bool:
 
 
 def storage_of(path: Path) -> str:
-    """Name the storage of a ROS 2 bag, `mcap` or `sqlite3`, by the suffix of its files; empty if they don't say."""
+    """Return the storage of a ROS 2 bag by the suffix of its files: `mcap`, `sqlite3`, or empty if unknown."""
     suffixes = (suffix for each in (path, *_contents(path)) for suffix in each.suffixes)
     return next((_STORAGES[suffix] for suffix in suffixes if suffix in _STORAGES), "")
 
 
 def files_to_read(path: Path, resources: ExitStack) -> list[Path]:
-    """Give what rosbags' reader takes: a folder with metadata, or storage files.
+    """Return the paths for rosbags' reader: a folder with metadata, or storage files.
 
     Args:
         path: The bag.
-        resources: Removes what had to be unpacked.
+        resources: Removes unpacked files when it closes.
     """
     if path.is_dir():
         return [path] if (path / "metadata.yaml").exists() else _storage_files(path)

@@ -1,4 +1,4 @@
-"""The image topics of a ROS 1 or ROS 2 bag."""
+"""Read frames from the image topics of a ROS 1 or ROS 2 bag."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class RosbagSource:
 
     Args:
         path: The bag; see `mqinfer.bags.rosbag.Rosbag`.
-        topics: Image topics that are wanted; none for all.
-        span: The part that is wanted, counted from the first frame of these topics by log time.
+        topics: Image topics to read; empty for all.
+        span: The part to read, counted from the first frame of these topics by log time.
 
     Raises:
-        SourceError: It is damaged or foreign, has no image topic, or not the ones that were asked for.
+        SourceError: It is damaged or foreign, has no image topic, or not those asked for.
         MissingExtra: rosbags is not installed.
     """
 
@@ -41,7 +41,7 @@ class RosbagSource:
             rollback.pop_all()
 
     def streams(self) -> tuple[StreamInfo, ...]:
-        """List the chosen topics; the count is known only where the whole bag is wanted."""
+        """List the chosen topics; the count is known only if the whole bag is read."""
         names = sorted({each.topic for each in self._connections})
         streams = (self._bag.describe(name) for name in names)
         return tuple(each if self._span.is_whole else replace(each, count=None) for each in streams)
@@ -71,8 +71,8 @@ def _choose(bag: Rosbag, wanted: Sequence[str]) -> list[Connection]:
     images = [each for each in bag.connections if each.msgtype in IMAGE_TYPES]
     names = sorted({each.topic for each in images})
     if not images:
-        held = ", ".join(f"{each.topic} ({each.msgtype})" for each in bag.connections) or "none at all"
+        held = ", ".join(f"{each.topic} ({each.msgtype})" for each in bag.connections) or "none"
         raise SourceError(f"{bag.path}: this bag has no image topic; its topics: {held}")
     if missing := sorted(set(wanted) - set(names)):
-        raise SourceError(f"{bag.path}: no image topic {', '.join(missing)}; image topics: {', '.join(names)}")
+        raise SourceError(f"{bag.path}: no image topic {', '.join(missing)}; its image topics are {', '.join(names)}")
     return [each for each in images if not wanted or each.topic in wanted]

@@ -1,4 +1,4 @@
-"""Find out what a source is from how it is named, and open it."""
+"""Open a source, whose kind follows from its name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LIVE = re.compile(r"(camera:[0-9]+|(rtsps?|https?|rtmp|udp|tcp)://.+)")
 
 
 def is_live(spec: str) -> bool:
-    """Say whether a source is named like a camera or a stream, `camera:0` or an URL, and not like a file."""
+    """Return whether a source is a camera or a stream, `camera:0` or a URL, and not a file."""
     return _LIVE.fullmatch(spec) is not None
 
 
@@ -30,12 +30,12 @@ def open_source(
 
     Args:
         spec: A path, `camera:0`, or a URL of a network camera.
-        topics: Image topics of a bag; none for all of them.
-        start: Seconds after the first frame at which to begin.
-        duration: Seconds to read, or None for all.
+        topics: Image topics of a bag; empty for all.
+        start: Where to start, in seconds after the first frame.
+        duration: How much to read, in seconds; None for all.
 
     Raises:
-        SourceError: It isn't there, isn't readable, or holds no such images; the message says what it does hold.
+        SourceError: It does not exist, is not readable, or has no such images; the message lists what it has.
         ConfigError: A negative start, or a duration that is not positive.
         MissingExtra: rosbags or OpenCV is not installed.
     """
@@ -58,4 +58,4 @@ def open_source(
 
 def _refuse_topics(spec: str, topics: Sequence[str]) -> None:
     if topics:
-        raise SourceError(f"{spec}: only bags have topics, leave out {', '.join(topics)}")
+        raise SourceError(f"{spec}: only bags have topics; leave out {', '.join(topics)}")

@@ -1,4 +1,4 @@
-"""A video file, decoded by OpenCV."""
+"""Read frames through OpenCV: from a video file, or from a camera at this machine or in the network."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ VIDEO_SUFFIXES = (
     ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".ts", ".webm", ".wmv", ".y4m",
 )
 # fmt: on
-"""What is handed to OpenCV; its FFmpeg would play a text file as a film of a terminal."""
+"""Files with other suffixes are refused: FFmpeg, which OpenCV uses, plays even text files as films of a terminal."""
 
 _NOMINAL_RATE = 25.0
-"""Frames a second of a file that doesn't say."""
+"""Frames a second of a file that states no rate."""
 
 
 def raw_bgr(picture: NDArray[np.uint8]) -> RawImage:
@@ -41,14 +41,14 @@ def raw_bgr(picture: NDArray[np.uint8]) -> RawImage:
 class VideoSource:
     """Frames of mp4, avi, mkv and whatever else the installed OpenCV reads.
 
-    Capture stamp and log time both count from the beginning of the video: a file has no other clock.
+    Capture stamp and log time both count from the start of the video: a file has no other clock.
 
     Args:
         path: The file.
-        span: The part that is wanted.
+        span: The part to read.
 
     Raises:
-        SourceError: OpenCV can't open it.
+        SourceError: OpenCV cannot open it.
     """
 
     def __init__(self, path: Path, *, span: Span = WHOLE) -> None:
@@ -65,12 +65,12 @@ class VideoSource:
         capture = opencv().VideoCapture(str(self._path))
         if not capture.isOpened():
             raise SourceError(
-                f"{self._path}: OpenCV can't open this video; it is cut off, or of a codec that is missing"
+                f"{self._path}: OpenCV can't open this video; it is cut off, or its codec is not installed"
             )
         return capture
 
     def streams(self) -> tuple[StreamInfo, ...]:
-        """List the video as one stream; the count is the container's own, and known only for the whole video."""
+        """List the video as one stream; the count comes from the container, and only for the whole video."""
         cv2, capture = opencv(), self._capture
         width, height = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH)), int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
         count = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
@@ -82,10 +82,10 @@ class VideoSource:
         return rate if math.isfinite(rate) and rate > 0 else None
 
     def frames(self) -> Iterator[Frame]:
-        """Yield the frames of the span; a new pass ends the one before it.
+        """Yield the frames of the span; a new pass ends the previous one.
 
         Raises:
-            SourceError: Not a single picture can be decoded.
+            SourceError: No picture can be decoded.
         """
         begin, end = self._span.bounds(0)
         for sequence, (time_ns, picture) in enumerate(self._pictures(begin)):
@@ -105,13 +105,13 @@ class VideoSource:
             if not is_read:
                 break
             stamp = round(capture.get(cv2.CAP_PROP_POS_MSEC) * 1e6)
-            # Some containers carry no times; time must move on all the same.
+            # Some containers have no times; the log time must grow all the same.
             time_ns = stamp if time_ns is None or stamp > time_ns else time_ns + period
             if time_ns >= begin:
                 yield time_ns, picture
         if time_ns is None and not begin:
             raise SourceError(
-                f"{self._path}: no picture can be decoded from this video; it is damaged or of an odd codec"
+                f"{self._path}: no picture can be decoded from this video; it is damaged, or its codec is unknown"
             )
 
     def close(self) -> None:
@@ -120,21 +120,21 @@ class VideoSource:
 
 
 class CameraSource:
-    """Frames as they come, stamped when they arrive.
+    """Frames of a live source, stamped when they arrive.
 
     Args:
         spec: `camera:0` for a local device, or the URL of a stream (RTSP, HTTP).
-        span: How long to read; a live source can't begin later.
+        span: How long to read; a live source has no later start.
         clock: Nanoseconds since the epoch.
 
     Raises:
-        SourceError: The device or stream can't be opened.
+        SourceError: The device or stream cannot be opened.
         ConfigError: A start was asked for.
     """
 
     def __init__(self, spec: str, *, span: Span = WHOLE, clock: Callable[[], int] = time.time_ns) -> None:
         if span.start:
-            raise ConfigError(f"{spec}: a live source begins now; leave out the start of {span.start} s")
+            raise ConfigError(f"{spec}: a live source starts now; leave out the start of {span.start} s")
         self._spec = spec
         self._span = span
         self._clock = clock
@@ -160,7 +160,9 @@ class CameraSource:
             if end is not None and now >= end:
                 return
             if not is_read:
-                raise SourceError(f"{self._spec}: no more frames after {sequence}; is the camera still connected?")
+                raise SourceError(
+                    f"{self._spec}: no more frames after {sequence}; check that the camera is still connected"
+                )
             yield Frame(self._spec, sequence, now, now, "", raw_bgr(picture))
             sequence += 1
 

@@ -1,4 +1,4 @@
-"""Writing image bags for ROS 1 and ROS 2 through rosbags' own writers, without a ROS install."""
+"""Write image bags for ROS 1 and ROS 2 with the rosbags package; no ROS installation is needed."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ _NS = 1_000_000_000
 
 @contextmanager
 def _mapped(path: Path) -> Iterator[None]:
-    """Map what the file system and rosbags' writers raise."""
+    """Raise `SourceError` for what the file system and rosbags' writers raise."""
     from rosbags.rosbag1 import WriterError as Ros1Error
     from rosbags.rosbag2 import WriterError as Ros2Error
 
     try:
         yield
     except FileExistsError as error:
-        raise SourceError(f"{path} exists already; name a path that does not") from error
+        raise SourceError(f"{path} exists already; choose a new path") from error
     except (OSError, Ros1Error, Ros2Error) as error:
-        raise SourceError(f"can't write the bag {path}: {error}; name a new path on a disk with room") from error
+        raise SourceError(f"can't write the bag {path}: {error}; choose a new path on a disk with space") from error
 
 
 class BagWriter:
-    """Writes images of any encoding on any topic; a context manager, complete once it is left.
+    """Writes images of any encoding on any topic; a context manager, and the bag is complete once it is left.
 
     Args:
-        path: New: a file whose name ends in `.bag` for `bag`, otherwise a directory whose name does not.
+        path: A new file whose name ends in `.bag` for `bag`, otherwise a new directory whose name does not.
         storage: `bag` for ROS 1; `mcap` or `sqlite3` for ROS 2.
         compression: None, or for ROS 1 `lz4` or `bz2` (of chunks), for ROS 2 `zstd` (of the whole file for sqlite3,
             of chunks for mcap).
 
     Raises:
-        ConfigError: No such storage, it can't compress so, or the path's name is that of the other kind.
-        SourceError: The path exists already or can't be written.
+        ConfigError: The storage is unknown or can't compress so, or the path has the suffix of the other kind.
+        SourceError: The path exists already or cannot be written.
         MissingExtra: rosbags is not installed.
     """
 
@@ -93,14 +93,14 @@ class BagWriter:
         """Append one message.
 
         Args:
-            topic: Where; all messages of a topic must be of one type.
-            image: What; it is not checked, so that a test can write broken ones.
+            topic: All messages of a topic must have one type.
+            image: Not checked, so that a test can write broken ones.
             capture_time_ns: The header's stamp.
             log_time_ns: The time of recording.
             frame_id: The header's frame.
 
         Raises:
-            SourceError: The disk is full, or the topic has had the other type.
+            SourceError: The disk is full, or the topic already has the other type.
         """
         kind = "sensor_msgs/msg/Image" if isinstance(image, RawImage) else "sensor_msgs/msg/CompressedImage"
         header = self._header(topic, capture_time_ns, frame_id)
@@ -111,7 +111,7 @@ class BagWriter:
             self._writer.write(connection, log_time_ns, serialize(message, kind))
 
     def write_frame(self, frame: Frame) -> None:
-        """Append a frame as any source yields it, on the topic that it names as its source."""
+        """Append a frame of any source, on the topic that is its `source`."""
         self.write(frame.source, frame.image, frame.capture_time_ns, frame.log_time_ns, frame.frame_id)
 
     def close(self) -> None:

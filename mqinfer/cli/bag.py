@@ -11,17 +11,17 @@ from rich.progress import Progress
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Recordings.", no_args_is_help=True)
+app = typer.Typer(help="Show and make recordings.", no_args_is_help=True)
 
 
 @app.command()
 def info(file: Annotated[str, typer.Argument(help="A bag, video, folder or camera.")]) -> None:
-    """List the topics of a recording, with encodings, sizes, counts and rates."""
+    """List the topics of a recording with their encodings, sizes, counts and rates."""
     from mqinfer.bags.info import describe, headline, table
 
     console = Console()
     if not console.is_terminal:
-        console.width = 200  # in a pipe no name is broken over two lines
+        console.width = 200  # in a pipe, so that no name is broken over two lines
     found = describe(file)
     console.print(headline(found), highlight=False)
     console.print(table(found))
@@ -29,19 +29,19 @@ def info(file: Annotated[str, typer.Argument(help="A bag, video, folder or camer
 
 @app.command()
 def synth(
-    out: Annotated[Path, typer.Argument(help="File (ROS 1) or folder (ROS 2) to write; must not exist.")],
-    ros: Annotated[int, typer.Option(help="1 or 2.", min=1, max=2)] = 2,
-    frames: Annotated[int, typer.Option(help="How many.", min=1)] = 50,
-    seed: Annotated[int, typer.Option(help="Of the scene: the same seed gives the same drive.")] = 0,
+    out: Annotated[Path, typer.Argument(help="New file (ROS 1) or folder (ROS 2).")],
+    ros: Annotated[int, typer.Option(help="ROS version of the bag.", min=1, max=2)] = 2,
+    frames: Annotated[int, typer.Option(help="Number of frames.", min=1)] = 50,
+    seed: Annotated[int, typer.Option(help="Seed of the scene; the same seed makes the same drive.")] = 0,
     rate: Annotated[float, typer.Option(help="Frames a second.", min=0.1)] = 10,
-    width: Annotated[int, typer.Option(help="In pixels.", min=64)] = 968,
-    height: Annotated[int, typer.Option(help="In pixels.", min=64)] = 608,
+    width: Annotated[int, typer.Option(help="Width in pixels.", min=64)] = 968,
+    height: Annotated[int, typer.Option(help="Height in pixels.", min=64)] = 608,
     encoding: Annotated[
-        str, typer.Option(help="bayer_rggb8, any other Bayer name with 8 or 16 bits, or rgb8.")
+        str, typer.Option(help="ROS encoding of the frames: any Bayer pattern with 8 or 16 bits, or rgb8.")
     ] = "bayer_rggb8",
-    bits: Annotated[int, typer.Option(help="True bits of 16-bit mosaics.", min=8, max=16)] = 16,
+    bits: Annotated[int, typer.Option(help="Significant bits of 16-bit mosaics.", min=8, max=16)] = 16,
 ) -> None:
-    """Render a drive: a road scene as Bayer mosaics, with its true classes on /camera/labels."""
+    """Render a synthetic drive on /camera/image_raw, with its true classes on /camera/labels."""
     from mqinfer.lab.drives.recording import write_drive
 
     console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""A worker inside the process, for `--local`."""
+"""Run a worker inside the process, for `--local`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def local_worker(
 
     Raises:
         ModelNotFound: The repository has no such model or version.
-        ModelNotLoadable: The model can't be loaded.
+        ModelNotLoadable: The model cannot be loaded.
     """
     template = ProcessSpec(repository, model, 0, broker, WorkerOptions("local", topics))
     specs = plan(Repository(repository), template, [model], instances=1)

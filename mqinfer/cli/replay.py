@@ -40,49 +40,77 @@ from mqinfer.protocol.types import Outcome
 
 __all__ = ["replay"]
 
-_FRESH_S, _LASTING_S = 2.0, 300.0
+_TIMEOUT_S = {Policy.LATEST: 2.0, Policy.ALL: 300.0}
 
 
 def replay(
-    source: Annotated[str, typer.Argument(help="A bag, video, folder of pictures, camera:0, or a camera's URL.")],
-    model: Annotated[str, typer.Option(help="Model to ask.")],
+    source: Annotated[str, typer.Argument(help="Bag, video, folder of pictures, camera:0, or URL of a camera.")],
+    model: Annotated[str, typer.Option(help="Name of the model.")],
     broker: Broker = "mqtt://127.0.0.1:1883",
-    local: Annotated[bool, typer.Option("--local", help="No broker: run the model in this process.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Run the model in this process, without a broker.")] = False,
     repository: Annotated[Path, typer.Option(help="Model repository for --local.")] = Path("models"),
-    version: Annotated[str | None, typer.Option(help="Version of the model.")] = None,
-    topic: Annotated[list[str] | None, typer.Option(help="Image topic; may be repeated. All by default.")] = None,
-    rate: Annotated[float, typer.Option(help="1 as recorded, 2 twice as fast, 0 as fast as results allow.", min=0)] = 0,
-    start: Annotated[float, typer.Option(help="Seconds after the first frame to begin at.", min=0)] = 0,
-    duration: Annotated[float | None, typer.Option(help="Seconds to replay.")] = None,
-    loop: Annotated[bool, typer.Option("--loop", help="Begin again at the end, until Ctrl-C.")] = False,
-    window: Annotated[int, typer.Option(help="Requests in flight at a time.", min=1, max=1000)] = 8,
+    version: Annotated[
+        str | None, typer.Option(help="Version of the model; by default the one that its version policy prefers.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="Image topic of the bag; may be repeated. All by default.")
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(help="Speed: 1 as recorded, 2 twice as fast, 0 as fast as results allow.", min=0)
+    ] = 0,
+    start: Annotated[float, typer.Option(help="Where to start, in seconds after the first frame.", min=0)] = 0,
+    duration: Annotated[float | None, typer.Option(help="How much to replay, in seconds; all by default.")] = None,
+    loop: Annotated[bool, typer.Option("--loop", help="Start again at the end, until Ctrl-C.")] = False,
+    window: Annotated[int, typer.Option(help="Most requests of one stream in flight at a time.", min=1, max=1000)] = 8,
     policy: Annotated[
-        Policy | None, typer.Option(help="latest: fresh, drops frames; all: drops none. latest for cameras.")
+        Policy | None,
+        typer.Option(
+            help="When the window is full: latest keeps only the newest frame, all lets the reader wait. "
+            "By default latest for cameras, all for recordings."
+        ),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds that a frame may take: 300, or 2 with latest.", min=0.001, max=1e6)
+        float | None,
+        typer.Option(
+            help="Time limit of each request, in seconds; by default 300, or 2 with latest.", min=0.001, max=1e6
+        ),
     ] = None,
     min_rate: Annotated[
-        float, typer.Option(help="Answered frames a second below which quality, then size are given up.", min=0)
+        float,
+        typer.Option(help="Results a second below which JPEG quality and then size are lowered; 0 keeps both.", min=0),
     ] = 0,
-    min_quality: Annotated[int, typer.Option(help="JPEG quality at least.", min=1, max=100)] = 50,
-    min_scale: Annotated[float, typer.Option(help="Width and height at least, as a factor.", min=0.1, max=1)] = 0.5,
+    min_quality: Annotated[int, typer.Option(help="Lowest JPEG quality for --min-rate.", min=1, max=100)] = 50,
+    min_scale: Annotated[
+        float, typer.Option(help="Smallest factor on width and height for --min-rate.", min=0.1, max=1)
+    ] = 0.5,
     encoding: Annotated[
-        str | None, typer.Option(help="Of the frames: jpeg[:1-100], png[:0-9], lz4, raw. jpeg:90 by default.")
+        str | None,
+        typer.Option(
+            help="Codec of the frames: jpeg[:1-100], png[:0-9], lz4 or raw; by default jpeg:90, "
+            "or lz4 if the worker can't decode JPEG."
+        ),
     ] = None,
     output_encoding: Annotated[
-        str | None, typer.Option(help="Of the results: mask, lz4, raw, png. mask for class masks, else lz4.")
+        str | None,
+        typer.Option(
+            help="Codec of the results: mask, lz4, raw or png; by default mask for class masks, lz4 for others."
+        ),
     ] = None,
-    demosaic: Annotated[Demosaic, typer.Option(help="For Bayer mosaics.")] = Demosaic.BILINEAR,
-    bit_depth: Annotated[int | None, typer.Option(help="True bits of 16-bit samples.", min=8, max=16)] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
-    sink: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(SINK_KINDS)}; all by default.")] = None,
-    picture_every: Annotated[int, typer.Option(help="An overlay picture of every so-manieth frame.", min=1)] = 10,
+    demosaic: Annotated[Demosaic, typer.Option(help="Method for Bayer mosaics.")] = Demosaic.BILINEAR,
+    bit_depth: Annotated[
+        int | None, typer.Option(help="Significant bits of 16-bit samples; 16 by default.", min=8, max=16)
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for the results; none are written by default.")] = None,
+    sink: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Kind of results: {', '.join(SINK_KINDS)}; may be repeated. All by default."),
+    ] = None,
+    picture_every: Annotated[int, typer.Option(help="Write an overlay picture every N frames.", min=1)] = 10,
     summary_file: Annotated[Path | None, typer.Option("--summary", help="JSON file for the summary.")] = None,
     spool: Annotated[
-        Path | None, typer.Option(help="With all: folder that keeps frames while there is no connection.")
+        Path | None, typer.Option(help="Folder that keeps frames while there is no connection; needs policy all.")
     ] = None,
-    spool_mb: Annotated[int, typer.Option(help="Megabytes of encoded frames there, at most.", min=1)] = 4096,
+    spool_mb: Annotated[int, typer.Option(help="Bound of the spool, in megabytes of encoded frames.", min=1)] = 4096,
     name: Name = None,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
@@ -93,11 +121,10 @@ def replay(
     """Send the frames of a recorded drive to a model, and keep the results."""
     set_up_logging(verbose=verbose)
     chosen = policy or (Policy.LATEST if is_live(source) else Policy.ALL)
-    patience = timeout or (_FRESH_S if chosen is Policy.LATEST else _LASTING_S)
     bounds = QualityBounds(min_rate, min_quality, min_scale)
     settings = ReplaySettings(
         source=source,
-        options=ReplayOptions(model, version, window, patience, output_encoding, chosen, bounds),
+        options=ReplayOptions(model, version, window, timeout or _TIMEOUT_S[chosen], output_encoding, chosen, bounds),
         topics=topic or (),
         rate=rate,
         start=start,
@@ -113,7 +140,7 @@ def replay(
         spool_bytes=spool_mb * 10**6,
     )
     if spool and chosen is Policy.LATEST:
-        raise ConfigError("--spool keeps every frame, --policy latest the newest alone; give one of the two")
+        raise ConfigError("--spool keeps every frame, --policy latest only the newest; leave out one of them")
     place = f"memory://local-{secrets.token_hex(4)}" if local else broker
     broker_address = address(place, ca_file, cert_file, key_file)
     config = RequesterConfig(name or random_name(), Topics(root), window)
@@ -125,11 +152,11 @@ def replay(
         stack.callback(requester.close)
         stack.callback(presence.publish, "stopped")
         report = run_session(settings, requester, "local" if local else broker, until_signal(), Console(stderr=True))
-    _tell(report, summary_file)
+    _report(report, summary_file)
 
 
-def _tell(report: SessionReport, summary_file: Path | None) -> None:
-    """Print the table, write the summary, and exit with 1 where a frame was not answered."""
+def _report(report: SessionReport, summary_file: Path | None) -> None:
+    """Print the table, write the summary, and exit with 1 if a frame has no result."""
     console = Console()
     console.print(summary_table(report.snapshot))
     for path in report.run.files:

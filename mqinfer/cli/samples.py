@@ -1,4 +1,4 @@
-"""Reads what products are calibrated and judged on: frames of a recording with their truth, pictures, or arrays."""
+"""Read samples for calibration and evaluation: frames of a recording with their truth, pictures, or arrays."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ _TRUTH = "truth"
 
 
 def read_frames(spec: str, topic: str | None, truth: str | None, count: int) -> tuple[Sample, ...]:
-    """Take frames of a recording, spread evenly over it.
+    """Return frames of a recording, spread evenly over it.
 
     Args:
         spec: A bag, video, folder of pictures or picture.
-        topic: Of a bag; None for its only image topic beside the truth.
-        truth: Topic of class masks whose stamps are those of the frames; None where there is none.
-        count: At most so many.
+        topic: Image topic of a bag; None for the only one beside the truth.
+        truth: Topic of class masks with the stamps of the frames; None if there is none.
+        count: Upper bound of the samples.
 
     Raises:
-        SourceError: It can't be read.
-        ConfigError: There are several image topics and none is named, or nothing is in it.
+        SourceError: It cannot be read.
+        ConfigError: There are several image topics and none was chosen, or there is no frame.
     """
     with closing(open_source(spec)) as whole:
         sources = [stream.source for stream in whole.streams() if stream.is_image and stream.source != truth]
         total = {stream.source: stream.count or 0 for stream in whole.streams()}
     chosen = topic or (sources[0] if len(sources) == 1 else None)
     if chosen is None or chosen not in total:
-        raise ConfigError(f"{spec}: name one image topic by --topic; it has {', '.join(sources) or 'none'}")
+        raise ConfigError(
+            f"{spec}: choose one image topic with --topic; its image topics are {', '.join(sources) or 'none'}"
+        )
     step = max(total[chosen] // count, 1)
     named = (chosen, truth) if truth else (chosen,) if topic else ()
     with closing(open_source(spec, topics=named)) as source:
@@ -49,7 +51,7 @@ def read_frames(spec: str, topic: str | None, truth: str | None, count: int) -> 
 
 
 def _paired(source: FrameSource, topic: str, step: int) -> list[Sample]:
-    """Put frames and masks of the same stamp together; without a mask the truth is not known."""
+    """Pair frames and masks of the same stamp; the truth of a frame without a mask is None."""
     pictures: dict[int, Frame] = {}
     masks: dict[int, Frame] = {}
     for frame in source.frames():
@@ -65,19 +67,19 @@ def _paired(source: FrameSource, topic: str, step: int) -> list[Sample]:
 
 
 def read_arrays(path: Path, count: int) -> tuple[Sample, ...]:
-    """Read an `.npz` of arrays by input, each `[samples, …]`; `truth`, if it is there, holds class numbers.
+    """Read an `.npz` of arrays by input, each `[samples, …]`; an optional array `truth` holds class numbers.
 
     Raises:
-        ConfigError: It can't be read, or the arrays are not equally long.
+        ConfigError: It cannot be read, or the arrays differ in length.
     """
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise ConfigError(f"--samples {path}: can't be read: {error}; it is to be an .npz or a folder") from error
+        raise ConfigError(f"--samples {path}: can't be read: {error}; expected an .npz file or a folder") from error
     lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(lengths) != 1 or 0 in lengths:
-        raise ConfigError(f"--samples {path}: its arrays must have the same number of samples, not {sorted(lengths)}")
+        raise ConfigError(f"--samples {path}: arrays of {sorted(lengths)} samples; expected the same number in each")
     truth = arrays.pop(_TRUTH, None)
     return tuple(
         Sample(

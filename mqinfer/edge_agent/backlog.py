@@ -114,7 +114,7 @@ class Backlog:
         return True
 
     def _put(self, pending: PendingFrame, prepared: PreparedFrame) -> int | None:
-        return self._spool.put(prepared.tensor, pending.frame.capture, prepared.bytes_raw)
+        return self._spool.put(prepared.tensor, pending.capture, prepared.bytes_raw)
 
     def _can_send(self, pending: PendingFrame) -> bool:
         return pending.stream.has_room and self._requester.connected

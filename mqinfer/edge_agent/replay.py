@@ -253,7 +253,7 @@ class Replay:
         asked: InferOptions = {
             "version": options.version,
             "output_encoding": options.output_encoding,
-            "capture": pending.frame.capture,
+            "capture": pending.capture,
         }
         settle = partial(self._settle, pending, prepared)
         try:
@@ -299,5 +299,5 @@ class Replay:
             outcome=_OUTCOMES.get(type(error), Outcome.ERROR),
             model_name=self._options.model,
             error=ErrorInfo(error.code, str(error)),
-            capture=pending.frame.capture,
+            capture=pending.capture,
         )

@@ -1,4 +1,4 @@
-"""The end of a run: one JSON file for scripts and one table for people."""
+"""Report a run: a live display or plain lines while it runs; a JSON file and a table at its end."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What a run was about.
+    """The subject of a run.
 
     Attributes:
         model: Its name.
-        version: The version that answered.
+        version: Version of the model.
         model_hash: Content hash of that version's files.
         broker: URL of the broker, or `local`.
-        encoding: How the frames travelled, such as `jpeg:90`.
-        files: What the sinks wrote.
+        encoding: Codec of the frames, such as `jpeg:90`.
+        files: Files that the sinks wrote.
     """
 
     model: str
@@ -60,7 +60,7 @@ class RunInfo:
 
 
 def summary(snapshot: Snapshot, run: RunInfo) -> dict[str, object]:
-    """Put a run into one JSON object; durations are milliseconds, and null where nothing was measured."""
+    """Return a run as one JSON object; durations are milliseconds, and null if nothing was measured."""
     return {
         **_counters(snapshot),
         "streams": [{"source": stream.source, **_counters(stream)} for stream in snapshot.streams],
@@ -77,17 +77,17 @@ def write_summary(path: Path, content: Mapping[str, object]) -> None:
     """Write a summary as JSON.
 
     Raises:
-        ConfigError: The file can't be written.
+        ConfigError: The file cannot be written.
     """
     with writing(path):
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def summary_table(snapshot: Snapshot) -> Table:
-    """Lay a run out as a table of at most 80 columns, one line a stream and one for all of them."""
+    """Make a table of at most 80 columns, with one row for each stream and one for all of them."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, expand=True)
     table.add_column("stream", overflow="ellipsis", no_wrap=True, ratio=1)
-    for heading in ("read", "ok", "other", "retries", "/s", "p50\nms", "p99\nms", "sent\nMB", "ratio"):
+    for heading in ("read", "ok", "other", "retries", "frames\n/s", "p50\nms", "p99\nms", "sent\nMB", "raw:\nsent"):
         table.add_column(heading, justify="right", no_wrap=True)
     for stream in snapshot.streams:
         table.add_row(*_cells(stream))
@@ -98,17 +98,17 @@ def summary_table(snapshot: Snapshot) -> Table:
 
 
 def outcome_words(snapshot: Snapshot) -> str:
-    """Name the outcomes that occurred, with their counts; `ok` always."""
+    """List the outcomes that occurred with their counts, and `ok` always."""
     return ", ".join([f"{snapshot.outcomes[Outcome.OK]} ok", *_failures(snapshot)])
 
 
 def ratio_words(snapshot: Snapshot) -> str:
-    """Say how many bytes of pixels one byte of message stood for; a dash where nothing was sent."""
+    """Return bytes of pixels per byte sent; a dash if nothing was sent."""
     return f"{snapshot.bytes_raw / snapshot.bytes_sent:.1f}" if snapshot.bytes_sent else "-"
 
 
 def milliseconds(nanoseconds: int | None) -> str:
-    """Write a duration in milliseconds with three significant digits or so; a dash where there is none."""
+    """Return a duration in milliseconds with about three digits; a dash for None."""
     if nanoseconds is None:
         return "-"
     value = nanoseconds / 1e6
@@ -167,28 +167,26 @@ _PLAIN_PERIOD_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What the display measures the run against.
+    """The expected extent of a run.
 
     Attributes:
-        total: Frames to expect, or None where nobody knows.
-        window: Requests that may be in flight at once, or None to leave it out.
+        total: Number of frames, or None if it is unknown.
         title: First line of the display.
     """
 
     total: int | None = None
-    window: int | None = None
     title: str = ""
 
 
 @contextmanager
 def progress(statistics: ReplayStatistics, goal: Goal = Goal(), console: Console | None = None) -> Iterator[None]:
-    """Show a run while the body runs, and its last state at the end.
+    """Show a run while the body runs, and its final state.
 
     Args:
-        statistics: What to show.
-        goal: What to measure it against.
-        console: Where to; standard error by default. On a terminal the display is redrawn four times a second, on
-            anything else a line is printed every five seconds.
+        statistics: Of the run.
+        goal: Its expected extent.
+        console: Standard error by default. On a terminal the display is redrawn four times a second; elsewhere a line
+            is printed every five seconds.
     """
     console = console or Console(stderr=True)
     show = _live if console.is_terminal else _plain
@@ -207,16 +205,16 @@ def progress(statistics: ReplayStatistics, goal: Goal = Goal(), console: Console
 def render(snapshot: Snapshot, goal: Goal) -> Group:
     """Draw a snapshot for a terminal of 80 columns or more."""
     parts: list[Text | Table] = [Text(goal.title, style="bold")] if goal.title else []
-    parts += [_headline(snapshot, goal), _facts(snapshot, goal)]
+    parts += [_headline(snapshot, goal), _facts(snapshot)]
     if snapshot.latency.p50 is not None or snapshot.stages:
         parts.append(_latencies(snapshot))
     return Group(*parts)
 
 
 def plain_line(snapshot: Snapshot, goal: Goal) -> str:
-    """Put a snapshot into one line for a log."""
+    """Return a snapshot as one line for a log."""
     return (
-        f"{_count(snapshot, goal)} frames, {snapshot.frame_rate:.1f}/s, {_in_flight(snapshot, goal)} in flight, "
+        f"{_count(snapshot, goal)} frames, {snapshot.frame_rate:.1f}/s, {snapshot.pending} pending, "
         f"{outcome_words(snapshot)}, p50 {milliseconds(snapshot.latency.p50)} ms, "
         f"p99 {milliseconds(snapshot.latency.p99)} ms, {_bytes(snapshot)}"
     )
@@ -226,7 +224,7 @@ _Show = Callable[[ReplayStatistics, Goal, Console, threading.Event], None]
 
 
 def _guarded(show: _Show, statistics: ReplayStatistics, goal: Goal, console: Console, stop: threading.Event) -> None:
-    """Run the display; a terminal that went away must not end the run that it shows."""
+    """Run the display, and log its failure: a closed terminal must not end the run."""
     try:
         show(statistics, goal, console, stop)
     except Exception:  # noqa: BLE001 - a thread's root
@@ -251,7 +249,7 @@ def _print_line(console: Console, line: str) -> None:
 
 
 def _headline(snapshot: Snapshot, goal: Goal) -> Table:
-    """Frames done, with a bar where the total is known, and the rate."""
+    """Draw the frames done, a bar if the total is known, and the rate."""
     row = Table.grid(padding=(0, 2))
     cells: list[Text | ProgressBar] = [Text(f"{_count(snapshot, goal)} frames", style="bold")]
     if goal.total:
@@ -262,20 +260,20 @@ def _headline(snapshot: Snapshot, goal: Goal) -> Table:
     return row
 
 
-def _facts(snapshot: Snapshot, goal: Goal) -> Table:
+def _facts(snapshot: Snapshot) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", min_width=8)
     grid.add_column()
     bad = sum(count for outcome, count in snapshot.outcomes.items() if outcome is not Outcome.OK)
     grid.add_row("outcomes", Text(outcome_words(snapshot), style="yellow" if bad else "green"))
     retries = f", {snapshot.retries} retries" if snapshot.retries else ""
-    grid.add_row("window", f"{_in_flight(snapshot, goal)} in flight, {snapshot.frames_read} read{retries}")
+    grid.add_row("frames", f"{snapshot.frames_read} read, {snapshot.pending} pending{retries}")
     grid.add_row("bytes", _bytes(snapshot))
     return grid
 
 
 def _latencies(snapshot: Snapshot) -> Table:
-    """Median and 99th percentile by stage, with a bar for the share of the slowest one."""
+    """Draw median and 99th percentile of each stage, with bars of the medians."""
     table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="dim")
     table.add_column("latency, ms", min_width=16)
     table.add_column("p50", justify="right", min_width=7)
@@ -298,11 +296,7 @@ def _count(snapshot: Snapshot, goal: Goal) -> str:
     return f"{snapshot.done}/{goal.total}" if goal.total else str(snapshot.done)
 
 
-def _in_flight(snapshot: Snapshot, goal: Goal) -> str:
-    return f"{snapshot.in_flight}/{goal.window}" if goal.window else str(snapshot.in_flight)
-
-
 def _bytes(snapshot: Snapshot) -> str:
-    """Say what the frames were and what was sent of them, in megabytes (10^6 bytes)."""
+    """Return size of the pixels, size of the messages and their ratio, in megabytes (10^6 bytes)."""
     raw, sent = snapshot.bytes_raw / 1e6, snapshot.bytes_sent / 1e6
     return f"{raw:.1f} MB raw, {sent:.1f} MB sent (ratio {ratio_words(snapshot)})"

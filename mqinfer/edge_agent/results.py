@@ -17,6 +17,7 @@ from mqinfer.edge_agent.preparation import PreparedFrame
 from mqinfer.edge_agent.sinks.sink import Picture, Sink
 from mqinfer.edge_agent.window import Stream
 from mqinfer.protocol.errors import BadImage, MqinferError
+from mqinfer.protocol.types import Capture
 from mqinfer.protocol.value import value_object
 
 __all__ = ["FinishedFrame", "PendingFrame", "ReadingOrder", "Results"]
@@ -43,6 +44,12 @@ class PendingFrame:
     stream: Stream[PendingFrame]
     spooled_as: int = 0
     request_id: str = ""
+
+    @property
+    def capture(self) -> Capture:
+        """Where the frame comes from, as it travels with a request."""
+        frame = self.frame
+        return Capture(frame.source, frame.sequence, frame.capture_time_ns, frame.frame_id)
 
 
 @value_object(eq=False)

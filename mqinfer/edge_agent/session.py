@@ -1,4 +1,4 @@
-"""A replay from beginning to end: open everything, run, say what happened, close everything."""
+"""Run a replay from start to end: open source, spool and sinks, send the frames, close everything, report."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ __all__ = ["ReplaySettings", "SessionReport", "run_session"]
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """What `mqinfer replay` was asked for.
+    """The settings of `mqinfer replay`.
 
     Attributes:
         source: Bag, video, folder or camera.
         options: The model, and how frames are sent.
-        topics: Image topics; none for all.
-        rate: 1 as recorded, 0 as fast as results allow.
-        start: Seconds after the first frame.
-        duration: Seconds, or None for all.
-        loop: Begin again at the end.
-        encoding: Codec of the frames; None for the best that the worker takes.
-        demosaic: For Bayer mosaics.
-        bit_depth: True bits of 16-bit samples.
-        output: Folder for the results, or None for no files.
-        sinks: What to write there.
-        picture_every: A picture of every so-manieth frame.
-        card_timeout: Seconds to wait for the model's card.
-        spool: Folder that keeps frames while there is no connection; None: the reader waits.
-        spool_bytes: Of encoded frames there, at most.
+        topics: Image topics; empty for all.
+        rate: Speed of the replay: 1 as recorded, 0 as fast as results allow.
+        start: Where to start, in seconds after the first frame.
+        duration: Length of the part to send, in seconds; None for all.
+        loop: Start again at the end.
+        encoding: Codec of the frames; None for the best that the worker decodes.
+        demosaic: Method for Bayer mosaics.
+        bit_depth: Significant bits of 16-bit samples.
+        output: Folder for the results; None for no files.
+        sinks: Kinds of files to write there.
+        picture_every: Write an overlay picture every N frames.
+        card_timeout: How long to wait for the model's card, in seconds.
+        spool: Folder that keeps frames while there is no connection; None lets the reader wait.
+        spool_bytes: Upper bound of the encoded frames there.
     """
 
     source: str
@@ -71,12 +71,12 @@ class ReplaySettings:
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """What a replay came to.
+    """The outcome of a replay.
 
     Attributes:
-        snapshot: The counters; they balance.
-        run: What it was about, and the files written.
-        broke_off: Why it ended early: the source did, or the connection for good; None where it did not.
+        snapshot: The counters; they add up.
+        run: Its subject, and the files written.
+        broke_off: Why it ended early: the source broke off, or the connection failed for good; None if it did not.
     """
 
     snapshot: Snapshot
@@ -90,16 +90,16 @@ def run_session(
     """Replay a source against a model.
 
     Args:
-        settings: What was asked for.
+        settings: What to send, and how.
         requester: Connected.
-        broker: How the summary names the broker.
-        stop: Ends the replay early, and is set where the connection fails for good; what is in flight is waited for.
+        broker: Name of the broker in the summary.
+        stop: Ends the replay early once pending frames have their outcome; set if the connection fails for good.
         console: For the progress display.
 
     Raises:
-        SourceError: The source can't be opened.
-        ModelNotFound: Nobody serves the model.
-        ConfigError: A setting is wrong, the model takes no pictures, or a file can't be written.
+        SourceError: The source cannot be opened.
+        ModelNotFound: No worker serves the model.
+        ConfigError: A setting is wrong, the model takes no pictures, or a file cannot be written.
     """
     options = settings.options
     with closing(_open(settings)) as source, _spool(settings) as spool:
@@ -149,7 +149,7 @@ def _goal(settings: ReplaySettings, source: FrameSource) -> Goal:
     counts = [stream.count for stream in source.streams() if stream.is_image]
     known = None not in counts and not settings.loop
     total = sum(count or 0 for count in counts) if known else None
-    return Goal(total, settings.options.window, f"{settings.source} -> {settings.options.model}")
+    return Goal(total, f"{settings.source} -> {settings.options.model}")
 
 
 def _contract(card: ModelCard) -> ImageContract:

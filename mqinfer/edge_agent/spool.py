@@ -1,11 +1,11 @@
-"""A bounded store on disk for frames that can't be sent now: encoded, with their stamps, oldest first.
+"""Store frames on the disk until they can be sent: encoded, with their stamps, oldest first, within a bound.
 
-SQLite keeps it: what was stored survives a crash of the edge, and a run that finds something there sends it first.
+The store is an SQLite file, so frames survive a crash of the edge; the next run sends them first.
 
-A full disk must not keep frames in the store that have their outcome, or the next run would send them again. Deleting
-takes space too: with a write-ahead log all of it fails on a full disk (measured), so this store has a rollback journal,
-whose file stays (`journal_mode = PERSIST`) and is made larger than a deletion needs while there is room. File names and
-what a journal may end with: https://www.sqlite.org/fileformat.html, section 3.
+Frames with an outcome must leave the store even if the disk is full, or the next run would send them again. Deleting
+needs space too: with a write-ahead log every deletion fails on a full disk (measured). This store therefore uses a
+rollback journal whose file stays (`journal_mode = PERSIST`), and extends it beyond the need of a deletion while there
+is space. Bytes after the last record of a journal are allowed: https://www.sqlite.org/fileformat.html, section 3.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ log = logging.getLogger("mqinfer.edge_agent")
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS frames (id INTEGER PRIMARY KEY AUTOINCREMENT, head TEXT NOT NULL, data BLOB NOT NULL)"
 )
+_UNDELETED = "spool %s: %d frames have their outcome but can't be deleted; the next run sends them again"
 _JOURNAL_BYTES = 1 << 18
-"""More than any deletion of a frame writes there, which is a few pages of 4 KiB."""
+"""Size of the journal file; the deletion of a frame writes a few pages of 4 KiB there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,8 +38,8 @@ class SpooledFrame:
     """A frame from the store.
 
     Attributes:
-        number: In the store; grows.
-        tensor: As it will travel.
+        number: In the store, ascending.
+        tensor: As it will be sent.
         capture: Where and when it was taken.
         bytes_raw: Size of its pixels before encoding.
     """
@@ -53,50 +54,50 @@ class Spool:
     """The store in one folder. Thread-safe; one process at a time."""
 
     def __init__(self, folder: Path, max_bytes: int = 4 << 30) -> None:
-        """Open or make it.
+        """Open or create the store.
 
         Args:
-            folder: Made if it isn't there.
-            max_bytes: Of encoded frames; one more is not taken.
+            folder: Created if it does not exist.
+            max_bytes: Bound of the encoded frames; a single frame is always stored.
 
         Raises:
-            ConfigError: The folder can't be used, or another process uses it.
+            ConfigError: The folder cannot be used, or another process uses it.
         """
         self._path = folder / "spool.sqlite"
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._answered: set[int] = set()  # what could not be deleted yet
+        self._settled: set[int] = set()  # frames with an outcome that could not be deleted yet
         self.refusal = ""
-        """Why the last frame was not taken; empty where it was."""
+        """Why the last frame was not stored; empty if it was."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self._path, check_same_thread=False, timeout=0.2)
             self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._database.execute("PRAGMA journal_mode = PERSIST")
-            self._database.execute("BEGIN EXCLUSIVE")  # kept until the end, so that a second process is told at once
+            self._database.execute("BEGIN EXCLUSIVE")  # held until the end, so that a second process fails at once
             with self._database:
                 self._database.execute(_TABLE)
             self._bytes, self._count, self._last = self._measure()
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(
-                f"spool {folder}: can't be used ({error}); give another folder, or free this one"
+                f"spool {folder} can't be used: {error}; give another folder, or free this one"
             ) from error
         self._reserve()
 
     def __len__(self) -> int:
-        """Count the frames."""
+        """Return the number of frames."""
         return self._count
 
     @property
     def last(self) -> int:
-        """Number of the newest frame; 0 where there never was one."""
+        """Number of the newest frame; 0 if there never was one."""
         return self._last
 
     def put(self, tensor: EncodedTensor, capture: Capture, bytes_raw: int) -> int | None:
         """Store a frame behind all others.
 
         Returns:
-            Its number; None where it does not fit: the bound is reached, or the disk is full. `refusal` says which.
+            Its number; None if it does not fit. `refusal` holds the reason: the bound, or a full disk.
         """
         data = bytes(tensor.data)
         described = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
@@ -125,11 +126,11 @@ class Spool:
 
     def _refuse(self, why: str) -> None:
         if not self.refusal:
-            log.warning("spool %s takes no more frames: %s; the reader waits", self._path, why)
+            log.warning("spool %s stores no more frames: %s; the reader waits", self._path, why)
         self.refusal = why
 
     def after(self, number: int) -> SpooledFrame | None:
-        """Read the oldest frame with a higher number; it stays until it is removed."""
+        """Return the oldest frame with a higher number; it stays in the store."""
         with self._lock, closing(self._database.cursor()) as cursor:
             found = cursor.execute(
                 "SELECT id, head, data FROM frames WHERE id > ? ORDER BY id LIMIT 1", (number,)
@@ -137,28 +138,27 @@ class Spool:
         return None if found is None else _read(*found)
 
     def remove(self, number: int) -> None:
-        """Forget a frame: it has its outcome. Where the disk does not let it go, that is tried again with the next."""
+        """Delete a frame that has its outcome; if that fails, try again with the next one."""
         with self._lock:
-            self._answered.add(number)
+            self._settled.add(number)
             self._sweep()
 
     def close(self) -> None:
-        """Close the file; what is in it stays, and where that is nothing the disk gets its space back."""
+        """Close the file; frames stay, and an empty file is shrunk."""
         with self._lock:
             self._sweep()
-            if self._answered:
-                told = "spool %s: %d frames have their outcome and can't be deleted; the next run sends them again"
-                log.warning(told, self._path, len(self._answered))
-            if waiting := self._count - len(self._answered):
-                log.warning("spool %s: %d frames wait there for the next run", self._path, waiting)
+            if self._settled:
+                log.warning(_UNDELETED, self._path, len(self._settled))
+            if waiting := self._count - len(self._settled):
+                log.warning("spool %s: %d frames stay there for the next run", self._path, waiting)
             if not self._count:
                 with suppress(sqlite3.Error):
                     self._database.execute("VACUUM")
             self._database.close()
 
     def _sweep(self) -> None:
-        """Delete what has its outcome; the lock is held."""
-        for number in sorted(self._answered):
+        """Delete the frames that have their outcome; the caller holds the lock."""
+        for number in sorted(self._settled):
             try:
                 with self._database as database:
                     size = database.execute("SELECT length(data) FROM frames WHERE id = ?", (number,)).fetchone()
@@ -166,19 +166,19 @@ class Spool:
             except sqlite3.Error as error:
                 log.debug("spool %s: frame %d can't be deleted: %s", self._path, number, error)
                 return
-            self._answered.discard(number)
+            self._settled.discard(number)
             if size is not None:
                 self._bytes -= size[0]
                 self._count -= 1
 
     def _reserve(self) -> None:
-        """Let the journal's file have the space that a deletion needs; SQLite passes over what follows its records."""
+        """Extend the journal file to the space that a deletion needs; SQLite ignores what follows its records."""
         try:
             with self._path.with_name(self._path.name + "-journal").open("ab") as journal:
                 journal.write(bytes(max(0, _JOURNAL_BYTES - journal.tell())))
         except OSError as error:
             log.warning(
-                "spool %s: no space in reserve (%s); frames may be sent again by the next run", self._path, error
+                "spool %s: no space for its journal (%s); the next run may send frames again", self._path, error
             )
 
     def _measure(self) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""What a run has done so far: counters a stream and in total, and where the time went."""
+"""Counters and durations of a run, by stream and in total."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["STAGES", "EdgeStage", "ReplayStatistics", "Snapshot"]
 
 
 class EdgeStage(StrEnum):
-    """What the edge does to a frame before it becomes a request; `Timings` names the stages after that."""
+    """The stages of a frame before it becomes a request; `Timings` names the later ones."""
 
     READ = "edge_read"
     DEMOSAIC = "edge_demosaic"
@@ -37,16 +37,16 @@ class Snapshot:
     Attributes:
         source: The stream, empty for the whole run.
         seconds: Since the statistics were made.
-        frames_read: Frames that the source gave.
-        requests: Requests that were handed to the client.
-        outcomes: Requests that ended, by outcome; all six are there.
-        in_flight: Requests without an outcome yet.
-        retries: Sendings beyond the first one.
-        bytes_raw: Pixels of the requests that ended, as the model takes them.
-        bytes_sent: Messages of the requests that ended, counted once an attempt.
-        latency: From submission to outcome, of the requests that ended as `ok`.
-        stages: The same by stage, the edge's own included; only stages that were recorded.
-        streams: One snapshot a stream, in the order in which they appeared; empty within a stream.
+        frames_read: Frames that were read from the source.
+        requests: Frames that became pending.
+        outcomes: Frames by outcome; all six are present.
+        pending: Frames without an outcome yet.
+        retries: Attempts beyond the first one of each request.
+        bytes_raw: Size of the pixels of finished frames, as the model takes them.
+        bytes_sent: Size of the messages of finished frames, counted once an attempt.
+        latency: From submission to outcome, of frames that ended as `ok`.
+        stages: The same by stage, those of the edge included; only stages that were recorded.
+        streams: One snapshot for each stream, in the order in which they appeared; empty within a stream.
     """
 
     source: str
@@ -54,7 +54,7 @@ class Snapshot:
     frames_read: int
     requests: int
     outcomes: Mapping[Outcome, int]
-    in_flight: int
+    pending: int
     retries: int
     bytes_raw: int
     bytes_sent: int
@@ -64,7 +64,7 @@ class Snapshot:
 
     @property
     def done(self) -> int:
-        """Requests that have their outcome."""
+        """Number of frames that have their outcome."""
         return sum(self.outcomes.values())
 
     @property
@@ -73,15 +73,15 @@ class Snapshot:
         return self.done / self.seconds if self.seconds > 0 else 0.0
 
     def check(self) -> None:
-        """Verify that every request has exactly one outcome or is still in flight, in every stream and in total.
+        """Check that every frame has exactly one outcome or is pending, in every stream and in total.
 
         Raises:
-            MqinferError: The books don't balance, which is a defect of mqinfer.
+            MqinferError: The counters do not add up, which is a defect of mqinfer.
         """
-        if self.in_flight < 0 or self.done + self.in_flight != self.requests:
+        if self.pending < 0 or self.done + self.pending != self.requests:
             raise MqinferError(
-                f"{self.source or 'all streams'}: {self.done} outcomes and {self.in_flight} in flight "
-                f"don't add up to {self.requests} requests; please report this"
+                f"{self.source or 'all streams'}: {self.done} outcomes and {self.pending} pending "
+                f"do not add up to {self.requests} requests; please report this"
             )
         for stream in self.streams:
             stream.check()
@@ -93,7 +93,7 @@ class _Stream:
 
     frames_read: int = 0
     requests: int = 0
-    in_flight: int = 0
+    pending: int = 0
     retries: int = 0
     bytes_raw: int = 0
     bytes_sent: int = 0
@@ -102,7 +102,7 @@ class _Stream:
     stages: dict[str, Histogram] = field(default_factory=lambda: {stage: Histogram() for stage in STAGES})
 
     def add(self, other: _Stream) -> None:
-        for counter in ("frames_read", "requests", "in_flight", "retries", "bytes_raw", "bytes_sent"):
+        for counter in ("frames_read", "requests", "pending", "retries", "bytes_raw", "bytes_sent"):
             setattr(self, counter, getattr(self, counter) + getattr(other, counter))
         self.outcomes.update(other.outcomes)
         self.latency.merge(other.latency)
@@ -122,7 +122,7 @@ class _Stream:
             frames_read=self.frames_read,
             requests=self.requests,
             outcomes={outcome: self.outcomes[outcome] for outcome in Outcome},
-            in_flight=self.in_flight,
+            pending=self.pending,
             retries=self.retries,
             bytes_raw=self.bytes_raw,
             bytes_sent=self.bytes_sent,
@@ -133,11 +133,11 @@ class _Stream:
 
 
 class ReplayStatistics:
-    """Counts what happens to frames and requests. Any thread may call any method.
+    """Counts frames and outcomes, and measures stages. Thread-safe.
 
-    Make it when the run starts: rates are over the time since then. Percentiles cover the whole run and are within
-    1/128 of the true ones (`mqinfer.client.latency`). Times of unanswered requests are left out of them, because they
-    tell of the deadline and not of the path; the outcomes tell of those.
+    Rates count from its construction. Percentiles cover the whole run and are within 1/128 of the true ones
+    (`mqinfer.client.latency`). They leave out frames without a result, whose times measure the deadline and not the
+    path; the outcomes count those.
 
     Args:
         clock: Monotonic nanoseconds.
@@ -150,32 +150,32 @@ class ReplayStatistics:
         self._streams: dict[str, _Stream] = {}
 
     def frame_read(self, source: str) -> None:
-        """Count a frame that the source gave."""
+        """Count a frame that was read."""
         with self._lock:
             self._stream(source).frames_read += 1
 
     def stage(self, source: str, stage: EdgeStage, nanoseconds: int) -> None:
-        """Record how long the edge took for one stage of one frame."""
+        """Record the duration of one stage of one frame."""
         with self._lock:
             self._stream(source).stages[stage].add(nanoseconds)
 
     def request_sent(self, source: str) -> None:
-        """Count a request that was handed to the client; call it before the hand-over, so that no outcome overtakes."""
+        """Count a frame that becomes pending; call it before the outcome is possible."""
         with self._lock:
             stream = self._stream(source)
             stream.requests += 1
-            stream.in_flight += 1
+            stream.pending += 1
 
     def finished(self, result: InferResult, *, bytes_raw: int) -> None:
-        """Count a request's outcome; the stream is the one that the result's capture names.
+        """Count the outcome of a frame; its stream is the source of the result's capture.
 
         Args:
-            result: The one outcome of the request.
-            bytes_raw: Size of the request's pixels before encoding.
+            result: The one outcome of the frame.
+            bytes_raw: Size of its pixels before encoding.
         """
         with self._lock:
             stream = self._stream(result.capture.source)
-            stream.in_flight -= 1
+            stream.pending -= 1
             stream.outcomes[result.outcome] += 1
             stream.retries += max(result.attempts - 1, 0)
             stream.bytes_raw += bytes_raw
@@ -184,7 +184,7 @@ class ReplayStatistics:
                 stream.record(result.timings)
 
     def snapshot(self) -> Snapshot:
-        """Freeze the counters."""
+        """Return the counters at this moment."""
         with self._lock:
             seconds = (self._clock() - self._started) / 1e9
             total = _Stream()

@@ -78,7 +78,7 @@ class TestVideo:
 
     def test_topics_make_no_sense(self, video: Path) -> None:
         """Only bags have topics."""
-        with pytest.raises(SourceError, match="only bags have topics, leave out /front"):
+        with pytest.raises(SourceError, match="only bags have topics; leave out /front"):
             open_source(str(video), topics=["/front"])
 
     def test_cut_off(self, tmp_path: Path, video: Path) -> None:
@@ -177,5 +177,5 @@ class TestCamera:
 
     def test_cannot_start_later(self) -> None:
         """A live source has no past to skip."""
-        with pytest.raises(ConfigError, match="begins now"):
+        with pytest.raises(ConfigError, match="starts now"):
             open_source("camera:0", start=2.0)

@@ -10,7 +10,7 @@ from mqinfer.protocol.types import Capture, Outcome, Timings
 
 
 def some_run() -> ReplayStatistics:
-    """Make statistics of a run in progress: nine outcomes, one request in flight."""
+    """Make statistics of a run in progress: nine outcomes, one frame pending."""
     statistics = ReplayStatistics()
     for number in range(10):
         statistics.frame_read("/camera")
@@ -35,13 +35,13 @@ def drawn(goal: Goal, statistics: ReplayStatistics) -> str:
 
 
 def test_display_shows_what_matters_in_eighty_columns() -> None:
-    """Count, share, window, outcomes, bytes and stages are there, and no line is too long."""
-    text = drawn(Goal(total=20, window=8, title="road through mqtt://127.0.0.1"), some_run())
+    """Count, share, pending frames, outcomes, bytes and stages are there, and no line is too long."""
+    text = drawn(Goal(total=20, title="road through mqtt://127.0.0.1"), some_run())
     assert max(map(len, text.splitlines())) <= 80
     for expected in (
         "9/20 frames",
         "45%",
-        "1/8 in flight",
+        "1 pending",
         "8 ok, 1 expired",
         "16.2 MB raw, 0.9 MB sent",
         "ratio 18.0",
@@ -60,9 +60,9 @@ def test_display_of_an_empty_run() -> None:
 
 def test_plain_line_says_it_in_one_line() -> None:
     """A log gets the same facts."""
-    line = plain_line(some_run().snapshot(), Goal(total=20, window=8))
+    line = plain_line(some_run().snapshot(), Goal(total=20))
     assert line.startswith("9/20 frames, ")
-    assert "1/8 in flight, 8 ok, 1 expired, p50 12" in line
+    assert "1 pending, 8 ok, 1 expired, p50 12" in line
 
 
 def test_without_a_terminal_a_last_line_is_printed() -> None:

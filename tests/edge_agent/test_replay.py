@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from mqinfer import InferResult, Outcome
 from mqinfer.bags.frame import Frame
+from mqinfer.broker.memory_broker import MemoryBroker
+from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.options import RequesterConfig
 from mqinfer.client.requester import Requester
@@ -123,7 +129,7 @@ def run(requester: Requester) -> Run:
             job.run(frames, is_stopped)
         snapshot = statistics.snapshot()
         snapshot.check()
-        assert snapshot.in_flight == 0
+        assert snapshot.pending == 0
         assert snapshot.frames_read == snapshot.requests == snapshot.done
         return snapshot
 
@@ -325,3 +331,52 @@ def test_frames_expire_without_a_worker(run: Run, requester: Requester) -> None:
     requester.link.drop()  # type: ignore[attr-defined]
     snapshot = run(map(frame_of, range(10)), Notes(), timeout=0.01)
     assert snapshot.outcomes[Outcome.EXPIRED] == 10
+
+
+def entries(*roots: object) -> int:
+    """Count the entries of all containers that objects hold, however deep; histograms, which are bounded, not."""
+    seen: set[int] = set()
+    found, todo = 0, list(roots)
+    while todo:
+        each = todo.pop()
+        if id(each) in seen or isinstance(each, type | ModuleType):
+            continue
+        seen.add(id(each))
+        if type(each) in {dict, set, list, tuple, deque}:
+            found += len(each)  # type: ignore[arg-type]  # mypy does not narrow by a set of types
+        elif not type(each).__module__.startswith("mqinfer"):
+            continue
+        todo += gc.get_referents(each)
+    return found
+
+
+@pytest.mark.parametrize("image", [picture_of(1), RawImage("no_such", 1, 1, 3, is_bigendian=False, data=b"123")])
+def test_frames_that_are_refused_leave_nothing_behind(unique: Callable[[str], str], image: RawImage) -> None:
+    """After 1,000 frames that are too large for the broker, or can't be decoded, nothing holds more than before."""
+    broker = MemoryBroker(max_packet_size=300)
+    requester = Requester(
+        lambda handler: MemoryLink(broker, client_id=unique("edge"), on_connection=handler),
+        RequesterConfig(unique("edge"), window=8),
+    )
+    requester.open()
+    statistics = ReplayStatistics()
+    replay = Replay(
+        requester, Preparer(ImageContract("image"), "raw"), ReplayOptions("echo", window=2), statistics, None
+    )
+    held: list[int] = []
+
+    def frames() -> Iterator[Frame]:
+        for number in range(1200):
+            if number in (200, 1199):
+                while replay.pending:
+                    threading.Event().wait(0.001)
+                held.append(entries(replay, requester))
+            yield frame_of(number, image)
+
+    with closing(requester):
+        replay.run(frames())
+    assert statistics.snapshot().outcomes[Outcome.ERROR] == 1200
+    assert replay.pending == 0
+    assert held[1] - held[0] < 500, (
+        "the client drops timers of requests that ended some time later, nothing else is held"
+    )

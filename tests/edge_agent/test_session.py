@@ -165,7 +165,7 @@ def test_a_bad_frame_in_a_bag(requester: Requester, tmp_path: Path) -> None:
         ({"encoding": "zip"}, ConfigError, "unknown encoding 'zip'"),
         ({"options": ReplayOptions("echo", output_encoding="zip")}, ConfigError, "unknown encoding 'zip'"),
         ({"output": Path("/proc/nowhere")}, ConfigError, "/proc/nowhere"),
-        ({"sinks": ("film",)}, ConfigError, "no sink is called 'film'"),
+        ({"sinks": ("film",)}, ConfigError, "unknown sink 'film'"),
         ({"rate": float("nan")}, ConfigError, "rate is nan"),
     ],
 )

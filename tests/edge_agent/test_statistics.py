@@ -50,7 +50,7 @@ def test_books_balance_at_any_moment(events: list[tuple[str, Outcome | None]]) -
     snapshot = statistics.snapshot()
     snapshot.check()
     assert set(snapshot.outcomes) == set(Outcome)
-    assert snapshot.requests == len(events) == snapshot.done + snapshot.in_flight
+    assert snapshot.requests == len(events) == snapshot.done + snapshot.pending
     assert snapshot.requests == sum(stream.requests for stream in snapshot.streams)
     assert snapshot.bytes_raw == 1000 * snapshot.done
 
@@ -62,7 +62,7 @@ def test_a_second_outcome_for_one_request_is_found() -> None:
     statistics.request_sent("/b")
     statistics.finished(result_of("/a"), bytes_raw=1)
     statistics.finished(result_of("/a"), bytes_raw=1)
-    with pytest.raises(MqinferError, match="/a: 2 outcomes and -1 in flight"):
+    with pytest.raises(MqinferError, match="/a: 2 outcomes and -1 pending"):
         statistics.snapshot().check()
 
 
@@ -127,4 +127,4 @@ def test_threads_lose_no_count() -> None:
         thread.join()
     snapshot = statistics.snapshot()
     snapshot.check()
-    assert (snapshot.requests, snapshot.in_flight) == (8000, 0)
+    assert (snapshot.requests, snapshot.pending) == (8000, 0)

@@ -118,7 +118,7 @@ def replay(
         requester.close()
     snapshot = statistics.snapshot()
     snapshot.check()
-    assert snapshot.in_flight == 0
+    assert snapshot.pending == 0
     assert ages.numbers == sorted(set(ages.numbers)), "none came twice, none out of order"
     return ages, snapshot
 

@@ -1,4 +1,4 @@
-"""Where the results of a replay go: one file a kind of sink."""
+"""Sinks keep the results of a replay: one module for each kind."""
 
 from mqinfer.edge_agent.sinks.factory import SINK_KINDS, SinkSet, open_sinks
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink

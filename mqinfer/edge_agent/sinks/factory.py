@@ -1,4 +1,4 @@
-"""Sinks by name, and several of them as one."""
+"""Open sinks by name, and combine them into one."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ _OPENERS: dict[str, Callable[[Path, ModelCard, int], Sink]] = {
 }
 
 SINK_KINDS: tuple[str, ...] = tuple(_OPENERS)
-"""Names that `open_sinks` knows."""
+"""Names of the kinds of sinks."""
 
 
 class SinkSet:
-    """Several sinks that are written and closed as one; a `Sink` itself."""
+    """Several sinks in one, a `Sink` itself."""
 
     def __init__(self, sinks: Iterable[Sink]) -> None:
         self._sinks = tuple(sinks)
 
     def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
-        """Give one result to every sink, in their order.
+        """Write one result to every sink, in their order.
 
         Raises:
-            MqinferError: A sink could not keep it; the sinks after that one did not get it.
+            MqinferError: A sink failed; those after it did not receive the result.
         """
         for sink in self._sinks:
             sink.write(frame, picture, result)
 
     def close(self) -> tuple[Path, ...]:
-        """Close every sink, also when one of them fails, and name all the files.
+        """Close every sink, even if one of them fails, and return all the paths.
 
         Raises:
             MqinferError: The first failure, after all are closed.
@@ -64,24 +64,24 @@ class SinkSet:
 def open_sinks(
     directory: Path, card: ModelCard, kinds: Iterable[str] = SINK_KINDS, *, picture_every: int = 10
 ) -> SinkSet:
-    """Open sinks by name; the directory is made if need be.
+    """Open sinks by name, and create their directory.
 
     Args:
-        directory: Where all files go.
-        card: The model's card: its classes and colours, and what the MCAP file says of the model.
-        kinds: Of `SINK_KINDS`; a name that comes twice counts once.
-        picture_every: A picture of the first answered frame of each stream and of every so-manieth after it.
+        directory: For all files.
+        card: The model's card: its classes and colours, and the name in the MCAP file.
+        kinds: Some of `SINK_KINDS`; repeated names count once.
+        picture_every: Write an overlay picture every N frames with a result, for each stream.
 
     Raises:
-        ConfigError: A kind is unknown, `picture_every` is below 1, or the directory or a file can't be written.
+        ConfigError: A kind is unknown, `picture_every` is below 1, or a file cannot be written.
         MissingExtra: A package that a sink needs is not installed.
     """
     wanted = list(dict.fromkeys(kinds))
     unknown = [kind for kind in wanted if kind not in _OPENERS]
     if unknown:
-        raise ConfigError(f"no sink is called {', '.join(map(repr, unknown))}; there are {', '.join(SINK_KINDS)}")
+        raise ConfigError(f"unknown sink {', '.join(map(repr, unknown))}; expected {', '.join(SINK_KINDS)}")
     if picture_every < 1:
-        raise ConfigError(f"a picture of every {picture_every}th frame is not possible; give 1 or more")
+        raise ConfigError(f"picture_every is {picture_every}; expected 1 or more")
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
     opened: list[Sink] = []

@@ -1,6 +1,6 @@
-"""Foxglove's messages as JSON: schemas and bodies, by https://docs.foxglove.dev/docs/sdk/schemas.
+"""Make Foxglove messages as JSON: schemas and bodies, see https://docs.foxglove.dev/docs/sdk/schemas.
 
-The schemas here hold the fields that mqinfer writes, under Foxglove's own names, by which its panels know them.
+The schemas hold the fields that mqinfer writes. Their names are Foxglove's, which its panels recognise.
 Times are `{sec, nsec}`, bytes are base64.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["SCHEMAS", "Box", "compressed_image", "image_annotations", "raw_image
 
 JsonObject = dict[str, object]
 _LINE_LOOP = 2
-"""Of `foxglove.PointsAnnotation`'s types: a closed line."""
+"""Type of `foxglove.PointsAnnotation` for a closed line."""
 
 
 def _object(**properties: object) -> JsonObject:
@@ -121,7 +121,7 @@ def _outline(stamp: JsonObject, box: Box) -> JsonObject:
 
 
 def _text(stamp: JsonObject, position: Sequence[float], text: str, size: int) -> JsonObject:
-    """Put a text where its lower left corner is to be."""
+    """Return a text with its lower left corner at a position."""
     return {
         "timestamp": stamp,
         "position": {"x": position[0], "y": position[1]},

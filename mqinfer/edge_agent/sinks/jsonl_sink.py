@@ -1,4 +1,4 @@
-"""Results as JSON lines."""
+"""Write results as JSON lines."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["JsonlSink", "describe_result"]
 
 
 class JsonlSink:
-    """Writes `results.jsonl`, one line a frame, at once (it can be followed with `tail -f`).
+    """Writes `results.jsonl`, one line for each frame, unbuffered so that `tail -f` follows it.
 
     Args:
-        directory: Where the file goes.
+        directory: For the file.
         classes: Names and colours from the model's card.
 
     Raises:
-        ConfigError: The file can't be made.
+        ConfigError: The file cannot be created.
     """
 
     def __init__(self, directory: Path, classes: Sequence[ClassInfo] = ()) -> None:
@@ -37,17 +37,17 @@ class JsonlSink:
         """Append a line.
 
         Raises:
-            ConfigError: The file can't be written.
+            ConfigError: The file cannot be written.
         """
         with writing(self._path):
             described = describe_result(frame, picture, result, self._classes)
             self._file.write(json.dumps(described, allow_nan=False) + "\n")
 
     def close(self) -> tuple[Path, ...]:
-        """Finish the file and name it.
+        """Finish the file, and return its path.
 
         Raises:
-            ConfigError: The file can't be written.
+            ConfigError: The file cannot be written.
         """
         with writing(self._path):
             self._file.close()
@@ -57,7 +57,7 @@ class JsonlSink:
 def describe_result(
     frame: Frame, picture: Picture, result: InferResult, classes: Sequence[ClassInfo]
 ) -> dict[str, object]:
-    """Put one result into one JSON object; times are nanoseconds, boxes are in pixels of the frame as it was recorded.
+    """Return a result as one JSON object; times are nanoseconds, boxes are in pixels of the recorded frame.
 
     Args:
         frame: As it was read.

@@ -1,4 +1,4 @@
-"""Results as an MCAP file that opens in Foxglove beside the recording."""
+"""Write results as an MCAP file that opens in Foxglove beside the recording."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mqinfer.protocol.types import Outcome
 __all__ = ["RESULT_SCHEMA", "McapSink"]
 
 RESULT_SCHEMA = "mqinfer.Result"
-"""Schema name of `<source>/mqinfer/result`: the objects of `results.jsonl`."""
+"""Schema name of the topic `<source>/mqinfer/result`, which carries the objects of `results.jsonl`."""
 
 
 class McapSink:
@@ -30,18 +30,18 @@ class McapSink:
     Topics of each stream:
 
     - `<source>/mqinfer/annotations`: `foxglove.ImageAnnotations`, whatever the outcome: the caption, and boxes in
-      pixels of the recorded frame, so that they lie right on the recording's own topic;
+      pixels of the recorded frame, so that they fit the recording's own topic;
     - `<source>/mqinfer/result`: `mqinfer.Result`, whatever the outcome;
     - `<source>/mqinfer/mask`: `foxglove.CompressedImage`, PNG, each class in its colour;
     - `<source>/mqinfer/classes`: `foxglove.RawImage`, mono8, the class numbers;
     - `<source>/mqinfer/overlay`: `foxglove.CompressedImage`, JPEG.
 
     Args:
-        directory: Where the file goes.
-        card: The model's card, also kept as the file's metadata record `mqinfer`.
+        directory: For the file.
+        card: The model's card; its name and hash become the file's metadata record `mqinfer`.
 
     Raises:
-        ConfigError: The file can't be made.
+        ConfigError: The file cannot be created.
         MissingExtra: The `mcap` package is not installed.
     """
 
@@ -63,10 +63,10 @@ class McapSink:
             self._mcap.add_metadata("mqinfer", model)
 
     def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
-        """Append a result's messages.
+        """Append the messages of a result.
 
         Raises:
-            ConfigError: The file can't be written.
+            ConfigError: The file cannot be written.
             MissingExtra: There is a mask to draw, and OpenCV is not installed.
         """
         metadata = {"id": result.id, "outcome": result.outcome.value, "worker": result.worker, "stage": result.stage}
@@ -79,10 +79,10 @@ class McapSink:
             self._add_mask(frame, picture, found[1])
 
     def close(self) -> tuple[Path, ...]:
-        """Finish the file and name it.
+        """Finish the file, and return its path.
 
         Raises:
-            ConfigError: The file can't be written.
+            ConfigError: The file cannot be written.
         """
         with writing(self._path), self._file:
             self._mcap.finish()

@@ -1,4 +1,4 @@
-"""What is inside a result: class masks, and outputs in a form that JSON can hold."""
+"""Find class masks and boxes among the outputs of a result, and describe outputs for JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Mask = npt.NDArray[np.uint8]
 """Class numbers `[height, width]`."""
 
 SMALL_OUTPUT = 64
-"""Outputs of at most so many elements are written out."""
+"""Outputs of up to this many elements are written in full."""
 
 
 def find_mask(outputs: Mapping[str, Array]) -> tuple[str, Mask] | None:
@@ -50,7 +50,7 @@ def find_mask(outputs: Mapping[str, Array]) -> tuple[str, Mask] | None:
         outputs: Decoded arrays by name.
 
     Returns:
-        Its name and its class numbers, or None where no output is a mask.
+        Its name and class numbers; None if no output is a mask.
     """
     for name, output in outputs.items():
         plain = np.squeeze(output)
@@ -61,12 +61,12 @@ def find_mask(outputs: Mapping[str, Array]) -> tuple[str, Mask] | None:
 
 
 def class_name(number: int, classes: Sequence[ClassInfo]) -> str:
-    """Name a class; a number that the model's card doesn't list is its own name."""
+    """Return the name of a class; a number that is not on the model's card is its own name."""
     return classes[number].name if 0 <= number < len(classes) else str(number)
 
 
 def class_shares(mask: Mask, classes: Sequence[ClassInfo]) -> dict[str, float]:
-    """Give each class's share of the pixels, from 0 to 1: all of the card's classes, and others that occur."""
+    """Return the share of each class in the pixels, from 0 to 1: all classes of the card, and others that occur."""
     counts = np.bincount(mask.ravel(), minlength=len(classes))
     return {
         class_name(number, classes): round(int(count) / mask.size, 6)
@@ -95,7 +95,7 @@ def describe_outputs(outputs: Mapping[str, Array], classes: Sequence[ClassInfo])
 
 
 def _plain(value: object) -> object:
-    """Make a value that JSON has: text of bytes, and protobuf's JSON words for numbers that are not finite."""
+    """Convert a value for JSON: bytes to text, numbers that are not finite to protobuf's JSON words."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, float) and not math.isfinite(value):
@@ -104,17 +104,17 @@ def _plain(value: object) -> object:
 
 
 MOST_BOXES = 100
-"""Boxes that are shown of a result: the best ones."""
+"""Boxes of a result that are kept, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetectedBox:
-    """One thing that was found.
+    """One detected object.
 
     Attributes:
         box: Left, top, right and bottom, in pixels; 0 is the outer edge of the first pixel.
         score: Of the class, usually 0 to 1.
-        number: Of the class, or None where the model doesn't tell classes apart.
+        number: Of the class; None if the model has no classes.
     """
 
     box: tuple[float, float, float, float]
@@ -126,8 +126,8 @@ def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
     """Find boxes among a result's outputs, the best first, at most `MOST_BOXES`.
 
     Boxes are an output `boxes` `[n, 4]` (left, top, right, bottom in pixels of the model's input) with `scores` `[n]`,
-    and if need be `classes` `[n]`; each also with a leading axis of 1. Where the rows are padded, `count` says how
-    many there are. What is not finite is left out.
+    and optionally `classes` `[n]`, each with or without a leading axis of 1. An output `count` is the number of valid
+    rows if they are padded. Rows that are not finite are left out.
 
     Args:
         outputs: Decoded arrays by name.
@@ -151,7 +151,7 @@ def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
 
 
 def in_frame(frame: Frame, picture: Picture, result: InferResult) -> tuple[DetectedBox, ...]:
-    """Find a result's boxes and bring them from the model's input to the frame as it was recorded.
+    """Find the boxes of a result, and scale them from the model's input to the recorded frame.
 
     Args:
         frame: As it was read.
@@ -163,13 +163,13 @@ def in_frame(frame: Frame, picture: Picture, result: InferResult) -> tuple[Detec
 
 
 def label(box: DetectedBox, classes: Sequence[ClassInfo]) -> str:
-    """Name a box: `car 0.87`."""
+    """Return the label of a box: `car 0.87`."""
     name = "" if box.number is None else class_name(box.number, classes)
     return f"{name} {box.score:.2f}".strip()
 
 
 def _unbatched(output: Array | None, axes: int) -> Array:
-    """Drop a batch axis of 1 before so many axes."""
+    """Drop a batch axis of 1 before this many axes."""
     if output is None:
         return np.zeros(0)
     return output.reshape(output.shape[1:]) if output.ndim > axes and output.shape[0] == 1 else output
@@ -184,7 +184,7 @@ def _scaled(boxes: Iterable[DetectedBox], picture: Picture, size: tuple[int, int
 
 
 def _size(frame: Frame, picture: Picture) -> tuple[int, int]:
-    """Give height and width of the frame as it was recorded, or of the picture where the frame doesn't tell."""
+    """Return height and width of the recorded frame, or of the picture if those are unknown."""
     if isinstance(frame.image, RawImage):
         return frame.image.height, frame.image.width
     try:

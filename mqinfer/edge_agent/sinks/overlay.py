@@ -1,4 +1,4 @@
-"""Drawing: class masks and boxes over pictures, with a legend and a caption below."""
+"""Draw class masks and boxes over pictures, with a caption and a legend below."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 MINIMUM_WIDTH = 640
-"""In pixels: narrower pictures get a margin, so that the caption can be read."""
+"""Narrower pictures get a margin up to this width in pixels, so that the caption is legible."""
 
 _BACKGROUND = (24, 24, 24)
 _INK = (235, 235, 235)
@@ -39,16 +39,16 @@ _MARGIN = 8
 _CHIP = 12
 _FONT_SCALE = 0.45
 _BRIGHT = 400
-"""Sum of a colour's three parts above which black can be read better on it than white."""
+"""Labels are black on colours whose three parts sum to more than this, and white on others."""
 _FAR = 1 << 14
-"""In pixels: OpenCV draws nothing right that begins or ends much farther away."""
+"""Coordinates are clamped to this many pixels, beyond which OpenCV draws wrongly."""
 
 
 def palette(classes: Sequence[ClassInfo]) -> npt.NDArray[np.uint8]:
-    """Give the RGB colour of each of the 256 class numbers, `[256, 3]`.
+    """Return the RGB colour of each of the 256 class numbers, `[256, 3]`.
 
-    The card's classes have their own colours. Other numbers get hues that are the golden ratio apart, which keeps
-    neighbours distinct however many there are.
+    Classes of the card have its colours. Other numbers get hues that are the golden ratio apart, so that neighbours
+    differ.
     """
     hues = (number * 0.618033988749895 % 1.0 for number in range(256))
     colours = np.array([[round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.65, 0.95)] for hue in hues], np.uint8)
@@ -88,7 +88,7 @@ def draw_boxes(picture: Picture, boxes: Sequence[DetectedBox], classes: Sequence
 
     Args:
         picture: RGB `[height, width, 3]`; it stays as it is.
-        boxes: In its pixels; what lies outside is cut off.
+        boxes: In its pixels; parts outside are cut off.
         classes: Names and colours from the model's card.
 
     Returns:
@@ -112,14 +112,14 @@ def draw_boxes(picture: Picture, boxes: Sequence[DetectedBox], classes: Sequence
 
 
 def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) -> Picture:
-    """Put a picture above a dark strip with one line of text and a legend.
+    """Add a dark strip with one line of text and a legend below a picture.
 
-    The result's size follows from the picture's size and the classes alone, so that all frames of a video agree.
+    Its size depends on the size of the picture and the classes alone, so that all frames of a video agree.
 
     Args:
         picture: RGB `[height, width, 3]`.
-        line: The caption; what does not fit is cut off.
-        classes: The legend's entries.
+        line: The caption; cut off if it does not fit.
+        classes: Entries of the legend.
     """
     cv2 = opencv()
     height, width = picture.shape[:2]
@@ -138,7 +138,7 @@ def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) ->
 
 
 def draw_result(frame: Frame, picture: Picture, result: InferResult, classes: Sequence[ClassInfo]) -> Picture:
-    """Draw one result: mask and boxes over the picture, the legend, and a caption whatever the outcome."""
+    """Draw a result: mask and boxes over the picture, the legend, and a caption whatever the outcome."""
     found, boxes = find_mask(result.outputs), find_boxes(result.outputs)
     shown = draw_overlay(picture, found[1], classes) if found else picture
     shown = draw_boxes(shown, boxes, classes) if boxes else shown
@@ -146,7 +146,7 @@ def draw_result(frame: Frame, picture: Picture, result: InferResult, classes: Se
 
 
 def _place_chips(widths: Sequence[int], canvas_width: int) -> list[tuple[int, int]]:
-    """Lay the legend out from left to right: x and row of each entry; as many rows as it takes."""
+    """Return x and row of each entry of the legend, from left to right in as many rows as it takes."""
     places: list[tuple[int, int]] = []
     x, row = _MARGIN, 0
     for width in widths:
@@ -164,7 +164,7 @@ def _text_width(text: str) -> int:
 
 
 def _fit(text: str, width: int) -> str:
-    """Cut a text to a width in pixels; a message over many lines becomes one."""
+    """Join the lines of a text, and cut it to a width in pixels."""
     text = " ".join(text.split())[:300]
     if _text_width(text) <= width:
         return text
@@ -179,12 +179,12 @@ def _put_text(canvas: Picture, text: str, x: int, baseline: int, ink: tuple[int,
 
 
 def stamp(nanoseconds: int) -> str:
-    """Write a time as seconds with all nine decimals, as ROS does."""
+    """Return a time as seconds with nine decimals, as ROS writes it."""
     return f"{nanoseconds // 1_000_000_000}.{nanoseconds % 1_000_000_000:09d}"
 
 
 def caption(frame: Frame, result: InferResult) -> str:
-    """Say in one line of plain ASCII what answered, for which frame, how it ended and how long it took."""
+    """Return one line of ASCII: model, frame, stamp, outcome, worker, latency and error."""
     words = [
         f"{result.model_name} {result.model_version}".strip(),
         f"frame {frame.sequence}",
@@ -202,7 +202,7 @@ def caption(frame: Frame, result: InferResult) -> str:
 
 
 def encode_picture(picture: Picture, suffix: str, quality: int = 90) -> bytes:
-    """Encode a picture.
+    """Encode a picture as bytes of an image file.
 
     Args:
         picture: RGB `[height, width, 3]`.
@@ -210,7 +210,7 @@ def encode_picture(picture: Picture, suffix: str, quality: int = 90) -> bytes:
         quality: Of a JPEG, 1 to 100.
 
     Raises:
-        BadImage: OpenCV can't encode it.
+        BadImage: OpenCV cannot encode it.
         MissingExtra: OpenCV is not installed.
     """
     cv2 = opencv()
@@ -218,7 +218,7 @@ def encode_picture(picture: Picture, suffix: str, quality: int = 90) -> bytes:
     try:
         done, encoded = cv2.imencode(suffix, cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), options)
     except cv2.error as error:
-        raise BadImage(f"a picture of shape {picture.shape} can't be written as {suffix}: {error}") from error
+        raise BadImage(f"a picture of shape {picture.shape} can't be encoded as {suffix}: {error}") from error
     if not done:
-        raise BadImage(f"a picture of shape {picture.shape} can't be written as {suffix}")
+        raise BadImage(f"a picture of shape {picture.shape} can't be encoded as {suffix}")
     return bytes(encoded.tobytes())

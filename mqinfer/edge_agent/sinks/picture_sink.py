@@ -1,4 +1,4 @@
-"""Overlay pictures: a PNG of every so many results of each stream."""
+"""Write an overlay picture as PNG every N results of each stream."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["PictureSink"]
 
 
 class PictureSink:
-    """Writes `overlay-<stream>-<sequence>.png` for the first answered frame of a stream and every n-th after it.
+    """Writes `overlay-<stream>-<sequence>.png` for the first result of a stream and every n-th after it.
 
     Args:
-        directory: Where the files go.
+        directory: For the files.
         classes: Names and colours from the model's card.
-        every: n; 1 writes every answered frame.
+        every: n; 1 for all results.
 
     Raises:
         MissingExtra: OpenCV is not installed.
@@ -39,10 +39,10 @@ class PictureSink:
         self._written: list[Path] = []
 
     def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
-        """Write a picture if it is this frame's turn.
+        """Write a picture if the frame is the first or the n-th.
 
         Raises:
-            ConfigError: The file can't be written.
+            ConfigError: The file cannot be written.
         """
         if result.outcome is not Outcome.OK:
             return
@@ -57,5 +57,5 @@ class PictureSink:
         self._written.append(path)
 
     def close(self) -> tuple[Path, ...]:
-        """Name the pictures."""
+        """Return the paths of the pictures."""
         return tuple(self._written)

@@ -1,4 +1,4 @@
-"""The contract of a sink."""
+"""The contract of a sink, and what sinks share: file names, and one error for a file that cannot be written."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ class Sink(Protocol):
 
         Args:
             frame: As it was read.
-            picture: What the model saw, before its own normalisation; `[0, 0, 3]` where the frame could not be decoded.
+            picture: What the model saw, before its own normalisation; `[0, 0, 3]` if the frame could not be decoded.
             result: The outcome.
         """
 
     def close(self) -> tuple[Path, ...]:
-        """Finish the files and name them."""
+        """Finish the files, and return their paths."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusal into an error that names the file.
+    """Raise an error that names the file if the body fails to write it.
 
     Raises:
-        ConfigError: The file or folder can't be made or written.
+        ConfigError: The file or folder cannot be created or written.
     """
     try:
         yield
     except OSError as error:
         raise ConfigError(
-            f"cannot write {path}: {error.strerror or error}; name another place or make room there"
+            f"cannot write {path}: {error.strerror or error}; choose another place, or make room there"
         ) from error
 
 
 class FileNames:
-    """Turns the names of streams (`/camera/image_raw`) into parts of file names, a different one for each."""
+    """Makes parts of file names from names of streams (`/camera/image_raw`); no two streams share one."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
 
     def of(self, source: str) -> str:
-        """Give the stream's part: letters, digits, `.`, `_` and `-`; two streams never share one."""
+        """Return the part for a stream: letters, digits, `.`, `_` and `-`."""
         if source not in self._names:
             plain = re.sub(r"[^A-Za-z0-9._-]+", "-", source).strip("-.") or "stream"
             taken = set(self._names.values())

@@ -1,4 +1,4 @@
-"""Overlay videos: one MP4 a stream."""
+"""Write overlay videos, one MP4 for each stream."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _FALLBACK_RATE = 10.0
 
 
 class VideoSink:
-    """Writes `overlay-<stream>.mp4` with every frame, also those without an answer (their caption says why).
+    """Writes `overlay-<stream>.mp4` with every frame, also those without a result (their caption names the reason).
 
-    A frame that could not be decoded is black; before the first one that could be, it is left out, because a video's
-    size is that of its first picture.
+    A frame that could not be decoded is black. Before the first decoded one it is left out, because a video has the
+    size of its first picture.
 
-    The rate is that of the first two frames' log times, because a video has one rate only: a recording with an
-    irregular rate plays faster or slower in places. The caption shows each frame's own stamp.
+    The rate follows from the log times of the first two frames, because a video has one rate only: a recording with an
+    irregular rate plays faster or slower in places. The caption shows the stamp of each frame.
 
     Args:
-        directory: Where the files go.
+        directory: For the files.
         classes: Names and colours from the model's card.
 
     Raises:
@@ -47,10 +47,10 @@ class VideoSink:
         self._videos: dict[str, _Video] = {}
 
     def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
-        """Append a frame to its stream's video.
+        """Append a frame to the video of its stream.
 
         Raises:
-            ConfigError: The video can't be written.
+            ConfigError: The video cannot be written.
         """
         if picture.size:
             self._shapes[frame.source] = picture.shape
@@ -64,10 +64,10 @@ class VideoSink:
         self._videos[frame.source].add(frame.log_time_ns, draw_result(frame, picture, result, self._classes))
 
     def close(self) -> tuple[Path, ...]:
-        """Finish the videos and name them.
+        """Finish the videos, and return their paths.
 
         Raises:
-            ConfigError: A video can't be written.
+            ConfigError: A video cannot be written.
         """
         for video in self._videos.values():
             video.close()
@@ -107,18 +107,18 @@ class _Video:
         self._writer = self._cv2.VideoWriter(str(self.path), codec, rate, self._size)
         if not self._writer.isOpened():
             raise ConfigError(
-                f"cannot write {self.path}: OpenCV opens no MP4 there at {rate:.3g} frames/s and "
-                f"{self._size[0]}x{self._size[1]}; name another place, or leave out the video"
+                f"cannot write {self.path}: OpenCV can't open an MP4 of {self._size[0]}x{self._size[1]} at {rate:.3g} "
+                "frames/s; choose another place, or leave out the video sink"
             )
         self._append(picture)
 
     def _append(self, picture: Picture) -> None:
-        # VideoWriter drops frames of any other size without a word.
+        # VideoWriter silently drops frames of any other size.
         if (picture.shape[1], picture.shape[0]) != self._size:
             picture = self._cv2.resize(picture, self._size)
         self._writer.write(self._cv2.cvtColor(picture, self._cv2.COLOR_RGB2BGR))
 
 
 def _rate(period_ns: int) -> float:
-    """Give frames a second, 1 to 60, of two frames' distance; the fallback where they have the same time."""
+    """Return frames a second, 1 to 60, from the distance of two frames; the fallback if it is not positive."""
     return min(max(1e9 / period_ns, 1.0), 60.0) if period_ns > 0 else _FALLBACK_RATE
