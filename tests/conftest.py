@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mqinfer.broker import make_link
+from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
@@ -120,17 +121,32 @@ def _load(repository: Path, model: str, version: int | None) -> tuple[LoadedMode
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Worker]]:
-    """Start workers that stop with the test: `serve(url, repository_or_loaded_model, model="echo", capacity=4)`."""
+    """Start workers that stop with the test: `serve(url, repository_or_loaded_model, model="echo", capacity=4)`.
+
+    A list given as `links` gets the worker's link.
+    """
     workers: list[Worker] = []
 
     def start(
-        url: str, source: Path | LoadedModel, model: str = "echo", *, version: int | None = None, **options: Any
+        url: str,
+        source: Path | LoadedModel,
+        model: str = "echo",
+        *,
+        version: int | None = None,
+        links: list[Link] | None = None,
+        **options: Any,
     ) -> Worker:
+        def connect(name: str, will: Message, handler: ConnectionHandler) -> Link:
+            link = make_link(url, client_id=name, will=will, on_connection=handler)
+            if links is not None:
+                links.append(link)
+            return link
+
         loaded, is_default = _load(source, model, version) if isinstance(source, Path) else (source, True)
         options.setdefault("name", f"worker-{os.getpid()}-{next(_numbers)}")
         worker = Worker(
             loaded,
-            lambda name, will, handler: make_link(url, client_id=name, will=will, on_connection=handler),
+            connect,
             WorkerOptions(**options),
             is_default=is_default,
         )

@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mqinfer.cloud_worker.batching.adaptive import AdaptivePolicy
-from mqinfer.cloud_worker.batching.arrivals import Returns
-from mqinfer.cloud_worker.batching.batch_policy import BatchPolicy, Choice, Ended, FixedPolicy
+from mqinfer.cloud_worker.batching.arrivals import Arrivals
+from mqinfer.cloud_worker.batching.batch_policy import BatchPolicy, Choice, FinishedBatch, FixedPolicy
 from mqinfer.cloud_worker.batching.batcher import Batch, Batcher, Ready
 from mqinfer.cloud_worker.batching.cost_curve import CostCurve
 
@@ -214,7 +214,7 @@ def test_it_begins_with_single_rows_and_grows_by_doubling() -> None:
         assert wait == 0
         assert rows <= max(1, 2 * largest)
         policy.began(rows, now)
-        policy.ended(Ended(rows, rows, 1.0), 64, now + 1)
+        policy.ended(FinishedBatch(rows, rows, 1.0), 64, now + 1)
         largest = max(largest, rows)
     assert largest == 64
 
@@ -227,7 +227,7 @@ def test_a_lone_caller_never_waits() -> None:
         policy.came(1, now)
         assert policy.choose(1, now, now) == Choice(1)
         policy.began(1, now)
-        policy.ended(Ended(1, 1, 0.005), 0, now + 0.005)
+        policy.ended(FinishedBatch(1, 1, 0.005), 0, now + 0.005)
 
 
 def test_streams_share_what_is_idle() -> None:
@@ -236,7 +236,7 @@ def test_streams_share_what_is_idle() -> None:
     for size in (1, 2, 4, 8):
         for _ in range(5):
             policy.began(size, 0.0)
-            policy.ended(Ended(size, size, 1.0), 0, 0.0)
+            policy.ended(FinishedBatch(size, size, 1.0), 0, 0.0)
     policy._purse = 0.0
     assert policy.choose(8, 0.0, 0.0, idle=1) == Choice(8)
     assert policy.choose(8, 0.0, 0.0, idle=2) == Choice(4)
@@ -248,7 +248,7 @@ def test_expired_requests_teach_nothing() -> None:
     policy = AdaptivePolicy(8)
     for _ in range(20):
         policy.began(4, 0.0)
-        policy.ended(Ended(4, 0, 1e-6), 0, 0.0)
+        policy.ended(FinishedBatch(4, 0, 1e-6), 0, 0.0)
     assert policy._curve.sizes(8) == []
 
 
@@ -300,28 +300,28 @@ def test_one_size_alone_promises_no_gain() -> None:
 @given(st.integers(1, 12), st.floats(0.01, 1.0))
 def test_callers_are_counted_and_their_return_is_timed(callers: int, back: float) -> None:
     """After some batches as many are expected as there are, when they came back before."""
-    returns = Returns(32)
+    arrivals = Arrivals(32)
     for number in range(40):
         start = number * 10.0
-        returns.ended(0, start)
+        arrivals.ended(0, start)
         for caller in range(callers):
-            returns.came(caller + 1, start + back * (caller + 1))
-    returns.ended(0, 400.0)
-    assert returns.expected() == callers
-    dues = [returns.due(rows) for rows in range(1, callers + 1)]
+            arrivals.came(caller + 1, start + back * (caller + 1))
+    arrivals.ended(0, 400.0)
+    assert arrivals.expected() == callers
+    dues = [arrivals.due(rows) for rows in range(1, callers + 1)]
     assert dues == pytest.approx([400.0 + back * rows for rows in range(1, callers + 1)])
     assert all(later > sooner for sooner, later in pairwise(dues))
 
 
 def test_callers_that_went_away_are_not_expected_for_long() -> None:
     """Missed three times, they are forgotten until they have come again and again."""
-    returns = Returns(8)
+    arrivals = Arrivals(8)
     for number in range(40):
-        returns.ended(0, number)
-        returns.came(4, number + 0.5)
-    returns.ended(1, 40.0)
+        arrivals.ended(0, number)
+        arrivals.came(4, number + 0.5)
+    arrivals.ended(1, 40.0)
     misses = 0
-    while returns.expected() > 1:
-        returns.missed()
+    while arrivals.expected() > 1:
+        arrivals.missed()
         misses += 1
     assert misses <= 3

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mqinfer.cloud_worker.batching.batch_policy import Choice, Ended, FixedPolicy
+from mqinfer.cloud_worker.batching.batch_policy import Choice, FinishedBatch, FixedPolicy
 from mqinfer.cloud_worker.batching.batcher import PRIORITY_TURNS, Batch, Batcher, Ready
-from mqinfer.cloud_worker.batching.fair_queue import Turns
+from mqinfer.cloud_worker.batching.fair_queue import FairQueue
 
 
 class Noting(FixedPolicy):
@@ -26,7 +26,7 @@ class Noting(FixedPolicy):
         """Note it."""
         self.told.append(("began", rows, now))
 
-    def ended(self, batch: Ended, waiting: int, now: float) -> None:
+    def ended(self, batch: FinishedBatch, waiting: int, now: float) -> None:
         """Note it."""
         self.told.append(("ended", tuple(batch), waiting, now))
 
@@ -34,6 +34,11 @@ class Noting(FixedPolicy):
 def fixed(max_rows: int, delay: float = 0.0) -> Batcher[int]:
     """Make a batcher with a fixed policy."""
     return Batcher(lambda: FixedPolicy(max_rows, delay))
+
+
+def turn_giver() -> FairQueue[int]:
+    """Make a queue for its turns alone."""
+    return FairQueue()
 
 
 def take_all(batcher: Batcher[int], now: float = 0.0) -> list[list[int]]:
@@ -51,23 +56,21 @@ class Batching(RuleBasedStateMachine):
     def start(self, max_rows: int, delay: int, levels: int) -> None:
         """Begin with nothing."""
         self.batcher = fixed(max_rows, delay)
-        self.turns = Turns()
+        self.turns: FairQueue[int] = FairQueue()
         self.max_rows, self.delay, self.levels = max_rows, delay, levels
         self.now = self.number = 0
-        self.waiting: dict[int, tuple[Ready[int], float, int]] = {}  # ready, place at least, arrival
-        self.last_of: dict[tuple[str, str], int] = {}
+        self.waiting: dict[int, tuple[Ready[int], float, int]] = {}  # ready, place, arrival
 
     @rule(
         key=st.sampled_from("abc"),
         rows=st.integers(0, 6),
         client=st.sampled_from("AB"),
-        source=st.sampled_from(["", "left", "right"]),
         level=st.integers(0, 2),
     )
-    def add(self, key: str, rows: int, client: str, source: str, level: int) -> None:
+    def add(self, key: str, rows: int, client: str, level: int) -> None:
         """A request comes."""
-        ready = Ready(self.number, key, min(rows, self.max_rows), client, source, level % self.levels)
-        turn = self.turns.next(client)
+        ready = Ready(self.number, key, min(rows, self.max_rows), client, level % self.levels)
+        turn = self.turns.next_turn(client)
         self.waiting[self.number] = (ready, turn + ready.level * PRIORITY_TURNS, self.now)
         self.number += 1
         self.batcher.add(ready, self.now, turn)
@@ -97,35 +100,29 @@ class Batching(RuleBasedStateMachine):
         self.waiting = {}
 
     @rule(client=st.sampled_from("AB"))
-    def give_up(self, client: str) -> None:
+    def pop_last(self, client: str) -> None:
         """The last in line of a client is taken out, if there is any."""
         mine = {number for number, (ready, _, _) in self.waiting.items() if ready.client == client}
-        assert self.batcher.clients()[client] == len(mine)
-        gone = self.batcher.give_up(client)
+        assert self.batcher.count_by_client()[client] == len(mine)
+        gone = self.batcher.pop_last(client)
         assert (gone is None) is (not mine)
         if gone is not None:
-            ready = self.waiting.pop(gone)[0]
-            later = {number for number in mine if number > gone}
-            assert not any(self.waiting[n][0].source == ready.source != "" for n in later)
+            _, place, _ = self.waiting.pop(gone)
+            assert all((self.waiting[number][1], number) < (place, gone) for number in mine - {gone})
 
     def check(self, batch: Batch[int]) -> None:
-        """One key, not too many rows, and within each stream nothing earlier is left."""
-        taken = [self.waiting[item][0] for item in batch.items]
-        assert {ready.key for ready in taken} == {batch.key}
-        assert batch.rows == sum(ready.rows for ready in taken)
+        """One key, not too many rows, in the order of their places, and nothing of the key before them is left."""
+        taken = [self.waiting[item] for item in batch.items]
+        assert {ready.key for ready, _, _ in taken} == {batch.key}
+        assert batch.rows == sum(ready.rows for ready, _, _ in taken)
         assert batch.rows <= self.max_rows
         self.turns.served(batch.turn)
         for item in batch.items:
             self.waiting.pop(item)
-        for ready in taken:
-            if ready.source:
-                same = [
-                    n for n, (r, _, _) in self.waiting.items() if (r.client, r.source) == (ready.client, ready.source)
-                ]
-                assert all(number > ready.item for number in same)
-        for client in "AB":
-            streams = [ready.item for ready in taken if ready.client == client and ready.source == "left"]
-            assert streams == sorted(streams)
+        places = [(place, ready.item) for ready, place, _ in taken]
+        left = [(place, ready.item) for ready, place, _ in self.waiting.values() if ready.key == batch.key]
+        assert places == sorted(places)
+        assert all(places[-1] < each for each in left)
 
     def ready(self, key: str) -> bool:
         """Whether a key's requests may run: full, or the first one has waited long enough."""
@@ -166,13 +163,13 @@ def test_a_request_larger_than_a_batch_runs_alone() -> None:
 @given(st.integers(1, 40), st.integers(1, 8))
 def test_a_flood_of_one_client_does_not_hold_up_another(flood: int, size: int) -> None:
     """Whoever has sent less is in the next batch but one, however many wait."""
-    batcher, turns = fixed(size), Turns()
+    batcher, turns = fixed(size), turn_giver()
     for number in range(flood):
-        batcher.add(Ready(number, "key", 1, "A"), 0.0, turns.next("A"))
+        batcher.add(Ready(number, "key", 1, "A"), 0.0, turns.next_turn("A"))
     first = batcher.take(0.0)
     assert isinstance(first, Batch)
     turns.served(first.turn)
-    batcher.add(Ready(-1, "key", 1, "B"), 0.0, turns.next("B"))
+    batcher.add(Ready(-1, "key", 1, "B"), 0.0, turns.next_turn("B"))
     batches = take_all(batcher)
     assert -1 in [*chain.from_iterable(batches[:2])][: size + 1]
     assert first.items + [item for batch in batches for item in batch if item >= 0] == list(range(flood))
@@ -180,40 +177,22 @@ def test_a_flood_of_one_client_does_not_hold_up_another(flood: int, size: int) -
 
 def test_two_floods_take_turns() -> None:
     """Round robin, from the moment at which the second client comes."""
-    batcher, turns = fixed(2), Turns()
+    batcher, turns = fixed(2), turn_giver()
     for client in "AB":
         for number in range(4):
-            batcher.add(Ready(number + 10 * (client == "B"), "key", 1, client), 0.0, turns.next(client))
+            batcher.add(Ready(number + 10 * (client == "B"), "key", 1, client), 0.0, turns.next_turn(client))
     assert take_all(batcher) == [[0, 10], [1, 11], [2, 12], [3, 13]]
 
 
 def test_priorities_go_first_but_not_for_ever() -> None:
     """A higher level goes before; a lower one waits for a bounded number of turns."""
-    batcher, turns = fixed(1), Turns()
-    batcher.add(Ready(-1, "key", 1, "low", "camera", 1), 0.0, turns.next("low"))
+    batcher, turns = fixed(1), turn_giver()
+    batcher.add(Ready(-1, "key", 1, "low", 1), 0.0, turns.next_turn("low"))
     for number in range(3 * PRIORITY_TURNS):
-        batcher.add(Ready(number, "key", 1, "high", "camera", 0), 0.0, turns.next("high"))
+        batcher.add(Ready(number, "key", 1, "high", 0), 0.0, turns.next_turn("high"))
     served = [*chain.from_iterable(take_all(batcher))]
     assert served.index(-1) == PRIORITY_TURNS
     assert served[0] == 0
-
-
-def test_a_stream_keeps_its_order_across_priorities_and_keys() -> None:
-    """An urgent request of another shape waits for the earlier ones of its own stream, and for no others."""
-    batcher = fixed(4)
-    batcher.add(Ready(1, "a", 1, "car", "left", 1), 0.0)
-    batcher.add(Ready(2, "b", 1, "car", "left", 0), 0.0)
-    batcher.add(Ready(3, "b", 1, "car", "right", 0), 0.0)
-    assert take_all(batcher) == [[3], [1], [2]]
-
-
-def test_a_group_that_waits_gives_way_to_the_order_of_its_stream() -> None:
-    """A full batch whose every member follows one that waits for company makes that one run at once."""
-    batcher = fixed(2, delay=100.0)
-    batcher.add(Ready(1, "a", 1, "car", "left"), 0.0)
-    batcher.add(Ready(2, "b", 1, "car", "left"), 0.0)
-    batcher.add(Ready(3, "b", 1, "car", "left"), 0.0)
-    assert take_all(batcher) == [[1], [2, 3]]
 
 
 @given(st.integers(1, 64), st.sets(st.integers(1, 80)), st.integers(1, 100))
@@ -260,16 +239,16 @@ def test_policies_are_kept_for_a_bounded_number_of_keys() -> None:
         batcher.add(Ready(number, number, 1), 0.0)
         take_all(batcher)
     assert len(made) == 1001
-    assert len(batcher._known) <= 32
+    assert batcher.known_keys <= 32
 
 
 @given(st.lists(st.tuples(st.sampled_from("ABCD"), st.booleans()), max_size=200))
 def test_turns_are_fair(events: list[tuple[str, bool]]) -> None:
     """Between two clients that always wait, the difference of the turns served is at most one."""
-    turns = Turns()
+    turns: FairQueue[int] = FairQueue()
     waiting: list[tuple[float, int, str]] = []
     for number, (client, serve) in enumerate(events):
-        waiting.append((turns.next(client), number, client))
+        waiting.append((turns.next_turn(client), number, client))
         if serve:
             first = min(waiting)
             waiting.remove(first)
@@ -279,12 +258,12 @@ def test_turns_are_fair(events: list[tuple[str, bool]]) -> None:
         assert mine == sorted(mine)
         assert all(later[0] - sooner[0] >= 1 for sooner, later in pairwise(mine))
     heads = [min(turn for turn, _, each in waiting if each == client) for client in {each for *_, each in waiting}]
-    assert all(turn <= turns.next("new") + 1 for turn in heads)
+    assert all(turn <= turns.next_turn("new") + 1 for turn in heads)
 
 
 def test_clients_without_debts_are_forgotten() -> None:
     """Ten thousand clients that were served leave no more than a thousand entries."""
-    turns = Turns()
+    turns: FairQueue[int] = FairQueue()
     for number in range(10_000):
-        turns.served(turns.next(f"client-{number}") + 1)
-    assert len(turns._last) <= 1024
+        turns.served(turns.next_turn(f"client-{number}") + 1)
+    assert turns.remembered_clients <= 1024

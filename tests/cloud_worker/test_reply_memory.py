@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mqinfer.broker.link import Message
 from mqinfer.broker.packets import payload_size
-from mqinfer.cloud_worker.serving.reply_memory import _ID_COST, ReplyMemory, Seen
+from mqinfer.cloud_worker.serving.replies import REPLY_COST, ReplyMemory, Seen
 
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(["begin", "finish", "forget"]), st.integers(0, 8), st.integers(0, 900)), max_size=80
@@ -37,13 +37,16 @@ def test_the_bound_holds_and_what_is_told_is_true(actions: list[tuple[str, int, 
             memory.forget(key)
             running.discard(key)
             stored.pop(key, None)
-        replies = [reply for reply in memory._entries.values() if reply]
-        assert memory._bytes == sum(payload_size(reply) + _ID_COST for reply in replies) <= bound
+        for each in list(stored):
+            if memory.begin(each) is Seen.NEW:  # it made room for a newer one
+                memory.forget(each)
+                del stored[each]
+        assert memory.bytes == sum(payload_size(reply) + REPLY_COST for reply in stored.values()) <= bound
 
 
 def test_the_oldest_reply_goes_first() -> None:
     """Room is made by forgetting what was finished longest ago; running ones stay."""
-    memory = ReplyMemory(2 * (_ID_COST + 10))
+    memory = ReplyMemory(2 * (REPLY_COST + 10))
     memory.begin("running")
     for key in "abc":
         memory.begin(key)
@@ -56,7 +59,7 @@ def test_the_oldest_reply_goes_first() -> None:
 
 def test_a_reply_above_the_bound_is_not_kept() -> None:
     """Its request runs again if it comes again."""
-    memory = ReplyMemory(_ID_COST + 9)
+    memory = ReplyMemory(REPLY_COST + 9)
     memory.begin("a")
     memory.finish("a", Message("t", bytes(10)))
     assert memory.begin("a") is Seen.NEW

@@ -88,8 +88,9 @@ def test_a_lost_worker_is_said_to_be_lost_and_comes_back(
     url: str, serve: Serve, gated: Gated, seen: list[tuple[str, Message]], bare: Any, until: Until
 ) -> None:
     """The will says `lost` with the boot number of the state before; a reconnection says `ready` again."""
-    worker = serve(url, gated()[0])
-    link = worker._link
+    links: list[Link] = []
+    serve(url, gated()[0], links=links)
+    (link,) = links
     assert isinstance(link, MemoryLink)
     link.drop()
     link.restore()
@@ -213,7 +214,7 @@ def test_a_busy_worker_refuses_at_once_and_the_client_tries_again(
         assert reply.outcome is Outcome.REJECTED
         assert reply.id == "ab" * 16
         assert reply.error
-        assert "1 requests in hand" in reply.error.message
+        assert "capacity of 1 requests" in reply.error.message
         retried = client.submit("echo", {"x": X}, timeout=30)
         while worker.counters().get("rejected", 0) < 3:
             bare.link.publish(bare.binary())
@@ -250,7 +251,7 @@ def test_requests_that_expire_in_the_queue_are_not_run(
     bare.link.publish(bare.binary())
     assert backend.entered.acquire(timeout=10)
     bare.link.publish(bare.binary("cd" * 16, timeout_us=1_000_000))
-    until(lambda: len(worker._crew._batcher) == 1)
+    until(lambda: worker.prepared == 1)
     now[0] = 2.0
     backend.gate.set()
     outcomes = {reply.id: reply for reply in (bare.read(), bare.read())}
@@ -274,7 +275,7 @@ def test_waiting_requests_share_a_run(url: str, serve: Serve, gated: Gated, bare
     for number, request_id in enumerate(ids):
         mine = encode_tensor("x", np.full((1, 4), number, np.float32))
         bare.link.publish(bare.binary(request_id, inputs=(mine,)))
-    until(lambda: len(worker._crew._batcher) == 5)
+    until(lambda: worker.prepared == 5)
     backend.gate.set()
     replies = {reply.id: reply for reply in (bare.read() for _ in range(6))}
     for number, request_id in enumerate(ids):
@@ -304,7 +305,7 @@ def test_a_flood_leaves_room_for_another_client(
     for request_id in flood:
         bare.link.publish(bare.binary(request_id))
     assert backend.entered.acquire(timeout=10)
-    until(lambda: worker._crew.depth == 6)
+    until(lambda: worker.depth == 6)
     with Client(url, name=unique("client")) as client:
         mine = client.submit("echo", {"x": X}, timeout=30)
         refused = bare.read()
@@ -329,7 +330,7 @@ def test_priorities_as_configured(
     assert backend.entered.acquire(timeout=10)
     for number, priority in ((1, 0), (2, 3), (3, 1)):
         bare.link.publish(bare.binary(f"{number:032x}", priority=priority))
-    until(lambda: len(worker._crew._batcher) == 3)
+    until(lambda: worker.prepared == 3)
     backend.gate.set()
     assert [int(bare.read().id, 16) for _ in range(4)][1:] == order
 
@@ -344,11 +345,11 @@ def test_a_queue_is_as_long_as_configured(url: str, serve: Serve, gated: Gated, 
     assert backend.entered.acquire(timeout=10)
     for number in range(2):
         bare.link.publish(bare.binary(f"{number:032x}"))
-    until(lambda: len(worker._crew._batcher) == 2)
+    until(lambda: worker.prepared == 2)
     reply = bare.ask(bare.binary("cd" * 16))
     assert (reply.outcome, reply.id) == (Outcome.REJECTED, "cd" * 16)
     assert reply.error
-    assert "2 requests wait" in reply.error.message
+    assert "2 requests are queued" in reply.error.message
     backend.gate.set()
     assert {bare.read().outcome for _ in range(3)} == {Outcome.OK}
 

@@ -20,6 +20,7 @@ from mqinfer.protocol.types import EncodedTensor, InferRequest
 
 Serve = Callable[..., Worker]
 Gated = Callable[..., tuple[LoadedModel, Any]]
+Until = Callable[[Callable[[], bool]], None]
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 DATA = '"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0, 1, 2, 3]}]'
 LZ4_BOMB = EncodedTensor(
@@ -116,7 +117,7 @@ def test_a_reply_above_the_brokers_limit_is_an_error_reply(url: str, serve: Serv
 
 
 def test_an_answer_that_does_not_fit_at_all_is_counted(
-    url: str, serve: Serve, gated: Gated, bare: Any, caplog: pytest.LogCaptureFixture
+    url: str, serve: Serve, gated: Gated, bare: Any, caplog: pytest.LogCaptureFixture, until: Until
 ) -> None:
     """Where not even the error fits through, the worker says so to its log and goes on."""
     model, backend = gated()
@@ -127,7 +128,7 @@ def test_an_answer_that_does_not_fit_at_all_is_counted(
     limit, bare.link._broker.max_packet_size = bare.link._broker.max_packet_size, 200
     with caplog.at_level(logging.CRITICAL, "mqinfer"):
         backend.gate.set()
-        assert worker._crew.drain(10)
+        until(lambda: worker.depth == 0)
     bare.link._broker.max_packet_size = limit
     assert worker.counters() == {"dropped_message_too_large": 1}
     assert bare.ask(bare.binary("cd" * 16)).outcome is Outcome.OK
@@ -150,4 +151,4 @@ def test_a_defect_is_answered_and_leaves_nothing_behind(
     assert (reply.error.code, "ZeroDivisionError" in reply.error.message) == ("internal", True)
     worker._service.prepare = prepare  # type: ignore[method-assign]
     assert bare.ask(bare.binary("cd" * 16)).outcome is Outcome.OK
-    assert worker._crew.depth == 0
+    assert worker.depth == 0

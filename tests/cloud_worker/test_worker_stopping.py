@@ -23,21 +23,15 @@ Gated = Callable[..., tuple[LoadedModel, Any]]
 Until = Callable[[Callable[[], bool]], None]
 
 
-def settle(link: Link) -> None:
-    """Wait until a link in memory has handed over everything that it has."""
-    assert isinstance(link, MemoryLink)
-    link.settle()
-
-
-def test_draining_answers_everything_in_hand(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
-    """Stopping waits for the run and for all that waits behind it."""
+def test_draining_replies_to_everything_accepted(url: str, serve: Serve, gated: Gated, bare: Any, until: Until) -> None:
+    """Stopping waits for the run and for all that is queued behind it."""
     model, backend = gated()
     worker = serve(url, model)
     backend.gate.clear()
     for number in range(5):
         bare.link.publish(bare.binary(f"{number:032x}"))
     assert backend.entered.acquire(timeout=10)
-    settle(worker._link)
+    until(lambda: worker.depth == 5)
     stopper = threading.Thread(target=worker.stop)
     stopper.start()
     backend.gate.set()
@@ -55,31 +49,33 @@ def test_what_can_not_be_drained_in_time_is_turned_away(
     for number in range(4):
         bare.link.publish(bare.binary(f"{number:032x}"))
     assert backend.entered.acquire(timeout=10)
-    settle(worker._link)
+    until(lambda: worker.depth == 4)
     with caplog.at_level(logging.CRITICAL, "mqinfer"):
         stopper = threading.Thread(target=worker.stop, args=(0.0,))
         stopper.start()
-        until(lambda: worker._crew._closing)
+        until(lambda: worker.closing)
         backend.gate.set()
         stopper.join(10)
     outcomes = [bare.read().outcome for _ in range(4)]
     assert sorted(outcomes) == [Outcome.OK, *3 * [Outcome.REJECTED]]
 
 
-def test_a_reply_that_can_not_be_sent_is_kept_for_the_retry(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
-    """A worker that lost its connection while it ran answers the retry from memory."""
+def test_a_reply_that_can_not_be_sent_is_kept_for_the_retry(
+    url: str, serve: Serve, gated: Gated, bare: Any, until: Until
+) -> None:
+    """A worker that lost its connection while it ran replies to the retry from memory."""
     model, backend = gated()
-    worker = serve(url, model)
-    link = worker._link
+    links: list[Link] = []
+    worker = serve(url, model, links=links)
+    (link,) = links
     assert isinstance(link, MemoryLink)
     backend.gate.clear()
     bare.link.publish(bare.binary())
     assert backend.entered.acquire(timeout=10)
     link.drop()
     backend.gate.set()
-    assert worker._crew.drain(10)
+    until(lambda: worker.depth == 0)
     link.restore()
-    settle(link)
     assert bare.ask(bare.binary()).outcome is Outcome.OK
     assert backend.runs == [1]
     assert worker.counters()["replies_held_back"] == 1

@@ -8,7 +8,8 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.packets import decode_puback
 from mqinfer.broker.paho.packet_reader import PacketReader, ReceivedMessage
 from mqinfer.client.control import _read_reply
-from mqinfer.cloud_worker.serving.incoming import read_ticket, write_reply
+from mqinfer.cloud_worker.serving.incoming import accept, read_request
+from mqinfer.cloud_worker.serving.replies import write_reply
 from mqinfer.cloud_worker.supervision.control_server import _body
 from mqinfer.codecs import decode_tensor
 from mqinfer.protocol import envelope, oip_json
@@ -160,14 +161,14 @@ def packets(data: bytes) -> None:
 
 
 def _answer(found: Message) -> None:
-    ticket = read_ticket(_TOPICS, found, 0.0, SMALL)
+    incoming = read_request(_TOPICS, accept(_TOPICS, found, 0.0), SMALL)
     try:
-        for tensor in ticket.request.inputs:
+        for tensor in incoming.request.inputs:
             decode_tensor(tensor, SMALL)
-        reply = _refusal(ticket.request, MqinferError("done"))
+        reply = _refusal(incoming.request, MqinferError("done"))
     except MqinferError as error:
-        reply = _refusal(ticket.request, error)
-    write_reply(ticket.path, reply, {})
+        reply = _refusal(incoming.request, error)
+    write_reply(incoming.path, reply, {})
 
 
 def _refusal(request: InferRequest, error: MqinferError) -> InferResponse:

@@ -20,8 +20,8 @@ other users change.
 
 from __future__ import annotations
 
-from mqinfer.cloud_worker.batching.arrivals import Returns
-from mqinfer.cloud_worker.batching.batch_policy import Choice, Ended
+from mqinfer.cloud_worker.batching.arrivals import Arrivals
+from mqinfer.cloud_worker.batching.batch_policy import Choice, FinishedBatch
 from mqinfer.cloud_worker.batching.cost_curve import CostCurve
 
 __all__ = ["AdaptivePolicy"]
@@ -64,7 +64,7 @@ class AdaptivePolicy:
         self._max_rows = max(1, max_rows)
         self._target = latency_target
         self._curve = CostCurve()
-        self._returns = Returns(_ABOUT * self._max_rows)
+        self._arrivals = Arrivals(_ABOUT * self._max_rows)
         self._running = 0  # rows
         self._chosen: dict[int, int] = {}  # the size that pays, by the rows that there are
         self._batches = 0
@@ -76,7 +76,7 @@ class AdaptivePolicy:
 
     def came(self, waiting: int, now: float) -> None:
         """Note how soon requests come."""
-        self._returns.came(waiting + self._running, now)
+        self._arrivals.came(waiting + self._running, now)
 
     def choose(self, waiting: int, oldest: float, now: float, idle: int = 1) -> Choice:
         """Choose the size that pays; wait only for callers that are about to be back."""
@@ -92,10 +92,10 @@ class AdaptivePolicy:
         self._running += rows
         self._until = None
 
-    def ended(self, batch: Ended, waiting: int, now: float) -> None:
+    def ended(self, batch: FinishedBatch, waiting: int, now: float) -> None:
         """Learn from a batch."""
         self._running -= batch.rows
-        self._returns.ended(waiting + self._running, now)
+        self._arrivals.ended(waiting + self._running, now)
         if batch.seconds > 0 and batch.ran > 0:
             self._curve.add(batch.ran, batch.seconds)
             self._batches += 1
@@ -152,21 +152,21 @@ class AdaptivePolicy:
         if self._until is None or waiting >= self._goal:
             self._until = self._consider(waiting, oldest, now)
         elif now >= self._until:
-            self._returns.missed()
+            self._arrivals.missed()
         return 0.0 if self._until is None else self._until - now
 
     def _consider(self, waiting: int, oldest: float, now: float) -> float | None:
         """Decide whether to wait, for how many rows (the goal) and until when at most."""
-        returns, curve = self._returns, self._curve
-        if not returns.expects(waiting + 1) or returns.due(waiting + 1) - now > curve.seconds(waiting):
+        arrivals, curve = self._arrivals, self._curve
+        if not arrivals.expects(waiting + 1) or arrivals.due(waiting + 1) - now > curve.seconds(waiting):
             return None  # nobody is about to come, or too late for any saving
-        about = returns.expected()
+        about = arrivals.expected()
         if self._until is None:
             self._latest = now + _LONGEST * curve.seconds(waiting)
         best = self._best(min(about, self._max_rows))
         apart = self._rate_apart(waiting, min(about - waiting, best), now)
         for goal in {best, min(best, waiting + 1)}:
-            wait, patience = returns.due(goal) - now, min(returns.due(goal, _PATIENCE), self._latest) - now
+            wait, patience = arrivals.due(goal) - now, min(arrivals.due(goal, _PATIENCE), self._latest) - now
             late = self._target is not None and now - oldest + wait + curve.seconds(goal) > self._target
             if goal <= waiting or patience <= max(0.0, wait) or late:
                 continue
@@ -178,7 +178,7 @@ class AdaptivePolicy:
     def _rate_apart(self, waiting: int, rest: int, now: float) -> float:
         """Rows a second if those who wait run now, and the rest of those who are about when they are back."""
         seconds = self._curve.seconds
-        first = max(seconds(waiting), self._returns.due(waiting + rest) - now)
+        first = max(seconds(waiting), self._arrivals.due(waiting + rest) - now)
         return (waiting + rest) / (first + seconds(rest))
 
     def _affords(self, goal: int, wait: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Returns"]
+__all__ = ["Arrivals"]
 
 _WEIGHT = 0.1
 """Weight of the newest reading in times and shares."""
@@ -11,7 +11,7 @@ _SURE = 0.75
 """So many rows are expected again as were in hand after so large a share of the last batches."""
 
 
-class Returns:
+class Arrivals:
     """Smoothed time from the end of a batch until so many rows are in hand, waiting or running. Not thread-safe.
 
     With callers that each wait for their own reply the rows in hand come back to the number of callers after each

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-__all__ = ["BatchPolicy", "Choice", "Ended", "FixedPolicy"]
+__all__ = ["BatchPolicy", "Choice", "FinishedBatch", "FixedPolicy"]
 
 
 class Choice(NamedTuple):
     """What to do with the requests that wait.
 
     Attributes:
-        rows: Of the batch at most.
-        wait: Seconds until it runs unless more come; 0 for now.
+        rows: Rows of the next batch at most.
+        wait: Seconds until it runs unless more come; 0 to run now.
     """
 
     rows: int
     wait: float = 0.0
 
 
-class Ended(NamedTuple):
+class FinishedBatch(NamedTuple):
     """A batch that has ended.
 
     Attributes:
-        rows: As it was taken.
-        ran: Rows that the model was given of these: requests may have expired.
-        seconds: That it kept the model busy.
+        rows: Its rows when it began.
+        ran: The rows that the model ran: requests of the batch may have expired.
+        seconds: How long it kept the model busy.
     """
 
     rows: int
@@ -35,26 +35,26 @@ class Ended(NamedTuple):
 
 
 class BatchPolicy(Protocol):
-    """Decides for the requests of one key. Not thread-safe; `now` never goes backward, in seconds."""
+    """Decides for the requests of one key. Not thread-safe; `now` is in seconds and never goes backward."""
 
     def came(self, waiting: int, now: float) -> None:
-        """Note that a request came; now so many rows wait."""
+        """Learn from a request that came, after which `waiting` rows wait."""
 
     def choose(self, waiting: int, oldest: float, now: float, idle: int = 1) -> Choice:
         """Choose the next batch.
 
         Args:
             waiting: Rows that wait; 1 or more.
-            oldest: When the first of them came.
-            now: The clock's reading.
+            oldest: When the first of them came, in seconds.
+            now: The clock's reading, in seconds.
             idle: How many batches could begin now.
         """
 
     def began(self, rows: int, now: float) -> None:
-        """Note that a batch begins."""
+        """Learn that a batch begins."""
 
-    def ended(self, batch: Ended, waiting: int, now: float) -> None:
-        """Note that a batch has ended; so many rows wait now."""
+    def ended(self, batch: FinishedBatch, waiting: int, now: float) -> None:
+        """Learn from a batch that has ended, after which `waiting` rows wait."""
 
 
 class FixedPolicy:
@@ -77,7 +77,7 @@ class FixedPolicy:
         self._sizes = sorted({size for size in preferred if size <= self._max_rows} or {self._max_rows}, reverse=True)
 
     def came(self, waiting: int, now: float) -> None:
-        """Nothing is learned."""
+        """Learn nothing."""
 
     def choose(self, waiting: int, oldest: float, now: float, idle: int = 1) -> Choice:  # noqa: ARG002 - the contract's
         """Choose by size, then by delay."""
@@ -87,7 +87,7 @@ class FixedPolicy:
         return Choice(self._max_rows, max(0.0, oldest + self._max_delay - now))
 
     def began(self, rows: int, now: float) -> None:
-        """Nothing is learned."""
+        """Learn nothing."""
 
-    def ended(self, batch: Ended, waiting: int, now: float) -> None:
-        """Nothing is learned."""
+    def ended(self, batch: FinishedBatch, waiting: int, now: float) -> None:
+        """Learn nothing."""

@@ -2,37 +2,89 @@
 
 Each request gets a turn when it comes: that of the last one served, or one after its client's own last, whichever is
 later (Goyal, Vin and Cheng, SIGCOMM 1996, with every request of length 1). Served by their turns, a client that sends
-one request now and then is next in line, however many another one has sent, and each client's stay in their order.
+one request now and then is next in line, however many another one has sent.
 """
 
 from __future__ import annotations
 
-__all__ = ["Turns"]
+from bisect import insort
+from collections import Counter
+from typing import Generic, NamedTuple, TypeVar
 
+__all__ = ["FairQueue", "Queued"]
+
+T = TypeVar("T")
 _CLIENTS = 1024
-"""Clients beyond this number are forgotten where that changes nothing."""
+"""Above this number of clients, those whose last turn has been served are forgotten."""
 
 
-class Turns:
-    """Hands out turns. Not thread-safe."""
+class Queued(NamedTuple, Generic[T]):
+    """A request in line. The first two fields sort; no two numbers are equal."""
+
+    turn: float
+    number: int
+    client: str
+    item: T
+
+
+class FairQueue(Generic[T]):
+    """Requests in the order of their turns. Not thread-safe: its owner holds a lock."""
 
     def __init__(self) -> None:
+        self._line: list[Queued[T]] = []
+        self._number = 0
         self._now = 0.0  # the last turn that was served
         self._last: dict[str, float] = {}  # turn of each client's last request
 
-    def next(self, client: str) -> float:
-        """Give a client's new request its turn."""
-        if len(self._last) >= _CLIENTS:
-            self._last = {each: turn for each, turn in self._last.items() if turn >= self._now}
-        turn = max(self._now, self._last.get(client, -1.0) + 1)
-        self._last[client] = turn
+    def __len__(self) -> int:
+        """Count the requests in line."""
+        return len(self._line)
+
+    @property
+    def remembered_clients(self) -> int:
+        """Clients whose turns are remembered; bounded."""
+        return len(self._last)
+
+    def put(self, item: T, client: str) -> None:
+        """Add a client's new request."""
+        self._number += 1
+        insort(self._line, Queued(self.next_turn(client), self._number, client, item))
+
+    def pop(self) -> Queued[T]:
+        """Take out the first request in line."""
+        return self._line.pop(0)
+
+    def pop_last(self, client: str) -> T | None:
+        """Take out a client's last request in line; None where it has none."""
+        last = max((each for each in self._line if each.client == client), default=None)
+        if last is None:
+            return None
+        self._line.remove(last)
+        return last.item
+
+    def count_by_client(self) -> Counter[str]:
+        """Count the requests in line, by client."""
+        return Counter(each.client for each in self._line)
+
+    def clear(self) -> list[T]:
+        """Take out everything."""
+        items = [each.item for each in self._line]
+        self._line.clear()
+        return items
+
+    def next_turn(self, client: str) -> float:
+        """Return the turn of a client's new request."""
+        last = self._last
+        if len(last) >= _CLIENTS:
+            last = self._last = {each: turn for each, turn in last.items() if turn >= self._now}
+        turn = last[client] = max(self._now, last.get(client, -1.0) + 1)
         return turn
 
     def served(self, turn: float) -> None:
-        """Note that a request is being served."""
+        """Advance to the turn of a request that is being served."""
         self._now = max(self._now, turn)
 
-    def clear(self) -> None:
-        """Begin anew, since nothing waits: who got more until now owes nothing."""
+    def reset(self) -> None:
+        """Forget all turns, since nothing waits anywhere: a client that got more until now owes nothing."""
         self._now = 0.0
         self._last.clear()

@@ -41,39 +41,43 @@ class Schedule:
             )
 
     def policy(self) -> BatchPolicy:
-        """Make a policy: a fixed one where sizes or a delay are stated, otherwise one that finds out what pays."""
+        """Make a policy: a fixed one where sizes or a delay are stated, otherwise one that measures what pays."""
         stated = self.batching or DynamicBatching()
         if self.max_rows <= 1:
             return FixedPolicy(1)
         delay, target = stated.max_queue_delay_microseconds, stated.latency_target_microseconds
-        if stated.preferred_batch_size or delay is not None:
+        if self.gathers:
             return FixedPolicy(self.max_rows, (delay or 0) / 1e6, stated.preferred_batch_size)
         return AdaptivePolicy(self.max_rows, None if target is None else target / 1e6)
 
     @property
+    def gathers(self) -> bool:
+        """Whether the configuration states batch sizes or a delay, so that a request may have to wait for others."""
+        stated = self.batching
+        return stated is not None and bool(
+            stated.preferred_batch_size or stated.max_queue_delay_microseconds is not None
+        )
+
+    @property
     def in_order(self) -> bool:
-        """Whether replies leave in the order in which their batches began."""
+        """Whether replies are sent in the order in which their batches began."""
         return self.batching is not None and self.batching.preserve_ordering
 
     @property
-    def max_waiting(self) -> int:
-        """Requests that may wait."""
+    def max_queued(self) -> int:
+        """Requests that may wait for the model."""
         stated = self.batching.default_queue_policy.max_queue_size if self.batching else 0
         return stated or _ANY_NUMBER
 
+    @property
+    def queue_timeout_s(self) -> float | None:
+        """Seconds after which a request expires whatever its own deadline; None for no such bound."""
+        stated = self.batching.default_queue_policy.default_timeout_microseconds if self.batching else 0
+        return stated / 1e6 if stated else None
+
     def level(self, priority: int) -> int:
-        """Give the level of a request's priority, 0 the highest; all are equal where no levels are configured."""
+        """Return the level of a request's priority, 0 the highest; 0 for all where no levels are configured."""
         if self.batching is None or not self.batching.priority_levels:
             return 0
         known = 1 <= priority <= self.batching.priority_levels
         return (priority if known else self.batching.default_priority_level or self.batching.priority_levels) - 1
-
-    def deadline(self, received: float, stated: float) -> float:
-        """Give a request's deadline: its own or that of the queue's policy, whichever is sooner.
-
-        Args:
-            received: When it came, in seconds by the worker's clock.
-            stated: Its own deadline, by the same clock.
-        """
-        bound = self.batching.default_queue_policy.default_timeout_microseconds if self.batching else 0
-        return min(stated, received + bound / 1e6) if bound else stated

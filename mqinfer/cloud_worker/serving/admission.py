@@ -1,69 +1,104 @@
-"""Who is let in: bounds by count and by bytes, an equal share of the capacity for each client, requests taken back."""
+"""Which requests a worker accepts: bounds by bytes, an equal share of the capacity for each client, cancellations."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
 
-from mqinfer.cloud_worker.serving.active_clients import ActiveClients
-from mqinfer.cloud_worker.serving.cancelled import TakenBack
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "Cancelled"]
 
 _WORK_S = 0.25
-"""Work that clients together may hold at a worker, so that it does not run dry while replies and requests travel."""
+"""Seconds of work that all clients together may send ahead, so that the worker does not run dry while replies and
+requests travel: their windows add up to `_WORK_S / service_s` requests, within the bounds of `Admission.window`."""
 _BATCHES = 2
-"""The same in batches: one that runs and one that gathers."""
+"""Full batches that they may send ahead at least: one that runs and one that gathers."""
+_FORGET_S = 2.0
+"""A client without a request for so many seconds has no share of the capacity."""
+_MOST = 4096
+"""Clients and cancelled requests remembered at most."""
 
 
 class Admission:
-    """The worker's door. Thread-safe."""
+    """Accepts requests within the bounds of the worker's options. Thread-safe."""
 
     def __init__(self, options: WorkerOptions, rows: int) -> None:
         """Begin with nobody.
 
         Args:
-            options: With the bounds.
-            rows: That the model runs at a time: of a batch, times the batches that run together.
+            options: The bounds.
+            rows: Rows that the model runs at a time: those of a full batch, times the batches that run together.
         """
         self._options = options
         self._rows = rows
         self._lock = threading.Lock()
-        self._clients = ActiveClients()
+        self._active: OrderedDict[str, float] = OrderedDict()  # time of each client's last request, the oldest first
         self._bytes = 0
-        self._taken_back = TakenBack()
 
     def enter(self, client: str, size: int, now: float) -> bool:
-        """Note a request of so many bytes; False where they are too many, and nothing is noted then."""
+        """Accept a request of so many bytes; False where that is too many, and nothing is accepted then."""
         with self._lock:
-            self._clients.heard(client, now)
+            self._active[client] = now
+            if len(self._active) > 1:
+                self._active.move_to_end(client)
+                self._forget(now - _FORGET_S)
             if self._bytes and self._bytes + size > self._options.capacity_bytes:
                 return False
             self._bytes += size
             return True
 
     def leave(self, size: int) -> None:
-        """Note that a request is out of the worker's hands."""
+        """Free the bytes of a request that is finished."""
         with self._lock:
             self._bytes -= size
 
+    @property
+    def active_clients(self) -> int:
+        """Clients that share the capacity at present."""
+        return len(self._active)
+
     def window(self, service_s: float) -> int:
-        """Tell how many requests each client may have unanswered here, by the time that one takes, in seconds."""
+        """Return how many requests each client may have in flight to this worker.
+
+        Args:
+            service_s: How long one request takes, in seconds; 0 while unknown.
+        """
         wanted = max(_BATCHES * self._rows, math.ceil(_WORK_S / service_s) if service_s else 0)
-        with self._lock:
-            return max(1, min(self._options.capacity, wanted) // max(1, len(self._clients)))
+        return max(1, min(self._options.capacity, wanted) // max(1, len(self._active)))
 
-    def take_back(self, client: str, ids: Iterable[str], outcome: Outcome) -> None:
-        """Note requests of a client that nobody waits for any more."""
-        with self._lock:
-            self._taken_back.add(((client, each) for each in ids), outcome)
+    def _forget(self, before: float) -> None:
+        while len(self._active) > _MOST or next(iter(self._active.values())) < before:
+            self._active.popitem(last=False)
 
-    def was_taken_back(self, key: tuple[str, str] | None) -> Outcome | None:
-        """Tell whether a request, by client and id, was taken back, and how."""
-        if key is None or not self._taken_back:  # mostly there are none: no lock for that
-            return None
+
+class Cancelled:
+    """Requests that their clients cancelled, the newest 4096; older ones have been replied to by then. Thread-safe.
+
+    Attributes:
+        any: Whether there are any: mostly not, and then there is nothing to look up.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._outcomes: OrderedDict[Hashable, Outcome] = OrderedDict()
+        self.any = False
+
+    def add(self, keys: Iterable[Hashable], outcome: Outcome) -> None:
+        """Remember requests that nobody waits for any more."""
         with self._lock:
-            return self._taken_back.pop(key)
+            for key in keys:
+                self._outcomes[key] = outcome
+                if len(self._outcomes) > _MOST:
+                    self._outcomes.popitem(last=False)
+            self.any = bool(self._outcomes)
+
+    def pop(self, key: Hashable) -> Outcome | None:
+        """Return how a request was cancelled, and forget it; None where it was not."""
+        with self._lock:
+            outcome = self._outcomes.pop(key, None)
+            self.any = bool(self._outcomes)
+            return outcome

@@ -1,26 +1,48 @@
-"""One request in a worker's hands: read from a message, and the message that answers it."""
+"""One request as a worker receives it: read from a message, with what the reply to it needs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mqinfer.broker.link import Message
 from mqinfer.protocol import envelope, oip_json
-from mqinfer.protocol.checksum import checksum, verify
-from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.checksum import verify
 from mqinfer.protocol.errors import BadEnvelope, BadTopic
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.topics import InferAddress, Topics, may_reply
-from mqinfer.protocol.types import Buffer, InferRequest, InferResponse
+from mqinfer.protocol.types import InferRequest
+from mqinfer.protocol.value import value_object
 
-__all__ = ["ReplyPath", "Ticket", "read_ticket", "reply_path", "write_reply"]
+__all__ = ["Delivery", "IncomingRequest", "ReplyPath", "accept", "read_request", "reply_path"]
 
 _LENGTH = re.compile(r"[0-9]{1,12}")  # more digits than any payload has bytes
+_INFINITE = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
+@value_object(eq=False)
+class Delivery:
+    """A message on a request topic, not read yet.
+
+    Attributes:
+        message: As it came.
+        address: Who asks whom, from the topic; None where the topic is no request topic.
+        received: When it came, in seconds by the worker's clock.
+        size: Bytes of the payload.
+    """
+
+    message: Message
+    address: InferAddress | None
+    received: float
+    size: int
+
+    @property
+    def client(self) -> str:
+        """The sender; empty where the topic does not say."""
+        return "" if self.address is None else self.address.client
+
+
+@value_object()
 class ReplyPath:
     """Where a reply goes, and in which form.
 
@@ -37,95 +59,102 @@ class ReplyPath:
     binary: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ticket:
-    """A request that can be answered.
+@value_object(eq=False)
+class IncomingRequest:
+    """A request that can be replied to.
 
     Attributes:
-        request: What was asked.
-        address: Who asked whom, from the topic.
+        request: What is asked.
+        client: The sender.
         path: Where the reply goes.
+        key: Names the request among those of all clients; None in JSON, where ids need not be unique: a script that
+            sends everything under one id gets a reply to each.
         received: When it came, in seconds by the worker's clock.
         deadline: By the same clock; infinite without a timeout.
+        size: Bytes of its payload.
     """
 
     request: InferRequest
-    address: InferAddress
+    client: str
     path: ReplyPath
+    key: tuple[str, str] | None
     received: float
     deadline: float
-
-    @property
-    def key(self) -> tuple[str, str] | None:
-        """What makes a request the same one again: the client and the id; None in JSON, where ids need not be unique.
-
-        A script that sends everything under one id is to get an answer to each.
-        """
-        return None if self.path.is_json else (self.address.client, self.request.id)
+    size: int
 
 
-def reply_path(topics: Topics, message: Message) -> ReplyPath:
+def accept(topics: Topics, message: Message, received: float) -> Delivery:
+    """Note when a message came and, from its topic, whose it is.
+
+    Args:
+        topics: The site's topics.
+        message: As it came.
+        received: When, in seconds by the worker's clock.
+    """
+    try:
+        address = topics.parse_infer(message.topic)
+    except BadTopic:
+        address = None  # `read_request` raises
+    return Delivery(message, address, received, len(message.payload))
+
+
+def reply_path(topics: Topics, delivery: Delivery) -> ReplyPath:
     """Find where the reply to a message goes, from its properties alone.
 
     Raises:
         BadTopic: It came on no request topic, or its Response Topic is missing or not the sender's own.
     """
-    return _path(topics, topics.parse_infer(message.topic), message, message.response_topic)
+    message = delivery.message
+    topic = _own_topic(topics, _address(topics, delivery), message.response_topic)
+    return ReplyPath(topic, message.correlation_data, _is_json(message))
 
 
-def _path(
-    topics: Topics, address: InferAddress, message: Message, topic: str | None, *, binary: bool = False
-) -> ReplyPath:
-    if not topic or not may_reply(topics, topic, address.model, address.client):
-        own = topics.result(address.model, address.client, "ID")
-        raise BadTopic(f"the request's Response Topic is {topic!r}; it is to be like {own!r}")
-    return ReplyPath(topic, message.correlation_data, _is_json(message), binary)
+def read_request(
+    topics: Topics, delivery: Delivery, limits: Limits, queue_timeout_s: float | None = None
+) -> IncomingRequest:
+    """Read a request.
 
-
-def read_ticket(topics: Topics, message: Message, received: float, limits: Limits) -> Ticket:
-    """Make a ticket of a message.
+    Args:
+        topics: The site's topics.
+        delivery: The message that brought it.
+        limits: Bounds for what it holds.
+        queue_timeout_s: Seconds from its receipt after which it expires at the latest; None for no such bound.
 
     Raises:
         Corrupted: The payload is not what was sent.
         BadTopic: It came on no request topic, or its Response Topic is missing or not the sender's own.
         InvalidRequest: The payload is neither of the two content types, or breaks the protocol or a limit.
     """
+    message, received = delivery.message, delivery.received
     verify(message.payload, message.user_properties)
-    address = topics.parse_infer(message.topic)
-    request = _read_json(message, address, limits) if _is_json(message) else _read_binary(message, limits)
-    binary = request.parameters.get(oip_json.BINARY_OUTPUT) is True
-    path = _path(topics, address, message, message.response_topic or request.response_topic, binary=binary)
-    if not request.id:  # JSON may leave it out; the reply topic tells the sender's requests apart as well
-        request = replace(request, id=path.topic.rpartition("/")[2])
-    deadline = float("inf") if request.timeout_us is None else received + request.timeout_us / 1e6
-    return Ticket(request, address, path, received, deadline)
-
-
-def write_reply(path: ReplyPath, response: InferResponse, arrays: Mapping[str, Array]) -> Message:
-    """Make the message that answers a request, in the form in which the request came.
-
-    Args:
-        path: Where it goes.
-        response: What it says; its outputs are used for the binary form.
-        arrays: The outputs before encoding; used for the JSON form.
-    """
-    properties: tuple[tuple[str, str], ...] = ()
-    payload: Buffer
-    tail: list[Buffer] = []
-    if path.is_json:
-        payload, length = oip_json.encode_response(response, arrays=arrays, binary=path.binary)
-        if length is not None:
-            properties = ((oip_json.HEADER_LENGTH, str(length)),)
+    address = _address(topics, delivery)
+    is_json, binary = _is_json(message), False
+    if is_json:
+        request = _read_json(message, address, limits)
+        binary = request.parameters.get(oip_json.BINARY_OUTPUT) is True
     else:
-        payload, *tail = envelope.response_pieces(response)
-    return Message(
-        topic=path.topic,
-        payload=payload,
-        content_type=oip_json.CONTENT_TYPE if path.is_json else envelope.CONTENT_TYPE,
-        correlation_data=path.correlation_data,
-        user_properties=(*properties, checksum((payload, *tail))),
-        tail=tuple(tail),
-    )
+        request = envelope.decode_request(message.payload, limits)
+    topic = _own_topic(topics, address, message.response_topic or request.response_topic)
+    if not request.id:  # JSON may leave it out; the reply topic tells the sender's requests apart as well
+        request = replace(request, id=topic.rpartition("/")[2])
+    deadline = _INFINITE if request.timeout_us is None else received + request.timeout_us / 1e6
+    if queue_timeout_s is not None:
+        deadline = min(deadline, received + queue_timeout_s)
+    key = None if is_json else (address.client, request.id)
+    path = ReplyPath(topic, message.correlation_data, is_json, binary)
+    return IncomingRequest(request, address.client, path, key, received, deadline, delivery.size)
+
+
+def _address(topics: Topics, delivery: Delivery) -> InferAddress:
+    return delivery.address or topics.parse_infer(delivery.message.topic)
+
+
+def _own_topic(topics: Topics, address: InferAddress, topic: str | None) -> str:
+    """Check that a Response Topic is the sender's own: a worker may write where its sender may not."""
+    if not topic or not may_reply(topics, topic, address.model, address.client):
+        own = topics.result(address.model, address.client, "ID")
+        raise BadTopic(f"Response Topic {topic!r} is not the sender's own; expected one like {own!r}")
+    return topic
 
 
 def _is_json(message: Message) -> bool:
@@ -133,16 +162,6 @@ def _is_json(message: Message) -> bool:
     if message.content_type:
         return message.content_type.startswith(oip_json.CONTENT_TYPE)
     return bytes(message.payload[:16]).lstrip()[:1] == b"{"
-
-
-def _length(text: str) -> int:
-    if not _LENGTH.fullmatch(text):
-        raise BadEnvelope(f"user property {oip_json.HEADER_LENGTH} is {text[:40]!r}; it is to be a number of bytes")
-    return int(text)
-
-
-def _read_binary(message: Message, limits: Limits) -> InferRequest:
-    return envelope.decode_request(message.payload, limits)
 
 
 def _read_json(message: Message, address: InferAddress, limits: Limits) -> InferRequest:
@@ -154,3 +173,9 @@ def _read_json(message: Message, address: InferAddress, limits: Limits) -> Infer
         header_length=None if length is None else _length(length),
         limits=limits,
     )
+
+
+def _length(text: str) -> int:
+    if not _LENGTH.fullmatch(text):
+        raise BadEnvelope(f"user property {oip_json.HEADER_LENGTH} is {text[:40]!r}; expected a number of bytes")
+    return int(text)

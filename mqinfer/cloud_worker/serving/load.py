@@ -13,25 +13,27 @@ from mqinfer.protocol.types import Outcome, Timings, WorkerLoad
 __all__ = ["LoadMeter"]
 
 _WEIGHT = 0.2
-"""Weight of the newest reading in the smoothed service time: about the last five batches count."""
+"""Weight of the newest reading: `smoothed += _WEIGHT * (reading - smoothed)`. About the last five count."""
 _MOST = 3.0
-"""One reading counts as so many times the smoothed one at most: a process that was halted for a moment, or swapped out,
-would otherwise look slow to every client until it had served again, and so it would get nothing to serve."""
+"""A reading of the service time counts as `min(reading, _MOST * smoothed)`: a process that was halted for a moment
+would otherwise look slow to every client until it had served again, and so would get nothing to serve."""
 
 
 class LoadMeter:
     """Smoothed service time, counters by outcome and reason, and where the time went. Thread-safe."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time, service_s: float = 0.0) -> None:
         """Begin at zero.
 
         Args:
             clock: Seconds since the epoch, for `last_inference` alone.
+            service_s: Time of one request, in seconds, as far as it is known before the first; 0 while unknown.
         """
         self._lock = threading.Lock()
         self._clock = clock
         self._counters: Counter[str] = Counter()
-        self._service_us = 0.0
+        self._service_us = service_s * 1e6
+        self._busy_ns = service_s * 1e9
         self._stages = [0, 0, 0, 0]  # nanoseconds of queue, input, engine and output, of requests that got a result
         self._fail_ns = 0
         self._failed = 0
@@ -44,7 +46,12 @@ class LoadMeter:
             self._counters[what] += 1
 
     def served(self, seconds: float, requests: int) -> None:
-        """Note a batch: the seconds that it took, for how many requests."""
+        """Smooth the service time by a batch.
+
+        Args:
+            seconds: How long it took.
+            requests: How many there were in it.
+        """
         reading = seconds * 1e6 / requests
         with self._lock:
             if self._service_us:
@@ -52,13 +59,13 @@ class LoadMeter:
             self._service_us += (reading - self._service_us) * (_WEIGHT if self._service_us else 1.0)
 
     def ran(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
-        """Note a run of the model.
+        """Count a run of the model and where its time went.
 
         Args:
             rows: Entries on the batch axis.
             input_ns: Decoding and pre-processing of its requests, in nanoseconds.
-            infer_ns: In the engine.
-            output_ns: Splitting the outputs.
+            infer_ns: In the engine, in nanoseconds.
+            output_ns: Splitting the outputs, in nanoseconds.
         """
         with self._lock:
             runs, inputs, infers, outputs = self._batches.get(rows, (0, 0, 0, 0))
@@ -73,19 +80,29 @@ class LoadMeter:
                 self._fail_ns += timings.server
                 return
             self._last = self._clock()
+            inputs, inference = timings.decode + timings.preprocess, timings.inference
+            outputs = timings.postprocess + timings.encode
             stages = self._stages
             stages[0] += timings.server_queue
-            stages[1] += timings.decode + timings.preprocess
-            stages[2] += timings.inference
-            stages[3] += timings.postprocess + timings.encode
+            stages[1] += inputs
+            stages[2] += inference
+            stages[3] += outputs
+            busy = inputs + inference + outputs
+            smoothed = self._busy_ns
+            self._busy_ns = busy if busy > smoothed else smoothed + (busy - smoothed) * _WEIGHT
 
     @property
     def service_s(self) -> float:
         """Smoothed time of one request, in seconds; 0 while unknown."""
         return self._service_us / 1e6
 
+    @property
+    def busy_s(self) -> float:
+        """How long one request keeps a thread busy, in seconds: one slow request raises it at once; 0 while unknown."""
+        return self._busy_ns / 1e9
+
     def load(self, depth: int, window: int = 0) -> WorkerLoad:
-        """Say what a reply says."""
+        """Return the load that a reply states."""
         return WorkerLoad(depth, round(self._service_us), window)
 
     def counters(self) -> dict[str, int]:
@@ -94,10 +111,10 @@ class LoadMeter:
             return dict(self._counters)
 
     def statistics(self, memory_bytes: int = 0) -> ModelStatistics:
-        """Say what was done so far, in the Open Inference Protocol's words.
+        """Return what was done so far, in the Open Inference Protocol's words.
 
         Args:
-            memory_bytes: Of the process, to go with it.
+            memory_bytes: Resident memory of the process, repeated in the statistics.
         """
         with self._lock:
             answered = self._counters[Outcome.OK]

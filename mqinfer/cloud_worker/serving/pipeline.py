@@ -1,9 +1,8 @@
-"""The threads of a worker, all alike: each decodes a request, or runs a batch when the model is free.
+"""The threads of a worker, all alike: each prepares a request, or runs a batch when the model is free.
 
 So a lone request passes through one thread from receipt to reply, and under load some threads run the model while the
-others decode and encode. Order of preference: a ready batch before the next decoding, so the model never waits for work
-that is there. Clients take turns, from receipt on; the requests of each client go to the batcher in the order in which
-they came, whichever thread is quicker.
+others prepare and reply. A ready batch goes before the next preparation, so the model never waits for work that is
+there. Clients take turns from receipt on.
 """
 
 from __future__ import annotations
@@ -11,95 +10,74 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from bisect import insort
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from mqinfer.cloud_worker.batching.batcher import Batch, Batcher, Ready
-from mqinfer.cloud_worker.batching.fair_queue import Turns
+from mqinfer.cloud_worker.batching.fair_queue import FairQueue, Queued
 
-__all__ = ["Crew", "Ran"]
+__all__ = ["FinishedRun", "Pipeline"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
 M = TypeVar("M")
 T = TypeVar("T")
 
 
-class Ran(NamedTuple):
-    """What a run leaves.
+class FinishedRun(NamedTuple):
+    """What a run of the model leaves.
 
     Attributes:
-        rows: That the model was given.
-        finish: Called once the next batch may start.
+        rows: Rows that the model ran.
+        reply: Sends the replies; called once the next batch may start.
     """
 
     rows: int
-    finish: Callable[[], None]
+    reply: Callable[[], None]
 
 
-class _Received(NamedTuple, Generic[M]):
-    """A message in line; the first two fields sort, and no two numbers are equal."""
-
-    turn: float
-    number: int
-    client: str
-    message: M
-
-
-@dataclass(slots=True, eq=False)
-class _Decoding(Generic[T]):
-    """A message in a thread's hands, and what became of it."""
-
-    turn: float
-    done: bool = False
-    ready: Ready[T] | None = None
-
-
-class Crew(Generic[M, T]):
-    """Moves requests from an intake through a batcher. Thread-safe."""
+class Pipeline(Generic[M, T]):
+    """Moves requests from a queue through a batcher. Thread-safe."""
 
     def __init__(  # noqa: PLR0913 - two hooks, and what bounds the threads
         self,
         batcher: Batcher[T],
-        decode: Callable[[M], Ready[T] | None],
-        run: Callable[[Sequence[T]], Ran],
+        prepare: Callable[[M], Ready[T] | None],
+        run: Callable[[Sequence[T]], FinishedRun],
         threads: int,
         *,
         concurrency: int = 1,
         in_order: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; `start` starts the threads.
+        """Set up; `start` starts the threads.
 
         Args:
-            batcher: Groups what is decoded; used under the crew's lock.
-            decode: Makes a message ready, or answers it and gives None; must not raise.
+            batcher: Groups what is prepared; used under the pipeline's lock.
+            prepare: Makes a message ready, or replies to it and returns None; must not raise.
             run: Runs a batch.
-            threads: How many; at least one more than `concurrency` are started, so that decoding goes on while the
-                model runs.
+            threads: How many; at least one more than `concurrency` are started, so that requests are prepared while
+                the model runs.
             concurrency: Calls of `run` at a time.
-            in_order: Whether `finish` is called in the order in which the batches began.
+            in_order: Whether replies are sent in the order in which requests came: they are prepared one at a time
+                then, and a batch waits with its replies for those that began before it.
             clock: In seconds.
         """
         self._batcher = batcher
-        self._decode = decode
+        self._prepare = prepare
         self._run = run
         self._clock = clock
         self._concurrency = concurrency
         self._in_order = in_order
         lock = threading.Lock()
         self._changed = threading.Condition(lock)
-        self._idle = threading.Condition(lock)
-        self._finished = threading.Condition(lock)
-        self._turns = Turns()
-        self._intake: list[_Received[M]] = []
-        self._number = 0
-        self._decoding: dict[str, deque[_Decoding[T]]] = {}
-        self._hands = 0  # taken from the intake or the batcher and not finished
+        self._emptied = threading.Condition(lock)
+        self._replied = threading.Condition(lock)
+        self._queue: FairQueue[M] = FairQueue()
+        self._busy = 0  # requests taken from the queue or the batcher and not finished
+        self._preparing = 0
         self._running = 0  # batches
-        self._begun = self._over = 0  # batches whose run began, and those finished of them, where order matters
+        self._unreplied: deque[Batch[T]] = deque()  # where order matters, in the order in which they began
         self._closing = False
         self._threads = [
             threading.Thread(target=self._work, name=f"mqinfer-worker-{number}", daemon=True)
@@ -108,13 +86,28 @@ class Crew(Generic[M, T]):
 
     @property
     def depth(self) -> int:
-        """Requests in hand: waiting to be decoded, being decoded, waiting in the batcher, running, being answered."""
-        return len(self._intake) + len(self._batcher) + self._hands
+        """Requests accepted and not finished: queued, being prepared, in the batcher, running, being replied to."""
+        return len(self._queue) + len(self._batcher) + self._busy
 
     @property
-    def waiting(self) -> int:
-        """Requests that no thread has in its hands."""
-        return len(self._intake) + len(self._batcher)
+    def queued(self) -> int:
+        """Requests that no thread has taken up."""
+        return len(self._queue) + len(self._batcher)
+
+    @property
+    def prepared(self) -> int:
+        """Of those the ones that are prepared and wait for the model."""
+        return len(self._batcher)
+
+    @property
+    def threads(self) -> int:
+        """How many threads there are."""
+        return len(self._threads)
+
+    @property
+    def closing(self) -> bool:
+        """Whether `stop` was called."""
+        return self._closing
 
     def start(self) -> None:
         """Start the threads."""
@@ -122,31 +115,27 @@ class Crew(Generic[M, T]):
             thread.start()
 
     def receive(self, message: M, client: str = "") -> None:
-        """Hand over a message of a client; the caller has checked `depth` against its bound."""
+        """Queue a message of a client; the caller has checked `depth` against its bound."""
         with self._changed:
-            self._number += 1
-            insort(self._intake, _Received(self._turns.next(client), self._number, client, message))
+            self._queue.put(message, client)
             self._changed.notify()
 
-    def give_way(self, client: str) -> M | T | None:
-        """Make room for a client by taking out the last waiting request of whoever has most.
+    def evict(self, client: str) -> M | T | None:
+        """Make room for a client by taking out the last queued request of the client that has most.
 
         Returns:
-            The message or decoded request, to be answered; None where nobody has two more than this client.
+            The message or prepared request, to be rejected; None where nobody has two more than this client.
         """
         with self._changed:
-            counts = self._batcher.clients() + Counter(each.client for each in self._intake)
+            counts = self._batcher.count_by_client() + self._queue.count_by_client()
             (most, count), *_ = counts.most_common(1) or [("", 0)]
             if count < counts[client] + 2:
                 return None
-            last = max((each for each in self._intake if each.client == most), default=None)
-            if last is None:
-                return self._batcher.give_up(most)
-            self._intake.remove(last)
-            return last.message
+            message = self._queue.pop_last(most)
+            return self._batcher.pop_last(most) if message is None else message
 
     def drain(self, timeout: float) -> bool:
-        """Wait until nothing is in hand.
+        """Wait until the depth is 0.
 
         Args:
             timeout: In seconds.
@@ -154,103 +143,85 @@ class Crew(Generic[M, T]):
         Returns:
             Whether that was reached in time.
         """
-        with self._idle:
-            return self._idle.wait_for(lambda: self.depth == 0, timeout)
+        with self._emptied:
+            return self._emptied.wait_for(lambda: self.depth == 0, timeout)
 
     def stop(self) -> tuple[list[M], list[T]]:
-        """Let every thread finish its job, join them, and give back what nobody began: undecoded and decoded."""
+        """Wait until every thread has finished its task, and return what nobody began: unprepared and prepared."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
-        messages = [each.message for each in self._intake]
-        self._intake.clear()
-        return messages, self._batcher.clear()
+        return self._queue.clear(), self._batcher.clear()
 
     def _work(self) -> None:
-        while True:
-            job = self._next_job()
-            if job is None:
-                return
+        while (task := self._next_task()) is not None:
             try:
-                job()
+                if isinstance(task, Batch):
+                    self._run_batch(task)
+                else:
+                    self._prepare_one(task)
             except Exception:  # a defect; the other requests go on
-                log.exception("a worker thread failed on one job and goes on")
+                log.exception("a worker thread failed on one task and goes on")
 
-    def _next_job(self) -> Callable[[], None] | None:
+    def _next_task(self) -> Batch[T] | Queued[M] | None:
         with self._changed:
             while not self._closing:
-                now = self._clock()
                 idle = self._concurrency - self._running
-                taken = self._batcher.take(now, idle) if idle else None
+                taken = self._batcher.take(self._clock(), idle) if idle and len(self._batcher) else None
                 if isinstance(taken, Batch):
-                    return self._begin_batch(taken, now)
-                if self._intake:
-                    return self._begin_decoding(self._intake.pop(0))
+                    self._begin(taken)
+                    return taken
+                if len(self._queue) and not (self._in_order and self._preparing):
+                    self._busy += 1
+                    self._preparing += 1
+                    return self._queue.pop()
                 self._changed.wait(taken)
             return None
 
-    def _begin_decoding(self, received: _Received[M]) -> Callable[[], None]:
-        self._hands += 1
-        decoding: _Decoding[T] = _Decoding(received.turn)
-        line = self._decoding.get(received.client)
-        if line is None:
-            self._decoding[received.client] = deque((decoding,))
-        else:
-            line.append(decoding)
-        return lambda: self._decode_one(received, decoding)
-
-    def _decode_one(self, received: _Received[M], decoding: _Decoding[T]) -> None:
+    def _prepare_one(self, queued: Queued[M]) -> None:
+        ready: Ready[T] | None = None
         try:
-            decoding.ready = self._decode(received.message)
+            ready = self._prepare(queued.item)
         finally:
             with self._changed:
-                decoding.done = True
-                self._pass_on(received.client)
-                self._done(1)
+                self._preparing -= 1
+                # Nobody is woken for a batch: the calling thread looks for one next, and takes it without a switch.
+                if self._in_order and len(self._queue):
+                    self._changed.notify()
+                if ready is not None:
+                    self._batcher.add(ready, self._clock(), queued.turn)
+                self._leave(1)
 
-    def _pass_on(self, client: str) -> None:
-        """Hand the batcher what is decoded, up to the first of the client's messages that is not.
-
-        Nobody is woken: the calling thread looks for a ready batch next, and so takes it over without a switch.
-        """
-        line = self._decoding[client]
-        while line and line[0].done:
-            first = line.popleft()
-            if first.ready is not None:
-                self._batcher.add(first.ready, self._clock(), first.turn)
-        if not line:
-            del self._decoding[client]
-
-    def _begin_batch(self, batch: Batch[T], now: float) -> Callable[[], None]:
+    def _begin(self, batch: Batch[T]) -> None:
         self._running += 1
-        self._begun += 1
-        self._hands += len(batch.items)
-        self._turns.served(batch.turn)
+        self._busy += len(batch.items)
+        if self._in_order:
+            self._unreplied.append(batch)
+        self._queue.served(batch.turn)
         if self._running < self._concurrency and len(self._batcher):
             self._changed.notify()
-        number = self._begun
-        return lambda: self._run_batch(batch, number, now)
 
-    def _run_batch(self, batch: Batch[T], number: int, began: float) -> None:
-        ran: Ran | None = None
+    def _run_batch(self, batch: Batch[T]) -> None:
+        began, run = self._clock(), None
         try:
             try:
-                ran = self._run(batch.items)
+                run = self._run(batch.items)
             finally:
-                self._end_batch(batch, 0 if ran is None else ran.rows, began)
-            self._await_turn(number)
-            ran.finish()
+                self._end(batch, 0 if run is None else run.rows, began)
+            self._await_turn(batch)
+            run.reply()
         finally:
-            self._await_turn(number)  # also where the run raised: nobody may overtake those before
+            self._await_turn(batch)  # also where the run raised: nobody may overtake those before
             with self._changed:
-                self._over += 1
-                self._finished.notify_all()
-                self._done(len(batch.items))
+                if self._in_order:
+                    self._unreplied.popleft()
+                    self._replied.notify_all()
+                self._leave(len(batch.items))
 
-    def _end_batch(self, batch: Batch[T], rows: int, began: float) -> None:
+    def _end(self, batch: Batch[T], rows: int, began: float) -> None:
         with self._changed:
             now = self._clock()
             self._running -= 1
@@ -258,13 +229,13 @@ class Crew(Generic[M, T]):
             if len(self._batcher):
                 self._changed.notify()
 
-    def _await_turn(self, number: int) -> None:
+    def _await_turn(self, batch: Batch[T]) -> None:
         if self._in_order:
-            with self._finished:
-                self._finished.wait_for(lambda: self._over >= number - 1)
+            with self._replied:
+                self._replied.wait_for(lambda: self._unreplied[0] is batch)
 
-    def _done(self, count: int) -> None:
-        self._hands -= count
+    def _leave(self, count: int) -> None:
+        self._busy -= count
         if self.depth == 0:
-            self._turns.clear()
-            self._idle.notify_all()
+            self._queue.reset()
+            self._emptied.notify_all()

@@ -1,158 +1,161 @@
-"""What the crew does with a request: read and prepare it, run it in a batch, answer it."""
+"""The steps of one request in a worker: read, prepare, run, reply.
+
+The pipeline's threads take the steps one by one, so that requests run together; `serve` takes them all at once.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from functools import partial
 
-from mqinfer.broker.link import Message
 from mqinfer.cloud_worker.batching.batcher import Ready
 from mqinfer.cloud_worker.batching.schedule import Schedule
-from mqinfer.cloud_worker.serving.admission import Admission
-from mqinfer.cloud_worker.serving.incoming import Ticket, read_ticket
+from mqinfer.cloud_worker.serving.admission import Admission, Cancelled
+from mqinfer.cloud_worker.serving.incoming import Delivery, IncomingRequest, read_request
 from mqinfer.cloud_worker.serving.load import LoadMeter
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.serving.pipeline import Ran
-from mqinfer.cloud_worker.serving.replies import Answers
+from mqinfer.cloud_worker.serving.pipeline import FinishedRun
+from mqinfer.cloud_worker.serving.replies import Replies
 from mqinfer.cloud_worker.serving.service import Completed, InferenceService, Prepared
 from mqinfer.protocol.errors import Expired, MqinferError
-from mqinfer.protocol.types import Timings
+from mqinfer.protocol.value import value_object
 
-__all__ = ["Job", "Processing", "Work"]
+__all__ = ["PreparedRequest", "Processing"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
-Job = tuple[Message, float]
-"""A message, and when it came, in seconds of the worker's clock."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Work:
-    """A request between decoding and running.
+@value_object(eq=False)
+class PreparedRequest:
+    """A request that is ready to run.
 
     Attributes:
-        ticket: Whose it is.
+        incoming: The request.
         prepared: Its inputs.
-        started: When a thread took it up, in seconds of the worker's clock.
-        ready: When it was prepared.
-        size: Bytes of its message.
+        queued: How long it waited for a thread, in seconds.
+        ready: When it was prepared, in seconds of the worker's clock.
     """
 
-    ticket: Ticket
+    incoming: IncomingRequest
     prepared: Prepared
-    started: float
+    queued: float
     ready: float
-    size: int
 
 
 class Processing:
-    """The way of requests through one worker; called by all threads of its crew."""
+    """The steps of requests through one worker. Thread-safe."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - its parts, each made by the worker
         self,
         service: InferenceService,
-        answers: Answers,
+        replies: Replies,
         admission: Admission,
+        cancelled: Cancelled,
         schedule: Schedule,
         options: WorkerOptions,
         meter: LoadMeter,
         clock: Callable[[], float],
     ) -> None:
         self._service = service
-        self._answers = answers
+        self._replies = replies
         self._admission = admission
+        self._cancelled = cancelled
         self._schedule = schedule
-        self._options = options
-        self._name = options.name
+        self._queue_timeout_s = schedule.queue_timeout_s
+        self._topics, self._limits, self._name = options.topics, options.limits, options.name
         self._meter = meter
         self._clock = clock
 
-    def decode(self, job: Job) -> Ready[Work] | None:
-        """Read and prepare a request; None where it is answered, dropped or skipped already."""
-        ready = self._make_ready(job)
+    def serve(self, delivery: Delivery) -> None:
+        """Read, prepare and run a request alone, and reply to it, all on the calling thread."""
+        ready = self.prepare(delivery)
+        if ready is not None:
+            self.run([ready.item]).reply()
+
+    def prepare(self, delivery: Delivery) -> Ready[PreparedRequest] | None:
+        """Read and prepare a request; None where it is replied to, dropped or skipped already."""
+        ready = self._make_ready(delivery)
         if ready is None:
-            self._admission.leave(len(job[0].payload))
+            self._admission.leave(delivery.size)
         return ready
 
-    def _make_ready(self, job: Job) -> Ready[Work] | None:
-        message, received = job
+    def run(self, batch: Sequence[PreparedRequest]) -> FinishedRun:
+        """Run a batch; sending its replies is left to the caller."""
+        began = self._clock()
+        runnable: list[PreparedRequest] = []
+        late: list[PreparedRequest] = []
+        for each in batch:
+            if not self._is_skipped(each.incoming):
+                (late if began > each.incoming.deadline else runnable).append(each)
+        completed: list[Completed] = []
+        if runnable:
+            completed = self._service.run([each.prepared for each in runnable])
+            self._meter.served(self._clock() - began, len(runnable))
+        for _ in late:
+            error = Expired(f"the deadline passed in the queue of worker {self._name}")
+            completed.append(Completed({}, error, inference_ns=0))
+        rows = 0
+        for each in runnable:
+            rows += each.prepared.rows
+        return FinishedRun(rows, partial(self._reply_all, batch, runnable + late, completed, began))
+
+    def _make_ready(self, delivery: Delivery) -> Ready[PreparedRequest] | None:
         started = self._clock()
         try:
-            ticket = read_ticket(self._options.topics, message, received, self._options.limits)
+            incoming = read_request(self._topics, delivery, self._limits, self._queue_timeout_s)
         except MqinferError as error:
-            self._answers.refuse(message, error)
+            self._replies.refuse(delivery, error)
             return None
-        ticket = replace(ticket, deadline=self._schedule.deadline(received, ticket.deadline))
-        if not self._answers.is_new(ticket) or self._is_skipped(ticket):
+        if not self._replies.is_new(incoming) or self._is_skipped(incoming):
             return None
+        request = incoming.request
         try:
-            self._check_deadline(ticket)
-            prepared = self._service.prepare(ticket.request)
+            self._check_deadline(incoming)
+            prepared = self._service.prepare(request)
         except MqinferError as error:
-            self._answers.answer(ticket, error, Timings())
+            self._replies.send_error(incoming, error)
             return None
         except Exception as error:  # a defect; the request gets its outcome all the same
-            log.exception("worker %s, request %s", self._name, ticket.request.id)
-            self._answers.answer(ticket, MqinferError(f"can't be prepared: {error!r}"), Timings())
+            log.exception("worker %s, request %s", self._name, request.id)
+            self._replies.send_error(incoming, MqinferError(f"can't be prepared: {error!r}"))
             return None
-        request = ticket.request
-        return Ready(
-            Work(ticket, prepared, started, self._clock(), len(message.payload)),
-            prepared.key,
-            prepared.rows,
-            ticket.address.client,
-            request.capture.source,
-            self._schedule.level(request.priority),
-        )
+        item = PreparedRequest(incoming, prepared, started - delivery.received, self._clock())
+        return Ready(item, prepared.key, prepared.rows, incoming.client, self._schedule.level(request.priority))
 
-    def _is_skipped(self, ticket: Ticket) -> bool:
-        """Drop a request that its client took back."""
-        outcome = self._admission.was_taken_back(ticket.key)
+    def _check_deadline(self, incoming: IncomingRequest) -> None:
+        late = self._clock() - incoming.deadline
+        if late > 0:
+            raise Expired(f"the deadline passed {late * 1e3:.1f} ms before worker {self._name} prepared it")
+
+    def _is_skipped(self, incoming: IncomingRequest) -> bool:
+        """Drop a request that its client cancelled."""
+        outcome = self._cancelled.pop(incoming.key) if self._cancelled.any else None
         if outcome:
-            self._answers.skip(ticket, outcome)
+            self._replies.skip(incoming, outcome)
         return outcome is not None
 
-    def _check_deadline(self, ticket: Ticket) -> None:
-        late = self._clock() - ticket.deadline
-        if late > 0:
-            raise Expired(f"the deadline passed {late * 1e3:.1f} ms before worker {self._name} came to it")
-
-    def run(self, batch: Sequence[Work]) -> Ran:
-        """Run a batch; what is left to do with its results comes back as a function."""
-        now = self._clock()
-        wanted = [work for work in batch if not self._is_skipped(work.ticket)]
-        alive = [work for work in wanted if now <= work.ticket.deadline]
-        completed = self._service.run([work.prepared for work in alive]) if alive else []
-        if alive:
-            self._meter.served(self._clock() - now, len(alive))
-        rows = sum(work.prepared.rows for work in alive)
-        done = dict(zip(map(id, alive), completed, strict=True))
-        return Ran(rows, lambda: self._finish(batch, wanted, done, now))
-
-    def _finish(
-        self, batch: Sequence[Work], wanted: Sequence[Work], completed: dict[int, Completed], ran: float
+    def _reply_all(
+        self,
+        batch: Sequence[PreparedRequest],
+        wanted: Sequence[PreparedRequest],
+        completed: Sequence[Completed],
+        began: float,
     ) -> None:
-        for work in wanted:
-            done = completed.get(id(work)) or Completed(
-                {}, Expired(f"the deadline passed in the queue of worker {self._name}"), inference_ns=0
-            )
+        for each, done in zip(wanted, completed, strict=True):
             try:
-                self._answer_completed(work, done, ran)
-            except Exception:  # a defect; the rest of the batch is answered all the same
-                log.exception("worker %s could not answer request %s", self._name, work.ticket.request.id)
-        self._admission.leave(sum(work.size for work in batch))
+                self._reply(each, done, began)
+            except Exception:  # a defect; the rest of the batch is replied to all the same
+                log.exception("worker %s could not reply to request %s", self._name, each.incoming.request.id)
+        for each in batch:
+            self._admission.leave(each.incoming.size)
 
-    def _answer_completed(self, work: Work, done: Completed, ran: float) -> None:
-        if self._is_skipped(work.ticket):
+    def _reply(self, work: PreparedRequest, done: Completed, began: float) -> None:
+        incoming = work.incoming
+        if self._is_skipped(incoming):
             return
-        if self._clock() > work.ticket.deadline and done.error is None:  # nobody waits: encoding would be for nothing
-            done = replace(done, outputs={}, error=Expired(f"the deadline passed while worker {self._name} ran it"))
-        queued = work.started - work.ticket.received + ran - work.ready
-        timings = Timings(
-            server_queue=max(0, round(queued * 1e9)),
-            decode=work.prepared.decode_ns,
-            preprocess=work.prepared.preprocess_ns,
-            inference=done.inference_ns,
-            postprocess=done.postprocess_ns,
-        )
-        self._answers.answer(work.ticket, done.error, timings, done.outputs)
+        if done.error is None and self._clock() > incoming.deadline:  # nobody waits: encoding would be for nothing
+            error = Expired(f"the deadline passed while worker {self._name} ran it")
+            done = Completed({}, error, done.inference_ns, done.postprocess_ns)
+        queued = work.queued + began - work.ready
+        self._replies.send(incoming, work.prepared, done, max(0, round(queued * 1e9)))

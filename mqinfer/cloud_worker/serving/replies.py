@@ -5,21 +5,33 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from enum import Enum
 
 from mqinfer.broker.link import Message
-from mqinfer.cloud_worker.serving.incoming import Ticket, reply_path, write_reply
+from mqinfer.broker.packets import payload_size
+from mqinfer.cloud_worker.serving.incoming import Delivery, IncomingRequest, ReplyPath, reply_path
 from mqinfer.cloud_worker.serving.load import LoadMeter
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.serving.reply_memory import ReplyMemory, Seen
-from mqinfer.cloud_worker.serving.service import InferenceService
+from mqinfer.cloud_worker.serving.service import Completed, InferenceService, Prepared
+from mqinfer.protocol import envelope, oip_json
+from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import Corrupted, Expired, MessageTooLarge, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.header import RETRY_AFTER
-from mqinfer.protocol.types import EncodedTensor, ErrorInfo, InferRequest, InferResponse, Outcome, Timings, WorkerLoad
+from mqinfer.protocol.types import (
+    Buffer,
+    EncodedTensor,
+    ErrorInfo,
+    InferRequest,
+    InferResponse,
+    Outcome,
+    Timings,
+    WorkerLoad,
+)
 
-__all__ = ["Answers"]
+__all__ = ["REPLY_COST", "Replies", "ReplyMemory", "Seen", "write_reply"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
 _OUTCOMES = {
@@ -29,8 +41,11 @@ _OUTCOMES = {
 }
 _NO_TIME = Timings()
 
+REPLY_COST = 256
+"""Bytes charged for a stored reply beside its payload: the key, the message object, the table's slot."""
 
-class Answers:
+
+class Replies:
     """Makes and sends the replies of one worker. Thread-safe."""
 
     def __init__(
@@ -41,29 +56,30 @@ class Answers:
         load: Callable[[], WorkerLoad],
         publish: Callable[[Message], None],
     ) -> None:
-        """Prepare.
+        """Set up.
 
         Args:
             service: Encodes outputs.
             options: The worker's name, topics and bounds.
             meter: Counts the replies.
-            load: Tells how busy the worker is.
+            load: Returns how busy the worker is.
             publish: Sends a message; raises a LinkError where it can't.
         """
         self._service = service
-        self._options = options
+        self._topics = options.topics
+        self._worker = options.name
         self._meter = meter
         self._load = load
         self._publish = publish
         self._memory = ReplyMemory(options.memory_bytes)
         self._lock = threading.Lock()
 
-    def is_new(self, ticket: Ticket) -> bool:
-        """Tell whether a request is to be run; one that was answered before gets the same reply again."""
-        if ticket.key is None:
+    def is_new(self, incoming: IncomingRequest) -> bool:
+        """Return whether a request is to be run; where it was replied to before, send the same reply again."""
+        if incoming.key is None:
             return True
         with self._lock:
-            known = self._memory.begin(ticket.key)
+            known = self._memory.begin(incoming.key)
         if known is Seen.NEW:
             return True
         self._meter.count("duplicates")
@@ -71,86 +87,96 @@ class Answers:
             self._send(known)
         return False
 
-    def answer(
-        self, ticket: Ticket, error: MqinferError | None, timings: Timings, outputs: Mapping[str, Array] | None = None
-    ) -> None:
-        """Send the outcome of a request.
+    def send(self, incoming: IncomingRequest, prepared: Prepared, completed: Completed, queued_ns: int) -> None:
+        """Reply to a request that was run.
 
         Args:
-            ticket: The request.
-            error: Why there is no result, or None.
-            timings: The worker's part but for the encoding.
-            outputs: The result, before encoding.
+            incoming: The request.
+            prepared: What was run.
+            completed: What became of it.
+            queued_ns: How long it waited in the worker, in nanoseconds.
         """
-        arrays = dict(outputs or {})
+        request, error, arrays = incoming.request, completed.error, completed.outputs
         started = finished = time.perf_counter_ns()
         tensors: tuple[EncodedTensor, ...] = ()
-        try:
-            if error is None:
-                arrays = self._service.finish(ticket.request, arrays)
+        if error is None:
+            try:
+                arrays = self._service.finish(request, arrays)
                 finished = time.perf_counter_ns()
-                tensors = () if ticket.path.is_json else self._service.encode(ticket.request, arrays)
-        except MqinferError as problem:
-            # Its traceback holds this frame, and this frame the request: the cycle would keep a payload for a while.
-            error, arrays = problem.with_traceback(None), {}
-        spent = finished - started
-        timings = replace(
-            timings, postprocess=timings.postprocess + spent, encode=time.perf_counter_ns() - started - spent
+                if not incoming.path.is_json:
+                    tensors = self._service.encode(request, arrays)
+            except MqinferError as problem:
+                # Its traceback holds this frame, and this frame the request: the cycle would keep a payload for a while
+                error, arrays = problem.with_traceback(None), {}
+        timings = Timings(
+            0,
+            0,
+            queued_ns,
+            prepared.decode_ns,
+            prepared.preprocess_ns,
+            completed.inference_ns,
+            completed.postprocess_ns + finished - started,
+            time.perf_counter_ns() - finished,
         )
-        self._reply(ticket, self._response(ticket.request, error, tensors, timings), arrays)
+        self._reply(incoming, self._response(request, error, tensors, timings), arrays)
 
-    def skip(self, ticket: Ticket, outcome: Outcome) -> None:
-        """Send nothing: the client took the request back, and has counted its outcome."""
+    def send_error(self, incoming: IncomingRequest, error: MqinferError) -> None:
+        """Reply to a request that was not run."""
+        self._reply(incoming, self._response(incoming.request, error), {})
+
+    def skip(self, incoming: IncomingRequest, outcome: Outcome) -> None:
+        """Send nothing: the client cancelled the request, and has counted its outcome."""
         self._meter.count(f"skipped_{outcome}")
-        if ticket.key is not None:
+        if incoming.key is not None:
             with self._lock:
-                self._memory.forget(ticket.key)
+                self._memory.forget(incoming.key)
 
-    def refuse(self, message: Message, error: MqinferError) -> None:
-        """Answer a message that could not be read, as far as its properties tell where to.
+    def refuse(self, delivery: Delivery, error: MqinferError) -> None:
+        """Reply to a message that was not read, as far as its properties tell where to.
 
-        Of a corrupted one they may be wrong as well: the topic is checked as ever, and whose id it is only makes the
+        Those of a corrupted one may be wrong as well: the topic is checked as ever, and a wrong id only makes its
         client send again.
         """
         if isinstance(error, Corrupted):
             self._meter.count(error.code)
+        message = delivery.message
         try:
-            path = reply_path(self._options.topics, message)
+            path = reply_path(self._topics, delivery)
         except MqinferError as nowhere:
             self._meter.count(f"dropped_{error.code}")
-            log.warning("dropped a message on %s: %s (not answered: %s)", message.topic, error, nowhere)
+            log.warning("dropped a message on %s: %s (no reply: %s)", message.topic, error, nowhere)
             return
         unread = InferRequest((message.correlation_data or b"").hex(), "", ())
         response = self._response(unread, error)
         self._meter.answered(response.outcome, response.timings)
         self._send(write_reply(path, response, {}))
 
-    def _reply(self, ticket: Ticket, response: InferResponse, arrays: Mapping[str, Array]) -> None:
+    def _reply(self, incoming: IncomingRequest, response: InferResponse, arrays: Mapping[str, Array]) -> None:
         try:
-            message = write_reply(ticket.path, response, arrays)
+            message = write_reply(incoming.path, response, arrays)
         except MqinferError as error:  # an output that JSON can't carry
-            response = self._response(ticket.request, error)
-            message = write_reply(ticket.path, response, {})
-        self._remember(ticket, response.outcome, message)
+            response = self._response(incoming.request, error)
+            message = write_reply(incoming.path, response, {})
+        self._remember(incoming.key, response.outcome, message)
         try:
             self._send(message)
         except MessageTooLarge as error:
             if response.error is None:
-                self._reply(ticket, self._response(ticket.request, error), {})
+                self._reply(incoming, self._response(incoming.request, error), {})
             else:  # not even an error fits through
                 self._meter.count(f"dropped_{error.code}")
-                log.warning("request %s can't be answered: %s", response.id, error)
+                log.warning("no reply to request %s: %s", response.id, error)
         else:
             self._meter.answered(response.outcome, response.timings)
 
-    def _remember(self, ticket: Ticket, outcome: Outcome, message: Message) -> None:
-        if ticket.key is None:
+    def _remember(self, key: Hashable | None, outcome: Outcome, message: Message) -> None:
+        if key is None:
             return
         with self._lock:
             if outcome is Outcome.REJECTED:
-                self._memory.forget(ticket.key)  # sent again, it may be served
+                self._memory.forget(key)  # sent again, it may be served
             else:
-                self._memory.finish(ticket.key, message)
+                self._memory.finish(key, message)
 
     def _send(self, message: Message) -> None:
         try:
@@ -176,10 +202,92 @@ class Answers:
             outputs=outputs,
             error=None if error is None else ErrorInfo(error.code, str(error)),
             model_hash=card.model_hash,
-            worker=self._options.name,
+            worker=self._worker,
             timings=timings,
             load=load,
             attempt=request.attempt,
             capture=request.capture,
             parameters={RETRY_AFTER: load.depth * load.service_time_us} if isinstance(error, Rejected) else {},
         )
+
+
+def write_reply(path: ReplyPath, response: InferResponse, arrays: Mapping[str, Array]) -> Message:
+    """Make the message that replies to a request, in the form in which the request came.
+
+    Args:
+        path: Where it goes.
+        response: Its content; the outputs in it are used for the binary form.
+        arrays: The outputs before encoding; used for the JSON form.
+
+    Raises:
+        MqinferError: An output can't be carried in that form.
+    """
+    properties: tuple[tuple[str, str], ...] = ()
+    payload: Buffer
+    tail: list[Buffer] = []
+    if path.is_json:
+        payload, length = oip_json.encode_response(response, arrays=arrays, binary=path.binary)
+        if length is not None:
+            properties = ((oip_json.HEADER_LENGTH, str(length)),)
+    else:
+        payload, *tail = envelope.response_pieces(response)
+    return Message(
+        topic=path.topic,
+        payload=payload,
+        content_type=oip_json.CONTENT_TYPE if path.is_json else envelope.CONTENT_TYPE,
+        correlation_data=path.correlation_data,
+        user_properties=(*properties, checksum((payload, *tail))),
+        tail=tuple(tail),
+    )
+
+
+class Seen(Enum):
+    """What the memory knows of a request that has no stored reply."""
+
+    NEW = "new"
+    RUNNING = "running"
+
+
+class ReplyMemory:
+    """Remembers the newest replies, so that a request sent twice runs once. Pure; its owner holds a lock."""
+
+    def __init__(self, max_bytes: int = 64 << 20) -> None:
+        """Set the bound.
+
+        Args:
+            max_bytes: Of all stored replies together, each with `REPLY_COST`; the oldest go first. A larger reply is
+                not stored at all.
+        """
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._entries: OrderedDict[Hashable, Message | None] = OrderedDict()  # None while the request runs
+
+    @property
+    def bytes(self) -> int:
+        """What all stored replies cost together."""
+        return self._bytes
+
+    def begin(self, key: Hashable) -> Message | Seen:
+        """Remember a new request; of a known one return the stored reply, or that it is running."""
+        entries = self._entries
+        if key not in entries:
+            entries[key] = None
+            return Seen.NEW
+        return entries[key] or Seen.RUNNING
+
+    def finish(self, key: Hashable, reply: Message) -> None:
+        """Store the reply of a request that ran."""
+        self.forget(key)
+        cost = payload_size(reply) + REPLY_COST
+        if cost > self._max_bytes:
+            return
+        self._entries[key] = reply
+        self._bytes += cost
+        while self._bytes > self._max_bytes:  # running requests are bounded elsewhere
+            self.forget(next(key for key, stored in self._entries.items() if stored))
+
+    def forget(self, key: Hashable) -> None:
+        """Let a request run again: its outcome was one that a retry may better."""
+        reply = self._entries.pop(key, None)
+        if reply:
+            self._bytes -= payload_size(reply) + REPLY_COST

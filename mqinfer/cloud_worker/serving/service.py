@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import cast
 
@@ -29,6 +28,7 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadTensor, ModelFailed, ModelNotFound, MqinferError
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import EncodedTensor, InferRequest, TensorSpec
+from mqinfer.protocol.value import value_object
 
 __all__ = ["IMAGE_ENCODING", "Completed", "InferenceService", "Prepared"]
 
@@ -36,20 +36,21 @@ log = logging.getLogger("mqinfer.cloud_worker")
 IMAGE_ENCODING = "image_encoding"
 """Tensor parameter that marks an image: its ROS encoding. The model's image contract is then applied to it."""
 
+_RAW = "raw"
 _PLAIN = ("rgb8", "bgr8", "mono8")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_object(eq=False)
 class Prepared:
     """A request whose inputs are ready to run.
 
     Attributes:
         inputs: Every input of the model, in its declared dtype.
         rows: Entries on the batch axis; 1 where there is none.
-        outputs: Names of the network's outputs wanted, empty for all.
+        outputs: Names of the network's outputs that are wanted, empty for all.
         key: Requests with equal keys may share a batch.
-        decode_ns: Time spent in codecs, in nanoseconds.
-        preprocess_ns: Time spent on images, in nanoseconds.
+        decode_ns: Time in codecs, in nanoseconds.
+        preprocess_ns: Time in the processing of images, in nanoseconds.
     """
 
     inputs: dict[str, Array]
@@ -60,7 +61,7 @@ class Prepared:
     preprocess_ns: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_object(eq=False)
 class Completed:
     """What became of one request of a batch.
 
@@ -78,7 +79,7 @@ class Completed:
 
 
 def _ignore_run(rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
-    """Take no notice of a run."""
+    """Ignore a run."""
 
 
 class InferenceService:
@@ -91,23 +92,25 @@ class InferenceService:
         ran: Callable[[int, int, int, int], None] = _ignore_run,
         came_apart: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare.
+        """Set up.
 
         Args:
             model: Loaded and warm.
-            limits: For what requests hold.
-            ran: Told of each run: rows, and the nanoseconds of preparing, inferring and splitting.
-            came_apart: Told of each batch that failed as a whole, so that its members run again, each alone.
+            limits: Bounds for what requests hold.
+            ran: Receives of each run the rows, and the nanoseconds of preparing, inferring and splitting.
+            came_apart: Called for each batch that failed as a whole, so that its members run again, each alone.
         """
         self.model = model
         self._limits = limits
         self._codecs = codecs_for(model.card.device)
         self._ran = ran
         self._came_apart = came_apart
+        self._name, self._version = model.card.name, model.card.version
         self._inputs = {spec.name: spec for spec in model.card.inputs}
         self._outputs = {spec.name for spec in model.card.outputs}
         self._max_rows = model.card.max_batch_size
         self._network = network_of(model.backend)
+        self._stage = model.backend if isinstance(model.backend, Postprocessed) else None
 
     @property
     def max_rows(self) -> int:
@@ -122,11 +125,10 @@ class InferenceService:
             BadImage: A picture's pixels are not what its encoding says.
             InvalidRequest: A name, shape, datatype, codec or size is wrong.
         """
-        card = self.model.card
-        if request.model_name != card.name:
-            raise ModelNotFound(f"this worker serves model {card.name!r}, not {request.model_name!r}")
-        if request.model_version not in {None, card.version}:
-            raise ModelNotFound(f"this worker serves version {card.version} of it, not {request.model_version}")
+        if request.model_name != self._name:
+            raise ModelNotFound(f"this worker serves model {self._name!r}, not {request.model_name!r}")
+        if request.model_version not in {None, self._version}:
+            raise ModelNotFound(f"this worker serves version {self._version} of it, not {request.model_version}")
         self._check_names(request)
         inputs: dict[str, Array] = {}
         decode_ns = preprocess_ns = 0
@@ -134,43 +136,56 @@ class InferenceService:
             spec = self._inputs[tensor.name]
             contract = self._contract(tensor, spec)
             started = time.perf_counter_ns()
-            array = decode_tensor(tensor, self._limits, self._codecs)
+            inputs[tensor.name] = array = decode_tensor(tensor, self._limits, self._codecs)
             decoded = time.perf_counter_ns()
-            inputs[tensor.name] = array if contract is None else self._preprocess(tensor, array, contract, spec)
             decode_ns += decoded - started
-            preprocess_ns += time.perf_counter_ns() - decoded
+            if contract is not None:
+                inputs[tensor.name] = self._preprocess(tensor, array, contract, spec)
+                preprocess_ns += time.perf_counter_ns() - decoded
         rows = self._count_rows(inputs)
-        outputs = tuple(output.name for output in request.outputs)
-        if isinstance(self.model.backend, Postprocessed):
-            outputs = self.model.backend.needed(outputs)
+        outputs = tuple([output.name for output in request.outputs]) if request.outputs else ()
+        if self._stage is not None:
+            outputs = self._stage.needed(outputs)
         return Prepared(inputs, rows, outputs, self._key(inputs, outputs), decode_ns, preprocess_ns)
 
     def run(self, batch: Sequence[Prepared]) -> list[Completed]:
         """Run a batch of equal keys; where it fails, each member runs alone, so that one can't spoil the others."""
+        if len(batch) == 1:
+            return [self._run_alone(batch[0])]
         started = time.perf_counter_ns()
         try:
             outputs = self._network.infer(_join([item.inputs for item in batch]), batch[0].outputs)
             inferred = time.perf_counter_ns()
             parts = _split(outputs, [item.rows for item in batch])
-        except Exception as error:  # noqa: BLE001  mapped below: also what a back end from elsewhere lets through
-            if len(batch) > 1:
-                self._came_apart()
-                return [done for item in batch for done in self.run([item])]
-            return [Completed({}, _failure(error), time.perf_counter_ns() - started)]
+        except Exception:  # noqa: BLE001  mapped where a member fails alone: also what a back end from elsewhere raises
+            self._came_apart()
+            return [self._run_alone(item) for item in batch]
         inference, postprocess = inferred - started, time.perf_counter_ns() - inferred
         prepared = sum(item.decode_ns + item.preprocess_ns for item in batch)
         self._ran(sum(item.rows for item in batch), prepared, inference, postprocess)
         return [Completed(part, None, inference, postprocess) for part in parts]
 
+    def _run_alone(self, item: Prepared) -> Completed:
+        started = time.perf_counter_ns()
+        try:
+            outputs = self._network.infer(item.inputs, item.outputs)
+        except Exception as error:  # noqa: BLE001  mapped below: also what a back end from elsewhere raises
+            return Completed({}, _failure(error), time.perf_counter_ns() - started)
+        inference = time.perf_counter_ns() - started
+        self._ran(item.rows, item.decode_ns + item.preprocess_ns, inference, 0)
+        return Completed(outputs, None, inference)
+
     def finish(self, request: InferRequest, outputs: dict[str, Array]) -> dict[str, Array]:
-        """Finish what the network gave: masks or boxes as `model.toml` says, top classes as the request says.
+        """Finish the network's outputs: masks or boxes as `model.toml` says, top classes as the request says.
 
         Raises:
             BadTensor: An output can't be classified, or boxes are wanted of several pictures.
             ModelFailed: The outputs are not what `model.toml` says.
         """
-        if isinstance(self.model.backend, Postprocessed):
-            outputs = self.model.backend.finish(outputs, [output.name for output in request.outputs])
+        if self._stage is not None:
+            outputs = self._stage.finish(outputs, [output.name for output in request.outputs])
+        if not request.outputs:
+            return outputs
         counts = {output.name: output.classification for output in request.outputs if output.classification}
         card = self.model.card
         return outputs | {
@@ -184,17 +199,21 @@ class InferenceService:
         Raises:
             BadEncoding: The codec asked for is unknown or can't carry an output.
         """
-        wanted = {output.name: output.encoding for output in request.outputs}
-        default = str(request.parameters.get(OUTPUT_ENCODING, "raw"))
-        return tuple(encode_tensor(name, array, wanted.get(name) or default) for name, array in outputs.items())
+        default = str(request.parameters.get(OUTPUT_ENCODING, _RAW))
+        wanted = {output.name: output.encoding or default for output in request.outputs} if request.outputs else {}
+        return tuple([encode_tensor(name, array, wanted.get(name, default)) for name, array in outputs.items()])
 
     def _check_names(self, request: InferRequest) -> None:
-        given = [tensor.name for tensor in request.inputs]
-        if sorted(given) != sorted(self._inputs):
-            raise BadTensor(f"model {request.model_name!r} takes the inputs {sorted(self._inputs)}, not {given}")
-        unknown = [output.name for output in request.outputs if output.name not in self._outputs]
-        if unknown:
-            raise BadTensor(f"model {request.model_name!r} has the outputs {sorted(self._outputs)}, not {unknown}")
+        expected, inputs = self._inputs, request.inputs
+        is_the_one = len(inputs) == len(expected) == 1 and inputs[0].name in expected
+        if not is_the_one:
+            given = [tensor.name for tensor in inputs]
+            if sorted(given) != sorted(expected):
+                raise BadTensor(f"model {request.model_name!r} takes the inputs {sorted(expected)}, not {given}")
+        for output in request.outputs:
+            if output.name not in self._outputs:
+                unknown = [each.name for each in request.outputs if each.name not in self._outputs]
+                raise BadTensor(f"model {request.model_name!r} has the outputs {sorted(self._outputs)}, not {unknown}")
 
     def _contract(self, tensor: EncodedTensor, spec: TensorSpec) -> ImageContract | None:
         """Tell an image from a plain tensor, whose declared datatype and shape are checked before it is decoded."""
@@ -217,18 +236,21 @@ class InferenceService:
     def _count_rows(self, inputs: dict[str, Array]) -> int:
         if self._max_rows == 0:
             return 1
-        rows = {array.shape[0] for array in inputs.values()}
-        if len(rows) != 1:
-            raise BadTensor(f"the inputs differ in their batch axis: {sorted(rows)}")
-        count = int(rows.pop())
+        count = -1
+        for array in inputs.values():
+            rows = array.shape[0]
+            if count not in {-1, rows}:
+                differing = sorted({each.shape[0] for each in inputs.values()})
+                raise BadTensor(f"the inputs differ in their batch axis: {differing}")
+            count = rows
         if not 0 <= count <= self._max_rows:
-            raise BadTensor(f"a batch of {count}; model {self.model.card.name!r} takes at most {self._max_rows}")
+            raise BadTensor(f"a batch of {count}; model {self._name!r} takes at most {self._max_rows}")
         return count
 
     def _key(self, inputs: dict[str, Array], outputs: tuple[str, ...]) -> Hashable:
         if self._max_rows == 0:
             return None  # no batch axis: nothing is shared, one after the other
-        return outputs, tuple((name, inputs[name].shape[1:]) for name in self._inputs)
+        return outputs, tuple([inputs[name].shape[1:] for name in self._inputs])
 
 
 def _failure(error: Exception) -> MqinferError:
@@ -241,9 +263,9 @@ def _failure(error: Exception) -> MqinferError:
 def _check_shape(tensor: EncodedTensor, spec: TensorSpec) -> None:
     if tensor.datatype is not spec.datatype:
         raise BadTensor(f"input {tensor.name!r} is {spec.datatype}, not {tensor.datatype}")
-    fits = len(tensor.shape) == len(spec.shape) and all(
-        declared in (-1, size) for size, declared in zip(tensor.shape, spec.shape, strict=True)
-    )
+    fits = len(tensor.shape) == len(spec.shape)
+    for size, declared in zip(tensor.shape, spec.shape, strict=False):  # a loop: it runs for every input of a request
+        fits = fits and declared in {-1, size}
     if not fits:
         raise BadTensor(f"input {tensor.name!r} has shape {list(spec.shape)} (-1: any), not {list(tensor.shape)}")
 

@@ -1,8 +1,8 @@
-"""One model on one broker connection: takes requests from the shared channel and its lane, and answers each.
+"""One model on one broker connection: receives requests from the shared channel and its lane, and replies to each.
 
-Life of a request: the link's thread takes it in (`_receive`), a thread of the crew reads and prepares it, one runs it
-in a batch and answers (`.processing`). Shutting down goes in this order: state `draining`, unsubscribe, finish what is
-in hand, state `stopped`, disconnect.
+The way of a request: the link's thread receives it (`_receive`); a thread of the pipeline reads and prepares it, and
+one runs it in a batch and replies (`.processing`). Short work for an idle worker never leaves the link's thread.
+Shutting down goes in this order: state `draining`, unsubscribe, finish what was accepted, state `stopped`, disconnect.
 """
 
 from __future__ import annotations
@@ -10,31 +10,32 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.cloud_worker.batching.batcher import Batcher
 from mqinfer.cloud_worker.batching.schedule import Schedule
-from mqinfer.cloud_worker.serving.admission import Admission
+from mqinfer.cloud_worker.serving.admission import Admission, Cancelled
 from mqinfer.cloud_worker.serving.announcer import Announcer
+from mqinfer.cloud_worker.serving.incoming import Delivery, accept
 from mqinfer.cloud_worker.serving.load import LoadMeter
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.serving.pipeline import Crew
-from mqinfer.cloud_worker.serving.processing import Job, Processing, Work
-from mqinfer.cloud_worker.serving.replies import Answers
+from mqinfer.cloud_worker.serving.pipeline import Pipeline
+from mqinfer.cloud_worker.serving.processing import PreparedRequest, Processing
+from mqinfer.cloud_worker.serving.replies import Replies
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import Cancellation, ModelStatistics
-from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, Rejected
+from mqinfer.protocol.errors import LinkError, MqinferError, Rejected
 from mqinfer.protocol.states import WorkerStatus
-from mqinfer.protocol.types import Timings, WorkerLoad
+from mqinfer.protocol.types import WorkerLoad
 
 __all__ = ["LinkMaker", "Worker"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
 _SILENCE_S = 0.1
-"""After this long without a request every client has heard that the worker drains."""
+"""A draining worker leaves its lane after so long without a request: every client knows of the draining then."""
 LinkMaker = Callable[[str, Message, ConnectionHandler], Link]
 """Makes a link from a client id, a will and a handler for its connections."""
 
@@ -52,37 +53,47 @@ class Worker:
         service_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; `start` connects.
+        """Set up; `start` connects.
 
         Args:
             model: Loaded and warm.
             make_link: How to reach the broker.
             options: Name, bounds and topics.
             is_default: Whether requests without a version are for this one.
-            service_s: How long one request takes, in seconds, as far as is known before the first; 0 for not at all.
+            service_s: How long one request takes, in seconds, as far as it is known before the first; 0 while unknown.
             clock: In seconds.
         """
         self._model = model
         self._options = options
         self._is_default = is_default
         self._clock = clock
-        self._meter = LoadMeter()
-        if service_s:
-            self._meter.served(service_s, 1)
+        self._meter = LoadMeter(service_s=service_s)
         self._service = InferenceService(
             model, options.limits, self._meter.ran, lambda: self._meter.count("batches_rerun")
         )
-        self._came = threading.Event()  # set by each request
+        self._draining = False
+        self._came = threading.Event()  # set by each request while draining
         self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows)
+        self._max_queued = self._schedule.max_queued
+        self._inline_s = 0.0 if self._schedule.gathers else options.inline_s
+        self._inline = 0  # requests that are being served on the link's thread: 0 or 1
         self._admission = Admission(options, self._service.max_rows * model.backend.concurrency)
-        self._answers = Answers(self._service, options, self._meter, self._load, self._publish)
-        processing = Processing(
-            self._service, self._answers, self._admission, self._schedule, options, self._meter, clock
+        self._cancelled = Cancelled()
+        self._replies = Replies(self._service, options, self._meter, self._load, self._publish)
+        self._processing = Processing(
+            self._service,
+            self._replies,
+            self._admission,
+            self._cancelled,
+            self._schedule,
+            options,
+            self._meter,
+            clock,
         )
-        self._crew: Crew[Job, Work] = Crew(
+        self._pipeline: Pipeline[Delivery, PreparedRequest] = Pipeline(
             Batcher(self._schedule.policy),
-            processing.decode,
-            processing.run,
+            self._processing.prepare,
+            self._processing.run,
             options.threads,
             concurrency=model.backend.concurrency,
             in_order=self._schedule.in_order,
@@ -100,7 +111,7 @@ class Worker:
 
     @property
     def failure(self) -> LinkError | None:
-        """Why nobody is served any more: its name is another's, or its connection has given up; else None."""
+        """Why nobody is served any more: another process has its name, or its connection failed for good; else None."""
         return self._announcer.presence.failure or self._link.failure
 
     @property
@@ -108,37 +119,52 @@ class Worker:
         """The card of the model that it serves."""
         return self._model.card
 
+    @property
+    def depth(self) -> int:
+        """Requests accepted and not replied to."""
+        return self._pipeline.depth + self._inline
+
+    @property
+    def prepared(self) -> int:
+        """Of those the ones that are prepared and wait for the model."""
+        return self._pipeline.prepared
+
+    @property
+    def closing(self) -> bool:
+        """Whether no request that is queued is taken up any more."""
+        return self._pipeline.closing
+
     def counters(self) -> dict[str, int]:
         """Copy the counters: replies by outcome, and what was dropped by reason."""
         return self._meter.counters()
 
     def statistics(self, memory_bytes: int = 0) -> ModelStatistics:
-        """Say what it has done so far.
+        """Return what it has done so far.
 
         Args:
-            memory_bytes: Of the process, to go with it.
+            memory_bytes: Resident memory of the process, repeated in the statistics.
         """
         return self._meter.statistics(memory_bytes)
 
     def start(self, timeout: float = 10.0) -> None:
-        """Connect, say `ready`, and take requests.
+        """Connect, publish `ready`, and serve.
 
         Raises:
             BrokerUnreachable: No broker answers.
-            NotAuthorized: The broker refused the credentials or a subscription, or would not hand requests over.
+            NotAuthorized: The broker refused the credentials or a subscription, or would not deliver requests.
         """
-        self._crew.start()
+        self._pipeline.start()
         try:
             self._link.open(timeout)
             self._announcer.attach(self._link)
-            self._link.subscribe(self._options.topics.cancel_filter(self.card.name), self._take_back)
+            self._link.subscribe(self._options.topics.cancel_filter(self.card.name), self._cancel)
             for topic_filter, share in self._subscriptions():
                 self._link.subscribe(topic_filter, self._receive, share=share)
             self._announcer.publish(WorkerStatus.READY)
             self._announcer.check_taken()
         except BaseException:
             self._announcer.withdraw()
-            self._crew.stop()
+            self._pipeline.stop()
             self._link.close()
             raise
         log.info("worker %s serves %s", self.name, self._model.card.name)
@@ -146,21 +172,27 @@ class Worker:
     def stop(self, timeout: float = 30.0) -> None:
         """Drain and disconnect.
 
-        The lane is left last, and only when nothing came over it for a moment: clients that have not heard of the
-        draining yet still send there.
+        The lane is left last, and only when nothing came over it for a moment: clients that have not received the state
+        yet still send there.
 
         Args:
-            timeout: For what is in hand, in seconds.
+            timeout: For what was accepted, in seconds.
         """
+        self._draining = True
         self._announcer.publish(WorkerStatus.DRAINING)
         *channels, (lane, _) = self._subscriptions()
         for topic_filter, share in channels:
             self._link.unsubscribe(topic_filter, share=share)
         self._await_silence(timeout)
         self._link.unsubscribe(lane)
-        if not self._crew.drain(timeout):
-            log.warning("worker %s stops with work in hand after %g s", self.name, timeout)
-        self._turn_away(*self._crew.stop())
+        if not self._pipeline.drain(timeout):
+            log.warning("worker %s stops with %d requests unfinished after %g s", self.name, self.depth, timeout)
+        why = Rejected(f"worker {self.name} is stopping")
+        deliveries, requests = self._pipeline.stop()
+        for delivery in deliveries:
+            self._reject(delivery, why)
+        for request in requests:
+            self._reject(request, why)
         self._announcer.publish(WorkerStatus.STOPPED)
         self._link.close()
         self._model.backend.close()
@@ -172,14 +204,6 @@ class Worker:
             self._came.clear()
             if not self._came.wait(min(_SILENCE_S, timeout)):
                 return
-
-    def _turn_away(self, messages: Sequence[Job], works: Sequence[Work]) -> None:
-        """Answer what nobody began, so that it is sent to another worker."""
-        why = Rejected(f"worker {self.name} is stopping")
-        for message in messages:
-            self._refuse(message, why)
-        for work in works:
-            self._refuse(work, why)
 
     def _subscriptions(self) -> list[tuple[str, str | None]]:
         topics, card = self._options.topics, self._model.card
@@ -197,52 +221,74 @@ class Worker:
         self._announcer.repeat()
 
     def _load(self) -> WorkerLoad:
-        return self._meter.load(self._crew.depth, self._admission.window(self._meter.service_s))
+        meter = self._meter
+        return meter.load(self.depth, self._admission.window(meter.service_s))
 
     def _receive(self, message: Message) -> None:
-        self._came.set()
+        if self._draining:
+            self._came.set()
         if not len(message.payload) and message.response_topic is None:
             return  # another worker's, to itself: see `reads_back`
-        received = self._clock()
-        client = self._sender(message)
-        if self._crew.depth >= self._options.capacity:
-            why = Rejected(f"worker {self.name} has {self._options.capacity} requests in hand")
-            pushed_out = self._crew.give_way(client)
-            if pushed_out is None:
-                self._answers.refuse(message, why)
-                return
-            self._refuse(pushed_out, why)
-        elif self._crew.waiting >= self._schedule.max_waiting:
-            self._answers.refuse(message, Rejected(f"{self._schedule.max_waiting} requests wait at worker {self.name}"))
+        delivery = accept(self._options.topics, message, self._clock())
+        depth = self._pipeline.depth
+        if depth and not self._has_room(delivery, depth):
             return
-        if self._admission.enter(client, len(message.payload), received):
-            self._crew.receive((message, received), client)
+        if not self._admission.enter(delivery.client, delivery.size, delivery.received):
+            mib = self._options.capacity_bytes >> 20
+            self._replies.refuse(delivery, Rejected(f"worker {self.name} is at its capacity of {mib} MiB of requests"))
+        elif depth or not self._is_short(delivery):
+            self._pipeline.receive(delivery, delivery.client)
         else:
-            bound = self._options.capacity_bytes >> 20
-            self._answers.refuse(message, Rejected(f"worker {self.name} has {bound} MiB of requests in hand"))
+            self._serve_inline(delivery)
 
-    def _take_back(self, message: Message) -> None:
+    def _has_room(self, delivery: Delivery, depth: int) -> bool:
+        """Make room for a request where there is none; where that can't be, reject it."""
+        capacity, most = self._options.capacity, self._max_queued
+        if depth >= capacity:
+            why = Rejected(f"worker {self.name} is at its capacity of {capacity} requests")
+            evicted = self._pipeline.evict(delivery.client)
+            if evicted is not None:
+                self._reject(evicted, why)
+                return True
+        elif self._pipeline.queued >= most:
+            why = Rejected(f"{most} requests are queued at worker {self.name}")
+        else:
+            return True
+        self._replies.refuse(delivery, why)
+        return False
+
+    def _is_short(self, delivery: Delivery) -> bool:
+        """Whether a request will be served in less time than the hand-over to another thread is worth.
+
+        One slow request raises the estimate at once, so that the next one leaves the link's thread alone.
+        """
+        return 0 < self._meter.busy_s < self._inline_s and delivery.size <= self._options.inline_bytes
+
+    def _serve_inline(self, delivery: Delivery) -> None:
+        """Serve a request on the link's thread. Only that thread adds work, so nothing else runs meanwhile."""
+        self._inline = 1
+        try:
+            self._processing.serve(delivery)
+        finally:
+            self._inline = 0
+
+    def _reject(self, accepted: Delivery | PreparedRequest, why: Rejected) -> None:
+        """Reply to an accepted request, so that it is sent to another worker."""
+        if isinstance(accepted, PreparedRequest):
+            self._admission.leave(accepted.incoming.size)
+            self._replies.send_error(accepted.incoming, why)
+        else:
+            self._admission.leave(accepted.size)
+            self._replies.refuse(accepted, why)
+
+    def _cancel(self, message: Message) -> None:
         try:
             client = self._options.topics.parse_cancel(message.topic)
             cancellation = Cancellation.from_json(message.payload)
         except MqinferError as error:
-            log.warning("ignored the unreadable cancellation on %s: %s", message.topic, error)
+            log.warning("ignored an unreadable cancellation on %s: %s", message.topic, error)
             return
-        self._admission.take_back(client, cancellation.ids, cancellation.outcome)
-
-    def _sender(self, message: Message) -> str:
-        try:
-            return self._options.topics.parse_infer(message.topic).client
-        except BadTopic:
-            return ""  # refused when it is read
-
-    def _refuse(self, pushed_out: Job | Work, why: Rejected) -> None:
-        if isinstance(pushed_out, Work):
-            self._admission.leave(pushed_out.size)
-            self._answers.answer(pushed_out.ticket, why, Timings())
-        else:
-            self._admission.leave(len(pushed_out[0].payload))
-            self._answers.refuse(pushed_out[0], why)
+        self._cancelled.add(((client, each) for each in cancellation.ids), cancellation.outcome)
 
     def _publish(self, message: Message) -> None:
         self._link.publish(message, self._on_ack)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mqinfer.cloud_worker.batching.batch_policy import FixedPolicy
 from mqinfer.cloud_worker.batching.batcher import Batcher, Ready
-from mqinfer.cloud_worker.serving.pipeline import Crew, Ran
+from mqinfer.cloud_worker.serving.pipeline import FinishedRun, Pipeline
 
 
 def nothing() -> None:
@@ -25,20 +25,22 @@ def fixed(max_rows: int, delay: float = 0.0) -> Batcher[int]:
 
 
 class Shop:
-    """A crew whose jobs are hooks, and what it did."""
+    """A pipeline whose steps are hooks, and what it did."""
 
     def __init__(self, threads: int = 2, batcher: Batcher[int] | None = None, **options: Any) -> None:
         self.done: list[int] = []
-        self.on_decode: Callable[[int], Ready[int] | None] = self.pass_on
+        self.on_prepare: Callable[[int], Ready[int] | None] = self.pass_on
         self.on_run: Callable[[Sequence[int]], Callable[[], None]] = self.note
-        self.crew: Crew[int, int] = Crew(batcher or fixed(4), self._decode, self._run, threads, **options)
-        self.crew.start()
+        self.pipeline: Pipeline[int, int] = Pipeline(
+            fixed(4) if batcher is None else batcher, self._prepare, self._run, threads, **options
+        )
+        self.pipeline.start()
 
-    def _decode(self, message: int) -> Ready[int] | None:
-        return self.on_decode(message)
+    def _prepare(self, message: int) -> Ready[int] | None:
+        return self.on_prepare(message)
 
-    def _run(self, batch: Sequence[int]) -> Ran:
-        return Ran(len(batch), self.on_run(batch))
+    def _run(self, batch: Sequence[int]) -> FinishedRun:
+        return FinishedRun(len(batch), self.on_run(batch))
 
     def pass_on(self, message: int) -> Ready[int] | None:
         """Decode a message to itself."""
@@ -52,7 +54,7 @@ class Shop:
 
 @pytest.fixture
 def open_shop() -> Iterator[Callable[..., Shop]]:
-    """Start crews that are stopped with the test."""
+    """Start pipelines that are stopped with the test."""
     shops: list[Shop] = []
 
     def make(threads: int = 2, batcher: Batcher[int] | None = None, **options: Any) -> Shop:
@@ -61,7 +63,7 @@ def open_shop() -> Iterator[Callable[..., Shop]]:
 
     yield make
     for shop in shops:
-        shop.crew.stop()
+        shop.pipeline.stop()
 
 
 @given(threads=st.integers(1, 4), count=st.integers(0, 60), delay=st.sampled_from([0.0, 0.001]))
@@ -78,37 +80,37 @@ def test_everything_is_done_once_and_one_at_a_time(threads: int, count: int, del
 
     shop.on_run = run
     for number in range(count):
-        shop.crew.receive(number)
-    assert shop.crew.drain(30)
-    assert shop.crew.stop() == ([], [])
+        shop.pipeline.receive(number)
+    assert shop.pipeline.drain(30)
+    assert shop.pipeline.stop() == ([], [])
     assert sorted(shop.done) == list(range(count))
-    assert shop.crew.depth == 0
+    assert shop.pipeline.depth == 0
 
 
-def test_decoding_goes_on_while_the_model_runs(open_shop: Callable[..., Shop]) -> None:
-    """With two threads the second message is decoded while the first one runs, and runs after it."""
+def test_preparing_goes_on_while_the_model_runs(open_shop: Callable[..., Shop]) -> None:
+    """With two threads the second message is prepared while the first one runs, and runs after it."""
     shop = open_shop()
-    in_run, release, decoded = threading.Event(), threading.Event(), threading.Event()
+    in_run, release, prepared = threading.Event(), threading.Event(), threading.Event()
 
     def run(batch: Sequence[int]) -> Callable[[], None]:
         in_run.set()
         assert release.wait(10)
         return shop.note(batch)
 
-    def decode(message: int) -> Ready[int] | None:
+    def prepare(message: int) -> Ready[int] | None:
         if message == 2:
-            decoded.set()
+            prepared.set()
         return shop.pass_on(message)
 
-    shop.on_run, shop.on_decode = run, decode
-    shop.crew.receive(1)
+    shop.on_run, shop.on_prepare = run, prepare
+    shop.pipeline.receive(1)
     assert in_run.wait(10)
-    shop.crew.receive(2)
-    assert decoded.wait(10)
-    assert shop.crew.depth >= 2
-    assert not shop.crew.drain(0.01)
+    shop.pipeline.receive(2)
+    assert prepared.wait(10)
+    assert shop.pipeline.depth >= 2
+    assert not shop.pipeline.drain(0.01)
     release.set()
-    assert shop.crew.drain(10)
+    assert shop.pipeline.drain(10)
     assert shop.done == [1, 2]
 
 
@@ -125,14 +127,14 @@ def test_the_next_batch_runs_while_the_last_one_is_answered(open_shop: Callable[
         return lambda: shop.done.append(-1 if second_ran.wait(10) else -2)
 
     shop.on_run = run
-    shop.crew.receive(1)
-    shop.crew.receive(2)
-    assert shop.crew.drain(20)
+    shop.pipeline.receive(1)
+    shop.pipeline.receive(2)
+    assert shop.pipeline.drain(20)
     assert sorted(shop.done) in ([-1, 1, 2], [1, 2])
 
 
-def test_a_due_batch_does_not_wait_for_a_decoding(open_shop: Callable[..., Shop]) -> None:
-    """While one thread decodes, the other one watches the delay of the batch that waits."""
+def test_a_due_batch_does_not_wait_for_another_to_be_prepared(open_shop: Callable[..., Shop]) -> None:
+    """While one thread prepares, the other one watches the delay of the batch that waits."""
     shop = open_shop(2, fixed(4, 0.05))
     ran, entered = threading.Event(), threading.Event()
 
@@ -140,24 +142,24 @@ def test_a_due_batch_does_not_wait_for_a_decoding(open_shop: Callable[..., Shop]
         ran.set()
         return shop.note(batch)
 
-    def decode(message: int) -> Ready[int] | None:
+    def prepare(message: int) -> Ready[int] | None:
         if message == 2:
             entered.set()
-            assert ran.wait(10), "the batch waits for the decoding"
+            assert ran.wait(10), "the batch waits for the preparation"
         return shop.pass_on(message)
 
-    shop.on_run, shop.on_decode = run, decode
+    shop.on_run, shop.on_prepare = run, prepare
     for _ in range(10):
         ran.clear()
         entered.clear()
-        shop.crew.receive(1)
-        shop.crew.receive(2)
-        assert shop.crew.drain(20)
+        shop.pipeline.receive(1)
+        shop.pipeline.receive(2)
+        assert shop.pipeline.drain(20)
     assert len(shop.done) == 20
 
 
-@pytest.mark.parametrize("where", ["decode", "run", "finish"])
-def test_an_exception_costs_one_job(
+@pytest.mark.parametrize("where", ["prepare", "run", "finish"])
+def test_an_exception_costs_one_request(
     open_shop: Callable[..., Shop], where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A defect is logged; depth returns to 0, and the next message is served, also by a single thread."""
@@ -168,8 +170,8 @@ def test_an_exception_costs_one_job(
         if broken:
             raise ZeroDivisionError
 
-    def decode(message: int) -> Ready[int] | None:
-        if where == "decode":
+    def prepare(message: int) -> Ready[int] | None:
+        if where == "prepare":
             fail()
         return shop.pass_on(message)
 
@@ -179,20 +181,20 @@ def test_an_exception_costs_one_job(
         shop.note(batch)
         return fail if where == "finish" else nothing
 
-    shop.on_decode, shop.on_run = decode, run
+    shop.on_prepare, shop.on_run = prepare, run
     with caplog.at_level(logging.CRITICAL, "mqinfer"):
         for number in range(5):
-            shop.crew.receive(number)
-        assert shop.crew.drain(10)
-    assert shop.crew.depth == 0
+            shop.pipeline.receive(number)
+        assert shop.pipeline.drain(10)
+    assert shop.pipeline.depth == 0
     broken = False
-    shop.crew.receive(99)
-    assert shop.crew.drain(10)
+    shop.pipeline.receive(99)
+    assert shop.pipeline.drain(10)
     assert shop.done[-1] == 99
 
 
-def test_stopping_gives_back_what_nobody_began(open_shop: Callable[..., Shop]) -> None:
-    """The job in hand is finished; what still waits, decoded or not, is handed back."""
+def test_stopping_returns_what_nobody_began(open_shop: Callable[..., Shop]) -> None:
+    """The run that has begun is finished; what is queued, prepared or not, is returned."""
     shop = open_shop(2, fixed(1))
     in_run, release, entered = threading.Event(), threading.Event(), threading.Event()
 
@@ -202,43 +204,43 @@ def test_stopping_gives_back_what_nobody_began(open_shop: Callable[..., Shop]) -
         return shop.note(batch)
 
     shop.on_run = run
-    shop.crew.receive(1)
+    shop.pipeline.receive(1)
     assert in_run.wait(10)
-    shop.crew.receive(4)
-    while shop.crew.waiting != 1 or len(shop.crew._batcher) != 1:
-        time.sleep(0)  # until the other thread has decoded it
+    shop.pipeline.receive(4)
+    while shop.pipeline.queued != 1 or shop.pipeline.prepared != 1:
+        time.sleep(0)  # until the other thread has prepared it
 
     def hold(_: int) -> None:
         entered.set()
         assert release.wait(10)
 
-    shop.on_decode = hold
-    shop.crew.receive(0)
+    shop.on_prepare = hold
+    shop.pipeline.receive(0)
     assert entered.wait(10)
     for number in (2, 3):
-        shop.crew.receive(number)
-    stopper = threading.Thread(target=lambda: left.extend(shop.crew.stop()))
+        shop.pipeline.receive(number)
+    stopper = threading.Thread(target=lambda: left.extend(shop.pipeline.stop()))
     left: list[list[int]] = []
     stopper.start()
-    while not shop.crew._closing:
+    while not shop.pipeline.closing:
         time.sleep(0)  # until `stop` has begun: it waits for the run
     release.set()
     stopper.join(10)
     assert left == [[2, 3], [4]]
     assert shop.done == [1]
-    assert shop.crew.depth == 0
+    assert shop.pipeline.depth == 0
 
 
-def test_a_crew_that_was_never_started_can_be_stopped() -> None:
+def test_a_pipeline_that_was_never_started_can_be_stopped() -> None:
     """Stopping is safe whatever came before."""
-    crew: Crew[int, int] = Crew(fixed(1), lambda _: None, lambda _: Ran(1, nothing), 2)
-    assert crew.stop() == ([], [])
+    pipeline: Pipeline[int, int] = Pipeline(fixed(1), lambda _: None, lambda _: FinishedRun(1, nothing), 2)
+    assert pipeline.stop() == ([], [])
 
 
 def test_as_many_batches_run_as_the_engine_takes(open_shop: Callable[..., Shop]) -> None:
-    """Three streams run three batches at a time, never four, and a thread is left for decoding."""
+    """Three streams run three batches at a time, never four, and a thread is left for preparing."""
     shop = open_shop(2, fixed(1), concurrency=3)
-    assert len(shop.crew._threads) == 4
+    assert shop.pipeline.threads == 4
     running, most, lock = [0], [0], threading.Lock()
     all_in, release = threading.Barrier(3), threading.Event()
 
@@ -255,11 +257,11 @@ def test_as_many_batches_run_as_the_engine_takes(open_shop: Callable[..., Shop])
 
     shop.on_run = run
     for number in range(9):
-        shop.crew.receive(number)
-    while shop.crew._intake:
-        time.sleep(0)  # until the fourth thread has taken the last one to decode it
+        shop.pipeline.receive(number)
+    while shop.pipeline.queued > shop.pipeline.prepared:
+        time.sleep(0)  # until the fourth thread has taken the last one to prepare it
     release.set()
-    assert shop.crew.drain(20)
+    assert shop.pipeline.drain(20)
     assert sorted(shop.done) == list(range(9))
     assert most == [3]
 
@@ -279,48 +281,26 @@ def test_finishing_in_order(open_shop: Callable[..., Shop]) -> None:
 
     shop.on_run = run
     for number in range(20):
-        shop.crew.receive(number)
-    assert shop.crew.drain(20)
+        shop.pipeline.receive(number)
+    assert shop.pipeline.drain(20)
     assert answered == list(range(20))
 
 
-def test_a_clients_requests_keep_their_order_whichever_thread_is_quicker(open_shop: Callable[..., Shop]) -> None:
-    """The second of a client waits for the first one's decoding; another client's does not."""
-    shop = open_shop(3, fixed(1))
-    first_may_go, others_ran = threading.Event(), threading.Event()
-
-    def decode(message: int) -> Ready[int] | None:
-        if message == 0:
-            assert first_may_go.wait(10)
-        return Ready(message, "key", 1)
-
-    def run(batch: Sequence[int]) -> Callable[[], None]:
-        if batch[0] == 10:
-            others_ran.set()
-        return shop.note(batch)
-
-    shop.on_decode, shop.on_run = decode, run
-    shop.crew.receive(0, "A")
-    shop.crew.receive(1, "A")
-    shop.crew.receive(10, "B")
-    assert others_ran.wait(10)
-    first_may_go.set()
-    assert shop.crew.drain(10)
-    assert shop.done == [10, 0, 1]
-
-
-def test_whoever_has_most_gives_way() -> None:
-    """The last request of the client with most goes out, decoded or not; nobody gives way to an equal."""
-    crew: Crew[int, int] = Crew(fixed(8), lambda _: None, lambda _: Ran(1, nothing), 2)
-    assert crew.give_way("B") is None
+def test_the_client_with_most_makes_room(open_shop: Callable[..., Shop]) -> None:
+    """Its last request goes out, prepared or not; nobody makes room for an equal."""
+    pipeline: Pipeline[int, int] = Pipeline(fixed(8), lambda _: None, lambda _: FinishedRun(1, nothing), 2)
+    assert pipeline.evict("B") is None
     for number in range(3):
-        crew.receive(number, "A")
-    assert crew.give_way("A") is None
-    assert crew.give_way("B") == 2
-    crew.receive(10, "B")
-    assert crew.give_way("B") is None
-    crew._intake.clear()
+        pipeline.receive(number, "A")
+    assert pipeline.evict("A") is None
+    assert pipeline.evict("B") == 2
+    pipeline.receive(10, "B")
+    assert pipeline.evict("B") is None
+    shop = open_shop(2, fixed(8, 1000.0))
+    shop.on_prepare = lambda number: Ready(number, "key", 1, "A")
     for number in range(3):
-        crew._batcher.add(Ready(number + 100, "key", 1, "A"), 0.0, float(number))
-    assert crew.give_way("B") == 102
-    assert crew.waiting == 2
+        shop.pipeline.receive(number + 100, "A")
+    while shop.pipeline.prepared < 3:
+        time.sleep(0)  # until the threads have prepared them; a batch waits for company
+    assert shop.pipeline.evict("B") == 102
+    assert shop.pipeline.queued == 2
