@@ -17,6 +17,7 @@ from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.client.connection import random_name
 from mqinfer.client.options import NAME_HINT
 from mqinfer.protocol.control import Call, Operation
+from mqinfer.protocol.decoding import parse_json, write_json
 from mqinfer.protocol.errors import (
     Expired,
     ModelNotFound,
@@ -25,7 +26,6 @@ from mqinfer.protocol.errors import (
     NoWorker,
     error_from_code,
 )
-from mqinfer.protocol.json_text import parse_json, write_object
 from mqinfer.protocol.states import ServerState, ServerStatus
 from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name
 
@@ -171,7 +171,7 @@ class ControlClient:
     def _message(self, call: Call, body: Mapping[str, Any] | None, server: str | None, timeout: float) -> Message:
         return Message(
             topic=self._topics.control(server or EVERY_SERVER, self._name, call.path),
-            payload=write_object(dict(body or {}), "control request"),
+            payload=write_json(dict(body or {}), "control request"),
             content_type="application/json",
             response_topic=self._topics.control_result(self._name, self._request.hex()),
             correlation_data=self._request,

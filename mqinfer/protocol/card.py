@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
-from mqinfer.protocol.datatypes import datatype_named
-from mqinfer.protocol.errors import BadEnvelope, LimitExceeded
-from mqinfer.protocol.fields import Record, array, integer, number, numbers, record, records, text, texts
-from mqinfer.protocol.json_text import parse_object, write_object
+from msgspec import Meta, Struct
+
+from mqinfer.protocol.decoding import read_json, write_json
+from mqinfer.protocol.errors import LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
-from mqinfer.protocol.types import Buffer, TensorSpec
+from mqinfer.protocol.types import Buffer, Count, Finite, Positive, TensorSpec
 
 __all__ = [
     "ClassInfo",
@@ -26,6 +26,10 @@ __all__ = [
     "card_from_json",
     "card_to_json",
 ]
+
+_MAX_CARD_BYTES = 1 << 20
+_Channels = Annotated[tuple[Finite, ...], Meta(min_length=1)]
+_Level = Annotated[int, Meta(ge=0, le=255)]
 
 
 class ColourOrder(StrEnum):
@@ -63,13 +67,13 @@ class ImageContract:
     """
 
     input: str
-    width: int | None = None
-    height: int | None = None
+    width: Positive | None = None
+    height: Positive | None = None
     colour: ColourOrder = ColourOrder.RGB
     layout: Layout = Layout.NHWC
-    scale: float = 1.0
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
+    scale: Finite = 1.0
+    mean: _Channels = (0.0,)
+    std: _Channels = (1.0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ class ClassInfo:
     """A class of a classifier or of a segmentation mask: its name, and the RGB colour to draw it in."""
 
     name: str
-    colour: tuple[int, int, int]
+    colour: tuple[_Level, _Level, _Level]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +121,27 @@ class ModelCard:
     device: str = "cpu"
 
 
-_WHERE = "model card"
-_MAX_CARD_BYTES = 1 << 20
-_Choice = TypeVar("_Choice", bound=StrEnum)
+class _Parameters(Struct, frozen=True):
+    """What a card has beyond the Open Inference Protocol's metadata."""
+
+    version: str | None = None
+    max_batch_size: Count = 0
+    encodings: tuple[str, ...] = ("raw",)
+    model_hash: str = ""
+    precision: str = "fp32"
+    backend: str = ""
+    device: str = "cpu"
+    image: ImageContract | None = None
+    classes: tuple[ClassInfo, ...] = ()
+
+
+class _Card(Struct, frozen=True):
+    name: str
+    platform: str
+    versions: tuple[str, ...] = ()
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    parameters: _Parameters | None = None
 
 
 def card_to_json(card: ModelCard) -> bytes:
@@ -149,7 +171,7 @@ def card_to_json(card: ModelCard) -> bytes:
         "outputs": _spec_records(card.outputs),
         "parameters": parameters,
     }
-    return write_object(metadata, f"card of model {card.name!r}")
+    return write_json(metadata, f"card of model {card.name!r}")
 
 
 def card_from_json(payload: Buffer) -> ModelCard:
@@ -160,40 +182,30 @@ def card_from_json(payload: Buffer) -> ModelCard:
         BadTensor: It names a datatype that does not exist.
         LimitExceeded: It is longer than 1 MiB, or wants larger pictures than any receiver takes.
     """
-    card = parse_object(payload, _WHERE, _MAX_CARD_BYTES)
-    parameters = record(card, "parameters", _WHERE)
-    versions = texts(card, "versions", _WHERE)
+    card = read_json(payload, _Card, "model card", _MAX_CARD_BYTES)
+    known, versions = card.parameters or _Parameters(), card.versions
+    if known.image is not None:
+        _check_size(known.image)
     return ModelCard(
-        name=text(card, "name", _WHERE),
-        version=text(parameters, "version", _WHERE, versions[-1] if versions else ""),
-        versions=versions,
-        platform=text(card, "platform", _WHERE),
-        inputs=_specs(card, "inputs"),
-        outputs=_specs(card, "outputs"),
-        max_batch_size=integer(parameters, "max_batch_size", _WHERE, 0),
-        encodings=texts(parameters, "encodings", _WHERE) or ("raw",),
-        image=_image(record(parameters, "image", _WHERE)) if "image" in parameters else None,
-        classes=tuple(_class_info(entry) for entry in records(parameters, "classes", _WHERE)),
-        model_hash=text(parameters, "model_hash", _WHERE, ""),
-        precision=text(parameters, "precision", _WHERE, "fp32"),
-        backend=text(parameters, "backend", _WHERE, ""),
-        device=text(parameters, "device", _WHERE, "cpu"),
+        card.name,
+        known.version if known.version is not None else "".join(versions[-1:]),
+        versions,
+        card.platform,
+        card.inputs,
+        card.outputs,
+        known.max_batch_size,
+        known.encodings or ("raw",),
+        known.image,
+        known.classes,
+        known.model_hash,
+        known.precision,
+        known.backend,
+        known.device,
     )
 
 
 def _spec_records(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
     return [{"name": spec.name, "datatype": spec.datatype, "shape": spec.shape} for spec in specs]
-
-
-def _specs(card: Record, key: str) -> tuple[TensorSpec, ...]:
-    found = []
-    for entry in records(card, key, _WHERE):
-        name = text(entry, "name", f"{_WHERE}, {key}")
-        shape = array(entry, "shape", f"{_WHERE}, {key} {name!r}")
-        if any(type(size) is not int or size < -1 for size in shape):
-            raise BadEnvelope(f"{_WHERE}, {key} {name!r}: every entry of a shape must be an integer, -1 for any size")
-        found.append(TensorSpec(name, datatype_named(entry.get("datatype"), name), tuple(shape)))
-    return tuple(found)
 
 
 def _image_record(image: ImageContract) -> dict[str, Any]:
@@ -209,37 +221,10 @@ def _image_record(image: ImageContract) -> dict[str, Any]:
     }
 
 
-def _image(image: Record) -> ImageContract:
-    where = f"{_WHERE}, image"
-    width = integer(image, "width", where, None, 1) if "width" in image else None
-    height = integer(image, "height", where, None, 1) if "height" in image else None
-    if (width or 1) * (height or 1) > DEFAULT_LIMITS.image_pixels:  # a sender makes pictures of that size
-        raise LimitExceeded(f"{where}: {width}x{height} pixels; at most {DEFAULT_LIMITS.image_pixels} are accepted")
-    return ImageContract(
-        input=text(image, "input", where),
-        width=width,
-        height=height,
-        colour=_choice(image, "colour", where, ColourOrder.RGB),
-        layout=_choice(image, "layout", where, Layout.NHWC),
-        scale=number(image, "scale", where, 1.0),
-        mean=numbers(image, "mean", where) or (0.0,),
-        std=numbers(image, "std", where) or (1.0,),
-    )
-
-
-def _choice(image: Record, key: str, where: str, default: _Choice) -> _Choice:
-    kind = type(default)
-    value = text(image, key, where, default.value)
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(kind)
-        raise BadEnvelope(f"{where}: {key!r} is {value[:40]!r}; it must be one of {known}") from None
-
-
-def _class_info(entry: Record) -> ClassInfo:
-    where = f"{_WHERE}, class"
-    colour = array(entry, "colour", where)
-    if len(colour) != 3 or any(type(level) is not int or not 0 <= level <= 255 for level in colour):
-        raise BadEnvelope(f"{where}: 'colour' must be three integers of 0 to 255")
-    return ClassInfo(text(entry, "name", where), (colour[0], colour[1], colour[2]))
+def _check_size(image: ImageContract) -> None:
+    pixels = (image.width or 1) * (image.height or 1)
+    if pixels > DEFAULT_LIMITS.image_pixels:  # a sender makes pictures of that size
+        raise LimitExceeded(
+            f"model card: pictures of {image.width}x{image.height} pixels; at most {DEFAULT_LIMITS.image_pixels} are"
+            " accepted"
+        )

@@ -12,21 +12,24 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from msgspec import Struct, to_builtins
+
+from mqinfer.protocol.decoding import read_json, write_json
 from mqinfer.protocol.errors import BadEnvelope, BadTopic
-from mqinfer.protocol.fields import text, texts
-from mqinfer.protocol.json_text import parse_object, write_object
 from mqinfer.protocol.topics import check_name, check_version
 from mqinfer.protocol.types import Buffer, Outcome
 
 __all__ = [
     "BatchStatistics",
     "Call",
+    "CallBody",
     "Cancellation",
     "Duration",
     "IndexEntry",
     "ModelState",
     "ModelStatistics",
     "Operation",
+    "read_body",
     "read_path",
 ]
 
@@ -54,6 +57,8 @@ _OF_MODEL = {
     "config": Operation.CONFIG,
     "stats": Operation.STATS,
 }
+_MAX_BYTES = 64 << 10
+_REASONS = (Outcome.CANCELLED, Outcome.SUPERSEDED)
 _OF_REPOSITORY = {"load": Operation.LOAD, "unload": Operation.UNLOAD}
 
 
@@ -228,12 +233,29 @@ class ModelStatistics:
         }
 
 
-_MAX_BYTES = 64 << 10
-_REASONS = (Outcome.CANCELLED, Outcome.SUPERSEDED)
+class CallBody(Struct, frozen=True):
+    """The JSON that comes with a call.
+
+    Attributes:
+        ready: For the index: only what is ready.
+        parameters: Any; a `response_topic` among them stands in for the property of that name.
+    """
+
+    ready: bool = False
+    parameters: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cancellation:
+def read_body(payload: Buffer) -> CallBody:
+    """Read what comes with a call; nothing stands for an empty object.
+
+    Raises:
+        BadEnvelope: It is no JSON object, or a field has the wrong type.
+        LimitExceeded: It is longer than 64 KiB.
+    """
+    return read_json(payload, CallBody, "control request", _MAX_BYTES) if len(payload) else CallBody()
+
+
+class Cancellation(Struct, frozen=True):
     """Requests that nobody waits for any more. Workers that have them skip them, and send no reply.
 
     Attributes:
@@ -241,12 +263,12 @@ class Cancellation:
         outcome: What the sender counted them as: `cancelled` or `superseded`.
     """
 
-    ids: tuple[str, ...]
+    ids: tuple[str, ...] = ()
     outcome: Outcome = Outcome.CANCELLED
 
     def to_json(self) -> bytes:
         """Write it as JSON."""
-        return write_object({"ids": self.ids, "outcome": self.outcome}, "cancellation")
+        return write_json(to_builtins(self), "cancellation")
 
     @classmethod
     def from_json(cls, payload: Buffer) -> Cancellation:
@@ -256,9 +278,7 @@ class Cancellation:
             BadEnvelope: It is no cancellation: what is missing or of the wrong type is named.
             LimitExceeded: It is longer than 64 KiB.
         """
-        where = "cancellation"
-        fields = parse_object(payload, where, _MAX_BYTES)
-        named = text(fields, "outcome", where, Outcome.CANCELLED.value)
-        if named not in _REASONS:
-            raise BadEnvelope(f"{where}: 'outcome' is {named[:40]!r}; it must be one of {', '.join(_REASONS)}")
-        return cls(texts(fields, "ids", where), Outcome(named))
+        found = read_json(payload, cls, "cancellation", _MAX_BYTES)
+        if found.outcome not in _REASONS:
+            raise BadEnvelope(f"cancellation: 'outcome' is {found.outcome!s}; it must be one of {', '.join(_REASONS)}")
+        return found

@@ -43,6 +43,8 @@ class Datatype(StrEnum):
     FP64 = "FP64"
     BYTES = "BYTES"
 
+    __hash__ = str.__hash__  # in C: Enum's own is written in Python, and each look into a table would call it
+
 
 _DTYPES: dict[Datatype, np.dtype[np.generic]] = {
     Datatype.BOOL: np.dtype(np.bool_),
@@ -101,7 +103,7 @@ _STRING_BYTES = 48
 """What an empty element of a BYTES array takes in CPython: 33 bytes of object, rounded up, and 8 of pointer."""
 
 _AXIS_END = 1 << 63
-_ITEM_BYTES = {datatype: dtype_of(datatype).itemsize for datatype in Datatype} | {Datatype.BYTES: _STRING_BYTES}
+ITEM_BYTES = {datatype: dtype_of(datatype).itemsize for datatype in Datatype} | {Datatype.BYTES: _STRING_BYTES}
 _DATATYPES: dict[object, Datatype] = {datatype.value: datatype for datatype in Datatype}
 
 
@@ -132,7 +134,7 @@ def array_bytes(tensor: str, datatype: Datatype, shape: Sequence[object], limits
     """
     if len(shape) > limits.dimensions:
         raise LimitExceeded(f"tensor {tensor!r}: {len(shape)} axes; at most {limits.dimensions} are accepted")
-    size = _ITEM_BYTES[datatype]
+    size = ITEM_BYTES[datatype]
     empty = False
     for entry in shape:
         if type(entry) is not int or not 0 <= entry < _AXIS_END:

@@ -15,14 +15,21 @@ A payload's length is therefore a multiple of 64. docs/protocol.md is the full s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from math import prod
+from struct import Struct as Layout
+from typing import Any, ClassVar, TypeVar
 
-import msgpack
+import msgspec
+from msgspec import Struct
 
-from mqinfer.protocol.datatypes import array_bytes, datatype_named
+from mqinfer.protocol.datatypes import ITEM_BYTES, Datatype, array_bytes
+from mqinfer.protocol.decoding import refusal, scalars
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, LimitExceeded
-from mqinfer.protocol.fields import integer, record, records, scalars, text
 from mqinfer.protocol.header import (
+    TENSOR_PARAMETERS,
+    OutputShape,
+    Parameters,
+    ReplyShape,
     error_message,
     make_request,
     make_response,
@@ -32,7 +39,7 @@ from mqinfer.protocol.header import (
     response_parameters,
 )
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
-from mqinfer.protocol.types import Buffer, EncodedTensor, ErrorInfo, InferRequest, InferResponse
+from mqinfer.protocol.types import Buffer, Count, EncodedTensor, ErrorInfo, InferRequest, InferResponse
 
 __all__ = [
     "ALIGNMENT",
@@ -51,11 +58,50 @@ MAGIC = b"MQI1"
 ALIGNMENT = 64
 """Tensors start at multiples of this, counted from the start of the payload."""
 
-_FIXED = len(MAGIC) + 4
+_HEAD = Layout("<4sI")
 _PADDING = tuple(bytes(-size % ALIGNMENT) for size in range(ALIGNMENT))
-_MAP_ENTRIES = 128
 _WORTH_PIECES = 1 << 14
 """Bytes of tensors above which a payload is left in pieces; below, handling them would cost more than a copy."""
+
+
+class _Tensor(Struct, gc=False):
+    name: str
+    datatype: Datatype
+    shape: tuple[Count, ...]
+    parameters: Parameters | None = None
+
+
+class _Request(Struct, gc=False):
+    TENSOR_FIELDS: ClassVar = ("datatype", "shape")
+
+    id: str
+    model_name: str
+    model_version: str | None = None
+    parameters: Parameters | None = None
+    outputs: list[OutputShape] | None = None
+    inputs: list[_Tensor] | None = None
+
+
+class _Error(Struct, gc=False):
+    code: str
+    message: str = ""
+
+
+class _Reply(ReplyShape, kw_only=True, gc=False):
+    TENSOR_FIELDS: ClassVar = ("datatype", "shape")
+
+    id: str
+    model_name: str = ""
+    model_version: str = ""
+    error: _Error | None = None
+    parameters: Parameters | None = None
+    outputs: list[_Tensor] | None = None
+
+
+_Shape = TypeVar("_Shape", _Request, _Reply)
+_pack = msgspec.msgpack.Encoder().encode
+_REQUESTS = msgspec.msgpack.Decoder(_Request)
+_REPLIES = msgspec.msgpack.Decoder(_Reply)
 
 
 def encode_request(request: InferRequest) -> bytes:
@@ -102,7 +148,7 @@ def response_pieces(response: InferResponse) -> tuple[Buffer, ...]:
     header: dict[str, Any] = {"id": response.id, "model_name": response.model_name}
     if response.model_version:
         header["model_version"] = response.model_version
-    header |= reply_fields(response)
+    reply_fields(response, header)
     if response.error is not None:
         header["error"] = {"code": response.error.code, "message": error_message(response.error.message)}
     parameters = response_parameters(response)
@@ -119,11 +165,10 @@ def decode_request(payload: Buffer, limits: Limits = DEFAULT_LIMITS) -> InferReq
         BadTensor: A tensor's name, datatype, shape or size won't do.
         LimitExceeded: Something is larger than `limits`.
     """
-    header, view, start = _split(payload, limits)
-    inputs = _tensors(header, "inputs", view, start, limits)
-    request_id = text(header, "id", "request")
-    version = text(header, "model_version", "request") if "model_version" in header else None
-    return make_request(header, request_id, (text(header, "model_name", "request"), version), inputs)
+    header, view, start = _open(payload, limits, _REQUESTS, "request")
+    inputs = _tensors(header.inputs, "inputs", view, start, limits)
+    model = (header.model_name, header.model_version)
+    return make_request(header.id, model, inputs, header.outputs, header.parameters)
 
 
 def decode_response(payload: Buffer, limits: Limits = DEFAULT_LIMITS) -> InferResponse:
@@ -134,11 +179,11 @@ def decode_response(payload: Buffer, limits: Limits = DEFAULT_LIMITS) -> InferRe
         BadTensor: A tensor's name, datatype, shape or size won't do.
         LimitExceeded: Something is larger than `limits`.
     """
-    header, view, start = _split(payload, limits)
-    outputs = _tensors(header, "outputs", view, start, limits)
-    found = record(header, "error", "reply")
-    error = ErrorInfo(text(found, "code", "error"), text(found, "message", "error", "")) if found else None
-    return make_response(header, header, outputs, error)
+    header, view, start = _open(payload, limits, _REPLIES, "reply")
+    outputs = _tensors(header.outputs, "outputs", view, start, limits)
+    error = ErrorInfo(header.error.code, header.error.message) if header.error else None
+    names = (header.id, header.model_name, header.model_version)
+    return make_response(names, header, outputs, error, header.parameters)
 
 
 def _pieces(header: dict[str, Any], key: str, tensors: Sequence[EncodedTensor]) -> tuple[Buffer, ...]:
@@ -152,13 +197,13 @@ def _pieces(header: dict[str, Any], key: str, tensors: Sequence[EncodedTensor]) 
         pieces += (data, _PADDING[size % ALIGNMENT])
         total += size
     try:
-        packed: bytes = msgpack.packb(header)
+        packed = _pack(header)
     except (TypeError, ValueError, OverflowError) as error:
         raise BadEnvelope(
             f"a field or parameter can't be packed ({error}); use booleans, numbers and strings"
         ) from error
     length = len(packed)
-    pieces[0] = MAGIC + length.to_bytes(4, "little") + packed + _PADDING[(_FIXED + length) % ALIGNMENT]
+    pieces[0] = _HEAD.pack(MAGIC, length) + packed + _PADDING[(_HEAD.size + length) % ALIGNMENT]
     return tuple(pieces) if total > _WORTH_PIECES else (b"".join(pieces),)
 
 
@@ -167,7 +212,7 @@ def _describe(tensor: EncodedTensor, size: int) -> dict[str, Any]:
     if tensor.encoding != "raw":
         parameters["encoding"] = tensor.encoding
     if tensor.parameters:
-        if "binary_data_size" in tensor.parameters or "encoding" in tensor.parameters:
+        if not TENSOR_PARAMETERS.isdisjoint(tensor.parameters):
             raise BadEnvelope(
                 f"tensor {tensor.name!r}: parameters 'encoding' and 'binary_data_size' are set by its fields"
             )
@@ -175,56 +220,55 @@ def _describe(tensor: EncodedTensor, size: int) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape, "parameters": parameters}
 
 
-def _split(payload: Buffer, limits: Limits) -> tuple[dict[str, Any], memoryview, int]:
+def _open(
+    payload: Buffer, limits: Limits, decoder: msgspec.msgpack.Decoder[_Shape], what: str
+) -> tuple[_Shape, memoryview, int]:
+    """Decode the header; returns it, the whole payload, and where the tensors begin."""
     view = memoryview(payload).toreadonly()
     if view.ndim != 1 or view.format != "B":
         view = view.cast("B")
     size = len(view)
     if size > limits.payload_bytes:
         raise LimitExceeded(f"payload of {size} bytes; at most {limits.payload_bytes} are accepted")
-    if size < _FIXED or view[:4] != MAGIC:
+    magic, length = _HEAD.unpack_from(view) if size >= _HEAD.size else (b"", 0)
+    if magic != MAGIC:
         raise BadEnvelope(
             f"payload of {size} bytes begins with {bytes(view[:4])!r}, not with {MAGIC!r}: it is no {CONTENT_TYPE};"
             " set the Content Type that it has"
         )
-    length = int.from_bytes(view[4:_FIXED], "little")
-    end = _FIXED + length
+    end = _HEAD.size + length
     if end > size:
         raise BadEnvelope(
             f"header of {length} bytes does not fit a payload of {size} bytes: truncated, or a wrong length"
         )
     if length > limits.header_bytes:
         raise LimitExceeded(f"header of {length} bytes; at most {limits.header_bytes} are accepted")
-    return _unpack(view[_FIXED:end], limits), view, end + -end % ALIGNMENT
-
-
-def _refuse_extension(code: int, _data: bytes) -> object:
-    raise ValueError(f"extension type {code} is not allowed")
-
-
-def _unpack(packed: memoryview, limits: Limits) -> dict[str, Any]:
+    packed = view[_HEAD.size : end]
     try:
-        header = msgpack.unpackb(
-            packed,
-            strict_map_key=True,
-            ext_hook=_refuse_extension,
-            max_array_len=max(limits.tensors, limits.dimensions),
-            max_map_len=_MAP_ENTRIES,
-            max_str_len=limits.string_bytes,
-            max_bin_len=0,
-            max_ext_len=0,
-        )
-    except (ValueError, TypeError, RecursionError) as error:
-        raise BadEnvelope(f"header is no MessagePack map within the limits: {error}") from error
-    if type(header) is not dict:
-        raise BadEnvelope(f"header must be one MessagePack map, not {type(header).__name__}")
-    return header
+        header = decoder.decode(packed)
+        if length > limits.string_bytes:
+            _check_strings(msgspec.msgpack.decode(packed), limits.string_bytes)
+    except (ValueError, RecursionError) as error:
+        raise refusal(error, decoder.type, what, "the header is no MessagePack map") from error
+    return header, view, end + -end % ALIGNMENT
+
+
+def _check_strings(header: object, most: int) -> None:
+    """Refuse strings of more than so many bytes."""
+    found: list[Any] = [header]
+    for value in found:  # which grows meanwhile
+        if type(value) is dict:
+            found += (*value, *value.values())
+        elif type(value) is list:
+            found += value
+        elif type(value) is str and len(value.encode()) > most:
+            raise ValueError(f"a string of {len(value.encode())} bytes; at most {most} are accepted")
 
 
 def _tensors(
-    header: dict[str, Any], key: str, view: memoryview, start: int, limits: Limits
+    described: Sequence[_Tensor] | None, key: str, view: memoryview, start: int, limits: Limits
 ) -> tuple[EncodedTensor, ...]:
-    described = records(header, key, "header")
+    described = described or ()
     if len(described) > limits.tensors:
         raise LimitExceeded(f"{len(described)} {key}; at most {limits.tensors} are accepted")
     found = []
@@ -236,30 +280,26 @@ def _tensors(
             f"payload has {len(view)} bytes where header and {key}, each padded to {ALIGNMENT}, make {start}:"
             " truncated, or trailing bytes"
         )
-    if len({tensor.name for tensor in found}) != len(found):
+    if len(found) > 1 and len({tensor.name for tensor in found}) != len(found):
         raise BadTensor(f"two {key} of the same name; give each once")
     return tuple(found)
 
 
-def _tensor(entry: dict[str, Any], view: memoryview, start: int, limits: Limits) -> tuple[EncodedTensor, int]:
-    name = text(entry, "name", "tensor")
-    datatype = datatype_named(entry.get("datatype"), name)
-    shape = entry.get("shape")
-    if type(shape) is not list:
-        raise BadTensor(f"tensor {name!r}: 'shape' must be an array of integers")
-    array_bytes(name, datatype, shape, limits)
-    parameters = record(entry, "parameters", "tensor")
-    size = integer(parameters, "binary_data_size", name)
+def _tensor(entry: _Tensor, view: memoryview, start: int, limits: Limits) -> tuple[EncodedTensor, int]:
+    name, datatype, shape, parameters = entry.name, entry.datatype, entry.shape, entry.parameters or {}
+    if len(shape) > limits.dimensions or not 0 < prod(shape) * ITEM_BYTES[datatype] <= limits.tensor_bytes:
+        array_bytes(name, datatype, shape, limits)
+    size = parameters.get("binary_data_size")
+    if type(size) is not int or size < 0:
+        raise BadEnvelope(f"tensor {name!r}: 'binary_data_size' must be given, an integer of 0 or more")
     end = start + size
     if end > len(view):
         raise BadTensor(
             f"tensor {name!r}: {size} bytes from {start} on don't fit a payload of {len(view)} bytes: truncated, or a"
             " wrong binary_data_size"
         )
-    encoding = text(parameters, "encoding", name, "raw")
-    further = {key: value for key, value in parameters.items() if key not in _TENSOR} if len(parameters) > 1 else {}
-    tensor = EncodedTensor(name, datatype, tuple(shape), encoding, view[start:end], scalars(further, name))
-    return tensor, end + -end % ALIGNMENT
-
-
-_TENSOR = frozenset(("encoding", "binary_data_size"))
+    encoding = parameters.get("encoding", "raw")
+    if type(encoding) is not str:
+        raise BadEnvelope(f"tensor {name!r}: 'encoding' must be a string")
+    further = scalars(parameters, TENSOR_PARAMETERS, name)
+    return EncodedTensor(name, datatype, shape, encoding, view[start:end], further), end + -end % ALIGNMENT

@@ -86,6 +86,8 @@ class Outcome(StrEnum):
     REJECTED = "rejected"
     CANCELLED = "cancelled"
 
+    __hash__ = str.__hash__  # in C: Enum's own is written in Python, and each look into a table would call it
+
 
 class MqinferError(Exception):
     """Root of the tree; on its own: a defect of mqinfer or of the machine.

@@ -6,19 +6,25 @@ parameters that are not known are kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
+from msgspec import Meta, Struct
+from msgspec.structs import astuple
+
+from mqinfer.protocol.decoding import check, scalars
 from mqinfer.protocol.errors import BadEnvelope
-from mqinfer.protocol.fields import Record, integer, record, records, scalars, text
 from mqinfer.protocol.types import (
     NO_CAPTURE,
     Capture,
+    Count,
     EncodedTensor,
     ErrorInfo,
     InferRequest,
     InferResponse,
+    Integer,
     Outcome,
+    Positive,
     RequestedOutput,
     Scalar,
     Timings,
@@ -26,8 +32,11 @@ from mqinfer.protocol.types import (
 )
 
 __all__ = [
-    "REPLY_FIELDS",
     "RETRY_AFTER",
+    "TENSOR_PARAMETERS",
+    "OutputShape",
+    "Parameters",
+    "ReplyShape",
     "error_message",
     "make_request",
     "make_response",
@@ -37,21 +46,86 @@ __all__ = [
     "response_parameters",
 ]
 
-REPLY_FIELDS = ("outcome", "model_hash", "worker", "stage", "timings", "load")
-"""What a reply adds to the Open Inference Protocol: header fields in one content type, parameters in the other."""
-
 RETRY_AFTER = "retry_after"
 """Parameter of a `rejected` reply: microseconds after which the worker expects to have room."""
 
-_CAPTURE = frozenset(("source", "sequence", "capture_time_ns", "frame_id"))
-_REQUEST = _CAPTURE | {"timeout", "priority", "attempt", "response_topic"}
-_RESPONSE = _CAPTURE | {"attempt", "error_code", *REPLY_FIELDS}
-_OUTCOMES: dict[object, Outcome] = {outcome.value: outcome for outcome in Outcome}
-_NO_TIMINGS = Timings()
-_NO_LOAD = WorkerLoad()
-_ANY_SIGN = -(1 << 63)
+Parameters = Annotated[dict[str, Any], Meta(max_length=128)]
+"""Parameters as they come; those that are known have a shape of their own, the others are checked by `scalars`."""
+
 _MESSAGE_BYTES = 4000
 """Longest error message sent: below the receiver's `string_bytes`, or the reply itself would be refused."""
+
+
+class _OutputParameters(Struct, frozen=True, gc=False):
+    encoding: str = ""
+    classification: Count = 0
+    binary_data: Any = False
+
+
+class OutputShape(Struct, gc=False):
+    """One output that a request asks for."""
+
+    name: str
+    parameters: _OutputParameters | None = None
+
+
+class _ResponseParameters(Struct, frozen=True, gc=False):
+    """What a reply repeats of its request."""
+
+    attempt: Positive = 1
+    source: str = ""
+    sequence: Count | None = None
+    capture_time_ns: Integer | None = None
+    frame_id: str = ""
+
+
+class _RequestParameters(_ResponseParameters, frozen=True, gc=False):
+    timeout: Count | None = None
+    priority: Count = 0
+    response_topic: str | None = None
+
+
+class _Timings(Struct, frozen=True, gc=False):
+    """In the order of `Timings`."""
+
+    client_queue: Count = 0
+    transmission: Count = 0
+    server_queue: Count = 0
+    decode: Count = 0
+    preprocess: Count = 0
+    inference: Count = 0
+    postprocess: Count = 0
+    encode: Count = 0
+
+
+class _Load(Struct, frozen=True, gc=False):
+    """In the order of `WorkerLoad`."""
+
+    depth: Count = 0
+    service_time_us: Count = 0
+    window: Count = 0
+
+
+class ReplyShape(Struct, gc=False):
+    """What a reply adds to the Open Inference Protocol: header fields in one content type, parameters in the other."""
+
+    outcome: Outcome = Outcome.OK
+    model_hash: str = ""
+    worker: str = ""
+    stage: str = "worker"
+    timings: _Timings | None = None
+    load: _Load | None = None
+
+
+TENSOR_PARAMETERS = frozenset(("encoding", "binary_data_size"))
+"""Parameters of a tensor that are fields of `EncodedTensor`."""
+
+_CAPTURE = frozenset(("source", "sequence", "capture_time_ns", "frame_id"))
+_REQUEST = frozenset(_RequestParameters.__struct_fields__)
+_RESPONSE = frozenset((*_ResponseParameters.__struct_fields__, *ReplyShape.__struct_fields__, "error_code"))
+_NO_PARAMETERS = _ResponseParameters()
+_NO_TIMINGS = Timings()
+_NO_LOAD = WorkerLoad()
 
 
 def request_parameters(request: InferRequest) -> dict[str, Any]:
@@ -80,14 +154,21 @@ def response_parameters(response: InferResponse) -> dict[str, Any]:
     return found
 
 
-def requested_outputs(outputs: tuple[RequestedOutput, ...]) -> list[dict[str, Any]]:
+def requested_outputs(outputs: Sequence[RequestedOutput]) -> list[dict[str, Any]]:
     """List the outputs that are wanted."""
-    return [_requested_output(output) for output in outputs]
+    found = []
+    for output in outputs:
+        parameters: dict[str, Any] = {}
+        if output.encoding:
+            parameters["encoding"] = output.encoding
+        if output.classification:
+            parameters["classification"] = output.classification
+        found.append({"name": output.name} | ({"parameters": parameters} if parameters else {}))
+    return found
 
 
-def reply_fields(response: InferResponse) -> dict[str, Any]:
-    """Gather what a reply adds to the Open Inference Protocol's (`REPLY_FIELDS`)."""
-    found: dict[str, Any] = {}
+def reply_fields(response: InferResponse, found: dict[str, Any]) -> None:
+    """Add to `found` what a reply adds to the Open Inference Protocol (`ReplyShape`)."""
     if response.outcome is not Outcome.OK:
         found["outcome"] = response.outcome
     if response.model_hash:
@@ -96,11 +177,14 @@ def reply_fields(response: InferResponse) -> dict[str, Any]:
         found["worker"] = response.worker
     if response.stage != "worker":
         found["stage"] = response.stage
-    if response.timings != _NO_TIMINGS:
-        found["timings"] = _timings(response.timings)
-    if response.load != _NO_LOAD:
-        found["load"] = _load_record(response.load)
-    return found
+    timings = _timings(response.timings)
+    if any(timings.values()):
+        found["timings"] = timings
+    load = response.load
+    if load.depth or load.service_time_us or load.window:
+        found["load"] = record = {"depth": load.depth, "service_time_us": load.service_time_us}
+        if load.window:
+            record["window"] = load.window
 
 
 def error_message(message: str) -> str:
@@ -109,77 +193,83 @@ def error_message(message: str) -> str:
 
 
 def make_request(
-    header: Record, request_id: str, model: tuple[str, str | None], inputs: tuple[EncodedTensor, ...]
+    request_id: str,
+    model: tuple[str, str | None],
+    inputs: tuple[EncodedTensor, ...],
+    outputs: Sequence[OutputShape] | None,
+    parameters: dict[str, Any] | None,
 ) -> InferRequest:
     """Make a request of a decoded header.
 
     Args:
-        header: With `parameters` and `outputs`; changed by this.
         request_id: Its id.
         model: Name and version.
         inputs: The decoded inputs.
+        outputs: The outputs wanted.
+        parameters: As they came.
 
     Raises:
-        BadEnvelope: A field has the wrong type or value.
+        BadEnvelope: A parameter has the wrong type or value.
     """
-    where = "request"
-    parameters = record(header, "parameters", where)
+    name, version = model
+    wanted = tuple(map(_requested, outputs)) if outputs else ()
+    if not parameters:
+        return InferRequest(request_id, name, inputs, version, wanted)
+    known = check(parameters, _RequestParameters, "request")
     return InferRequest(
         request_id,
-        model[0],
+        name,
         inputs,
-        model[1],
-        _parse_outputs(header),
-        timeout_us=integer(parameters, "timeout", where) if "timeout" in parameters else None,
-        priority=integer(parameters, "priority", where, 0),
-        attempt=integer(parameters, "attempt", where, 1, 1),
-        response_topic=text(parameters, "response_topic", where) if "response_topic" in parameters else None,
-        capture=_parse_capture(parameters, where),
-        parameters=_rest(parameters, _REQUEST, where),
+        version,
+        wanted,
+        known.timeout,
+        known.priority,
+        known.attempt,
+        known.response_topic,
+        NO_CAPTURE if _CAPTURE.isdisjoint(parameters) else _capture(known),
+        scalars(parameters, _REQUEST, "request"),
     )
 
 
 def make_response(
-    header: Record, reply: Record, outputs: tuple[EncodedTensor, ...], error: ErrorInfo | None
+    names: tuple[str, str, str],
+    reply: ReplyShape,
+    outputs: tuple[EncodedTensor, ...],
+    error: ErrorInfo | None,
+    parameters: dict[str, Any] | None,
 ) -> InferResponse:
     """Make a reply of a decoded header.
 
     Args:
-        header: With `id`, `model_name`, `model_version` and `parameters`; changed by this.
-        reply: Where the `REPLY_FIELDS` stand.
+        names: Of the request, the model and its version.
+        reply: The fields that mqinfer adds.
         outputs: The decoded outputs.
         error: The decoded error.
+        parameters: As they came.
 
     Raises:
-        BadEnvelope: A field has the wrong type or value.
+        BadEnvelope: A parameter has the wrong type or value.
     """
-    where = "reply"
-    parameters = record(header, "parameters", where)
+    known, capture = _NO_PARAMETERS, NO_CAPTURE
+    further: Mapping[str, Scalar] = {}
+    if parameters:
+        known = check(parameters, _ResponseParameters, "reply")
+        capture = NO_CAPTURE if _CAPTURE.isdisjoint(parameters) else _capture(known)
+        further = scalars(parameters, _RESPONSE, "reply")
     return InferResponse(
-        text(header, "id", where),
-        text(header, "model_name", where, ""),
-        text(header, "model_version", where, ""),
-        _parse_outcome(reply),
+        *names,
+        reply.outcome,
         outputs,
         error,
-        model_hash=text(reply, "model_hash", where, ""),
-        worker=text(reply, "worker", where, ""),
-        stage=text(reply, "stage", where, "worker"),
-        timings=_parse_timings(reply),
-        load=_parse_load(reply),
-        attempt=integer(parameters, "attempt", where, 1, 1),
-        capture=_parse_capture(parameters, where),
-        parameters=_rest(parameters, _RESPONSE, where),
+        reply.model_hash,
+        reply.worker,
+        reply.stage,
+        Timings(*astuple(reply.timings)) if reply.timings else _NO_TIMINGS,
+        WorkerLoad(*astuple(reply.load)) if reply.load else _NO_LOAD,
+        known.attempt,
+        capture,
+        further,
     )
-
-
-def _requested_output(output: RequestedOutput) -> dict[str, Any]:
-    parameters: dict[str, Any] = {}
-    if output.encoding:
-        parameters["encoding"] = output.encoding
-    if output.classification:
-        parameters["classification"] = output.classification
-    return {"name": output.name} | ({"parameters": parameters} if parameters else {})
 
 
 def _further(parameters: Mapping[str, Scalar], reserved: frozenset[str]) -> dict[str, Any]:
@@ -189,11 +279,6 @@ def _further(parameters: Mapping[str, Scalar], reserved: frozenset[str]) -> dict
     if clash:
         raise BadEnvelope(f"parameter {min(clash)!r} has a field of its own; set that instead")
     return dict(parameters)
-
-
-def _rest(parameters: dict[str, Any], reserved: frozenset[str], where: str) -> Mapping[str, Scalar]:
-    further = {key: value for key, value in parameters.items() if key not in reserved} if parameters else parameters
-    return scalars(further, where)
 
 
 def _add_capture(found: dict[str, Any], capture: Capture) -> None:
@@ -207,77 +292,28 @@ def _add_capture(found: dict[str, Any], capture: Capture) -> None:
         found["frame_id"] = capture.frame_id
 
 
-def _parse_capture(parameters: dict[str, Any], where: str) -> Capture:
-    if _CAPTURE.isdisjoint(parameters):
-        return NO_CAPTURE
-    return Capture(
-        text(parameters, "source", where, ""),
-        integer(parameters, "sequence", where) if "sequence" in parameters else None,
-        integer(parameters, "capture_time_ns", where, None, _ANY_SIGN) if "capture_time_ns" in parameters else None,
-        text(parameters, "frame_id", where, ""),
-    )
+def _capture(known: _ResponseParameters) -> Capture:
+    return Capture(known.source, known.sequence, known.capture_time_ns, known.frame_id)
 
 
-def _parse_outputs(header: Record) -> tuple[RequestedOutput, ...]:
-    if "outputs" not in header:
-        return ()
-    found = []
-    for output in records(header, "outputs", "request"):
-        name = text(output, "name", "requested output")
-        where = f"requested output {name!r}"
-        parameters = record(output, "parameters", where)
-        encoding = text(parameters, "encoding", where, "")
-        found.append(RequestedOutput(name, encoding or None, integer(parameters, "classification", where, 0)))
-    return tuple(found)
-
-
-def _parse_outcome(reply: Record) -> Outcome:
-    name = text(reply, "outcome", "reply", "ok")
-    if name not in _OUTCOMES:
-        raise BadEnvelope(f"reply: unknown outcome {name[:40]!r}; known are {', '.join(Outcome)}")
-    return _OUTCOMES[name]
+def _requested(output: OutputShape) -> RequestedOutput:
+    known = output.parameters
+    if known is None:
+        return RequestedOutput(output.name)
+    return RequestedOutput(output.name, known.encoding or None, known.classification)
 
 
 def _timings(timings: Timings) -> dict[str, int]:
-    return {
+    found = {
         "server_queue": timings.server_queue,
         "decode": timings.decode,
         "preprocess": timings.preprocess,
         "inference": timings.inference,
         "postprocess": timings.postprocess,
         "encode": timings.encode,
-        **({"client_queue": timings.client_queue} if timings.client_queue else {}),
-        **({"transmission": timings.transmission} if timings.transmission else {}),
     }
-
-
-def _parse_timings(reply: Record) -> Timings:
-    if "timings" not in reply:
-        return _NO_TIMINGS
-    found, where = record(reply, "timings", "reply"), "timings"
-    return Timings(
-        integer(found, "client_queue", where, 0),
-        integer(found, "transmission", where, 0),
-        integer(found, "server_queue", where, 0),
-        integer(found, "decode", where, 0),
-        integer(found, "preprocess", where, 0),
-        integer(found, "inference", where, 0),
-        integer(found, "postprocess", where, 0),
-        integer(found, "encode", where, 0),
-    )
-
-
-def _parse_load(reply: Record) -> WorkerLoad:
-    if "load" not in reply:
-        return _NO_LOAD
-    found = record(reply, "load", "reply")
-    return WorkerLoad(
-        integer(found, "depth", "load", 0),
-        integer(found, "service_time_us", "load", 0),
-        integer(found, "window", "load", 0),
-    )
-
-
-def _load_record(load: WorkerLoad) -> dict[str, int]:
-    found = {"depth": load.depth, "service_time_us": load.service_time_us}
-    return {**found, "window": load.window} if load.window else found
+    if timings.client_queue:
+        found["client_queue"] = timings.client_queue
+    if timings.transmission:
+        found["transmission"] = timings.transmission
+    return found

@@ -13,14 +13,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
 
-from mqinfer.protocol.datatypes import Array, Datatype, array_bytes, datatype_named, datatype_of, dtype_of
+from mqinfer.protocol.datatypes import Array, Datatype, array_bytes, datatype_of, dtype_of
+from mqinfer.protocol.decoding import check, read_json, scalars, write_json
 from mqinfer.protocol.errors import BadEncoding, BadEnvelope, BadTensor, LimitExceeded
-from mqinfer.protocol.fields import Record, array, integer, record, records, scalars, text
 from mqinfer.protocol.header import (
+    TENSOR_PARAMETERS,
+    OutputShape,
+    Parameters,
+    ReplyShape,
     error_message,
     make_request,
     make_response,
@@ -29,21 +34,18 @@ from mqinfer.protocol.header import (
     requested_outputs,
     response_parameters,
 )
-from mqinfer.protocol.json_text import MAX_JSON_BYTES, parse_object, write_object
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.raw_form import from_raw, join_strings, little_endian, raw_bytes, to_bytes
-from mqinfer.protocol.types import Buffer, EncodedTensor, ErrorInfo, InferRequest, InferResponse, Scalar
+from mqinfer.protocol.types import Buffer, Count, EncodedTensor, ErrorInfo, InferRequest, InferResponse, Outcome, Scalar
 
 __all__ = [
     "BINARY_OUTPUT",
     "CONTENT_TYPE",
     "HEADER_LENGTH",
-    "data_of_array",
     "decode_request",
     "decode_response",
     "encode_request",
     "encode_response",
-    "raw_of_data",
 ]
 
 CONTENT_TYPE = "application/json"
@@ -52,7 +54,37 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 BINARY_OUTPUT = "binary_data_output"
 """Request parameter: true asks for a reply with a binary tail."""
 
-_TENSOR = frozenset(("encoding", "binary_data_size"))
+
+class _Tensor(Struct, gc=False):
+    name: str
+    datatype: Datatype
+    shape: tuple[Count, ...] = ()
+    parameters: Parameters | None = None
+    data: list[Any] | None = None
+
+
+class _Request(Struct, gc=False):
+    TENSOR_FIELDS: ClassVar = ("datatype", "shape")
+
+    id: str = ""
+    inputs: list[_Tensor] | None = None
+    outputs: list[OutputShape] | None = None
+    parameters: Parameters | None = None
+
+
+class _Reply(Struct, gc=False):
+    TENSOR_FIELDS: ClassVar = ("datatype", "shape")
+
+    id: str = ""
+    model_name: str = ""
+    model_version: str = ""
+    outputs: list[_Tensor] | None = None
+    error: str | None = None
+    parameters: Parameters | None = None
+
+
+class _ReplyParameters(ReplyShape, gc=False):
+    error_code: str = "internal"
 
 
 def encode_request(request: InferRequest, *, binary: bool = False) -> tuple[bytes, int | None]:
@@ -97,11 +129,12 @@ def encode_response(response: InferResponse, *, arrays: Mapping[str, Array], bin
     body: dict[str, Any] = {"id": response.id, "model_name": response.model_name}
     if response.model_version:
         body["model_version"] = response.model_version
-    body["parameters"] = {"outcome": response.outcome, **response_parameters(response), **reply_fields(response)}
+    body["parameters"] = parameters = {"outcome": response.outcome, **response_parameters(response)}
+    reply_fields(response, parameters)
     tail: list[Buffer] = []
     if response.error is not None:
         body["error"] = error_message(response.error.message)
-        body["parameters"]["error_code"] = response.error.code
+        parameters["error_code"] = response.error.code
     else:
         body["outputs"] = [_output(name, output, tail if binary else None) for name, output in arrays.items()]
     return _join(body, tail, "reply")
@@ -133,11 +166,13 @@ def decode_request(
         BadTensor: A tensor's name, datatype, shape or data won't do.
         LimitExceeded: Something is larger than `limits`.
     """
-    body, tail = _split(payload, header_length, limits, "request")
-    inputs = _tensors(body, "inputs", tail, limits)
-    if any(record(entry, "parameters", "output").get("binary_data") for entry in records(body, "outputs", "request")):
-        body["parameters"] = {BINARY_OUTPUT: True, **record(body, "parameters", "request")}
-    return make_request(body, text(body, "id", "request", ""), (model_name, model_version), inputs)
+    text, tail = _split(payload, header_length, limits, "request")
+    body = read_json(text, _Request, "request")
+    inputs = _tensors(body.inputs, "inputs", tail, limits)
+    parameters = body.parameters
+    if any(output.parameters and output.parameters.binary_data for output in body.outputs or ()):
+        parameters = {BINARY_OUTPUT: True, **(parameters or {})}
+    return make_request(body.id, (model_name, model_version), inputs, body.outputs, parameters)
 
 
 def decode_response(
@@ -150,13 +185,16 @@ def decode_response(
         BadTensor: A tensor's name, datatype, shape or data won't do.
         LimitExceeded: Something is larger than `limits`.
     """
-    body, tail = _split(payload, header_length, limits, "reply")
-    outputs = _tensors(body, "outputs", tail, limits)
-    reply, error = record(body, "parameters", "reply"), None
-    if "error" in body:
-        error = ErrorInfo(text(reply, "error_code", "reply", "internal"), text(body, "error", "reply"))
-        reply = {"outcome": "error", **reply}
-    return make_response({"id": "", **body}, reply, outputs, error)
+    text, tail = _split(payload, header_length, limits, "reply")
+    body = read_json(text, _Reply, "reply")
+    outputs = _tensors(body.outputs, "outputs", tail, limits)
+    parameters, error = body.parameters or {}, None
+    reply = check(parameters, _ReplyParameters, "reply")
+    if body.error is not None:
+        error = ErrorInfo(reply.error_code, body.error)
+        if "outcome" not in parameters:
+            reply.outcome = Outcome.ERROR
+    return make_response((body.id, body.model_name, body.model_version), reply, outputs, error, parameters)
 
 
 def _describe(name: str, datatype: str, shape: Sequence[int], parameters: Mapping[str, Scalar]) -> dict[str, Any]:
@@ -166,8 +204,8 @@ def _describe(name: str, datatype: str, shape: Sequence[int], parameters: Mappin
 
 def _input(tensor: EncodedTensor, tail: list[Buffer] | None) -> dict[str, Any]:
     parameters = dict(tensor.parameters)
-    if not _TENSOR.isdisjoint(parameters):
-        names = " and ".join(sorted(_TENSOR))
+    if not TENSOR_PARAMETERS.isdisjoint(parameters):
+        names = " and ".join(sorted(TENSOR_PARAMETERS))
         raise BadEnvelope(f"tensor {tensor.name!r}: parameters {names} are set by its fields")
     if tail is not None:
         tail.append(tensor.data)
@@ -178,24 +216,27 @@ def _input(tensor: EncodedTensor, tail: list[Buffer] | None) -> dict[str, Any]:
     if tensor.encoding != "raw":
         raise BadEncoding(f"tensor {tensor.name!r}: JSON data can't be encoded as {tensor.encoding!r}; use binary")
     raw = from_raw(tensor.name, tensor.datatype, tensor.shape, tensor.data)
-    return _describe(tensor.name, tensor.datatype, tensor.shape, parameters) | {"data": data_of_array(tensor.name, raw)}
+    return _describe(tensor.name, tensor.datatype, tensor.shape, parameters) | {
+        "data": _data_of_array(tensor.name, raw)
+    }
 
 
 def _output(name: str, output: Array, tail: list[Buffer] | None) -> dict[str, Any]:
     datatype = datatype_of(output.dtype)
     if tail is None:
-        return _describe(name, datatype, output.shape, {}) | {"data": data_of_array(name, output)}
+        return _describe(name, datatype, output.shape, {}) | {"data": _data_of_array(name, output)}
     data = raw_bytes(name, little_endian(output))
     tail.append(data)
     return _describe(name, datatype, output.shape, {"binary_data_size": memoryview(data).nbytes})
 
 
 def _join(body: dict[str, Any], tail: Sequence[Buffer], what: str) -> tuple[bytes, int | None]:
-    written = write_object(body, what)
+    written = write_json(body, what)
     return (b"".join((written, *tail)), len(written)) if tail else (written, None)
 
 
-def _split(payload: Buffer, header_length: int | None, limits: Limits, what: str) -> tuple[dict[str, Any], memoryview]:
+def _split(payload: Buffer, header_length: int | None, limits: Limits, what: str) -> tuple[memoryview, memoryview]:
+    """Split a payload into its JSON and its binary tail."""
     view = memoryview(payload).toreadonly().cast("B")
     if len(view) > limits.payload_bytes:
         raise LimitExceeded(f"{what}: payload of {len(view)} bytes; at most {limits.payload_bytes} are accepted")
@@ -204,11 +245,13 @@ def _split(payload: Buffer, header_length: int | None, limits: Limits, what: str
         raise BadEnvelope(f"{what}: {HEADER_LENGTH} 0 (a raw single-input request) is not supported; send JSON")
     if not 0 < end <= len(view):
         raise BadEnvelope(f"{what}: {HEADER_LENGTH} is {end}, but the payload has {len(view)} bytes")
-    return parse_object(view[:end], what, MAX_JSON_BYTES), view[end:]
+    return view[:end], view[end:]
 
 
-def _tensors(body: Record, key: str, tail: memoryview, limits: Limits) -> tuple[EncodedTensor, ...]:
-    described = records(body, key, "body")
+def _tensors(
+    described: Sequence[_Tensor] | None, key: str, tail: memoryview, limits: Limits
+) -> tuple[EncodedTensor, ...]:
+    described = described or ()
     if len(described) > limits.tensors:
         raise LimitExceeded(f"{len(described)} {key}; at most {limits.tensors} are accepted")
     found = []
@@ -222,21 +265,23 @@ def _tensors(body: Record, key: str, tail: memoryview, limits: Limits) -> tuple[
     return tuple(found)
 
 
-def _tensor(entry: Record, tail: memoryview, limits: Limits) -> tuple[EncodedTensor, memoryview]:
-    name = text(entry, "name", "tensor")
-    datatype = datatype_named(entry.get("datatype"), name)
-    shape = array(entry, "shape", f"tensor {name!r}")
+class _TensorParameters(Struct):
+    binary_data_size: Count | None = None
+    encoding: str = "raw"
+
+
+def _tensor(entry: _Tensor, tail: memoryview, limits: Limits) -> tuple[EncodedTensor, memoryview]:
+    name, datatype, shape, parameters = entry.name, entry.datatype, entry.shape, entry.parameters or {}
     array_bytes(name, datatype, shape, limits)
-    parameters = record(entry, "parameters", f"tensor {name!r}")
-    further = scalars({key: value for key, value in parameters.items() if key not in _TENSOR}, name)
-    if "binary_data_size" not in parameters:
-        data = raw_of_data(name, datatype, tuple(shape), array(entry, "data", f"tensor {name!r}"))
-        return EncodedTensor(name, datatype, tuple(shape), "raw", data, further), tail
-    size = integer(parameters, "binary_data_size", f"tensor {name!r}")
+    known = check(parameters, _TensorParameters, f"tensor {name!r}")
+    further = scalars(parameters, TENSOR_PARAMETERS, f"tensor {name!r}")
+    size = known.binary_data_size
+    if size is None:
+        data = _raw_of_data(name, datatype, shape, entry.data or [])
+        return EncodedTensor(name, datatype, shape, "raw", data, further), tail
     if size > len(tail):
         raise BadTensor(f"tensor {name!r}: {size} bytes wanted, {len(tail)} left behind the JSON; set {HEADER_LENGTH}")
-    encoding = text(parameters, "encoding", f"tensor {name!r}", "raw")
-    return EncodedTensor(name, datatype, tuple(shape), encoding, tail[:size], further), tail[size:]
+    return EncodedTensor(name, datatype, shape, known.encoding, tail[:size], further), tail[size:]
 
 
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
@@ -245,7 +290,7 @@ _KINDS = {str: "string", bool: "true or false", int: "integer"}
 _FP16 = "FP16 goes only by the binary tail (user property Inference-Header-Content-Length), as the protocol has it"
 
 
-def raw_of_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: list[Any]) -> bytes:
+def _raw_of_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: list[Any]) -> bytes:
     """Make the raw form of a tensor's `data`.
 
     Args:
@@ -271,7 +316,7 @@ def raw_of_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: lis
     return bytes(flat) if datatype is Datatype.BOOL else _raw_integers(name, datatype, flat)
 
 
-def data_of_array(name: str, array: Array) -> list[Any]:
+def _data_of_array(name: str, array: Array) -> list[Any]:
     """Make a tensor's flat `data`.
 
     Raises:

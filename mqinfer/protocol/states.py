@@ -6,14 +6,12 @@ On the wire an incarnation is called "boot".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
 
-from mqinfer.protocol.errors import BadEnvelope
-from mqinfer.protocol.fields import Record, boolean, integer, record, records, text
-from mqinfer.protocol.json_text import MAX_STATE_BYTES, parse_object, write_object
-from mqinfer.protocol.types import Buffer
+from msgspec import Struct, field, to_builtins
+
+from mqinfer.protocol.decoding import read_json, write_json
+from mqinfer.protocol.types import Buffer, Count
 
 __all__ = [
     "ClientState",
@@ -26,8 +24,7 @@ __all__ = [
     "read_incarnation",
 ]
 
-_INCARNATION = "boot"
-_Status = TypeVar("_Status", bound=StrEnum)
+_MAX_STATE_BYTES = 64 << 10
 
 
 class WorkerStatus(StrEnum):
@@ -55,8 +52,7 @@ class ClientStatus(StrEnum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
+class ServedModel(Struct, frozen=True):
     """A model version that a worker serves.
 
     Attributes:
@@ -66,12 +62,11 @@ class ServedModel:
     """
 
     name: str
-    version: str
+    version: str = ""
     default: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerState:
+class WorkerState(Struct, frozen=True):
     """One worker's state.
 
     Attributes:
@@ -88,28 +83,16 @@ class WorkerState:
 
     worker: str
     status: WorkerStatus
-    incarnation: int
+    incarnation: Count = field(name="boot")
     models: tuple[ServedModel, ...] = ()
-    capacity: int = 0
-    depth: int = 0
-    service_time_us: int = 0
-    counters: Mapping[str, int] = field(default_factory=dict)
+    capacity: Count = 0
+    depth: Count = 0
+    service_time_us: Count = 0
+    counters: Mapping[str, Count] = {}
 
     def to_json(self) -> bytes:
         """Write it as JSON."""
-        fields = {
-            "worker": self.worker,
-            "status": self.status,
-            _INCARNATION: self.incarnation,
-            "models": [
-                {"name": model.name, "version": model.version, "default": model.default} for model in self.models
-            ],
-            "capacity": self.capacity,
-            "depth": self.depth,
-            "service_time_us": self.service_time_us,
-            "counters": dict(self.counters),
-        }
-        return write_object(fields, f"state of worker {self.worker!r}")
+        return write_json(to_builtins(self), f"state of worker {self.worker!r}")
 
     @classmethod
     def from_json(cls, payload: Buffer) -> WorkerState:
@@ -119,24 +102,10 @@ class WorkerState:
             BadEnvelope: It is no worker state: what is missing or of the wrong type is named.
             LimitExceeded: It is longer than 64 KiB.
         """
-        where = "worker state"
-        fields = parse_object(payload, where, MAX_STATE_BYTES)
-        models = records(fields, "models", where)
-        counters = record(fields, "counters", where)
-        return cls(
-            worker=text(fields, "worker", where),
-            status=_status(fields, WorkerStatus, where),
-            incarnation=integer(fields, _INCARNATION, where),
-            models=tuple(_served(model, f"{where}, models") for model in models),
-            capacity=integer(fields, "capacity", where, 0),
-            depth=integer(fields, "depth", where, 0),
-            service_time_us=integer(fields, "service_time_us", where, 0),
-            counters={name: integer(counters, name, f"{where}, counters") for name in counters},
-        )
+        return read_json(payload, cls, "worker state", _MAX_STATE_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerState:
+class ServerState(Struct, frozen=True):
     """The state of a server: a supervisor with its workers.
 
     Attributes:
@@ -147,12 +116,11 @@ class ServerState:
 
     server: str
     status: ServerStatus
-    incarnation: int
+    incarnation: Count = field(name="boot")
 
     def to_json(self) -> bytes:
         """Write it as JSON."""
-        fields = {"server": self.server, "status": self.status, _INCARNATION: self.incarnation}
-        return write_object(fields, f"state of server {self.server!r}")
+        return write_json(to_builtins(self), f"state of server {self.server!r}")
 
     @classmethod
     def from_json(cls, payload: Buffer) -> ServerState:
@@ -162,14 +130,10 @@ class ServerState:
             BadEnvelope: It is no server state: what is missing or of the wrong type is named.
             LimitExceeded: It is longer than 64 KiB.
         """
-        where = "server state"
-        fields = parse_object(payload, where, MAX_STATE_BYTES)
-        status = _status(fields, ServerStatus, where)
-        return cls(text(fields, "server", where), status, integer(fields, _INCARNATION, where))
+        return read_json(payload, cls, "server state", _MAX_STATE_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class ClientState:
+class ClientState(Struct, frozen=True):
     """The state of a client that shows itself to dashboards, such as an edge.
 
     Attributes:
@@ -183,22 +147,19 @@ class ClientState:
 
     client: str
     status: ClientStatus
-    incarnation: int
+    incarnation: Count = field(name="boot")
     source: str = ""
     model: str = ""
-    window: int = 0
+    window: Count = 0
 
     def to_json(self) -> bytes:
         """Write it as JSON."""
-        fields = {
-            "client": self.client,
-            "status": self.status,
-            _INCARNATION: self.incarnation,
-            "source": self.source,
-            "model": self.model,
-            "window": self.window,
-        }
-        return write_object(fields, f"state of client {self.client!r}")
+        return write_json(to_builtins(self), f"state of client {self.client!r}")
+
+
+class _AnyState(Struct):
+    incarnation: Count = field(name="boot")
+    status: str
 
 
 def read_incarnation(payload: Buffer) -> tuple[int, str]:
@@ -208,19 +169,5 @@ def read_incarnation(payload: Buffer) -> tuple[int, str]:
         BadEnvelope: One of the two is missing or of the wrong type.
         LimitExceeded: The state is longer than 64 KiB.
     """
-    fields = parse_object(payload, "state", MAX_STATE_BYTES)
-    return integer(fields, _INCARNATION, "state"), text(fields, "status", "state")
-
-
-def _served(model: Record, where: str) -> ServedModel:
-    return ServedModel(
-        text(model, "name", where), text(model, "version", where, ""), boolean(model, "default", where, default=True)
-    )
-
-
-def _status(fields: Record, kind: type[_Status], where: str) -> _Status:
-    name = text(fields, "status", where)
-    try:
-        return kind(name)
-    except ValueError:
-        raise BadEnvelope(f"{where}: unknown status {name[:40]!r}; expected one of {', '.join(kind)}") from None
+    found = read_json(payload, _AnyState, "state", _MAX_STATE_BYTES)
+    return found.incarnation, found.status

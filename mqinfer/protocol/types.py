@@ -8,19 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from sys import float_info
+from typing import Annotated
+
+from msgspec import Meta
 
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadTensor, Outcome
+from mqinfer.protocol.value import value_object
 
 __all__ = [
     "NO_CAPTURE",
     "Buffer",
     "Capture",
+    "Count",
     "EncodedTensor",
     "ErrorInfo",
+    "Finite",
     "InferRequest",
     "InferResponse",
+    "Integer",
     "Outcome",
+    "Positive",
     "RequestedOutput",
     "Scalar",
     "TensorSpec",
@@ -30,6 +39,12 @@ __all__ = [
 
 Buffer = bytes | bytearray | memoryview
 Scalar = bool | int | float | str
+
+# Numbers with bounds: plain ones for the type checker, checked where a message is decoded.
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Positive = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+Integer = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +59,10 @@ class TensorSpec:
 
     name: str
     datatype: Datatype
-    shape: tuple[int, ...]
+    shape: tuple[Annotated[int, Meta(ge=-1)], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_object(eq=False)
 class EncodedTensor:
     """A tensor as it travels: what the array is, and the bytes that a codec makes it from.
 
@@ -68,12 +83,8 @@ class EncodedTensor:
     data: Buffer
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if min(self.shape, default=0) < 0:
-            raise BadTensor(f"tensor {self.name!r}: shape {list(self.shape)} has a negative entry")
 
-
-@dataclass(frozen=True, slots=True)
+@value_object()
 class RequestedOutput:
     """One output that the sender wants.
 
@@ -93,7 +104,7 @@ class RequestedOutput:
             raise BadTensor(f"output {self.name!r}: classification is {self.classification}; it must be 0 or more")
 
 
-@dataclass(frozen=True, slots=True)
+@value_object()
 class Capture:
     """Where and when a frame was taken; a result repeats it unchanged.
 
@@ -113,7 +124,7 @@ class Capture:
 NO_CAPTURE = Capture()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_object(eq=False)
 class InferRequest:
     """One request for inference.
 
@@ -144,7 +155,7 @@ class InferRequest:
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object()
 class Timings:
     """Where a request's time went, in nanoseconds; the worker fills in its part, the client the rest.
 
@@ -172,7 +183,7 @@ class Timings:
         return self.client_queue + self.transmission + self.server
 
 
-@dataclass(frozen=True, slots=True)
+@value_object()
 class WorkerLoad:
     """What a worker says of itself in every reply.
 
@@ -187,7 +198,7 @@ class WorkerLoad:
     window: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value_object()
 class ErrorInfo:
     """Why there is no result: a wire code of `mqinfer.protocol.errors` and a sentence."""
 
@@ -195,7 +206,7 @@ class ErrorInfo:
     message: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_object(eq=False)
 class InferResponse:
     """The reply to one request, as it travels.
 

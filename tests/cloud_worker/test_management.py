@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
@@ -25,7 +26,7 @@ from mqinfer.cloud_worker.supervision.planning import plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Problem, Repository, Scan
-from mqinfer.protocol.control import Call, ModelState, ModelStatistics, Operation
+from mqinfer.protocol.control import Call, CallBody, ModelState, ModelStatistics, Operation
 from mqinfer.protocol.errors import BadTopic, Cancelled, InvalidRequest, ModelNotFound, ModelNotLoadable, NameTaken
 from mqinfer.protocol.states import ServedModel, ServerState, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
@@ -126,10 +127,10 @@ def test_a_load_reads_the_repository_anew(write_echo: WriteEcho) -> None:
     """The version policy decides, and the reply names the versions."""
     management, fleet = manage(write_echo("a"))
     write_echo("a", version=2)
-    assert management.answer(Call(Operation.LOAD, "a"), {}).result(0) == {"name": "a", "versions": ["2"]}
+    assert management.answer(Call(Operation.LOAD, "a"), CallBody()).result(0) == {"name": "a", "versions": ["2"]}
     assert fleet.orders == [("a", [2])]
-    assert management.answer(Call(Operation.MODEL_READY, "a", "1"), {}).result(0)["ready"] is False
-    assert management.answer(Call(Operation.METADATA, "a"), {}).result(0)["versions"] == ["2"]
+    assert management.answer(Call(Operation.MODEL_READY, "a", "1"), CallBody()).result(0)["ready"] is False
+    assert management.answer(Call(Operation.METADATA, "a"), CallBody()).result(0)["versions"] == ["2"]
 
 
 def test_what_can_not_be_loaded(write_echo: WriteEcho) -> None:
@@ -137,14 +138,14 @@ def test_what_can_not_be_loaded(write_echo: WriteEcho) -> None:
     repository = write_echo("a")
     management, fleet = manage(repository)
     with pytest.raises(ModelNotFound, match="no model 'b'; it has: a"):
-        management.answer(Call(Operation.LOAD, "b"), {})
+        management.answer(Call(Operation.LOAD, "b"), CallBody())
     (repository / "a" / "1" / "model.echo").unlink()
     with pytest.raises(ModelNotLoadable, match="no model in it"):
-        management.answer(Call(Operation.LOAD, "a"), {})
+        management.answer(Call(Operation.LOAD, "a"), CallBody())
     with pytest.raises(InvalidRequest, match=r"file:1/model\.onnx: .* never taken from a message"):
-        management.answer(Call(Operation.LOAD, "a"), {"parameters": {"file:1/model.onnx": "AAAA"}})
+        management.answer(Call(Operation.LOAD, "a"), CallBody(parameters={"file:1/model.onnx": "AAAA"}))
     with pytest.raises(ModelNotFound, match="not loaded on server w"):
-        management.answer(Call(Operation.UNLOAD, "b"), {})
+        management.answer(Call(Operation.UNLOAD, "b"), CallBody())
     assert fleet.orders == []
 
 
@@ -157,7 +158,7 @@ def test_a_repository_that_is_watched(write_echo: WriteEcho) -> None:
     write_echo("a", version=2)
     assert list(management.poll(["b"])) == []
     assert list(management.poll()) == ["a"]
-    management.answer(Call(Operation.UNLOAD, "b"), {})
+    management.answer(Call(Operation.UNLOAD, "b"), CallBody())
     assert management.poll() == {}
     assert not management.serves("b")
     write_echo("b", version=2)
@@ -173,11 +174,11 @@ def test_a_repository_that_is_watched(write_echo: WriteEcho) -> None:
 def test_statistics_of_one_and_of_all(write_echo: WriteEcho) -> None:
     """They are those of the protocol; a process that hangs is named; an unknown model may be the one that hangs."""
     management, _ = manage(write_echo("a"))
-    everything = management.answer(Call(Operation.ALL_STATS), {}).result(0)
+    everything = management.answer(Call(Operation.ALL_STATS), CallBody()).result(0)
     (entry,) = everything["model_stats"]
     assert (entry["name"], entry["version"], entry["inference_count"]) == ("a", "1", 3)
     assert everything["unanswered"] == ("w.9",)
-    assert management.answer(Call(Operation.STATS, "a", "2"), {}).result(0)["model_stats"] == []
+    assert management.answer(Call(Operation.STATS, "a", "2"), CallBody()).result(0)["model_stats"] == []
 
 
 def test_a_configuration_in_tritons_words(write_echo: WriteEcho) -> None:
@@ -275,7 +276,7 @@ def test_a_card_is_taken_back_unless_another_server_serves_the_model(served: tup
         operator.send("repository/models/a/load")
         assert operator.next()["versions"] == ["1"]
         assert not taken_back.is_set()
-        stopped = replace(other, status=WorkerStatus.STOPPED)
+        stopped = structs.replace(other, status=WorkerStatus.STOPPED)
         operator.link.publish(Message(topics.worker_state("x.0"), stopped.to_json(), retain=True))
         operator.send("repository/models/a/unload")
         assert operator.next() == {"name": "a", "server": "w"}

@@ -10,11 +10,10 @@ from mqinfer.broker.paho.packet_reader import PacketReader, ReceivedMessage
 from mqinfer.client.control import _read_reply
 from mqinfer.cloud_worker.serving.incoming import accept, read_request
 from mqinfer.cloud_worker.serving.replies import write_reply
-from mqinfer.cloud_worker.supervision.control_server import _body
 from mqinfer.codecs import decode_tensor
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.card import card_from_json, card_to_json
-from mqinfer.protocol.control import Cancellation, read_path
+from mqinfer.protocol.control import Cancellation, read_body, read_path
 from mqinfer.protocol.errors import BadTopic, MqinferError
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.states import ServerState, WorkerState
@@ -116,7 +115,7 @@ def control(data: bytes) -> None:
     order = Message(topic.decode("utf-8", "replace"), body)
     try:
         read_path(_TOPICS.parse_control(order.topic).path)
-        _body(order)
+        read_body(order.payload)
     except MqinferError:
         pass
     str(_read_reply(order).error).encode()

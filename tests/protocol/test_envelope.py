@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import msgpack
@@ -97,10 +97,10 @@ responses = st.builds(
 
 def plain(message: InferRequest | InferResponse) -> list[Any]:
     """List everything that a message holds, comparably."""
-    fields = {name: getattr(message, name) for name in message.__slots__}
-    found = fields.pop("inputs" if isinstance(message, InferRequest) else "outputs")
+    values = {field.name: getattr(message, field.name) for field in fields(message)}
+    found = values.pop("inputs" if isinstance(message, InferRequest) else "outputs")
     parts = [[getattr(t, name) for name in ("name", "datatype", "shape", "encoding", "parameters")] for t in found]
-    return [fields, parts, [bytes(tensor.data) for tensor in found]]
+    return [values, parts, [bytes(tensor.data) for tensor in found]]
 
 
 def a_tensor(**changes: Any) -> EncodedTensor:
@@ -120,8 +120,12 @@ for _ in range(1000):  # MessagePack can be nested deeper than repr can follow
 
 def payload_of(header: object, tail: bytes = b"") -> bytes:
     """Make a payload around any header."""
-    packed: bytes = msgpack.packb(header)
-    start = MAGIC + len(packed).to_bytes(4, "little") + packed
+    return packed(msgpack.packb(header), tail)
+
+
+def packed(header: bytes, tail: bytes = b"") -> bytes:
+    """Make a payload around the bytes of a header."""
+    start = MAGIC + len(header).to_bytes(4, "little") + header
     return start + bytes(-len(start) % ALIGNMENT) + tail + bytes(-len(tail) % ALIGNMENT)
 
 
@@ -242,22 +246,31 @@ BAD_PAYLOADS: dict[str, tuple[bytes, type[InvalidRequest], str]] = {
     "trailing": (GOOD + bytes(64), BadEnvelope, "trailing"),
     "header is an array": (payload_of([1]), BadEnvelope, "map"),
     "header is empty": (payload_of({}), BadEnvelope, "'id' is missing"),
-    "two headers": (MAGIC + b"\x02\0\0\0\x80\x80" + bytes(54), BadEnvelope, "MessagePack"),
+    "two headers": (packed(msgpack.packb(described()) + b"\x80"), BadEnvelope, "MessagePack"),
     "extension": (payload_of({"id": msgpack.ExtType(5, b"")}), BadEnvelope, "extension"),
-    "timestamp": (payload_of({"id": msgpack.Timestamp(1)}), BadEnvelope, "MessagePack"),
-    "binary": (payload_of({"id": b"abc"}), BadEnvelope, "MessagePack"),
-    "integer key": (payload_of({1: 2}), BadEnvelope, "MessagePack"),
-    "deep": (payload_of(0)[:4] + b"\x88\x13\0\0" + b"\x91" * 5000 + bytes(56), BadEnvelope, "MessagePack"),
-    "long string": (payload_of({"id": "x" * 5000}), BadEnvelope, "max_str_len"),
-    "not UTF-8": (payload_of({"id": "\udcff".encode(errors="surrogateescape")}), BadEnvelope, "MessagePack"),
-    "a datatype of 1000 nested arrays": (payload_of(described(datatype=DEEP), bytes(8)), BadTensor, "list"),
+    "timestamp": (
+        payload_of({"id": msgpack.Timestamp(1)}),
+        BadEnvelope,
+        "'id' must be a string, not an ext",
+    ),
+    "binary": (payload_of({"id": b"abc"}), BadEnvelope, "'id' must be a string, not binary"),
+    "integer key": (payload_of({1: 2}), BadEnvelope, "every key must be a string"),
+    "deep": (packed(b"\x91" * 5000), BadEnvelope, "must be a map"),
+    "deep in an unknown field": (packed(b"\x81\xa1x" + b"\x91" * 5000 + b"\x90"), BadEnvelope, "MessagePack"),
+    "long string": (payload_of(described() | {"id": "x" * 5000}), BadEnvelope, "5000 bytes; at most 4096"),
+    "not UTF-8": (packed(b"\x81\xa2id\xa1\xff"), BadEnvelope, "MessagePack"),
+    "a datatype of 1000 nested arrays": (payload_of(described(datatype=DEEP), bytes(8)), BadTensor, "array"),
     "id a number": (
         payload_of(described() | {"id": 1}, bytes(8)),
         BadEnvelope,
         "'id' must be a string, not an integer",
     ),
     "inputs a map": (payload_of(described() | {"inputs": {}}), BadEnvelope, "'inputs' must be an array"),
-    "an input a string": (payload_of(described() | {"inputs": ["x"]}), BadEnvelope, r"'inputs'\[0\]"),
+    "an input a string": (
+        payload_of(described() | {"inputs": ["x"]}),
+        BadEnvelope,
+        r"'inputs\[0\]' must be a map, not a string",
+    ),
     "parameters an array": (payload_of(described() | {"parameters": []}, bytes(8)), BadEnvelope, "parameters"),
     "parameter a map": (payload_of(described() | {"parameters": {"a": {}}}, bytes(8)), BadEnvelope, "'a'"),
     "negative timeout": (payload_of(described() | {"parameters": {"timeout": -1}}, bytes(8)), BadEnvelope, "timeout"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import msgpack
@@ -75,10 +75,10 @@ def test_every_request_field_is_described(name: str) -> None:
 
 def test_every_field_of_a_reply_and_of_a_state_is_described() -> None:
     """The same for replies, timings and states."""
-    for message in (InferRequest, InferResponse, Timings, WorkerState):
-        renamed = {"timeout_us": "timeout", "capture": "capture_time_ns", "incarnation": "boot"}
-        for name in message.__slots__:
-            assert f"`{renamed.get(name, name)}`" in TEXT, name
+    renamed = {"timeout_us": "timeout", "capture": "capture_time_ns"}
+    names = [field.name for message in (InferRequest, InferResponse, Timings) for field in fields(message)]
+    for name in [*names, *WorkerState.__struct_encode_fields__]:
+        assert f"`{renamed.get(name, name)}`" in TEXT, name
 
 
 def test_topics_are_those_of_the_code() -> None:

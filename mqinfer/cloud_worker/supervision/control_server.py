@@ -20,10 +20,8 @@ from mqinfer.broker.presence import Presence
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import LinkMaker
 from mqinfer.cloud_worker.supervision.management import Management
-from mqinfer.protocol.control import Call, Operation, read_path
+from mqinfer.protocol.control import Call, Operation, read_body, read_path
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
-from mqinfer.protocol.fields import Record, record
-from mqinfer.protocol.json_text import parse_object
 from mqinfer.protocol.states import ServerState, ServerStatus, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import EVERY_SERVER, check_name, may_answer
 
@@ -31,7 +29,6 @@ __all__ = ["ControlServer"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
 _MOST_WAITING = 256
-_MAX_REQUEST_BYTES = 64 << 10
 _JSON = "application/json"
 
 
@@ -189,7 +186,7 @@ class ControlServer:
     def _handle(self, message: Message) -> None:
         try:
             call = self._call(message)
-            reply = self._management.answer(call, _body(message))
+            reply = self._management.answer(call, read_body(message.payload))
         except MqinferError as error:
             self._fail(message, error)
             return
@@ -232,14 +229,8 @@ class ControlServer:
 
     def _reply_topic(self, message: Message) -> str:
         client = self._topics.parse_control(message.topic).client
-        topic = message.response_topic or record(_body(message), "parameters", "request").get("response_topic")
+        topic = message.response_topic or (read_body(message.payload).parameters or {}).get("response_topic")
         if not isinstance(topic, str) or not may_answer(self._topics, topic, client):
             own = self._topics.control_result(client, "ID")
             raise BadTopic(f"its Response Topic is {str(topic)[:200]!r}; it is to be like {own!r}")
         return topic
-
-
-def _body(message: Message) -> Record:
-    if not len(message.payload):
-        return {}
-    return parse_object(message.payload, "control request", _MAX_REQUEST_BYTES)

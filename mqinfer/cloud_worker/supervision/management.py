@@ -17,9 +17,8 @@ from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.models.repository import Repository, Scan
 from mqinfer.models.repository.config import ModelConfig
 from mqinfer.protocol.card import ModelCard, card_to_json
-from mqinfer.protocol.control import Call, IndexEntry, ModelState, Operation
+from mqinfer.protocol.control import Call, CallBody, IndexEntry, ModelState, Operation
 from mqinfer.protocol.errors import InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError
-from mqinfer.protocol.fields import Record, record
 
 __all__ = ["EXTENSIONS", "Fleet", "Management", "index"]
 
@@ -63,7 +62,7 @@ class Management:
         for spec in supervisor.specs:
             self._wanted[spec.model] = [*self._wanted.get(spec.model, ()), spec]
 
-    def answer(self, call: Call, body: Record) -> Future[Any]:
+    def answer(self, call: Call, body: CallBody) -> Future[Any]:
         """Do what a call asks.
 
         Args:
@@ -107,7 +106,7 @@ class Management:
                 changed[model] = self._roll_out(model, specs)
         return changed
 
-    def _answer_at_once(self, call: Call, body: Record) -> Any:
+    def _answer_at_once(self, call: Call, body: CallBody) -> Any:
         match call.operation:
             case Operation.SERVER:
                 return {"name": "mqinfer", "version": __version__, "extensions": EXTENSIONS}
@@ -116,7 +115,7 @@ class Management:
             case Operation.READY:
                 return {"ready": all(view.phase in _SOUND for view in self._supervisor.processes)}
             case Operation.INDEX:
-                return self._index(only_ready=body.get("ready") is True)
+                return self._index(only_ready=body.ready)
             case Operation.MODEL_READY:
                 return {"name": call.model, "ready": any(_fits(view, call) for view in self._ready(call.model))}
         config, card = self._loaded(call)
@@ -133,8 +132,8 @@ class Management:
         versions = [version for version in scan.models if version.name == model]
         return plan_versions(versions, self._template, self._instances)
 
-    def _load(self, model: str, body: Record) -> Future[Any]:
-        if refused := sorted(record(body, "parameters", "load").keys() - {"response_topic"}):
+    def _load(self, model: str, body: CallBody) -> Future[Any]:
+        if refused := sorted((body.parameters or {}).keys() - {"response_topic"}):
             raise InvalidRequest(
                 f"load takes no parameters, not {', '.join(refused)[:200]}: a model and its configuration are never "
                 "taken from a message; put them into the repository"

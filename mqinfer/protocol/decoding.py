@@ -1,0 +1,177 @@
+"""Maps from strangers, MessagePack or JSON, to typed shapes; one typed error for whatever is wrong with them.
+
+The shapes are `msgspec.Struct` classes: msgspec checks types and ranges in C while it reads. Fields that a shape does
+not have are ignored, so that a newer peer may add some.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from enum import EnumMeta
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec import inspect as shapes
+
+from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
+from mqinfer.protocol.types import Buffer, Scalar
+
+__all__ = [
+    "MAX_JSON_BYTES",
+    "MAX_STATE_BYTES",
+    "check",
+    "parse_json",
+    "read_json",
+    "refusal",
+    "scalars",
+    "write_json",
+]
+
+MAX_JSON_BYTES = 8 << 20
+"""Longest text that is parsed: Python takes up to 21 times as much memory for it (`[[],[],[]]`)."""
+
+MAX_STATE_BYTES = 64 << 10
+"""Longest state of a worker, server or client."""
+
+_SCALARS = frozenset((bool, int, float, str))
+_FAULT = re.compile(r"(?P<fault>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`)?", re.DOTALL)
+_NAMES = {
+    " | null`": "`",
+    "`array`": "an array",
+    "`bool`": "a boolean",
+    "`bytes`": "binary",
+    "`ext`": "an extension type",
+    "`float`": "a number",
+    "`int`": "an integer",
+    "`null`": "nil",
+    "`None`": "nil",
+    "`object`": "a map",
+    "`str`": "a string",
+    str((1 << 63) - 1): "2**63 - 1",
+    str(-(1 << 63)): "-2**63",
+}
+_Shape = TypeVar("_Shape", bound=Struct)
+
+
+def read_json(text: Buffer, shape: type[_Shape], what: str, limit: int = MAX_JSON_BYTES) -> _Shape:
+    """Read a JSON object of a shape.
+
+    Args:
+        text: UTF-8.
+        shape: What it must hold.
+        what: Names it in messages, such as `model card`.
+        limit: In bytes.
+
+    Raises:
+        BadEnvelope: It is no such object: the message names the field.
+        BadTensor: A datatype does not exist.
+        LimitExceeded: It is longer than `limit`.
+    """
+    return check(parse_json(text, what, limit), shape, what)
+
+
+def check(found: object, shape: type[_Shape], what: str) -> _Shape:
+    """Make a shape of a decoded map; errors as for `read_json`."""
+    try:
+        return msgspec.convert(found, shape)
+    except msgspec.ValidationError as error:
+        raise refusal(error, shape, what) from error
+
+
+def parse_json(text: Buffer, what: str, limit: int = MAX_JSON_BYTES) -> Any:
+    """Parse any JSON; arguments and errors as for `read_json`. All of its strings can be written as UTF-8."""
+    size = memoryview(text).nbytes
+    if size > limit:
+        raise LimitExceeded(f"{what}: {size} bytes of JSON; at most {limit} are accepted; send large tensors as binary")
+    try:
+        source = str(text, "utf-8-sig")
+        found = json.loads(
+            source, parse_constant=float
+        )  # not msgspec: it refuses the bare NaN that many libraries write
+        if "\\ud" in source or "\\uD" in source:
+            json.dumps(found, ensure_ascii=False).encode()  # fails on halves of surrogate pairs, wherever they stand
+    except UnicodeEncodeError as error:
+        raise BadEnvelope(f"{what}: contains half of a surrogate pair; strings must be Unicode") from error
+    except (ValueError, RecursionError) as error:
+        raise BadEnvelope(f"{what}: no JSON in UTF-8: {error}") from error
+    return found
+
+
+def write_json(fields: Mapping[str, Any], what: str) -> bytes:
+    """Write a JSON object, without blanks.
+
+    Raises:
+        BadEnvelope: A value is not one that JSON has; NaN and infinities are not.
+    """
+    try:
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise BadEnvelope(
+            f"{what}: can't be written as JSON ({error}); use booleans, finite numbers and strings"
+        ) from error
+
+
+def scalars(parameters: Mapping[str, Any], known: frozenset[str], what: str) -> Mapping[str, Scalar]:
+    """Return the parameters that are not `known`, all of them booleans, numbers and strings.
+
+    Raises:
+        BadEnvelope: One is none of these.
+    """
+    if known.issuperset(parameters):
+        return {}
+    found = {name: value for name, value in parameters.items() if name not in known}
+    for name, value in found.items():
+        if type(value) not in _SCALARS:
+            raise BadEnvelope(f"{what}: parameter {name!r} must be a boolean, a number or a string")
+    return found
+
+
+def refusal(error: Exception, shape: type[Struct], what: str, wrong: str = "") -> InvalidRequest:
+    """Return our error for one of msgspec's.
+
+    Args:
+        error: What msgspec raised.
+        shape: What it should have read.
+        what: Names the message, as for `read_json`.
+        wrong: What to say before the reason where the bytes are of no such format at all.
+    """
+    if not isinstance(error, msgspec.ValidationError):
+        return BadEnvelope(f"{what}: {wrong}: {error}")
+    found = _FAULT.fullmatch(str(error))
+    fault, path, key = (found["fault"], found["path"] or "", found["key"]) if found else (str(error), "", None)
+    if fault.startswith("Object missing required field "):
+        path = f"{path}.{fault.split('`')[1]}".lstrip(".")
+        fault = "is missing"
+    elif fault.startswith("Invalid enum value"):
+        fault = f"is {fault.removeprefix('Invalid enum value ')[:40]}; it must be one of {_choices(shape, path)}"
+    else:
+        fault = _sentence(fault)
+    field = path.rpartition(".")[2].partition("[")[0]
+    kind = BadTensor if field in getattr(shape, "TENSOR_FIELDS", ("datatype",)) else BadEnvelope
+    subject = f"{what}: {path!r}" if path else what
+    return kind(f"{subject}{': every key' if key else ''} {fault}")
+
+
+def _sentence(fault: str) -> str:
+    """Word an expectation of msgspec's, such as "Expected `int`, got `str`"."""
+    for theirs, ours in _NAMES.items():
+        fault = fault.replace(theirs, ours)
+    expected, _, got = fault.removeprefix("Expected ").partition(", got ")
+    return f"must be {expected}" + (f", not {got}" if got else "")
+
+
+def _choices(shape: type[Struct], path: str) -> str:
+    """List what a field may hold, found by its path, such as `inputs[0].datatype`."""
+    kind: shapes.Type = shapes.type_info(shape)
+    for name in re.sub(r"\[.*?\]", "", path).split("."):
+        while isinstance(kind, shapes.UnionType | shapes.ListType | shapes.VarTupleType):
+            kind = kind.types[0] if isinstance(kind, shapes.UnionType) else kind.item_type
+        if isinstance(kind, shapes.StructType | shapes.DataclassType):
+            kind = next(field.type for field in kind.fields if field.encode_name == name)
+    while isinstance(kind, shapes.UnionType):
+        kind = kind.types[0]
+    names: EnumMeta | tuple[()] = kind.cls if isinstance(kind, shapes.EnumType) else ()
+    return ", ".join(names)
