@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from mqinfer.codecs.codec import Encoded
+from mqinfer.codecs.opencv import opencv
 from mqinfer.codecs.probe import ImageInfo, check_complete, probe_image
 from mqinfer.protocol.datatypes import Array, Datatype
-from mqinfer.protocol.errors import BadEncoding, LimitExceeded, MissingExtra
+from mqinfer.protocol.errors import BadEncoding, LimitExceeded
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import Buffer, EncodedTensor, Scalar
 
@@ -58,7 +58,7 @@ def read_with_opencv(data: Buffer, info: ImageInfo) -> Array | None:
     Raises:
         MissingExtra: OpenCV is not installed.
     """
-    cv2 = _opencv()
+    cv2 = opencv()
     colour = cv2.IMREAD_COLOR_RGB if info.channels == 3 else cv2.IMREAD_GRAYSCALE
     flags = colour | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
     try:
@@ -87,7 +87,7 @@ class ImageCodec:
 
     def encode(self, name: str, array: Array, level: int | None) -> Encoded:
         """Write a picture."""
-        cv2 = _opencv()
+        cv2 = opencv()
         picture = self._picture(name, array)
         wanted = _DEFAULT_LEVEL[self.format] if level is None else level
         option = cv2.IMWRITE_JPEG_QUALITY if self.format == "jpeg" else cv2.IMWRITE_PNG_COMPRESSION
@@ -153,11 +153,3 @@ def _check_kind(name: str, info: ImageInfo) -> None:
             f"tensor {name!r}: {info.format} with {info.channels} channels of {info.bits} bits is not supported;"
             " save it as 8-bit grey or RGB, without alpha"
         )
-
-
-def _opencv() -> Any:
-    try:
-        import cv2
-    except ImportError as error:
-        raise MissingExtra.of("opencv-python-headless", "worker") from error
-    return cv2

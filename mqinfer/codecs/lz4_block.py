@@ -13,10 +13,9 @@ import lz4.block
 import numpy as np
 
 from mqinfer.codecs.codec import Encoded
-from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, nbytes
+from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, from_raw, nbytes, raw_bytes
 from mqinfer.protocol.errors import BadEncoding, LimitExceeded
 from mqinfer.protocol.limits import Limits
-from mqinfer.protocol.raw_form import from_raw, raw_bytes
 from mqinfer.protocol.types import Buffer, EncodedTensor
 
 __all__ = ["RAW_SIZE", "Lz4Codec", "compress_block", "decompress_block"]

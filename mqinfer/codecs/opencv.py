@@ -1,7 +1,8 @@
-"""OpenCV, imported when a frame is first touched and not before."""
+"""OpenCV, imported when the first frame is touched and not before."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from mqinfer.protocol.errors import MissingExtra
@@ -9,8 +10,9 @@ from mqinfer.protocol.errors import MissingExtra
 __all__ = ["opencv"]
 
 
+@cache
 def opencv() -> Any:
-    """Give the `cv2` module.
+    """Return the `cv2` module.
 
     It is `Any` on purpose: the stubs of OpenCV 4 and 5 disagree about nearly every overload.
 

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 
-from mqinfer.codecs.codec import Codec
+from mqinfer.codecs.codec import Codec, Encoded
 from mqinfer.codecs.gpu_jpeg import jpeg_reader
 from mqinfer.codecs.image import ImageCodec
 from mqinfer.codecs.lz4_block import Lz4Codec
 from mqinfer.codecs.mask import MaskCodec
-from mqinfer.codecs.raw import RawCodec
-from mqinfer.protocol.datatypes import Array, array_bytes, datatype_of
+from mqinfer.protocol.datatypes import Array, array_bytes, datatype_of, from_raw, little_endian, raw_bytes
 from mqinfer.protocol.errors import BadEncoding
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
-from mqinfer.protocol.raw_form import little_endian
 from mqinfer.protocol.types import EncodedTensor, Scalar
 
 __all__ = [
@@ -33,8 +31,23 @@ __all__ = [
 Codecs = Mapping[str, Codec]
 """Codecs by name."""
 
+
+class _RawCodec:
+    """`raw`: an array's own bytes, without a copy either way."""
+
+    levels = range(0)
+
+    def encode(self, name: str, array: Array, _level: int | None) -> Encoded:
+        """Write an array; nothing is copied where it is contiguous."""
+        return Encoded(raw_bytes(name, array))
+
+    def decode(self, tensor: EncodedTensor, _limits: Limits) -> Array:
+        """Read an array as a read-only view."""
+        return from_raw(tensor.name, tensor.datatype, tensor.shape, tensor.data)
+
+
 _CODECS: Codecs = {
-    "raw": RawCodec(),
+    "raw": _RawCodec(),
     "lz4": Lz4Codec(),
     "shuffle-lz4": Lz4Codec(shuffle=True),
     "mask": MaskCodec(),

@@ -14,9 +14,8 @@ from mqinfer.models.backend import Backend
 from mqinfer.models.postprocess.stage import network_of
 from mqinfer.models.repository.config import WarmUpInput, WarmUpSample
 from mqinfer.protocol.card import ImageContract, ModelCard
-from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, nbytes
+from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, from_raw, nbytes
 from mqinfer.protocol.errors import BadTensor, ConfigError, ModelNotLoadable, MqinferError
-from mqinfer.protocol.raw_form import from_raw
 from mqinfer.protocol.types import TensorSpec
 
 __all__ = ["sample_inputs", "warm_up", "zeros"]

@@ -1,8 +1,13 @@
-"""The Open Inference Protocol's tensor datatypes, their NumPy counterparts, and the bytes that a shape takes."""
+"""Tensor datatypes of the Open Inference Protocol: their NumPy counterparts, the bytes of a shape, and the raw form.
+
+The raw form of a tensor is its array's bytes, little-endian and row-major. That of a BYTES tensor is, for each element,
+its length (uint32, little-endian) and its bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from math import prod
 
@@ -14,16 +19,23 @@ from mqinfer.protocol.limits import Limits
 
 __all__ = [
     "BY_NAME",
+    "ITEM_BYTES",
     "Array",
+    "Buffer",
     "Datatype",
     "array_bytes",
-    "datatype_named",
     "datatype_of",
     "dtype_of",
+    "from_raw",
+    "join_strings",
+    "little_endian",
     "nbytes",
+    "raw_bytes",
+    "to_bytes",
 ]
 
 Array = npt.NDArray[np.generic]
+Buffer = bytes | bytearray | memoryview
 
 
 class Datatype(StrEnum):
@@ -43,7 +55,7 @@ class Datatype(StrEnum):
     FP64 = "FP64"
     BYTES = "BYTES"
 
-    __hash__ = str.__hash__  # in C: Enum's own is written in Python, and each look into a table would call it
+    __hash__ = str.__hash__  # runs in C; Enum's own is written in Python, and tables of datatypes are on the hot path
 
 
 _DTYPES: dict[Datatype, np.dtype[np.generic]] = {
@@ -61,24 +73,30 @@ _DTYPES: dict[Datatype, np.dtype[np.generic]] = {
     Datatype.FP64: np.dtype("<f8"),
     Datatype.BYTES: np.dtype(np.object_),
 }
-_BY_DTYPE = {dtype: datatype for datatype, dtype in _DTYPES.items()}
+_DATATYPES = {dtype: datatype for datatype, dtype in _DTYPES.items()}
 
 BY_NAME = {dtype.name: datatype for datatype, dtype in _DTYPES.items() if datatype is not Datatype.BYTES}
-"""By the name that NumPy, TensorFlow and PyTorch have for them, such as `float32`; all but strings."""
+"""Datatypes by the name that NumPy, TensorFlow and PyTorch have for them, such as `float32`; all but BYTES."""
+
+ITEM_BYTES = {datatype: dtype.itemsize for datatype, dtype in _DTYPES.items()} | {Datatype.BYTES: 48}
+"""Bytes of one element in memory. An empty BYTES element takes 48 in CPython: an object of 40, and its pointer of 8."""
+
+_AXIS_END = 1 << 63
+_LENGTH = struct.Struct("<I")
 
 
 def dtype_of(datatype: Datatype) -> np.dtype[np.generic]:
-    """Give the NumPy dtype of a datatype: little-endian, and `object` (of `bytes`) for BYTES."""
+    """Return the NumPy dtype of a datatype: little-endian, and `object` (of `bytes`) for BYTES."""
     return _DTYPES[datatype]
 
 
 def datatype_of(dtype: np.dtype[np.generic]) -> Datatype:
-    """Give the datatype of a NumPy dtype; strings (kinds S, U, O) are BYTES.
+    """Return the datatype of a NumPy dtype; strings (kinds S, U, O) are BYTES.
 
     Raises:
         BadTensor: The protocol has no datatype for it (complex numbers, dates, structures).
     """
-    found = _BY_DTYPE.get(dtype) or _BY_DTYPE.get(dtype.newbyteorder("<"))
+    found = _DATATYPES.get(dtype) or _DATATYPES.get(dtype.newbyteorder("<"))
     if found:
         return found
     if dtype.kind in "SUO":
@@ -96,35 +114,11 @@ def nbytes(datatype: Datatype, shape: tuple[int, ...]) -> int:
     """
     if datatype is Datatype.BYTES:
         raise BadTensor("the size of a BYTES tensor does not follow from its shape")
-    return prod(shape) * dtype_of(datatype).itemsize
-
-
-_STRING_BYTES = 48
-"""What an empty element of a BYTES array takes in CPython: 33 bytes of object, rounded up, and 8 of pointer."""
-
-_AXIS_END = 1 << 63
-ITEM_BYTES = {datatype: dtype_of(datatype).itemsize for datatype in Datatype} | {Datatype.BYTES: _STRING_BYTES}
-_DATATYPES: dict[object, Datatype] = {datatype.value: datatype for datatype in Datatype}
-
-
-def datatype_named(name: object, tensor: str) -> Datatype:
-    """Give the datatype of that name.
-
-    Raises:
-        BadTensor: There is none, or the name is no string.
-    """
-    try:
-        return _DATATYPES[name]
-    except (KeyError, TypeError):
-        known = ", ".join(Datatype)
-        said = (
-            name[:40] if isinstance(name, str) else type(name).__name__
-        )  # a list may be nested deeper than repr can follow
-        raise BadTensor(f"tensor {tensor!r}: unknown datatype {said!r}; known are {known}") from None
+    return prod(shape) * ITEM_BYTES[datatype]
 
 
 def array_bytes(tensor: str, datatype: Datatype, shape: Sequence[object], limits: Limits) -> int:
-    """Check a shape and count the bytes of its array in memory (for BYTES: of the empty strings).
+    """Check a claimed shape and count the bytes of its array in memory (for BYTES: of the empty strings).
 
     Axes of size 0 are left out of the product, since NumPy refuses `[0, 2**62]` as well.
 
@@ -149,3 +143,93 @@ def array_bytes(tensor: str, datatype: Datatype, shape: Sequence[object], limits
             " are accepted: send less at once, or raise the receiver's limit tensor_bytes"
         )
     return 0 if empty else size
+
+
+def little_endian(array: Array) -> Array:
+    """Return an array with the dtype that travels: little-endian, strings as objects; itself where it has it.
+
+    Raises:
+        BadTensor: The protocol has no datatype for it.
+    """
+    return array.astype(dtype_of(datatype_of(array.dtype)), copy=False)
+
+
+def raw_bytes(name: str, array: Array) -> Buffer:
+    """Return the raw form of an array that `little_endian` made: a view where it is contiguous, else a copy.
+
+    Raises:
+        BadTensor: An element of a BYTES array is neither `str` nor `bytes`.
+    """
+    if array.dtype.kind == "O":
+        return join_strings(array.ravel().tolist(), name)
+    if not array.size:
+        return b""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def from_raw(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buffer) -> Array:
+    """Return the array of raw bytes: a read-only view on them, or an object array of `bytes` for BYTES.
+
+    Raises:
+        BadTensor: The bytes are not those of such an array.
+    """
+    if datatype is Datatype.BYTES:
+        found = _split_strings(data, prod(shape), name)
+        strings = np.empty(len(found), np.object_)
+        strings[:] = found
+        return strings.reshape(shape)
+    expected, came = nbytes(datatype, shape), memoryview(data).nbytes
+    if expected != came:
+        raise BadTensor(f"tensor {name!r}: {datatype} of shape {list(shape)} takes {expected} bytes, but {came} came")
+    if datatype is Datatype.BOOL and came and np.frombuffer(data, np.uint8).max() > 1:
+        raise BadTensor(f"tensor {name!r}: a BOOL must be a byte of 0 or 1")
+    array = np.frombuffer(data, dtype_of(datatype)).reshape(shape)
+    array.flags.writeable = False
+    return array
+
+
+def to_bytes(element: object, tensor: str) -> bytes:
+    """Return a string's bytes, in UTF-8 where it is text.
+
+    Raises:
+        BadTensor: It is neither `str` nor `bytes`, or can't be encoded.
+    """
+    if isinstance(element, bytes):
+        return element
+    if not isinstance(element, str):
+        raise BadTensor(
+            f"tensor {tensor!r}: an element of a BYTES tensor is {type(element).__name__}, not str or bytes"
+        )
+    try:
+        return element.encode()
+    except UnicodeEncodeError as error:
+        raise BadTensor(f"tensor {tensor!r}: a string can't be encoded as UTF-8 ({error})") from error
+
+
+def join_strings(elements: Iterable[object], tensor: str) -> bytes:
+    """Return the raw form of strings.
+
+    Raises:
+        BadTensor: An element is neither `str` nor `bytes`.
+    """
+    parts: list[bytes] = []
+    for element in elements:
+        data = to_bytes(element, tensor)
+        parts += (_LENGTH.pack(len(data)), data)
+    return b"".join(parts)
+
+
+def _split_strings(data: Buffer, count: int, tensor: str) -> list[bytes]:
+    """Split the raw form of `count` strings, a number that has been checked against the limits."""
+    view = memoryview(data)
+    found, start = [], 0
+    try:
+        for _ in range(count):
+            end = start + 4 + _LENGTH.unpack_from(view, start)[0]
+            found.append(bytes(view[start + 4 : end]))
+            start = end
+    except struct.error:
+        start = -1
+    if start != len(view):
+        raise BadTensor(f"tensor {tensor!r}: lengths of {count} strings don't add up to its {len(view)} bytes")
+    return found

@@ -18,7 +18,18 @@ from typing import Any, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from mqinfer.protocol.datatypes import Array, Datatype, array_bytes, datatype_of, dtype_of
+from mqinfer.protocol.datatypes import (
+    Array,
+    Datatype,
+    array_bytes,
+    datatype_of,
+    dtype_of,
+    from_raw,
+    join_strings,
+    little_endian,
+    raw_bytes,
+    to_bytes,
+)
 from mqinfer.protocol.decoding import check, read_json, scalars, write_json
 from mqinfer.protocol.errors import BadEncoding, BadEnvelope, BadTensor, LimitExceeded
 from mqinfer.protocol.header import (
@@ -35,7 +46,6 @@ from mqinfer.protocol.header import (
     response_parameters,
 )
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
-from mqinfer.protocol.raw_form import from_raw, join_strings, little_endian, raw_bytes, to_bytes
 from mqinfer.protocol.types import Buffer, Count, EncodedTensor, ErrorInfo, InferRequest, InferResponse, Outcome, Scalar
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.datatypes import Buffer, Datatype
 from mqinfer.protocol.errors import BadTensor, Outcome
 from mqinfer.protocol.value import value_object
 
@@ -37,7 +37,6 @@ __all__ = [
     "WorkerLoad",
 ]
 
-Buffer = bytes | bytearray | memoryview
 Scalar = bool | int | float | str
 
 # Numbers with bounds: plain ones for the type checker, checked where a message is decoded.

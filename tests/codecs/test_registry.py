@@ -84,7 +84,7 @@ except MissingExtra as missing:
     print(missing)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert "pip install 'mqinfer[worker]'" in done.stdout
+    assert "pip install 'mqinfer[edge]'" in done.stdout
 
 
 def test_pictures_are_not_offered_without_opencv(monkeypatch: pytest.MonkeyPatch) -> None:

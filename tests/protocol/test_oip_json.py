@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mqinfer.protocol.datatypes import Array, Datatype, datatype_of
+from mqinfer.protocol.datatypes import Array, Datatype, datatype_of, from_raw, little_endian, raw_bytes
 from mqinfer.protocol.decoding import MAX_JSON_BYTES
 from mqinfer.protocol.errors import BadEncoding, BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.oip_json import decode_request, decode_response, encode_request, encode_response
-from mqinfer.protocol.raw_form import from_raw, little_endian, raw_bytes
 from mqinfer.protocol.types import (
     Capture,
     EncodedTensor,
