@@ -21,6 +21,7 @@ from mqinfer.codecs import encoded_image
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, ConfigError
+from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.types import EncodedTensor
 
 __all__ = ["infer"]
@@ -109,7 +110,7 @@ def _picture(name: str, path: Path) -> EncodedTensor:
     tensor = encoded_image(name, path.read_bytes())
     channels = "rgb" if len(tensor.shape) == 4 else "mono"
     bits = 16 if tensor.datatype is Datatype.UINT16 else 8
-    return replace(tensor, parameters={"image_encoding": f"{channels}{bits}"})
+    return replace(tensor, parameters={IMAGE_ENCODING: f"{channels}{bits}"})
 
 
 def _write(output: Path, result: InferResult) -> None:

@@ -15,13 +15,11 @@ import numpy as np
 from mqinfer.codecs.codec import Encoded
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, from_raw, nbytes, raw_bytes
 from mqinfer.protocol.errors import BadEncoding, LimitExceeded
+from mqinfer.protocol.header import RAW_SIZE
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import Buffer, EncodedTensor
 
-__all__ = ["RAW_SIZE", "Lz4Codec", "compress_block", "decompress_block"]
-
-RAW_SIZE = "raw_size"
-"""Per-tensor parameter: bytes of the raw form of a BYTES tensor."""
+__all__ = ["Lz4Codec", "compress_block", "decompress_block"]
 
 _MAX_RATIO = 255
 """No byte of a block makes more than this many bytes: a run's length grows by 255 a byte."""

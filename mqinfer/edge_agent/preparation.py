@@ -25,6 +25,7 @@ from mqinfer.images.resize import fit
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, ConfigError, MqinferError
+from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.types import EncodedTensor
 from mqinfer.protocol.value import value_object
 
@@ -33,7 +34,7 @@ __all__ = ["PreparedFrame", "Preparer", "RecordStage", "choose_encoding", "choos
 RecordStage = Callable[[EdgeStage, int], None]
 """Receives a stage and its duration in nanoseconds."""
 _JPEG_QUALITY = 90
-_RGB = {"image_encoding": "rgb8"}
+_RGB = {IMAGE_ENCODING: "rgb8"}
 _MASKS = (Datatype.UINT8, Datatype.BOOL)
 
 

@@ -1,1 +1,1 @@
-"""The nouns, the errors and the bytes of mqinfer's protocol; needs numpy and msgpack and nothing else."""
+"""What all parties agree on: types, errors, topics, and the bytes of every message; needs NumPy, msgspec and xxhash."""

@@ -238,11 +238,21 @@ class CallBody(Struct, frozen=True):
 
     Attributes:
         ready: For the index: only what is ready.
-        parameters: Any; a `response_topic` among them stands in for the property of that name.
+        parameters: Any; a `response_topic` among them stands in for the MQTT property.
     """
 
     ready: bool = False
     parameters: dict[str, Any] | None = None
+
+    @property
+    def response_topic(self) -> object:
+        """Where the reply goes, if a parameter names it; a stranger wrote it, so it may be anything."""
+        return (self.parameters or {}).get("response_topic")
+
+    @property
+    def further(self) -> list[str]:
+        """The names of all other parameters, in order."""
+        return sorted((self.parameters or {}).keys() - {"response_topic"})
 
 
 def read_body(payload: Buffer) -> CallBody:

@@ -32,6 +32,8 @@ from mqinfer.protocol.types import (
 )
 
 __all__ = [
+    "IMAGE_ENCODING",
+    "RAW_SIZE",
     "RETRY_AFTER",
     "TENSOR_PARAMETERS",
     "OutputShape",
@@ -48,6 +50,12 @@ __all__ = [
 
 RETRY_AFTER = "retry_after"
 """Parameter of a `rejected` reply: microseconds after which the worker expects to have room."""
+
+IMAGE_ENCODING = "image_encoding"
+"""Parameter that marks a tensor as a picture: its value is a ROS name such as `rgb8`."""
+
+RAW_SIZE = "raw_size"
+"""Parameter of a compressed BYTES tensor: bytes of its raw form."""
 
 Parameters = Annotated[dict[str, Any], Meta(max_length=128)]
 """Parameters as they come; those that are known have a shape of their own, the others are checked by `scalars`."""

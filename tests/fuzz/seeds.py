@@ -10,9 +10,9 @@ import numpy as np
 from mqinfer.broker.link import Message
 from mqinfer.broker.packets import encode_head, encode_puback
 from mqinfer.codecs import encode_tensor
-from mqinfer.codecs.lz4_block import RAW_SIZE
 from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.datatypes import Array, Datatype
+from mqinfer.protocol.header import RAW_SIZE
 from mqinfer.protocol.states import ServerState, ServerStatus
 from mqinfer.protocol.types import Outcome
 from tests.fuzz.tensors import ENCODINGS, head

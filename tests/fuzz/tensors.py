@@ -9,12 +9,12 @@ from typing import Any
 
 import cv2  # noqa: F401  here, so that its import does not count as the first picture's memory
 
-from mqinfer.cloud_worker.serving.service import IMAGE_ENCODING, InferenceService
+from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.codecs import decode_tensor, encoded_image, probe_image
-from mqinfer.codecs.lz4_block import RAW_SIZE
 from mqinfer.codecs.probe import check_complete
 from mqinfer.protocol.card import ColourOrder, ImageContract
 from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.header import IMAGE_ENCODING, RAW_SIZE
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import EncodedTensor, TensorSpec
 

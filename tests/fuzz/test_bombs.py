@@ -21,11 +21,11 @@ import pytest
 
 from mqinfer.broker.paho.packet_reader import PacketReader
 from mqinfer.codecs import decode_tensor, encoded_image
-from mqinfer.codecs.lz4_block import RAW_SIZE
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.card import card_from_json
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.header import RAW_SIZE
 from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.types import EncodedTensor
 

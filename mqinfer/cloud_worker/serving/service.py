@@ -26,15 +26,14 @@ from mqinfer.models.postprocess.stage import Postprocessed, network_of
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadTensor, ModelFailed, ModelNotFound, MqinferError
+from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import EncodedTensor, InferRequest, TensorSpec
 from mqinfer.protocol.value import value_object
 
-__all__ = ["IMAGE_ENCODING", "Completed", "InferenceService", "Prepared"]
+__all__ = ["Completed", "InferenceService", "Prepared"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
-IMAGE_ENCODING = "image_encoding"
-"""Tensor parameter that marks an image: its ROS encoding. The model's image contract is then applied to it."""
 
 _RAW = "raw"
 _PLAIN = ("rgb8", "bgr8", "mono8")

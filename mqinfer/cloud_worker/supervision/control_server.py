@@ -229,7 +229,7 @@ class ControlServer:
 
     def _reply_topic(self, message: Message) -> str:
         client = self._topics.parse_control(message.topic).client
-        topic = message.response_topic or (read_body(message.payload).parameters or {}).get("response_topic")
+        topic = message.response_topic or read_body(message.payload).response_topic
         if not isinstance(topic, str) or not may_answer(self._topics, topic, client):
             own = self._topics.control_result(client, "ID")
             raise BadTopic(f"its Response Topic is {str(topic)[:200]!r}; it is to be like {own!r}")

@@ -133,7 +133,7 @@ class Management:
         return plan_versions(versions, self._template, self._instances)
 
     def _load(self, model: str, body: CallBody) -> Future[Any]:
-        if refused := sorted((body.parameters or {}).keys() - {"response_topic"}):
+        if refused := body.further:
             raise InvalidRequest(
                 f"load takes no parameters, not {', '.join(refused)[:200]}: a model and its configuration are never "
                 "taken from a message; put them into the repository"
