@@ -1,4 +1,4 @@
-"""`application/vnd.mqinfer.v1`: a request or a reply as bytes, and back, without copying a tensor on decoding.
+"""`application/vnd.mqinfer.v1`: requests and replies as bytes, and back; decoding copies no tensor.
 
 ::
 
@@ -10,6 +10,9 @@
         the second tensor's bytes, …
 
 A payload's length is therefore a multiple of 64. docs/protocol.md is the full specification.
+
+The header is read in one pass: msgspec fills the shapes below and checks every type and range in C. The bounds that
+shapes can't express come around it: the header's length before it is read, strings, tensors and axes after.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ ALIGNMENT = 64
 _HEAD = Layout("<4sI")
 _PADDING = tuple(bytes(-size % ALIGNMENT) for size in range(ALIGNMENT))
 _WORTH_PIECES = 1 << 14
-"""Bytes of tensors above which a payload is left in pieces; below, handling them would cost more than a copy."""
+"""A payload with more bytes of tensors than this is left in pieces; a smaller one is copied, which costs less."""
 
 
 class _Tensor(Struct, gc=False):
@@ -105,7 +108,7 @@ _REPLIES = msgspec.msgpack.Decoder(_Reply)
 
 
 def encode_request(request: InferRequest) -> bytes:
-    """Make the payload of a request in one piece; its tensors are copied once, into the payload.
+    """Return the payload of a request in one piece; its tensors are copied once, into the payload.
 
     Raises:
         BadEnvelope: A field or parameter can't be packed, or a parameter takes the name of a field.
@@ -114,7 +117,7 @@ def encode_request(request: InferRequest) -> bytes:
 
 
 def request_pieces(request: InferRequest) -> tuple[Buffer, ...]:
-    """Make the payload of a request, in pieces that are to follow one another: no large tensor is copied.
+    """Return the payload of a request in pieces, one after another; no large tensor is copied.
 
     Raises:
         BadEnvelope: A field or parameter can't be packed, or a parameter takes the name of a field.
@@ -131,7 +134,7 @@ def request_pieces(request: InferRequest) -> tuple[Buffer, ...]:
 
 
 def encode_response(response: InferResponse) -> bytes:
-    """Make the payload of a reply in one piece; its tensors are copied once, into the payload.
+    """Return the payload of a reply in one piece; its tensors are copied once, into the payload.
 
     Raises:
         BadEnvelope: A field or parameter can't be packed, or a parameter takes the name of a field.
@@ -140,7 +143,7 @@ def encode_response(response: InferResponse) -> bytes:
 
 
 def response_pieces(response: InferResponse) -> tuple[Buffer, ...]:
-    """Make the payload of a reply, in pieces that are to follow one another: no large tensor is copied.
+    """Return the payload of a reply in pieces, one after another; no large tensor is copied.
 
     Raises:
         BadEnvelope: A field or parameter can't be packed, or a parameter takes the name of a field.
@@ -158,11 +161,11 @@ def response_pieces(response: InferResponse) -> tuple[Buffer, ...]:
 
 
 def decode_request(payload: Buffer, limits: Limits = DEFAULT_LIMITS) -> InferRequest:
-    """Read a request; its tensors are read-only views on the payload.
+    """Decode a request; its tensors are read-only views of the payload.
 
     Raises:
-        BadEnvelope: The payload is no message of this content type.
-        BadTensor: A tensor's name, datatype, shape or size won't do.
+        BadEnvelope: The payload is not of this content type.
+        BadTensor: A tensor's name, datatype, shape or size is wrong.
         LimitExceeded: Something is larger than `limits`.
     """
     header, view, start = _open(payload, limits, _REQUESTS, "request")
@@ -172,11 +175,11 @@ def decode_request(payload: Buffer, limits: Limits = DEFAULT_LIMITS) -> InferReq
 
 
 def decode_response(payload: Buffer, limits: Limits = DEFAULT_LIMITS) -> InferResponse:
-    """Read a reply; its tensors are read-only views on the payload.
+    """Decode a reply; its tensors are read-only views of the payload.
 
     Raises:
-        BadEnvelope: The payload is no message of this content type.
-        BadTensor: A tensor's name, datatype, shape or size won't do.
+        BadEnvelope: The payload is not of this content type.
+        BadTensor: A tensor's name, datatype, shape or size is wrong.
         LimitExceeded: Something is larger than `limits`.
     """
     header, view, start = _open(payload, limits, _REPLIES, "reply")
@@ -223,7 +226,7 @@ def _describe(tensor: EncodedTensor, size: int) -> dict[str, Any]:
 def _open(
     payload: Buffer, limits: Limits, decoder: msgspec.msgpack.Decoder[_Shape], what: str
 ) -> tuple[_Shape, memoryview, int]:
-    """Decode the header; returns it, the whole payload, and where the tensors begin."""
+    """Decode the header; return it, a view of the whole payload, and where the tensors begin."""
     view = memoryview(payload).toreadonly()
     if view.ndim != 1 or view.format != "B":
         view = view.cast("B")
@@ -233,13 +236,13 @@ def _open(
     magic, length = _HEAD.unpack_from(view) if size >= _HEAD.size else (b"", 0)
     if magic != MAGIC:
         raise BadEnvelope(
-            f"payload of {size} bytes begins with {bytes(view[:4])!r}, not with {MAGIC!r}: it is no {CONTENT_TYPE};"
-            " set the Content Type that it has"
+            f"payload of {size} bytes begins with {bytes(view[:4])!r}; {CONTENT_TYPE} begins with {MAGIC!r}:"
+            " set the Content Type that the payload has"
         )
     end = _HEAD.size + length
     if end > size:
         raise BadEnvelope(
-            f"header of {length} bytes does not fit a payload of {size} bytes: truncated, or a wrong length"
+            f"header of {length} bytes does not fit into a payload of {size} bytes: truncated, or a wrong length"
         )
     if length > limits.header_bytes:
         raise LimitExceeded(f"header of {length} bytes; at most {limits.header_bytes} are accepted")
@@ -254,9 +257,9 @@ def _open(
 
 
 def _check_strings(header: object, most: int) -> None:
-    """Refuse strings of more than so many bytes."""
+    """Raise ValueError where a string has more than `most` bytes."""
     found: list[Any] = [header]
-    for value in found:  # which grows meanwhile
+    for value in found:  # the list grows while it is walked
         if type(value) is dict:
             found += (*value, *value.values())
         elif type(value) is list:
@@ -277,11 +280,11 @@ def _tensors(
         found.append(tensor)
     if start != len(view):
         raise BadEnvelope(
-            f"payload has {len(view)} bytes where header and {key}, each padded to {ALIGNMENT}, make {start}:"
+            f"payload has {len(view)} bytes but its header and {key}, padded to {ALIGNMENT}, take {start}:"
             " truncated, or trailing bytes"
         )
     if len(found) > 1 and len({tensor.name for tensor in found}) != len(found):
-        raise BadTensor(f"two {key} of the same name; give each once")
+        raise BadTensor(f"two {key} have the same name; send each once")
     return tuple(found)
 
 
@@ -291,15 +294,15 @@ def _tensor(entry: _Tensor, view: memoryview, start: int, limits: Limits) -> tup
         array_bytes(name, datatype, shape, limits)
     size = parameters.get("binary_data_size")
     if type(size) is not int or size < 0:
-        raise BadEnvelope(f"tensor {name!r}: 'binary_data_size' must be given, an integer of 0 or more")
+        raise BadEnvelope(f"tensor {name!r}: 'binary_data_size' is missing, or no integer of 0 or more")
     end = start + size
     if end > len(view):
         raise BadTensor(
-            f"tensor {name!r}: {size} bytes from {start} on don't fit a payload of {len(view)} bytes: truncated, or a"
-            " wrong binary_data_size"
+            f"tensor {name!r}: {size} bytes from {start} on don't fit into a payload of {len(view)} bytes:"
+            " truncated, or a wrong binary_data_size"
         )
     encoding = parameters.get("encoding", "raw")
     if type(encoding) is not str:
         raise BadEnvelope(f"tensor {name!r}: 'encoding' must be a string")
-    further = scalars(parameters, TENSOR_PARAMETERS, name)
+    further = scalars(parameters, TENSOR_PARAMETERS, f"tensor {name!r}") if len(parameters) > 1 else {}
     return EncodedTensor(name, datatype, shape, encoding, view[start:end], further), end + -end % ALIGNMENT

@@ -1,7 +1,7 @@
 """Requests and replies as maps in the Open Inference Protocol's words, and back; shared by both content types.
 
-Fields at their default are left out. Fields of a map that are not known are ignored, so that a newer peer may add some;
-parameters that are not known are kept.
+Fields at their default are left out. Unknown fields of a map are ignored, so that a newer peer may add some; unknown
+parameters are kept.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ RAW_SIZE = "raw_size"
 """Parameter of a compressed BYTES tensor: bytes of its raw form."""
 
 Parameters = Annotated[dict[str, Any], Meta(max_length=128)]
-"""Parameters as they come; those that are known have a shape of their own, the others are checked by `scalars`."""
+"""Parameters as received: known ones are checked against a shape of their own, others by `decoding.scalars`."""
 
 _MESSAGE_BYTES = 4000
-"""Longest error message sent: below the receiver's `string_bytes`, or the reply itself would be refused."""
+"""Longest error message that is sent: below the receiver's `string_bytes`, which would refuse the reply."""
 
 
 class _OutputParameters(Struct, frozen=True, gc=False):
@@ -137,8 +137,8 @@ _NO_LOAD = WorkerLoad()
 
 
 def request_parameters(request: InferRequest) -> dict[str, Any]:
-    """Gather a request's parameters: its fields that travel as such, and the further ones."""
-    found = _further(request.parameters, _REQUEST)
+    """Return a request's parameters: its fields that travel as parameters, and the further ones."""
+    found = _further(request.parameters, _REQUEST) if request.parameters else {}
     if request.timeout_us is not None:
         found["timeout"] = request.timeout_us
     if request.priority:
@@ -153,8 +153,8 @@ def request_parameters(request: InferRequest) -> dict[str, Any]:
 
 
 def response_parameters(response: InferResponse) -> dict[str, Any]:
-    """Gather a reply's parameters: what it repeats of the request, and the further ones."""
-    found = _further(response.parameters, _RESPONSE)
+    """Return a reply's parameters: what it repeats of the request, and the further ones."""
+    found = _further(response.parameters, _RESPONSE) if response.parameters else {}
     if response.attempt != 1:
         found["attempt"] = response.attempt
     if response.capture is not NO_CAPTURE:
@@ -163,7 +163,7 @@ def response_parameters(response: InferResponse) -> dict[str, Any]:
 
 
 def requested_outputs(outputs: Sequence[RequestedOutput]) -> list[dict[str, Any]]:
-    """List the outputs that are wanted."""
+    """Return the requested outputs as maps."""
     found = []
     for output in outputs:
         parameters: dict[str, Any] = {}
@@ -176,7 +176,7 @@ def requested_outputs(outputs: Sequence[RequestedOutput]) -> list[dict[str, Any]
 
 
 def reply_fields(response: InferResponse, found: dict[str, Any]) -> None:
-    """Add to `found` what a reply adds to the Open Inference Protocol (`ReplyShape`)."""
+    """Add to `found` the fields of `ReplyShape` that are not at their default."""
     if response.outcome is not Outcome.OK:
         found["outcome"] = response.outcome
     if response.model_hash:
@@ -196,7 +196,7 @@ def reply_fields(response: InferResponse, found: dict[str, Any]) -> None:
 
 
 def error_message(message: str) -> str:
-    """Cut a message to what every receiver accepts, and make it encodable whatever it holds."""
+    """Return a message that every receiver accepts: cut to 4000 bytes, and with whatever UTF-8 lacks escaped."""
     return message.encode("utf-8", "backslashreplace")[:_MESSAGE_BYTES].decode("utf-8", "ignore")
 
 
@@ -207,35 +207,35 @@ def make_request(
     outputs: Sequence[OutputShape] | None,
     parameters: dict[str, Any] | None,
 ) -> InferRequest:
-    """Make a request of a decoded header.
+    """Return the request that a decoded header describes.
 
     Args:
         request_id: Its id.
         model: Name and version.
         inputs: The decoded inputs.
-        outputs: The outputs wanted.
-        parameters: As they came.
+        outputs: The requested outputs.
+        parameters: As received.
 
     Raises:
         BadEnvelope: A parameter has the wrong type or value.
     """
     name, version = model
-    wanted = tuple(map(_requested, outputs)) if outputs else ()
+    requested = tuple(map(_requested, outputs)) if outputs else ()
     if not parameters:
-        return InferRequest(request_id, name, inputs, version, wanted)
+        return InferRequest(request_id, name, inputs, version, requested)
     known = check(parameters, _RequestParameters, "request")
     return InferRequest(
         request_id,
         name,
         inputs,
         version,
-        wanted,
+        requested,
         known.timeout,
         known.priority,
         known.attempt,
         known.response_topic,
         NO_CAPTURE if _CAPTURE.isdisjoint(parameters) else _capture(known),
-        scalars(parameters, _REQUEST, "request"),
+        {} if _REQUEST.issuperset(parameters) else scalars(parameters, _REQUEST, "request"),
     )
 
 
@@ -246,14 +246,14 @@ def make_response(
     error: ErrorInfo | None,
     parameters: dict[str, Any] | None,
 ) -> InferResponse:
-    """Make a reply of a decoded header.
+    """Return the reply that a decoded header describes.
 
     Args:
         names: Of the request, the model and its version.
         reply: The fields that mqinfer adds.
         outputs: The decoded outputs.
         error: The decoded error.
-        parameters: As they came.
+        parameters: As received.
 
     Raises:
         BadEnvelope: A parameter has the wrong type or value.
@@ -263,7 +263,7 @@ def make_response(
     if parameters:
         known = check(parameters, _ResponseParameters, "reply")
         capture = NO_CAPTURE if _CAPTURE.isdisjoint(parameters) else _capture(known)
-        further = scalars(parameters, _RESPONSE, "reply")
+        further = {} if _RESPONSE.issuperset(parameters) else scalars(parameters, _RESPONSE, "reply")
     return InferResponse(
         *names,
         reply.outcome,
@@ -281,11 +281,9 @@ def make_response(
 
 
 def _further(parameters: Mapping[str, Scalar], reserved: frozenset[str]) -> dict[str, Any]:
-    if not parameters:
-        return {}
     clash = reserved.intersection(parameters)
     if clash:
-        raise BadEnvelope(f"parameter {min(clash)!r} has a field of its own; set that instead")
+        raise BadEnvelope(f"parameter {min(clash)!r} is a field of the message; set the field instead")
     return dict(parameters)
 
 

@@ -64,7 +64,7 @@ def test_a_flip_in_the_checksum_itself_is_damage_too(payload: bytes, bit: int) -
     """Nothing tells which of the two is wrong."""
     name, value = checksum((payload,))
     damaged = flipped(value.encode(), bit).decode("latin-1")
-    with pytest.raises(Corrupted, match="sent again"):
+    with pytest.raises(Corrupted, match="send it again"):
         verify(payload, (("traceparent", "?"), (name, damaged)))
 
 
