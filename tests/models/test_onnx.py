@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from mqinfer.errors import BadTensor, ConfigError, ModelFailed, ModelNotLoadable
@@ -91,6 +92,41 @@ def test_wrong_inputs_fail_and_the_next_run_works(write_onnx: WriteOnnx, tmp_pat
     backend.close()
     with pytest.raises(ModelFailed):
         backend.infer({"x": np.ones((1, 4), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("axes", "options", "threads"),
+    [
+        (("n", 4), {}, [2, 1]),
+        ((1, 4), {}, [2, 1]),
+        (("n", "open"), {}, [2]),
+        (("n", 1 << 22), {}, [2]),
+        (("n", 4), {"parameters": {"intra_op_thread_count": "2"}}, [2]),
+        (("n", 4), {"threads": 3}, [3]),
+    ],
+)
+def test_a_short_model_gets_one_engine_thread(
+    write_onnx: WriteOnnx,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    axes: Any,
+    options: dict[str, Any],
+    threads: list[int],
+) -> None:
+    """Where its shapes are fixed, a run takes under 1 ms, and the operator has stated no number."""
+    given: list[int] = []
+    session = onnxruntime.InferenceSession
+
+    def noting(path: Path, settings: Any, **rest: Any) -> Any:
+        given.append(settings.intra_op_num_threads)
+        return session(path, settings, **rest)
+
+    monkeypatch.setattr("mqinfer.models.backends.onnx.default_threads", lambda: 2)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", noting)
+    path = write_onnx(tmp_path / "model.onnx", "FP32", axes)
+    backend = loaded(path, **({"threads": 2} | options))
+    assert given == threads
+    backend.close()
 
 
 def test_external_data_beside_the_model(write_onnx: WriteOnnx, tmp_path: Path) -> None:
