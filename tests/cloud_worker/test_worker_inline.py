@@ -108,7 +108,7 @@ def test_a_worker_that_is_busy_hands_over(url: str, serve: Serve, gated: Gated, 
 
 
 def test_requests_that_fail_inline_get_replies(url: str, serve: Serve, gated: Gated, bare: Any) -> None:
-    """An unreadable request, a wrong one and one that makes the model fail get their replies and leave nothing behind."""
+    """An unreadable request, a wrong one and one that makes the model fail get replies and leave nothing behind."""
     model, backend = gated()
     worker = serve(url, model, inline_s=ALWAYS, service_s=0.0001)
     backend.fails = lambda inputs: ValueError("a defect") if inputs["x"][0, 0] == 7 else None
