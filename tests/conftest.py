@@ -134,6 +134,7 @@ def serve() -> Iterator[Callable[..., Worker]]:
         *,
         version: int | None = None,
         links: list[Link] | None = None,
+        service_s: float = 0.0,
         **options: Any,
     ) -> Worker:
         def connect(name: str, will: Message, handler: ConnectionHandler) -> Link:
@@ -149,6 +150,7 @@ def serve() -> Iterator[Callable[..., Worker]]:
             connect,
             WorkerOptions(**options),
             is_default=is_default,
+            service_s=service_s,
         )
         worker.start()
         workers.append(worker)

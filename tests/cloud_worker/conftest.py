@@ -35,6 +35,7 @@ class GatedEcho(EchoBackend):
         gate: Runs wait while this is not set; it is set at first.
         entered: Released once a run.
         runs: Rows of each run.
+        threads: Names of the threads on which they ran.
         fails: Decides by the inputs whether a run raises, and what.
     """
 
@@ -44,12 +45,14 @@ class GatedEcho(EchoBackend):
         self.gate.set()
         self.entered = threading.Semaphore(0)
         self.runs: list[int] = []
+        self.threads: list[str] = []
         self.fails: Callable[[Mapping[str, Array]], Exception | None] = lambda _: None
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
         """Give the inputs back once the gate is open."""
         array = next(iter(inputs.values()))
         self.runs.append(len(array) if array.ndim else 1)
+        self.threads.append(threading.current_thread().name)
         self.entered.release()
         if not self.gate.wait(20):
             raise TimeoutError("nobody opened the gate")

@@ -1,10 +1,13 @@
 """The ONNX back end, on real files of every datatype, and on what is no model."""
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from mqinfer.errors import BadTensor, ConfigError, ModelFailed, ModelNotLoadable
@@ -91,6 +94,45 @@ def test_wrong_inputs_fail_and_the_next_run_works(write_onnx: WriteOnnx, tmp_pat
     backend.close()
     with pytest.raises(ModelFailed):
         backend.infer({"x": np.ones((1, 4), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("axes", "took", "options", "threads"),
+    [
+        (("n", 4), 0.0009, {}, [2, 1]),
+        ((1, 4), 0.0009, {}, [2, 1]),
+        (("n", 4), 0.0011, {}, [2]),
+        (("n", 4), 1.0, {}, [2]),
+        (("n", "open"), 0.0009, {}, [2]),
+        (("n", 4), 0.0009, {"parameters": {"intra_op_thread_count": "2"}}, [2]),
+        (("n", 4), 0.0009, {"threads": 3}, [3]),
+    ],
+)
+def test_a_short_model_gets_one_engine_thread(
+    write_onnx: WriteOnnx,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    axes: Any,
+    took: float,
+    options: dict[str, Any],
+    threads: list[int],
+) -> None:
+    """Where its shapes are fixed, a run takes under 1 ms, and the operator has stated no number."""
+    given: list[int] = []
+    session = onnxruntime.InferenceSession
+
+    def noting(path: Path, settings: Any, **rest: Any) -> Any:
+        given.append(settings.intra_op_num_threads)
+        return session(path, settings, **rest)
+
+    monkeypatch.setattr("mqinfer.models.backends.onnx.default_threads", lambda: 2)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", noting)
+    clock = count(0.0, took)
+    monkeypatch.setattr("mqinfer.models.backends.onnx.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    path = write_onnx(tmp_path / "model.onnx", "FP32", axes)
+    backend = loaded(path, **({"threads": 2} | options))
+    assert given == threads
+    backend.close()
 
 
 def test_external_data_beside_the_model(write_onnx: WriteOnnx, tmp_path: Path) -> None:

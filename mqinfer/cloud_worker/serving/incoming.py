@@ -27,19 +27,16 @@ class Delivery:
     Attributes:
         message: As it came.
         address: Who asks whom, from the topic; None where the topic is no request topic.
+        client: The sender; empty where the topic does not say.
         received: When it came, in seconds by the worker's clock.
         size: Bytes of the payload.
     """
 
     message: Message
     address: InferAddress | None
+    client: str
     received: float
     size: int
-
-    @property
-    def client(self) -> str:
-        """The sender; empty where the topic does not say."""
-        return "" if self.address is None else self.address.client
 
 
 @value_object()
@@ -95,7 +92,8 @@ def accept(topics: Topics, message: Message, received: float) -> Delivery:
         address = topics.parse_infer(message.topic)
     except BadTopic:
         address = None  # `read_request` raises
-    return Delivery(message, address, received, len(message.payload))
+    client = "" if address is None else address.client
+    return Delivery(message, address, client, received, len(message.payload))
 
 
 def reply_path(topics: Topics, delivery: Delivery) -> ReplyPath:
@@ -105,7 +103,8 @@ def reply_path(topics: Topics, delivery: Delivery) -> ReplyPath:
         BadTopic: It came on no request topic, or its Response Topic is missing or not the sender's own.
     """
     message = delivery.message
-    topic = _own_topic(topics, _address(topics, delivery), message.response_topic)
+    address = delivery.address or topics.parse_infer(message.topic)
+    topic = _own_topic(topics, address, message.response_topic)
     return ReplyPath(topic, message.correlation_data, _is_json(message))
 
 
@@ -127,7 +126,7 @@ def read_request(
     """
     message, received = delivery.message, delivery.received
     verify(message.payload, message.user_properties)
-    address = _address(topics, delivery)
+    address = delivery.address or topics.parse_infer(message.topic)
     is_json, binary = _is_json(message), False
     if is_json:
         request = _read_json(message, address, limits)
@@ -143,10 +142,6 @@ def read_request(
     key = None if is_json else (address.client, request.id)
     path = ReplyPath(topic, message.correlation_data, is_json, binary)
     return IncomingRequest(request, address.client, path, key, received, deadline, delivery.size)
-
-
-def _address(topics: Topics, delivery: Delivery) -> InferAddress:
-    return delivery.address or topics.parse_infer(delivery.message.topic)
 
 
 def _own_topic(topics: Topics, address: InferAddress, topic: str | None) -> str:

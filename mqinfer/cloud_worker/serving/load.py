@@ -20,7 +20,13 @@ would otherwise look slow to every client until it had served again, and so woul
 
 
 class LoadMeter:
-    """Smoothed service time, counters by outcome and reason, and where the time went. Thread-safe."""
+    """Smoothed service time, counters by outcome and reason, and where the time went. Thread-safe.
+
+    Attributes:
+        service_s: Smoothed time of one request, in seconds; 0 while unknown.
+        busy_s: Smoothed time for which one request keeps a thread busy, in seconds; one slow request raises it at once;
+            0 while unknown.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.time, service_s: float = 0.0) -> None:
         """Begin at zero.
@@ -32,8 +38,7 @@ class LoadMeter:
         self._lock = threading.Lock()
         self._clock = clock
         self._counters: Counter[str] = Counter()
-        self._service_us = service_s * 1e6
-        self._busy_ns = service_s * 1e9
+        self.service_s = self.busy_s = service_s
         self._stages = [0, 0, 0, 0]  # nanoseconds of queue, input, engine and output, of requests that got a result
         self._fail_ns = 0
         self._failed = 0
@@ -52,11 +57,12 @@ class LoadMeter:
             seconds: How long it took.
             requests: How many there were in it.
         """
-        reading = seconds * 1e6 / requests
+        reading = seconds / requests
         with self._lock:
-            if self._service_us:
-                reading = min(reading, _MOST * self._service_us)
-            self._service_us += (reading - self._service_us) * (_WEIGHT if self._service_us else 1.0)
+            if not self.service_s:
+                self.service_s = reading
+            else:
+                self.service_s += (min(reading, _MOST * self.service_s) - self.service_s) * _WEIGHT
 
     def ran(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         """Count a run of the model and where its time went.
@@ -87,23 +93,12 @@ class LoadMeter:
             stages[1] += inputs
             stages[2] += inference
             stages[3] += outputs
-            busy = inputs + inference + outputs
-            smoothed = self._busy_ns
-            self._busy_ns = busy if busy > smoothed else smoothed + (busy - smoothed) * _WEIGHT
-
-    @property
-    def service_s(self) -> float:
-        """Smoothed time of one request, in seconds; 0 while unknown."""
-        return self._service_us / 1e6
-
-    @property
-    def busy_s(self) -> float:
-        """How long one request keeps a thread busy, in seconds: one slow request raises it at once; 0 while unknown."""
-        return self._busy_ns / 1e9
+            busy, smoothed = (inputs + inference + outputs) / 1e9, self.busy_s
+            self.busy_s = busy if busy > smoothed else smoothed + (busy - smoothed) * _WEIGHT
 
     def load(self, depth: int, window: int = 0) -> WorkerLoad:
         """Return the load that a reply states."""
-        return WorkerLoad(depth, round(self._service_us), window)
+        return WorkerLoad(depth, round(self.service_s * 1e6), window)
 
     def counters(self) -> dict[str, int]:
         """Copy the counters."""

@@ -37,7 +37,11 @@ class FinishedRun(NamedTuple):
 
 
 class Pipeline(Generic[M, T]):
-    """Moves requests from a queue through a batcher. Thread-safe."""
+    """Moves requests from a queue through a batcher. Thread-safe.
+
+    Attributes:
+        depth: Requests received and not finished: queued, being prepared, in the batcher, running, being replied to.
+    """
 
     def __init__(  # noqa: PLR0913 - two hooks, and what bounds the threads
         self,
@@ -69,12 +73,12 @@ class Pipeline(Generic[M, T]):
         self._clock = clock
         self._concurrency = concurrency
         self._in_order = in_order
-        lock = threading.Lock()
-        self._changed = threading.Condition(lock)
-        self._emptied = threading.Condition(lock)
-        self._replied = threading.Condition(lock)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._emptied = threading.Condition(self._lock)
+        self._replied = threading.Condition(self._lock)
         self._queue: FairQueue[M] = FairQueue()
-        self._busy = 0  # requests taken from the queue or the batcher and not finished
+        self.depth = 0
         self._preparing = 0
         self._running = 0  # batches
         self._unreplied: deque[Batch[T]] = deque()  # where order matters, in the order in which they began
@@ -83,11 +87,6 @@ class Pipeline(Generic[M, T]):
             threading.Thread(target=self._work, name=f"mqinfer-worker-{number}", daemon=True)
             for number in range(max(threads, concurrency + 1))
         ]
-
-    @property
-    def depth(self) -> int:
-        """Requests accepted and not finished: queued, being prepared, in the batcher, running, being replied to."""
-        return len(self._queue) + len(self._batcher) + self._busy
 
     @property
     def queued(self) -> int:
@@ -116,7 +115,8 @@ class Pipeline(Generic[M, T]):
 
     def receive(self, message: M, client: str = "") -> None:
         """Queue a message of a client; the caller has checked `depth` against its bound."""
-        with self._changed:
+        with self._lock:
+            self.depth += 1
             self._queue.put(message, client)
             self._changed.notify()
 
@@ -126,11 +126,12 @@ class Pipeline(Generic[M, T]):
         Returns:
             The message or prepared request, to be rejected; None where nobody has two more than this client.
         """
-        with self._changed:
+        with self._lock:
             counts = self._batcher.count_by_client() + self._queue.count_by_client()
             (most, count), *_ = counts.most_common(1) or [("", 0)]
             if count < counts[client] + 2:
                 return None
+            self.depth -= 1
             message = self._queue.pop_last(most)
             return self._batcher.pop_last(most) if message is None else message
 
@@ -143,17 +144,18 @@ class Pipeline(Generic[M, T]):
         Returns:
             Whether that was reached in time.
         """
-        with self._emptied:
+        with self._lock:
             return self._emptied.wait_for(lambda: self.depth == 0, timeout)
 
     def stop(self) -> tuple[list[M], list[T]]:
         """Wait until every thread has finished its task, and return what nobody began: unprepared and prepared."""
-        with self._changed:
+        with self._lock:
             self._closing = True
             self._changed.notify_all()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
+        self.depth = 0
         return self._queue.clear(), self._batcher.clear()
 
     def _work(self) -> None:
@@ -167,7 +169,7 @@ class Pipeline(Generic[M, T]):
                 log.exception("a worker thread failed on one task and goes on")
 
     def _next_task(self) -> Batch[T] | Queued[M] | None:
-        with self._changed:
+        with self._lock:
             while not self._closing:
                 idle = self._concurrency - self._running
                 taken = self._batcher.take(self._clock(), idle) if idle and len(self._batcher) else None
@@ -175,7 +177,6 @@ class Pipeline(Generic[M, T]):
                     self._begin(taken)
                     return taken
                 if len(self._queue) and not (self._in_order and self._preparing):
-                    self._busy += 1
                     self._preparing += 1
                     return self._queue.pop()
                 self._changed.wait(taken)
@@ -186,18 +187,18 @@ class Pipeline(Generic[M, T]):
         try:
             ready = self._prepare(queued.item)
         finally:
-            with self._changed:
+            with self._lock:
                 self._preparing -= 1
                 # Nobody is woken for a batch: the calling thread looks for one next, and takes it without a switch.
                 if self._in_order and len(self._queue):
                     self._changed.notify()
-                if ready is not None:
+                if ready is None:
+                    self._leave(1)
+                else:
                     self._batcher.add(ready, self._clock(), queued.turn)
-                self._leave(1)
 
     def _begin(self, batch: Batch[T]) -> None:
         self._running += 1
-        self._busy += len(batch.items)
         if self._in_order:
             self._unreplied.append(batch)
         self._queue.served(batch.turn)
@@ -215,14 +216,14 @@ class Pipeline(Generic[M, T]):
             run.reply()
         finally:
             self._await_turn(batch)  # also where the run raised: nobody may overtake those before
-            with self._changed:
+            with self._lock:
                 if self._in_order:
                     self._unreplied.popleft()
                     self._replied.notify_all()
                 self._leave(len(batch.items))
 
     def _end(self, batch: Batch[T], rows: int, began: float) -> None:
-        with self._changed:
+        with self._lock:
             now = self._clock()
             self._running -= 1
             self._batcher.ended(batch, rows, now - began, now)
@@ -231,11 +232,11 @@ class Pipeline(Generic[M, T]):
 
     def _await_turn(self, batch: Batch[T]) -> None:
         if self._in_order:
-            with self._replied:
+            with self._lock:
                 self._replied.wait_for(lambda: self._unreplied[0] is batch)
 
     def _leave(self, count: int) -> None:
-        self._busy -= count
+        self.depth -= count
         if self.depth == 0:
             self._queue.reset()
             self._emptied.notify_all()

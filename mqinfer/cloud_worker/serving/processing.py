@@ -85,19 +85,24 @@ class Processing:
         began = self._clock()
         runnable: list[PreparedRequest] = []
         late: list[PreparedRequest] = []
+        inputs: list[Prepared] = []
+        rows = 0
         for each in batch:
-            if not self._is_skipped(each.incoming):
-                (late if began > each.incoming.deadline else runnable).append(each)
+            if self._cancelled.any and self._is_skipped(each.incoming):
+                continue
+            if began > each.incoming.deadline:
+                late.append(each)
+                continue
+            runnable.append(each)
+            inputs.append(each.prepared)
+            rows += each.prepared.rows
         completed: list[Completed] = []
         if runnable:
-            completed = self._service.run([each.prepared for each in runnable])
+            completed = self._service.run(inputs)
             self._meter.served(self._clock() - began, len(runnable))
         for _ in late:
             error = Expired(f"the deadline passed in the queue of worker {self._name}")
             completed.append(Completed({}, error, inference_ns=0))
-        rows = 0
-        for each in runnable:
-            rows += each.prepared.rows
         return FinishedRun(rows, partial(self._reply_all, batch, runnable + late, completed, began))
 
     def _make_ready(self, delivery: Delivery) -> Ready[PreparedRequest] | None:
@@ -107,11 +112,14 @@ class Processing:
         except MqinferError as error:
             self._replies.refuse(delivery, error)
             return None
-        if not self._replies.is_new(incoming) or self._is_skipped(incoming):
+        if not self._replies.is_new(incoming) or (self._cancelled.any and self._is_skipped(incoming)):
             return None
-        request = incoming.request
+        late, request = self._clock() - incoming.deadline, incoming.request
+        if late > 0:
+            why = f"the deadline passed {late * 1e3:.1f} ms before worker {self._name} prepared it"
+            self._replies.send_error(incoming, Expired(why))
+            return None
         try:
-            self._check_deadline(incoming)
             prepared = self._service.prepare(request)
         except MqinferError as error:
             self._replies.send_error(incoming, error)
@@ -123,14 +131,9 @@ class Processing:
         item = PreparedRequest(incoming, prepared, started - delivery.received, self._clock())
         return Ready(item, prepared.key, prepared.rows, incoming.client, self._schedule.level(request.priority))
 
-    def _check_deadline(self, incoming: IncomingRequest) -> None:
-        late = self._clock() - incoming.deadline
-        if late > 0:
-            raise Expired(f"the deadline passed {late * 1e3:.1f} ms before worker {self._name} prepared it")
-
     def _is_skipped(self, incoming: IncomingRequest) -> bool:
         """Drop a request that its client cancelled."""
-        outcome = self._cancelled.pop(incoming.key) if self._cancelled.any else None
+        outcome = self._cancelled.pop(incoming.key)
         if outcome:
             self._replies.skip(incoming, outcome)
         return outcome is not None
@@ -152,7 +155,7 @@ class Processing:
 
     def _reply(self, work: PreparedRequest, done: Completed, began: float) -> None:
         incoming = work.incoming
-        if self._is_skipped(incoming):
+        if self._cancelled.any and self._is_skipped(incoming):
             return
         if done.error is None and self._clock() > incoming.deadline:  # nobody waits: encoding would be for nothing
             error = Expired(f"the deadline passed while worker {self._name} ran it")

@@ -141,11 +141,13 @@ class InferenceService:
             if contract is not None:
                 inputs[tensor.name] = self._preprocess(tensor, array, contract, spec)
                 preprocess_ns += time.perf_counter_ns() - decoded
-        rows = self._count_rows(inputs)
         outputs = tuple([output.name for output in request.outputs]) if request.outputs else ()
         if self._stage is not None:
             outputs = self._stage.needed(outputs)
-        return Prepared(inputs, rows, outputs, self._key(inputs, outputs), decode_ns, preprocess_ns)
+        if self._max_rows == 0:  # no batch axis: nothing is shared, one after the other
+            return Prepared(inputs, 1, outputs, None, decode_ns, preprocess_ns)
+        rows, shapes = self._batch_axis(inputs)
+        return Prepared(inputs, rows, outputs, (outputs, shapes), decode_ns, preprocess_ns)
 
     def run(self, batch: Sequence[Prepared]) -> list[Completed]:
         """Run a batch of equal keys; where it fails, each member runs alone, so that one can't spoil the others."""
@@ -200,7 +202,10 @@ class InferenceService:
         """
         default = str(request.parameters.get(OUTPUT_ENCODING, _RAW))
         wanted = {output.name: output.encoding or default for output in request.outputs} if request.outputs else {}
-        return tuple([encode_tensor(name, array, wanted.get(name, default)) for name, array in outputs.items()])
+        tensors: list[EncodedTensor] = []
+        for name, array in outputs.items():
+            tensors.append(encode_tensor(name, array, wanted.get(name, default)))
+        return tuple(tensors)
 
     def _check_names(self, request: InferRequest) -> None:
         expected, inputs = self._inputs, request.inputs
@@ -232,24 +237,20 @@ class InferenceService:
         batch = to_model_input(cast("NDArray[np.uint8]", pixels), encoding, contract, spec.datatype)
         return batch if self._max_rows or len(spec.shape) == batch.ndim else batch[0]
 
-    def _count_rows(self, inputs: dict[str, Array]) -> int:
-        if self._max_rows == 0:
-            return 1
+    def _batch_axis(self, inputs: dict[str, Array]) -> tuple[int, tuple[tuple[int, ...], ...]]:
+        """Return the rows of a request, and the shapes of its inputs without the batch axis."""
         count = -1
-        for array in inputs.values():
-            rows = array.shape[0]
-            if count not in {-1, rows}:
+        shapes: list[tuple[int, ...]] = []
+        for name in self._inputs:
+            shape = inputs[name].shape
+            if count not in {-1, shape[0]}:
                 differing = sorted({each.shape[0] for each in inputs.values()})
                 raise BadTensor(f"the inputs differ in their batch axis: {differing}")
-            count = rows
+            count = shape[0]
+            shapes.append(shape[1:])
         if not 0 <= count <= self._max_rows:
             raise BadTensor(f"a batch of {count}; model {self._name!r} takes at most {self._max_rows}")
-        return count
-
-    def _key(self, inputs: dict[str, Array], outputs: tuple[str, ...]) -> Hashable:
-        if self._max_rows == 0:
-            return None  # no batch axis: nothing is shared, one after the other
-        return outputs, tuple([inputs[name].shape[1:] for name in self._inputs])
+        return count, tuple(shapes)
 
 
 def _failure(error: Exception) -> MqinferError:

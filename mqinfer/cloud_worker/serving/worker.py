@@ -222,7 +222,7 @@ class Worker:
 
     def _load(self) -> WorkerLoad:
         meter = self._meter
-        return meter.load(self.depth, self._admission.window(meter.service_s))
+        return meter.load(self._pipeline.depth + self._inline, self._admission.window(meter.service_s))
 
     def _receive(self, message: Message) -> None:
         if self._draining:
