@@ -1,6 +1,6 @@
 """Measures batching: one classifier with several settings, each its own worker, in turns in one run through a broker.
 
-The settings are those that a user would try by hand, and the adaptive one that needs none.
+The settings are those that a user would try by hand, and the adaptive one, which needs none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from mqinfer.bench.contestants import OverMqtt
+from mqinfer.bench.contestants import OverMqtt, Route
 from mqinfer.bench.machine import describe_machine
 from mqinfer.bench.workloads import WORKLOADS, Workload, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
@@ -25,7 +25,6 @@ from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["ADAPTIVE", "ALONE", "BatchingMeasurement", "BatchingOptions", "Turn", "measure_batching"]
 
-Say = Callable[[str], None]
 ADAPTIVE = "adaptive"
 ALONE = "max 1"
 
@@ -48,7 +47,7 @@ class BatchingOptions:
     rounds: int = 5
     seconds: float = 1.5
     warm_up_seconds: float = 1.5
-    callers: tuple[int, ...] = (1, 4, 16)
+    callers: tuple[int, ...] = (1, 4, 8, 16)
     sizes: tuple[int, ...] = (4, 8, 16)
     delay_us: int = 2000
 
@@ -56,7 +55,7 @@ class BatchingOptions:
         if self.rounds < 1 or self.seconds <= 0 or min(self.callers, default=0) < 1 or min(self.sizes, default=0) < 2:
             raise ConfigError(
                 f"{self.rounds} rounds of {self.seconds} s with {list(self.callers)} callers and sizes "
-                f"{list(self.sizes)} measure nothing; give at least 1 round, a time above 0, 1 caller and size 2"
+                f"{list(self.sizes)} measure nothing; expected at least 1 round, a time above 0, 1 caller and size 2"
             )
 
 
@@ -95,26 +94,26 @@ class BatchingMeasurement:
         return tuple(dict.fromkeys(setting for _, setting in self.turns))
 
     def median(self, callers: int, setting: str, pick: Callable[[Turn], float]) -> float:
-        """Give the median of a figure over the rounds."""
+        """Return the median of a figure over the rounds."""
         return median(pick(turn) for turn in self.turns[callers, setting])
 
     def best_fixed(self, callers: int) -> str:
-        """Name the setting by hand with the highest median rate at a load."""
+        """Return the setting by hand with the highest median rate at a load."""
         by_hand = (setting for setting in self.settings if setting != ADAPTIVE)
         return max(by_hand, key=lambda setting: self.median(callers, setting, lambda turn: turn.rate))
 
     def ratio(self, callers: int, setting: str, base: str) -> float:
-        """Give the median of the rounds' ratios of two settings' rates."""
+        """Return the median of the rounds' ratios of two settings' rates."""
         pairs = zip(self.turns[callers, setting], self.turns[callers, base], strict=True)
         return median(one.rate / other.rate for one, other in pairs)
 
 
-def measure_batching(options: BatchingOptions, say: Say) -> BatchingMeasurement:
+def measure_batching(options: BatchingOptions, report: Callable[[str], None]) -> BatchingMeasurement:
     """Measure all settings at all loads.
 
     Args:
         options: How.
-        say: Told what is going on.
+        report: Called with a line about each step.
 
     Raises:
         MqinferError: A worker does not start, or fails a request.
@@ -122,17 +121,18 @@ def measure_batching(options: BatchingOptions, say: Say) -> BatchingMeasurement:
     machine = describe_machine()
     with TemporaryDirectory(prefix="mqinfer-bench-") as folder, MosquittoServer() as broker, ExitStack() as stack:
         contestants: dict[str, OverMqtt] = {}
+        route = Route.to(broker)
         for setting, workload in _prepare(Path(folder), options).items():
-            contestant = contestants[setting] = OverMqtt(workload, broker.url, broker.pid)
+            contestant = contestants[setting] = OverMqtt(workload, route)
             stack.callback(contestant.close)
             contestant.start()
-            say(f"{setting} serves")
-        turns = _measure(contestants, options, say)
+            report(f"{setting} serves")
+        turns = _measure(contestants, options, report)
     return BatchingMeasurement(turns, machine, options)
 
 
 def _prepare(repository: Path, options: BatchingOptions) -> dict[str, Workload]:
-    """Put the model into the repository once for each setting, and give the workloads by setting."""
+    """Put the model into the repository once for each setting, and return the workloads by setting."""
     model = WORKLOADS[options.workload]
     build(repository, [model])
     (workload,) = load_workloads(repository, [options.workload])
@@ -157,7 +157,7 @@ def _with_config(workload: Workload, name: str, config: str) -> Workload:
 
 
 def _measure(
-    contestants: Mapping[str, OverMqtt], options: BatchingOptions, say: Say
+    contestants: Mapping[str, OverMqtt], options: BatchingOptions, report: Callable[[str], None]
 ) -> dict[tuple[int, str], tuple[Turn, ...]]:
     turns: dict[tuple[int, str], list[Turn]] = {}
     for callers in options.callers:
@@ -167,12 +167,12 @@ def _measure(
             for setting, contestant in _rotated(contestants, number):
                 turn = _turn(contestant, callers, options.seconds)
                 turns.setdefault((callers, setting), []).append(turn)
-                say(f"  {callers} callers, {number + 1}. {setting}: {turn.rate:.0f}/s, p99 {turn.p99_ms:.1f} ms")
+                report(f"  {callers} callers, {number + 1}. {setting}: {turn.rate:.0f}/s, p99 {turn.p99_ms:.1f} ms")
     return {key: tuple(each) for key, each in turns.items()}
 
 
 def _rotated(contestants: Mapping[str, OverMqtt], number: int) -> Sequence[tuple[str, OverMqtt]]:
-    """Begin each round with another setting, so that none always follows the same one."""
+    """Return the settings in an order that begins with another one each round, so that none always follows the same."""
     items = list(contestants.items())
     first = number % len(items)
     return items[first:] + items[:first]

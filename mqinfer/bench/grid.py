@@ -20,7 +20,7 @@ class Grid:
         title: Above it.
         headings: Of the columns.
         rows: As many cells each as there are headings.
-        words: So many columns from the left hold words; the others hold figures.
+        words: How many columns from the left hold words; the others hold figures.
     """
 
     title: str
@@ -42,7 +42,7 @@ def print_grid(grid: Grid, console: Console) -> None:
 
 
 def as_markdown(grid: Grid) -> str:
-    """Give a table as a section of Markdown."""
+    """Return a table as a section of Markdown."""
     rule = ["---"] * grid.words + ["---:"] * (len(grid.headings) - grid.words)
     lines = [_line(grid.headings), _line(rule), *(_line(row) for row in grid.rows)]
     return f"## {grid.title}\n\n" + "\n".join(lines)

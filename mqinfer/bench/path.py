@@ -1,4 +1,4 @@
-"""Measures the path: mqinfer, a bare gRPC server and no path at all, in turns, in one run on one machine."""
+"""Measures the path: mqinfer, a bare gRPC server, the socket floor and no path at all, in turns, on one machine."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from mqinfer.bench.contestants import BareGrpc, Contestant, Direct, Drive, OverMqtt
-from mqinfer.bench.cpu import CpuMeter
-from mqinfer.bench.machine import describe_machine
+from mqinfer.bench.calls import Passage, count_requests
+from mqinfer.bench.contestants import BareGrpc, Contestant, Direct, Drive, OverMqtt, Route, SecureBroker, SocketFloor
+from mqinfer.bench.machine import CpuMeter, describe_machine
 from mqinfer.bench.results import Measurement, Round, Series
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 from mqinfer.protocol.types import Timings
 
-__all__ = ["PathOptions", "measure_path"]
+__all__ = ["OVER_TLS", "PathOptions", "measure_path"]
 
-Say = Callable[[str], None]
+OVER_TLS = ", TLS"
+"""Behind the names of contestants over TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,49 +33,71 @@ class PathOptions:
         seconds: Of each turn with many callers, and of each with one.
         callers: How many "many" are.
         warm_up_seconds: Before the first round.
+        tls: Whether gRPC and mqinfer also run over TLS, with certificates on both sides.
+        calls: Whether calls are counted, in a run of their own before the rounds.
     """
 
     rounds: int = 5
     seconds: float = 1.5
     callers: int = 8
     warm_up_seconds: float = 0.5
+    tls: bool = False
+    calls: bool = True
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.seconds <= 0 or self.callers < 2:
             raise ConfigError(
                 f"{self.rounds} rounds of {self.seconds} s with {self.callers} callers measure nothing; "
-                "give at least 1 round, a time above 0 and 2 callers"
+                "expected at least 1 round, a time above 0 and 2 callers"
             )
 
 
-def measure_path(workloads: Sequence[Workload], options: PathOptions, say: Say) -> Measurement:
+def measure_path(workloads: Sequence[Workload], options: PathOptions, report: Callable[[str], None]) -> Measurement:
     """Measure all contestants with all workloads.
 
     Args:
         workloads: What to ask.
         options: How.
-        say: Told what is going on.
+        report: Called with a line about each step.
 
     Raises:
-        MqinferError: A contestant does not start, fails a request or gives another output than the model.
+        MqinferError: A contestant does not start, fails a request or returns another output than the model.
     """
     machine = describe_machine()
     series: list[Series] = []
-    with MosquittoServer() as broker:
+    calls: list[Passage] = []
+    with ExitStack() as stack:
+        broker = stack.enter_context(MosquittoServer())
+        secure = stack.enter_context(SecureBroker()) if options.tls else None
         for workload in workloads:
-            say(f"{workload.name}: {options.rounds} rounds")
-            contestants: list[Contestant] = [
-                Direct(workload),
-                BareGrpc(workload),
-                OverMqtt(workload, broker.url, broker.pid),
-            ]
-            series += _measure(workload, contestants, options, say)
-    return Measurement(
-        tuple(series), machine, {field.name: str(getattr(options, field.name)) for field in fields(options)}
-    )
+            if options.calls:
+                report(f"{workload.name}: counting calls")
+                calls += count_requests(workload, Route.to(broker), (1, options.callers))
+            report(f"{workload.name}: {options.rounds} rounds")
+            series += _measure(workload, _contestants(workload, broker, secure), options, report)
+    settings = {field.name: str(getattr(options, field.name)) for field in fields(options)}
+    return Measurement(tuple(series), machine, settings, tuple(calls))
 
 
-def _measure(workload: Workload, contestants: Sequence[Contestant], options: PathOptions, say: Say) -> list[Series]:
+def _contestants(workload: Workload, broker: MosquittoServer, secure: SecureBroker | None) -> list[Contestant]:
+    contestants: list[Contestant] = [
+        Direct(workload),
+        BareGrpc(workload),
+        OverMqtt(workload, Route.to(broker)),
+        SocketFloor(workload, broker.port, broker.pid),
+    ]
+    if secure is not None:
+        logins = {"server": secure.server_login, "client": secure.login}
+        contestants += [
+            BareGrpc(workload, BareGrpc.name + OVER_TLS, **logins),
+            OverMqtt(workload, secure.route, OverMqtt.name + OVER_TLS),
+        ]
+    return contestants
+
+
+def _measure(
+    workload: Workload, contestants: Sequence[Contestant], options: PathOptions, report: Callable[[str], None]
+) -> list[Series]:
     rounds: dict[str, list[Round]] = {contestant.name: [] for contestant in contestants}
     with ExitStack() as stack:
         for contestant in contestants:
@@ -86,15 +109,15 @@ def _measure(workload: Workload, contestants: Sequence[Contestant], options: Pat
             for contestant in contestants:
                 turn = _turn(contestant, options)
                 rounds[contestant.name].append(turn)
-                say(f"  {number + 1}. {contestant.name}: {turn.rate:.0f}/s, p50 {turn.latency_ms:.3f} ms")
+                report(f"  {number + 1}. {contestant.name}: {turn.rate:.0f}/s, p50 {turn.latency_ms:.3f} ms")
     return [Series(workload.name, name, tuple(turns)) for name, turns in rounds.items()]
 
 
 def _check(workload: Workload, contestant: Contestant) -> None:
-    """Nobody may win by answering something else."""
+    """Raise where a contestant is fast because its output is another."""
     output = contestant.infer()[workload.output]
     if not np.allclose(output, workload.expected, rtol=1e-4, atol=1e-4):
-        raise ModelFailed(f"{contestant.name} gives another output than the model for {workload.name}")
+        raise ModelFailed(f"{contestant.name} returned another output than the model for {workload.name}")
 
 
 def _turn(contestant: Contestant, options: PathOptions) -> Round:
@@ -113,7 +136,7 @@ def _turn(contestant: Contestant, options: PathOptions) -> Round:
 
 
 def _stages(drive: Drive) -> Mapping[str, float]:
-    """Give the mean of each stage, which, unlike medians, add up to the mean of the whole."""
+    """Return the mean of each stage; unlike medians, means add up to the mean of the whole."""
     if not drive.timings:
         return {}
     count = len(drive.timings)

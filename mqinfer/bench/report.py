@@ -1,19 +1,21 @@
-"""What was measured, for the terminal, for other programs and for a document."""
+"""Reports what was measured of the path: tables on the terminal, JSON for programs, Markdown for a document."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
-from mqinfer.bench.contestants import BareGrpc, Direct, OverMqtt
+from mqinfer.bench.calls import calls_grid
+from mqinfer.bench.contestants import BareGrpc, Direct, OverMqtt, SocketFloor
 from mqinfer.bench.grid import Grid, print_grid
 from mqinfer.bench.grid import as_markdown as grid_as_markdown
+from mqinfer.bench.path import OVER_TLS
 from mqinfer.bench.results import Measurement, Round
-from mqinfer.bench.targets import Verdict, judge
+from mqinfer.bench.targets import judge
 from mqinfer.lab.report_files import write_files
 
 __all__ = ["as_json", "as_markdown", "grids", "print_report", "write_report"]
@@ -22,14 +24,17 @@ _ROLES = ("client", "broker", "server")
 
 
 def grids(measurement: Measurement) -> tuple[Grid, ...]:
-    """Lay the measurement out: figures, targets, and mqinfer's time by stage with one caller and with many."""
+    """Return the tables: figures, targets, mqinfer's time by stage with one caller and with many, and calls."""
     callers = measurement.settings.get("callers", "8")
-    return (
-        _figures(measurement, callers),
-        _targets(judge(measurement, OverMqtt.name, BareGrpc.name)),
+    secure = [each for each in measurement.series if each.contestant.endswith(OVER_TLS)]
+    found = [_figures(measurement, callers), _targets(measurement)]
+    found += [_targets(measurement, OVER_TLS)] if secure else []
+    found += [
         _stages(measurement, "one caller", lambda each: each.stages_ms),
         _stages(measurement, f"{callers} callers", lambda each: each.busy_stages_ms),
-    )
+    ]
+    found += [calls_grid(measurement.calls)] if measurement.calls else []
+    return tuple(found)
 
 
 def print_report(measurement: Measurement, console: Console) -> None:
@@ -48,7 +53,7 @@ def write_report(measurement: Measurement, directory: Path) -> tuple[Path, ...]:
 
 
 def as_json(measurement: Measurement) -> str:
-    """Give everything that was measured, round by round, and the verdicts."""
+    """Return everything that was measured, round by round, and the verdicts."""
     verdicts = [
         {
             "what": verdict.target.what,
@@ -57,15 +62,16 @@ def as_json(measurement: Measurement) -> str:
             "later": verdict.target.later,
             "smaller_is_better": verdict.target.smaller_is_better,
             "ratio": verdict.ratio,
+            "of_floor": verdict.of_floor,
             "passed": verdict.passed,
         }
-        for verdict in judge(measurement, OverMqtt.name, BareGrpc.name)
+        for verdict in judge(measurement, OverMqtt.name, BareGrpc.name, SocketFloor.name)
     ]
-    return json.dumps({**asdict(measurement), "targets": verdicts}, indent=2) + "\n"
+    return json.dumps({**asdict(measurement), "targets": verdicts}, indent=2, default=sorted) + "\n"
 
 
 def as_markdown(measurement: Measurement) -> str:
-    """Give the tables and the circumstances as Markdown."""
+    """Return the tables and the circumstances as Markdown."""
     parts = ["# The path, measured", _sentences(measurement)]
     parts += map(grid_as_markdown, grids(measurement))
     return "\n\n".join(parts) + "\n"
@@ -77,42 +83,47 @@ def _sentences(measurement: Measurement) -> str:
     facts = ", ".join(f"{name} {value}" for name, value in machine.items())
     return (
         f"Medians of {rounds} rounds of {seconds} s for each figure; the contestants took turns within each round, and "
-        "ratios are medians of the rounds' ratios. Client, broker and server shared the machine.\n\n"
+        "ratios are medians of the rounds' ratios. CPU time is for one request, with many callers. Client, broker and "
+        "server shared the machine.\n\n"
         f"Machine: {facts}."
     )
 
 
 def _figures(measurement: Measurement, callers: str) -> Grid:
     headings = ["workload", "contestant", f"req/s, {callers} callers", "of direct", "p50 ms, one caller"]
-    headings += [f"{role} CPU s / 1000" for role in _ROLES]
+    headings += [f"{role} CPU us" for role in _ROLES]
     rows = []
     for series in measurement.series:
         share = measurement.ratio(series.workload, series.contestant, Direct.name, lambda each: each.rate)
         cpu = series.median_of(lambda each: each.cpu_s)
         figures = [f"{series.rate:,.0f}", _share(share), f"{series.latency_ms:.3f}"]
-        figures += [f"{cpu[role]:.3f}" if role in cpu else "" for role in _ROLES]
+        figures += [f"{cpu[role] * 1000:.0f}" if role in cpu else "" for role in _ROLES]
         rows.append([series.workload, series.contestant, *figures])
     return Grid("Throughput, latency and processor time", headings, rows, words=2)
 
 
-def _targets(verdicts: Sequence[Verdict]) -> Grid:
-    rows = [
-        [
-            verdict.target.what,
-            "pass" if verdict.passed else "miss",
-            "-" if verdict.ratio is None else f"{verdict.ratio:.2f}x",
-            f"{'<' if verdict.target.smaller_is_better else '>='} {verdict.target.bound:g}x",
-            f"{verdict.target.later:g}x" if verdict.target.later else "",
-        ]
-        for verdict in verdicts
-    ]
-    return Grid(
-        f"{OverMqtt.name} against {BareGrpc.name}", ["what", "verdict", "ratio", "target", "later"], rows, words=2
-    )
+def _targets(measurement: Measurement, suffix: str = "") -> Grid:
+    contestant, base = OverMqtt.name + suffix, BareGrpc.name + suffix
+    rows = []
+    for verdict in judge(measurement, contestant, base, SocketFloor.name):
+        target = verdict.target
+        sign = "<=" if target.smaller_is_better else ">="
+        rows.append(
+            [
+                target.what,
+                "pass" if verdict.passed else "miss",
+                _ratio(verdict.ratio),
+                f"{sign} {target.bound:g}x",
+                f"{sign} {target.later:g}x" if target.later else "",
+                _ratio(verdict.of_floor),
+            ]
+        )
+    headings = ["what", "verdict", "ratio", "target", "later", "of the socket floor"]
+    return Grid(f"{contestant} against {base}", headings, rows, words=2)
 
 
 def _stages(measurement: Measurement, callers: str, pick: Callable[[Round], Mapping[str, float]]) -> Grid:
-    """Lay out mqinfer's time: one line a stage, one column a workload."""
+    """Return mqinfer's time: one line a stage, one column a workload."""
     columns = {each.workload: each.median_of(pick) for each in measurement.series if each.contestant == OverMqtt.name}
     stages = next(iter(columns.values()), {})
     rows = [[stage.replace("_", " "), *(f"{means[stage]:.3f}" for means in columns.values())] for stage in stages]
@@ -122,3 +133,7 @@ def _stages(measurement: Measurement, callers: str, pick: Callable[[Round], Mapp
 
 def _share(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
+
+
+def _ratio(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}x"

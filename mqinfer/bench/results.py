@@ -1,10 +1,12 @@
-"""What was measured, as plain data: rounds as they were, and medians over them."""
+"""The figures of a run as plain data: every round, medians over rounds, and calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
+
+from mqinfer.bench.calls import Passage
 
 __all__ = ["Measurement", "Round", "Series"]
 
@@ -17,7 +19,7 @@ class Round:
         rate: Requests a second with many callers.
         latency_ms: Median of one caller, in milliseconds.
         cpu_s: Processor seconds for 1000 requests with many callers, by role.
-        stages_ms: Mean of each stage of the path, with one caller, in milliseconds; empty where it does not say.
+        stages_ms: Mean of each stage of the path, with one caller, in milliseconds; empty where it is not reported.
         busy_stages_ms: The same with many callers.
     """
 
@@ -47,7 +49,7 @@ class Series:
         return median(each.latency_ms for each in self.rounds)
 
     def median_of(self, pick: Callable[[Round], Mapping[str, float]]) -> dict[str, float]:
-        """Give the medians of a mapping's entries."""
+        """Return the medians of a mapping's entries."""
         return {name: median(pick(each)[name] for each in self.rounds) for name in pick(self.rounds[0])}
 
 
@@ -59,11 +61,13 @@ class Measurement:
         series: One for each workload and contestant.
         machine: What it ran on, by name.
         settings: How it was measured, by name.
+        calls: What one request of each workload passes through, where that was counted.
     """
 
     series: tuple[Series, ...]
     machine: Mapping[str, str]
     settings: Mapping[str, str]
+    calls: tuple[Passage, ...] = ()
 
     def find(self, workload: str, contestant: str) -> Series | None:
         """Find a series; None where it was not measured."""
@@ -71,7 +75,7 @@ class Measurement:
         return next((each for each in self.series if (each.workload, each.contestant) == wanted), None)
 
     def ratio(self, workload: str, contestant: str, base: str, pick: Callable[[Round], float]) -> float | None:
-        """Give the median of the rounds' ratios of one contestant to another.
+        """Return the median of the rounds' ratios of one contestant to another.
 
         The two took turns, so a ratio within a round is disturbed by other programs on the machine least.
 

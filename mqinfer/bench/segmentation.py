@@ -1,18 +1,15 @@
-"""Where a worker's time goes with a segmentation model: versions of it side by side, through a broker, in one run.
+"""Measures where a worker's time goes with a segmentation model: its versions side by side, in one run over a broker.
 
-The question is what fusing the argmax into the graph is worth: a version that gives logits, from which the worker makes
-the mask (`[segmentation]` in that version's `model.toml`), against versions that give the mask themselves.
+It shows what fusing the argmax into the graph gains: a version that returns logits, from which the worker makes the
+mask (`[segmentation]` in that version's `model.toml`), against versions that return the mask themselves.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import SimpleQueue
 from statistics import median
 from typing import Any
 
@@ -21,14 +18,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mqinfer.bench.starting import next_ready
+from mqinfer.bench.processes import worker_processes
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.client import Client
 from mqinfer.client.result import InferResult
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, find_version
-from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
+from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.sinks.outputs import Mask, find_mask
 from mqinfer.lab.drives.synthetic import SyntheticDrive
@@ -42,7 +39,6 @@ __all__ = ["STAGES", "TARGET", "Shares", "measure_segmentation", "print_shares"]
 STAGES = ("decode", "preprocess", "inference", "postprocess", "encode")
 TARGET = 0.05
 """What post-processing and encoding together may take of the worker's time, once the argmax is fused."""
-_START_TIMEOUT_S = 300.0
 _REQUEST_TIMEOUT_S = 120.0
 _SIZE = (2048, 1024)
 
@@ -57,7 +53,7 @@ class Shares:
         stages_ms: Median over the rounds of each of `STAGES`, in milliseconds; waiting is not in them.
         finishing: Median of the rounds' shares of post-processing and encoding in the sum of the stages, 0 to 1.
         mask_bytes: Of the mask as it travels, mean.
-        agreement: Share of the pixels that have the class that the first version gives them.
+        agreement: Share of the pixels whose class is that of the first version.
     """
 
     version: int
@@ -69,7 +65,7 @@ class Shares:
 
 
 def measure_segmentation(
-    repository: Path, model: str, versions: Sequence[int], rounds: int, say: Callable[[str], None]
+    repository: Path, model: str, versions: Sequence[int], rounds: int, report: Callable[[str], None]
 ) -> list[Shares]:
     """Send the same pictures to each version in turn, as JPEG; the masks come back in the codec `mask`.
 
@@ -78,23 +74,29 @@ def measure_segmentation(
         model: Its name.
         versions: To compare; they take the same input. The others are compared with the first.
         rounds: Pictures, after one that is not counted.
-        say: Told what is going on.
+        report: Called with a line about each step.
 
     Raises:
-        ConfigError: The model takes no pictures, or gives no mask.
+        ConfigError: The model takes no pictures, or returns no mask.
         MqinferError: A worker does not start, or a request fails.
     """
     results: dict[int, list[InferResult]] = {version: [] for version in versions}
-    with (
-        MosquittoServer() as broker,
-        _workers(repository, model, versions, broker.url, say) as engines,
-        Client(broker.url) as client,
-    ):
-        for number, picture in enumerate(_pictures(client.card(model), rounds + 1)):
-            for version in versions:
-                result = _ask(client, model, version, picture)
-                results[version].append(result)
-                say(f"  picture {number}, version {version}: {sum(_stages(result).values()):.1f} ms in the worker")
+    engines: dict[int, str] = {}
+
+    def note_engine(event: Event) -> None:
+        version = specs[event.worker].version
+        engines[version] = event.detail
+        report(f"version {version}: {event.detail}")
+
+    with MosquittoServer() as broker:
+        specs = _plan(repository, model, versions, broker.url)
+        with worker_processes(tuple(specs.values()), note_engine), Client(broker.url) as client:
+            for number, picture in enumerate(_pictures(client.card(model), rounds + 1)):
+                for version in versions:
+                    result = _ask(client, model, version, picture)
+                    results[version].append(result)
+                    took = sum(_stages(result).values())
+                    report(f"  picture {number}, version {version}: {took:.1f} ms in the worker")
     first = [_mask(result) for result in results[versions[0]]]
     return [_shares(version, engines[version], results[version], first) for version in versions]
 
@@ -117,29 +119,6 @@ def print_shares(shares: Sequence[Shares], console: Console) -> None:
         )
     console.print(table)
     console.print(f"target for the versions after the first: post-processing and encoding below {TARGET:.0%}")
-
-
-@contextmanager
-def _workers(
-    repository: Path, model: str, versions: Sequence[int], broker: str, say: Callable[[str], None]
-) -> Iterator[Mapping[int, str]]:
-    """Run a worker process for each version; gives each one's engine."""
-    specs = _plan(repository, model, versions, broker)
-    events: SimpleQueue[Event] = SimpleQueue()
-    supervisor = Supervisor(tuple(specs.values()), events.put)
-    thread = threading.Thread(target=supervisor.run, name="mqinfer-bench-supervisor")
-    thread.start()
-    try:
-        engines: dict[int, str] = {}
-        while len(engines) < len(versions):
-            event = next_ready(events, _START_TIMEOUT_S)
-            version = specs[event.worker].version
-            engines[version] = event.detail
-            say(f"version {version}: {event.detail}")
-        yield engines
-    finally:
-        supervisor.stop()
-        thread.join()
 
 
 def _plan(repository: Path, model: str, versions: Sequence[int], broker: str) -> dict[str, ProcessSpec]:
@@ -177,8 +156,8 @@ def _mask(result: InferResult) -> Mask:
     if found is None:
         shapes = ", ".join(f"{name} {array.dtype} {list(array.shape)}" for name, array in result.outputs.items())
         raise ConfigError(
-            f"version {result.model_version} of {result.model_name!r} gives no class mask but {shapes}; "
-            "say in its model.toml: [segmentation] output = NAME"
+            f"version {result.model_version} of {result.model_name!r} returns no class mask but {shapes}; "
+            "add to its model.toml: [segmentation] output = NAME"
         )
     return found[1]
 

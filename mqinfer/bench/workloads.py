@@ -1,4 +1,4 @@
-"""What is asked: four ONNX models, each with one input array, and what comes back."""
+"""The four ONNX models of the benches, each with the one array that every request carries and the expected output."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from mqinfer.bench.session import open_session
+from mqinfer.models.load_options import default_threads
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.errors import ConfigError, MissingExtra
 
-__all__ = ["WORKLOADS", "Workload", "fixed_shape", "load_workloads", "numpy_dtype"]
+__all__ = ["WORKLOADS", "Workload", "fixed_shape", "load_workloads", "numpy_dtype", "open_session"]
 
 WORKLOADS = {
     "small": "small_16",
@@ -59,19 +59,36 @@ class Workload:
         return {self.input: self.array}
 
 
+def open_session(path: Path) -> Any:
+    """Open a model on the CPU in ONNX Runtime, with the options that mqinfer's back end uses.
+
+    Raises:
+        MissingExtra: onnxruntime is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtra.of("onnxruntime", "worker") from error
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.intra_op_num_threads = default_threads()
+    options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
 def fixed_shape(shape: Sequence[object]) -> tuple[int, ...]:
-    """Give a shape with 1 for every axis of any size."""
+    """Return a shape with 1 for every axis of any size."""
     return tuple(size if isinstance(size, int) and size > 0 else 1 for size in shape)
 
 
 def numpy_dtype(onnx_type: str) -> np.dtype[Any]:
-    """Give the dtype of ONNX Runtime's name for it.
+    """Return the dtype for ONNX Runtime's name of a type.
 
     Raises:
-        ConfigError: The bench has no such model.
+        ConfigError: The type is none of those that the bench's models have.
     """
     if onnx_type not in _DTYPES:
-        raise ConfigError(f"the bench has no workload of type {onnx_type}; there are {', '.join(_DTYPES)}")
+        raise ConfigError(f"the bench has no workload of type {onnx_type}; expected one of {', '.join(_DTYPES)}")
     return _DTYPES[onnx_type]
 
 
@@ -87,14 +104,16 @@ def load_workloads(repository: Path, names: Sequence[str] = tuple(WORKLOADS)) ->
     """
     unknown = [name for name in names if name not in WORKLOADS]
     if unknown:
-        raise ConfigError(f"no workload is called {', '.join(map(repr, unknown))}; there are {', '.join(WORKLOADS)}")
+        raise ConfigError(
+            f"no workload is called {', '.join(map(repr, unknown))}; expected one of {', '.join(WORKLOADS)}"
+        )
     return tuple(_load(name, repository / WORKLOADS[name] / "1") for name in names)
 
 
 def _load(name: str, folder: Path) -> Workload:
     path = next(iter(sorted(folder.glob("*.onnx"))), None)
     if path is None:
-        raise ConfigError(f"there is no ONNX model in {folder}; leave the repository out, and the models are built")
+        raise ConfigError(f"no ONNX model in {folder}; build it with: mqinfer models build {folder.parent.name}")
     session = open_session(path)
     source, target = session.get_inputs()[0], session.get_outputs()[0]
     array = _some_array(numpy_dtype(source.type), fixed_shape(source.shape))

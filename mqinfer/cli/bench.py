@@ -1,4 +1,4 @@
-"""`mqinfer bench`: the path, unless another measurement is named."""
+"""`mqinfer bench`: measures the path, unless another measurement is named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from mqinfer.bench import BatchingOptions, PathOptions, run, run_batching
+from mqinfer.bench import BatchingOptions, PathOptions, run, run_batching, run_calls
 from mqinfer.bench.faults import as_markdown
 from mqinfer.bench.faults.soak import SoakOptions
 from mqinfer.bench.faults.soak import soak as run_soak
@@ -27,7 +27,7 @@ Output = Annotated[Path | None, typer.Option(help="Folder for the figures as JSO
 
 
 class _PathByDefault(TyperGroup):
-    """Takes `mqinfer bench --rounds 3` for `mqinfer bench path --rounds 3`."""
+    """Read `mqinfer bench --rounds 3` as `mqinfer bench path --rounds 3`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # a context of click's, which typer may bring along
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
@@ -35,49 +35,60 @@ class _PathByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(help="Measurements that anyone can repeat; `path` where none is named.", cls=_PathByDefault)
+app = typer.Typer(
+    help="Measure the path, batching, faults and segmentation; `path` where no measurement is named.",
+    cls=_PathByDefault,
+)
 
 
 @app.command()
 def path(
     rounds: Annotated[int, typer.Option(help="Turns of each contestant.", min=1)] = _PATH.rounds,
-    seconds: Annotated[float, typer.Option(help="Length of each turn.", min=0.1)] = _PATH.seconds,
+    seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.1)] = _PATH.seconds,
     callers: Annotated[int, typer.Option(help="Requests at a time.", min=2)] = _PATH.callers,
-    workload: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(WORKLOADS)}; all by default.")] = None,
+    workload: Annotated[list[str] | None, typer.Option(help=f"{', '.join(WORKLOADS)}; all by default.")] = None,
+    tls: Annotated[bool, typer.Option(help="Measure gRPC and mqinfer over TLS too.")] = _PATH.tls,
+    calls: Annotated[bool, typer.Option(help="Count the calls of a request too.")] = _PATH.calls,
     output: Output = None,
 ) -> None:
-    """Measure the path against a bare gRPC server and a loop in the process, side by side in one run."""
+    """Measure the path against a bare gRPC server, bare MQTT sockets and a loop in the process, in turns in one run."""
     unknown = sorted(set(workload or ()) - set(WORKLOADS))
     if unknown:
-        raise ConfigError(f"there is no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
-    run(PathOptions(rounds, seconds, callers), workload or tuple(WORKLOADS), output=output)
+        raise ConfigError(f"there is no workload {', '.join(unknown)}; expected one of {', '.join(WORKLOADS)}")
+    run(PathOptions(rounds, seconds, callers, tls=tls, calls=calls), workload or tuple(WORKLOADS), output=output)
+
+
+@app.command()
+def calls(output: Annotated[Path | None, typer.Option(help="Folder for the names as JSON.")] = None) -> None:
+    """Count calls, files, classes, functions and threads that a request and a replayed frame pass through."""
+    run_calls(output=output)
 
 
 @app.command()
 def batching(
-    workload: Annotated[str, typer.Option(help="classifier, small or vae.")] = _BATCHING.workload,
+    workload: Annotated[str, typer.Option(help="Model to batch: classifier, small or vae.")] = _BATCHING.workload,
     rounds: Annotated[int, typer.Option(help="Turns of each setting at each load.", min=1)] = _BATCHING.rounds,
-    seconds: Annotated[float, typer.Option(help="Length of each turn.", min=0.1)] = _BATCHING.seconds,
+    seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.1)] = _BATCHING.seconds,
     callers: Annotated[list[int], typer.Option(help="Requests at a time; may be repeated.")] = _BATCHING.callers,  # type: ignore[assignment] # typer's way to several values
-    delay_us: Annotated[int, typer.Option(help="Delay of the fixed sizes, in microseconds.")] = _BATCHING.delay_us,
+    delay_us: Annotated[int, typer.Option(help="Queue delay of fixed sizes, in microseconds.")] = _BATCHING.delay_us,
     output: Output = None,
 ) -> None:
     """Measure batching: no batches, fixed sizes and the adaptive setting, in turns in one run through a broker."""
     if workload not in WORKLOADS:
-        raise ConfigError(f"there is no workload {workload!r}; there are {', '.join(WORKLOADS)}")
+        raise ConfigError(f"there is no workload {workload!r}; expected one of {', '.join(WORKLOADS)}")
     options = BatchingOptions(workload, rounds, seconds, callers=tuple(callers), delay_us=delay_us)
     run_batching(options, output=output)
 
 
 @app.command()
 def soak(
-    minutes: Annotated[float, typer.Option(help="Of load.", min=0.1)] = _SOAK.seconds / 60,
-    every: Annotated[float, typer.Option(help="Seconds between faults, at least.", min=1)] = _SOAK.every,
-    rate: Annotated[float, typer.Option(help="Requests a second; the workers can take 150.", min=1)] = _SOAK.rate,
-    seed: Annotated[int, typer.Option(help="Of the faults.")] = _SOAK.seed,
+    minutes: Annotated[float, typer.Option(help="How long to apply load, in minutes.", min=0.1)] = _SOAK.seconds / 60,
+    every: Annotated[float, typer.Option(help="Least time between faults, in seconds.", min=1)] = _SOAK.every,
+    rate: Annotated[float, typer.Option(help="Requests a second, at most 150.", min=1)] = _SOAK.rate,
+    seed: Annotated[int, typer.Option(help="Seed for the random faults.")] = _SOAK.seed,
     output: Annotated[Path | None, typer.Option(help="Markdown file for the table.")] = None,
 ) -> None:
-    """Kill, halt, cut and delay at random for as long as asked; each request must have its one outcome all the same."""
+    """Apply load and random faults: kills, halts, cuts and delays. Fails unless every request gets its one outcome."""
     figures = run_soak(SoakOptions(minutes * 60, every, rate, seed), lambda fault: typer.echo(fault, err=True))
     table = as_markdown(figures)
     typer.echo(table)
@@ -91,11 +102,11 @@ def soak(
 def segmentation(
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")],
     model: Annotated[str, typer.Option(help="Segmentation model; its version_policy must serve the versions.")],
-    before: Annotated[int, typer.Option(help="Version that the others are compared with.")],
+    before: Annotated[int, typer.Option(help="Version to compare the others with.")],
     after: Annotated[list[int], typer.Option(help="Version to compare; may be repeated.")],
     rounds: Annotated[int, typer.Option(help="Pictures for each version.", min=1)] = _PATH.rounds,
 ) -> None:
-    """Say where a worker's time goes with versions of a segmentation model: logits against a fused argmax, say."""
+    """Measure where a worker's time goes with versions of a segmentation model, such as logits and a fused argmax."""
     console = Console()
     measured = measure_segmentation(
         repository, model, [before, *after], rounds, lambda line: console.print(line, style="dim", highlight=False)

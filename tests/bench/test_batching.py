@@ -48,6 +48,16 @@ def test_tables_and_files(tmp_path: Path) -> None:
     assert "| one caller | adaptive | 190 |" in document.read_text()
 
 
+def test_the_small_model_must_not_be_slower_than_without_batches() -> None:
+    """At every load, because it gains nothing from batches."""
+    rates = {
+        setting: (Turn(rate, 1.0, 2.0),) for setting, rate in ((ALONE, 100.0), ("fixed 4", 90.0), (ADAPTIVE, 97.0))
+    }
+    turns = {(8, setting): each for setting, each in rates.items()}
+    run = BatchingMeasurement(turns, {}, BatchingOptions(workload="small", callers=(8,)))
+    assert verdicts(run) == [("8 callers, against max 1", 0.97, 0.95), ("8 callers, against no batching", 0.97, 0.98)]
+
+
 def test_a_miss_is_called_one() -> None:
     """Below the bound."""
     run = measured(max_1=(100,), fixed_4=(150,), adaptive=(99,))

@@ -9,15 +9,24 @@ import pytest
 from rich.console import Console
 
 from mqinfer.bench import run
+from mqinfer.bench.contestants import SocketFloor
 from mqinfer.bench.contestants.contestant import Stopwatch
-from mqinfer.bench.cpu import CpuMeter, seconds_of
+from mqinfer.bench.machine import CpuMeter, describe_interpreter, seconds_of
 from mqinfer.bench.path import PathOptions
 from mqinfer.bench.workloads import WORKLOADS, Workload, fixed_shape, load_workloads
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Timings
 
-ROLES = {"direct": {"client"}, "bare grpc.aio": {"client", "server"}, "mqinfer": {"client", "broker", "server"}}
+ROLES = {
+    "direct": {"client"},
+    "bare grpc.aio": {"client", "server"},
+    "mqinfer": {"client", "broker", "server"},
+    "socket floor": {"client", "broker", "server"},
+    "bare grpc.aio, TLS": {"client", "server"},
+    "mqinfer, TLS": {"client", "broker", "server"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +46,9 @@ def small(repository: Path) -> Workload:
 @pytest.mark.broker
 @pytest.mark.slow
 def test_all_contestants_are_measured(repository: Path, tmp_path: Path) -> None:
-    """Two short rounds over real processes: every figure is there, whatever its size, and so are the files."""
+    """Two short rounds over real processes, also over TLS: every figure is there, and so are the files."""
     console = Console(file=io.StringIO())
-    options = PathOptions(rounds=2, seconds=0.05, callers=2, warm_up_seconds=0.05)
+    options = PathOptions(rounds=2, seconds=0.05, callers=2, warm_up_seconds=0.05, tls=True)
     with console.capture() as captured:
         measurement = run(options, ["small"], output=tmp_path, repository=repository, console=console)
     assert [(each.contestant, len(each.rounds)) for each in measurement.series] == [(name, 2) for name in ROLES]
@@ -47,8 +56,9 @@ def test_all_contestants_are_measured(repository: Path, tmp_path: Path) -> None:
         assert series.rate > 0
         assert series.latency_ms > 0
         assert set(series.rounds[0].cpu_s) == ROLES[series.contestant]
-        assert bool(series.rounds[0].stages_ms) == (series.contestant == "mqinfer")
+        assert bool(series.rounds[0].stages_ms) == series.contestant.startswith("mqinfer")
     assert measurement.settings["rounds"] == "2"
+    assert [each.what for each in measurement.calls] == ["small, one caller", "small, 2 callers"]
     assert "2. mqinfer: " in captured.get()
     assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md"}
 
@@ -69,9 +79,27 @@ def test_models_take_and_give_what_the_targets_speak_of(repository: Path) -> Non
         assert 0.01 < float(workload.expected.astype(np.float64).std()) < 1000
 
 
+@pytest.mark.broker
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["small", "frame"])
+def test_the_socket_floor_keeps_requests_and_replies_in_order(repository: Path, name: str) -> None:
+    """Many requests in flight, with payloads in one piece and in two: the last reply is still that of the model."""
+    (workload,) = load_workloads(repository, [name])
+    with MosquittoServer() as broker:
+        floor = SocketFloor(workload, broker.port, broker.pid)
+        try:
+            floor.start()
+            drive = floor.drive(4, 0.2)
+            (output,) = floor.infer().values()
+        finally:
+            floor.close()
+    assert len(drive.latencies_ns) > 4
+    assert np.allclose(output, workload.expected, rtol=1e-4, atol=1e-4)
+
+
 def test_unknown_or_missing_workloads_are_refused(tmp_path: Path) -> None:
     """The message lists the names, or names the folder."""
-    with pytest.raises(ConfigError, match="'huge'; there are small, frame, classifier, vae"):
+    with pytest.raises(ConfigError, match="'huge'; expected one of small, frame, classifier, vae"):
         load_workloads(tmp_path, ["huge"])
     with pytest.raises(ConfigError, match=r"no ONNX model in .*small_16"):
         load_workloads(tmp_path, ["small"])
@@ -113,8 +141,26 @@ def test_cpu_meter_sees_this_process_work() -> None:
     assert seconds_of(os.getpid()) > before
 
 
+@pytest.mark.parametrize(
+    ("flags", "schemes", "expected"),
+    [
+        ("'--enable-optimizations' '--with-lto'", ("posix_prefix",), "(optimised by profile)"),
+        ("-O3 -fprofile-use", ("posix_prefix",), "(optimised by profile)"),
+        ("'--enable-shared'", ("deb_system", "posix_prefix"), "(optimised by profile, as Debian builds it)"),
+        ("'--enable-shared'", ("posix_prefix",), "(not optimised by profile)"),
+    ],
+)
+def test_the_interpreter_is_described(
+    monkeypatch: pytest.MonkeyPatch, flags: str, schemes: tuple[str, ...], expected: str
+) -> None:
+    """By what its build recorded, or by being Debian's."""
+    monkeypatch.setattr("sysconfig.get_config_var", lambda _: flags)
+    monkeypatch.setattr("sysconfig.get_scheme_names", lambda: schemes)
+    assert describe_interpreter().endswith(expected)
+
+
 def test_a_process_that_is_gone_is_named() -> None:
-    """A contestant that died is one clear message and no traceback of the file system."""
+    """A contestant that crashed is one clear message and no traceback of the file system."""
     with pytest.raises(ConfigError, match="process 4194305 can't be read"):  # above Linux's largest number
         seconds_of(4_194_305)
 

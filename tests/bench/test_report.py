@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mqinfer.bench.contestants import BareGrpc, Direct, OverMqtt
+from mqinfer.bench.contestants import BareGrpc, Direct, OverMqtt, SocketFloor
 from mqinfer.bench.report import as_json, as_markdown, grids, print_report, write_report
 from mqinfer.bench.results import Measurement, Round, Series
 from mqinfer.bench.targets import judge
@@ -28,6 +28,7 @@ RUN = measurement_of(
     series(Direct.name, 10_000, 11_000, 12_000),
     series(BareGrpc.name, 1000, 2000, 4000),
     series(OverMqtt.name, 1600, 3200, 6400, latency_ms=0.4),
+    series(SocketFloor.name, 6400, 6400, 6400, latency_ms=0.2),
 )
 
 
@@ -48,24 +49,20 @@ def test_series_gives_medians() -> None:
 
 @pytest.mark.parametrize(
     ("rate", "latency", "expected"),
-    [(1500, 0.49, [True, True]), (1499, 0.49, [False, True]), (1500, 0.5, [True, False])],
+    [(1100, 1.1, [True, True]), (1099, 1.1, [False, True]), (1100, 1.11, [True, False])],
 )
 def test_targets_pass_at_their_bound_and_not_before(rate: float, latency: float, expected: list[bool]) -> None:
-    """Throughput of at least 1.5 times, latency below half; other workloads are not judged."""
+    """Throughput of at least 1.1 times, latency of at most 1.1 times; other workloads are not judged."""
     run = measurement_of(series(BareGrpc.name, 1000), series(OverMqtt.name, rate, latency_ms=latency))
-    verdicts = judge(run, OverMqtt.name, BareGrpc.name)
+    verdicts = judge(run, OverMqtt.name, BareGrpc.name, SocketFloor.name)
     assert [verdict.target.workload for verdict in verdicts] == ["small", "small"]
     assert [verdict.passed for verdict in verdicts] == expected
 
 
 def test_a_target_that_was_not_measured_is_not_passed() -> None:
     """Without the other contestant there is no ratio, and no pass."""
-    assert [
-        verdict.passed for verdict in judge(measurement_of(series(OverMqtt.name, 9)), OverMqtt.name, BareGrpc.name)
-    ] == [
-        False,
-        False,
-    ]
+    verdicts = judge(measurement_of(series(OverMqtt.name, 9)), OverMqtt.name, BareGrpc.name, SocketFloor.name)
+    assert [(verdict.passed, verdict.of_floor) for verdict in verdicts] == [(False, None), (False, None)]
 
 
 def test_markdown_holds_every_table() -> None:
@@ -77,9 +74,9 @@ def test_markdown_holds_every_table() -> None:
     for grid in grids(RUN):
         assert f"## {grid.title}" in text
         assert all(len(row) == len(grid.headings) for row in grid.rows)
-    assert "| small | mqinfer | 3,200 | 29% | 0.400 | 0.200 | 0.100 | 0.300 |" in text
+    assert "| small | mqinfer | 3,200 | 29% | 0.400 | 200 | 100 | 300 |" in text
     assert "| together | 0.750 |" in text
-    assert "| small tensors, 8 callers, requests/s | pass | 1.60x | >= 1.5x | 2.6x |" in text
+    assert "| small tensors, 8 callers, requests/s | pass | 1.60x | >= 1.1x | >= 2.6x | 0.50x |" in text
 
 
 def test_json_holds_every_round_and_verdict() -> None:

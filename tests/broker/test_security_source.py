@@ -32,7 +32,7 @@ STARTS_PROGRAMS = {
     "broker/mosquitto/server.py",  # Mosquitto
     "lab/profiling/memory.py",  # nvidia-smi
     "lab/optimize/source.py",  # this Python, with the model's path
-    "bench/contestants/bare_grpc.py",  # this Python
+    "bench/processes.py",  # this Python
 }
 
 

@@ -3,36 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 
+from mqinfer.bench.contestants import grpc_server
 from mqinfer.bench.contestants.contestant import Drive, Stopwatch
+from mqinfer.bench.processes import Program
 from mqinfer.bench.workloads import Workload
+from mqinfer.broker.mosquitto import Login
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import MissingExtra, ModelFailed, ModelNotLoadable
+from mqinfer.protocol.errors import MissingExtra, ModelFailed
 
-__all__ = ["METHOD", "OPTIONS", "BareGrpc"]
+__all__ = ["BareGrpc"]
 
 _Result = TypeVar("_Result")
 
-METHOD = "/bench.Raw/Infer"
-OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-
 
 class BareGrpc:
-    """A server process, and an asyncio client in this one."""
+    """A server process, and an asyncio client in this one.
+
+    Args:
+        workload: What to ask.
+        name: As in the tables.
+        server: The server's certificate, which turns TLS on; None for none.
+        client: The client's certificate, which the server asks for.
+    """
 
     name = "bare grpc.aio"
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        name: str = "bare grpc.aio",
+        *,
+        server: Login | None = None,
+        client: Login | None = None,
+    ) -> None:
+        self.name = name
         self._workload = workload
+        self._server_login, self._client_login = server, client
         self._runner = asyncio.Runner()
-        self._server: subprocess.Popen[str] | None = None
+        self._server: Program | None = None
         self._channel: Any = None
         self._call: Any = None
 
@@ -47,15 +61,10 @@ class BareGrpc:
             import grpc
         except ImportError as error:
             raise MissingExtra.of("grpcio", "bench") from error
-        command = [sys.executable, "-m", "mqinfer.bench.contestants.grpc_server", str(self._workload.path)]
-        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own module
-        self._server = server
-        port = server.stdout.readline().strip() if server.stdout else ""
-        if not port:
-            raise ModelNotLoadable(
-                f"the bench's gRPC server did not start for {self._workload.path}; it says why above"
-            )
-        self._runner.run(self._connect(grpc.aio.insecure_channel, f"127.0.0.1:{port}"))
+        login = self._server_login
+        files = () if login is None else (login.ca_file, login.cert_file, login.key_file)
+        self._server = Program(grpc_server.main, self._workload.path, *files)
+        self._runner.run(self._connect(grpc, f"127.0.0.1:{self._server.first_line}"))
         self.infer()
 
     def infer(self) -> Mapping[str, Array]:
@@ -63,7 +72,7 @@ class BareGrpc:
         return {self._workload.output: self._run(self._ask())}
 
     def drive(self, callers: int, seconds: float) -> Drive:
-        """Let as many tasks ask in turn."""
+        """Send requests from as many tasks."""
         return self._run(self._drive(callers, seconds))
 
     def pids(self) -> Mapping[str, int]:
@@ -76,7 +85,7 @@ class BareGrpc:
             self._runner.run(self._channel.close())
         self._runner.close()
         if self._server is not None:
-            self._server.communicate()
+            self._server.close()
 
     def _run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         import grpc
@@ -86,10 +95,16 @@ class BareGrpc:
         except grpc.RpcError as error:
             raise ModelFailed(f"the bench's gRPC server did not answer for {self._workload.name}: {error}") from error
 
-    async def _connect(self, make_channel: Any, target: str) -> None:
+    async def _connect(self, grpc: Any, target: str) -> None:
         # Made inside the loop that it belongs to.
-        self._channel = make_channel(target, options=OPTIONS)
-        self._call = self._channel.unary_unary(METHOD)
+        login = self._client_login
+        if login is None or login.cert_file is None or login.key_file is None:
+            self._channel = grpc.aio.insecure_channel(target, options=grpc_server.OPTIONS)
+        else:
+            ca, key, certificate = (path.read_bytes() for path in (login.ca_file, login.key_file, login.cert_file))
+            credentials = grpc.ssl_channel_credentials(ca, key, certificate)
+            self._channel = grpc.aio.secure_channel(target, credentials, options=grpc_server.OPTIONS)
+        self._call = self._channel.unary_unary(grpc_server.METHOD)
 
     async def _ask(self) -> Array:
         workload = self._workload

@@ -18,12 +18,12 @@ __all__ = ["Contestant", "Drive", "Stopwatch"]
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """What came of sending requests for a while.
+    """The results of sending requests for a while.
 
     Attributes:
         seconds: From the first request's start to the last one's end.
         latencies_ns: Of each request, from the caller's call to the array in its hand.
-        timings: Where each request's time went, for contestants that say so.
+        timings: Where each request's time went, for contestants that report it.
     """
 
     seconds: float
@@ -54,11 +54,11 @@ class Contestant(Protocol):
         """Ask once, for the check that all contestants give the same outputs."""
 
     def drive(self, callers: int, seconds: float) -> Drive:
-        """Let callers ask one request after the other, each waiting for its own result.
+        """Send requests: each caller sends the next one once it has the result of its last.
 
         Args:
             callers: How many at a time.
-            seconds: After this time no request is started any more; the last ones are waited for.
+            seconds: After this time no request starts; the last results are waited for.
         """
 
     def pids(self) -> Mapping[str, int]:

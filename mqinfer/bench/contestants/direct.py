@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqinfer.bench.contestants.contestant import Drive, Stopwatch
-from mqinfer.bench.session import open_session
-from mqinfer.bench.workloads import Workload
+from mqinfer.bench.workloads import Workload, open_session
 from mqinfer.protocol.datatypes import Array
 
 __all__ = ["Direct"]
@@ -34,7 +33,7 @@ class Direct:
         return {self._workload.output: output}
 
     def drive(self, callers: int, seconds: float) -> Drive:  # noqa: ARG002 - the contract's
-        """Loop. One caller, however many are asked for: a loop keeps the model busy already."""
+        """Run the model in a loop; one caller, however many are asked for, keeps it busy."""
         run, names, feeds = self._session.run, [self._workload.output], self._workload.feeds
         watch = Stopwatch(seconds)
         while not watch.is_over():
@@ -48,5 +47,5 @@ class Direct:
         return {}
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._session = None

@@ -1,8 +1,7 @@
 """The bare grpc.aio server: raw tensor bytes in, ONNX Runtime, raw tensor bytes out, and nothing else.
 
 No protobuf, no names, no shapes, no deadlines: a request is the bytes of the model's one input, a reply those of its
-first output. Run as `python -m mqinfer.bench.contestants.grpc_server MODEL.onnx`; it prints its port, and ends when its
-standard input is closed.
+first output. It prints its port, and ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
@@ -18,13 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from mqinfer.bench.contestants.bare_grpc import METHOD, OPTIONS
-from mqinfer.bench.session import open_session
-from mqinfer.bench.workloads import fixed_shape, numpy_dtype
+from mqinfer.bench.workloads import fixed_shape, numpy_dtype, open_session
 
-__all__ = ["main", "serve"]
+__all__ = ["METHOD", "OPTIONS", "main"]
 
-
+METHOD = "/bench.Raw/Infer"
+OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 _SLOW_S = 0.001
 _THREADS = 2
 
@@ -62,25 +60,30 @@ def _seconds_of(run: Callable[[bytes], bytes], request: bytes) -> float:
     return min(times)
 
 
-async def serve(path: Path) -> None:
-    """Serve until standard input ends."""
+async def _serve(path: Path, certificates: Sequence[Path] = ()) -> None:
     import grpc
 
     server = grpc.aio.server(options=OPTIONS)
     _, service, method = METHOD.split("/")
     handler = grpc.unary_unary_rpc_method_handler(_make_handler(path))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    if certificates:
+        ca, certificate, key = (each.read_bytes() for each in certificates)
+        credentials = grpc.ssl_server_credentials([(key, certificate)], ca, require_client_auth=True)
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+    else:
+        port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(port, flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await server.stop(None)
 
 
-def main() -> None:
-    """Run the server for the model named on the command line."""
-    asyncio.run(serve(Path(sys.argv[1])))
+def main(path: str, *certificates: str) -> None:
+    """Serve a model until standard input ends.
 
-
-if __name__ == "__main__":
-    main()
+    Args:
+        path: The model.
+        certificates: Files of the authority's certificate, the server's and its key, which turn TLS on; or none.
+    """
+    asyncio.run(_serve(Path(path), [Path(each) for each in certificates]))

@@ -1,52 +1,83 @@
-"""mqinfer itself, with everything on: QoS 1, deadlines, pending table, timings, one worker process."""
+"""mqinfer itself, with everything on: QoS 1, deadlines, pending table, checksums, timings, one worker process."""
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TypeVar
 
 from mqinfer.bench.contestants.contestant import Drive, Stopwatch
-from mqinfer.bench.starting import next_ready
+from mqinfer.bench.processes import worker_processes
 from mqinfer.bench.workloads import Workload
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.client import Client
 from mqinfer.client.result import InferResult
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
-from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
+from mqinfer.cloud_worker.supervision.supervisor import Supervisor
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable
 
-__all__ = ["OverMqtt"]
+__all__ = ["OverMqtt", "Route"]
 
-_Answer = TypeVar("_Answer", InferResult, "Future[InferResult]")
-_START_TIMEOUT_S = 60.0
+_Result = TypeVar("_Result", InferResult, "Future[InferResult]")
 _REQUEST_TIMEOUT_S = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a client and a worker reach a broker that runs already.
+
+    Attributes:
+        client: The client's address of the broker.
+        worker: The worker's.
+        broker_pid: The broker's process, whose time counts too.
+        client_name: Of the client; made up where None.
+        worker_name: Of the worker; made up where None.
+    """
+
+    client: BrokerAddress
+    worker: BrokerAddress
+    broker_pid: int
+    client_name: str | None = None
+    worker_name: str | None = None
+
+    @classmethod
+    def to(cls, broker: MosquittoServer) -> Route:
+        """Return the route to a broker that asks for no certificates."""
+        address = BrokerAddress.parse(broker.url)
+        return cls(address, address, broker.pid)
+
+    def spec(self, workload: Workload) -> ProcessSpec:
+        """Return what the worker process for a workload does."""
+        name = self.worker_name or f"bench-{workload.model.replace('_', '-')}-{os.getpid()}"
+        return ProcessSpec(workload.path.parents[2], workload.model, 1, self.worker, WorkerOptions(name))
+
+
 class OverMqtt:
-    """A worker process under a supervisor, and a client in this process, through a broker that is there already.
+    """A worker process under a supervisor, and a client in this process.
 
     Args:
         workload: What to ask.
-        broker: URL.
-        broker_pid: The broker's process, whose time counts too.
+        route: To the broker.
+        name: As in the tables.
     """
 
     name = "mqinfer"
 
-    def __init__(self, workload: Workload, broker: str, broker_pid: int) -> None:
+    def __init__(self, workload: Workload, route: Route, name: str = "mqinfer") -> None:
+        self.name = name
         self._workload = workload
-        self._broker = broker
-        self._broker_pid = broker_pid
-        self._worker_name = f"bench-{workload.model.replace('_', '-')}-{os.getpid()}"
+        self._route = route
+        self._spec = route.spec(workload)
+        self._stack = ExitStack()
         self._supervisor: Supervisor | None = None
-        self._thread: threading.Thread | None = None
         self._client: Client | None = None
 
     def start(self) -> None:
@@ -55,19 +86,8 @@ class OverMqtt:
         Raises:
             ModelNotLoadable: The worker did not start.
         """
-        events: SimpleQueue[Event] = SimpleQueue()
-        spec = ProcessSpec(
-            repository=self._workload.path.parents[2],
-            model=self._workload.model,
-            version=1,
-            broker=BrokerAddress.parse(self._broker),
-            options=WorkerOptions(self._worker_name),
-        )
-        self._supervisor = Supervisor([spec], events.put)
-        self._thread = threading.Thread(target=self._supervisor.run, name="mqinfer-bench-supervisor")
-        self._thread.start()
-        next_ready(events, _START_TIMEOUT_S)
-        self._client = Client(self._broker)
+        self._supervisor = self._stack.enter_context(worker_processes([self._spec]))
+        self._client = self._stack.enter_context(Client(self._route.client, name=self._route.client_name))
         self.infer()
 
     def infer(self) -> Mapping[str, Array]:
@@ -75,27 +95,23 @@ class OverMqtt:
         return self._ask(self._connected().infer).outputs
 
     def drive(self, callers: int, seconds: float) -> Drive:
-        """Let callers ask: one blocks for each result; many are futures whose ends start the next requests."""
+        """Send requests: one caller blocks for each result; many are futures whose ends start the next requests."""
         if callers == 1:
             return self._drive_one(seconds)
         return self._drive_many(callers, seconds)
 
     def pids(self) -> Mapping[str, int]:
         """The worker and the broker."""
-        worker = self._supervisor.pids.get(self._worker_name) if self._supervisor else None
+        worker = self._supervisor.pids.get(self._spec.options.name) if self._supervisor else None
         if worker is None:
-            raise ModelFailed(f"the bench's worker for {self._workload.name} does not run; it says why above")
-        return {"broker": self._broker_pid, "server": worker}
+            raise ModelFailed(f"the bench's worker for {self._workload.name} does not run; its error is printed above")
+        return {"broker": self._route.broker_pid, "server": worker}
 
     def close(self) -> None:
         """Disconnect and stop the worker."""
-        if self._client is not None:
-            self._client.close()
-        if self._supervisor is not None and self._thread is not None:
-            self._supervisor.stop()
-            self._thread.join()
+        self._stack.close()
 
-    def _ask(self, way: Callable[..., _Answer]) -> _Answer:
+    def _ask(self, way: Callable[..., _Result]) -> _Result:
         workload = self._workload
         return way(workload.model, workload.feeds, timeout=_REQUEST_TIMEOUT_S, outputs=[workload.output])
 
