@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mqinfer.broker.link import ReasonCode
 from mqinfer.client.fleet import Fleet, NoLane
@@ -258,10 +258,12 @@ class Dispatcher:
     def _launch_next(self, now: float) -> Entry | None:
         table, fleet = self._table, self._fleet
         for channel, queue in table.queues.items():
-            entry = next(iter(queue.values()))
+            entry: Entry | None = next(iter(queue.values()))
             crashed = bool(entry.crashed_on)
             to = fleet.choose(channel, now, queued=len(queue), crashed=crashed, deadline=entry.deadline)
-            if to is NoLane.WAIT:
+            if isinstance(to, Lane) and to.in_flight and not crashed and entry.deadline < to.finish(now):
+                entry = _first_in_time(queue, to.finish(now))
+            if to is NoLane.WAIT or entry is None:
                 continue
             table.launch(entry, to if isinstance(to, Lane) else None, now)
             entry.retry_at = fleet.sent(entry.request.id, to, channel, now, crashed=crashed)
@@ -358,6 +360,15 @@ class RetryBudget:
             return False
         self._tokens -= 1.0
         return True
+
+
+def _first_in_time(queue: Mapping[str, Entry], finish: float) -> Entry | None:
+    """Return the first request that a busy worker would answer by its deadline; None where there is none.
+
+    In an overload each request would else be sent just in time to be late, and the workers would do nothing of use. An
+    idle worker gets what it would answer late all the same: it may be faster than it was.
+    """
+    return next((entry for entry in queue.values() if entry.deadline >= finish and not entry.crashed_on), None)
 
 
 def _expiry(entry: Entry) -> Expired:

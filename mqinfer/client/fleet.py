@@ -209,7 +209,7 @@ class Fleet:
         if lane.in_flight:
             return expected
         age = min((self._turn - lane.turn) / _STALE_REQUESTS, (now - lane.replied_at) / _STALE_S)
-        return expected / age if age > 1 and lane.is_in_time(deadline, now) else expected
+        return expected / age if age > 1 and lane.finish(now) <= deadline else expected
 
     def _first_to_finish(self, usable: list[tuple[float, Lane]], queued: int) -> Lane | NoLane:
         """Return the lane that finishes a request first, if it pays to send it there now."""

@@ -17,7 +17,7 @@ __all__ = ["Lane", "doubled"]
 _FIRST_LIMIT = 1
 """Requests in flight at a worker until its first reply, which states how many it allows this client."""
 _MARGIN = 1.25
-"""A reply is on time if it arrives before `sent + _MARGIN * expected_s + transit_s`."""
+"""Expected times are exceeded by a quarter without being wrong."""
 _WEIGHT = 0.2
 """Weight of the newest reading in the smoothed transit."""
 _MOST = 3.0
@@ -83,9 +83,9 @@ class Lane:
         """Return how long a request sent now would take: `(in flight + others + 1) * service`, in seconds."""
         return (len(self.in_flight) + self.others + 1) * self.service
 
-    def is_in_time(self, deadline: float, now: float) -> bool:
-        """Return whether a request sent now would be answered by its deadline, as far as is known."""
-        return now + _MARGIN * self.expected() + self.transit <= deadline
+    def finish(self, now: float) -> float:
+        """Return when the reply to a request sent now should have come: `now + _MARGIN * expected_s + transit_s`."""
+        return now + _MARGIN * self.expected() + self.transit
 
     def is_usable(self, now: float) -> bool:
         """Return whether it takes requests, and answers in the time that it should."""

@@ -172,13 +172,25 @@ def test_a_stopped_worker_is_no_crash() -> None:
     assert not entry.crashed_on
 
 
-def test_what_has_no_time_left_is_sent_all_the_same() -> None:
-    """The worker may be faster than it was; the deadline ends the request in any case."""
+def test_who_would_be_late_is_not_sent() -> None:
+    """A worker of 10 ms with two requests in flight needs 30 ms: the first has 20 ms left, the others have 100."""
+    dispatcher = dispatcher_with("a")
+    for name in ("1", "2"):
+        send(dispatcher, name)
+    for name, timeout in (("late", 0.02), ("first", 0.1), ("second", 0.1)):
+        dispatcher.submit(make_entry(name, timeout=timeout))
+    sent(dispatcher, 0.0, "first")
+    assert errors(dispatcher.take(0.02).ended) == {"late": Expired}
+
+
+def test_nobody_is_sent_to_be_late_but_to_an_idle_worker() -> None:
+    """What can't be in time at a busy worker waits for it, and is sent all the same once it has nothing to do."""
     dispatcher = dispatcher_with("a")
     send(dispatcher, "1")
     dispatcher.submit(make_entry("hasty", timeout=0.005))
+    assert dispatcher.take(0.0).send is None
+    assert dispatcher.settle("1", Outcome.OK)
     sent(dispatcher, 0.0, "hasty")
-    assert errors(dispatcher.take(0.005).ended) == {"hasty": Expired}
 
 
 def test_silence_sends_a_request_elsewhere_after_the_time_of_an_attempt() -> None:
