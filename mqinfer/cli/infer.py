@@ -16,7 +16,7 @@ from rich.table import Table
 
 from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, address
 from mqinfer.client import Client, InferResult
-from mqinfer.client.inputs import Input
+from mqinfer.client.request import Input
 from mqinfer.codecs import encoded_image
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Datatype

@@ -25,7 +25,7 @@ from mqinfer.cli.options import (
     until_signal,
 )
 from mqinfer.client.connection import connect, random_name
-from mqinfer.client.options import RequesterConfig
+from mqinfer.client.options import ClientOptions
 from mqinfer.edge_agent.quality_ladder import QualityBounds
 from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.report import summary, summary_table, write_summary
@@ -143,12 +143,13 @@ def replay(
         raise ConfigError("--spool keeps every frame, --policy latest only the newest; leave out one of them")
     place = f"memory://local-{secrets.token_hex(4)}" if local else broker
     broker_address = address(place, ca_file, cert_file, key_file)
-    config = RequesterConfig(name or random_name(), Topics(root), window)
+    client_name, topics = name or random_name(), Topics(root)
     with ExitStack() as stack:
         if local:
-            stack.enter_context(local_worker(repository, model, version, broker_address, config.topics))
-        presence = edge_presence(config, source, model)
-        requester = connect(broker_address, config, presence=presence)
+            stack.enter_context(local_worker(repository, model, version, broker_address, topics))
+        presence = edge_presence(client_name, topics, source, model, window=window)
+        options = ClientOptions(window=window)
+        requester = connect(broker_address, client_name, topics, options, presence=presence)
         stack.callback(requester.close)
         stack.callback(presence.publish, "stopped")
         report = run_session(settings, requester, "local" if local else broker, until_signal(), Console(stderr=True))

@@ -10,21 +10,20 @@ from typing import Self, Unpack
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.cards import CardShelf
 from mqinfer.client.connection import connect, random_name
-from mqinfer.client.counters import Counters
-from mqinfer.client.inputs import InferOptions, Input, make_request
-from mqinfer.client.options import RequesterConfig
+from mqinfer.client.options import ClientOptions
+from mqinfer.client.request import InferOptions, Input, make_request
 from mqinfer.client.requester import Requester
-from mqinfer.client.result import InferResult
+from mqinfer.client.result import Counters, InferResult
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import Expired
-from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
 from mqinfer.protocol.types import InferRequest
 
 __all__ = ["AsyncClient"]
 
 
 class AsyncClient:
-    """Asks models for inference through a broker, from an asyncio loop.
+    """Sends inference requests through a broker, from an asyncio loop.
 
     Example:
         >>> async with AsyncClient("mqtt://127.0.0.1:1883") as client:  # doctest: +SKIP
@@ -36,15 +35,17 @@ class AsyncClient:
         url: str | BrokerAddress,
         *,
         name: str | None = None,
-        root: str = "mqinfer/v1",
-        window: int = 16,
+        root: str = DEFAULT_ROOT,
+        options: ClientOptions | None = None,
         connect_timeout: float = 10.0,
     ) -> None:
         """Prepare; `async with` or `open` connects. Arguments as for `Client`."""
         self._url = url
-        self._config = RequesterConfig(name or random_name(), Topics(root), window)
+        self._name = name or random_name()
+        self._topics = Topics(root)
+        self._options = options or ClientOptions()
         self._connect_timeout = connect_timeout
-        self._room = asyncio.Semaphore(self._config.max_pending)  # so that `submit` never waits on the loop's thread
+        self._room = asyncio.Semaphore(self._options.max_pending)  # so that `submit` never blocks the loop's thread
         self._requester: Requester | None = None
         self._cards: CardShelf | None = None
 
@@ -55,8 +56,10 @@ class AsyncClient:
             BrokerUnreachable: No broker answers at the address.
             NotAuthorized: The broker refused the credentials.
         """
-        self._requester = await asyncio.to_thread(connect, self._url, self._config, self._connect_timeout)
-        self._cards = CardShelf(self._requester.link, self._config.topics)
+        self._requester = await asyncio.to_thread(
+            connect, self._url, self._name, self._topics, self._options, timeout=self._connect_timeout
+        )
+        self._cards = CardShelf(self._requester.link, self._topics)
 
     async def infer(
         self,
@@ -66,7 +69,7 @@ class AsyncClient:
         timeout: float = 10.0,  # noqa: ASYNC109  the deadline travels with the request to the worker
         **options: Unpack[InferOptions],
     ) -> InferResult:
-        """Ask and wait for the result; cancelling the task cancels the request. As `Client.infer` otherwise."""
+        """Send a request and wait for its result; cancelling the task cancels it. As `Client.infer` otherwise."""
         requester = self._opened()
         request = make_request(model, inputs, options)
         deadline = asyncio.get_running_loop().time() + timeout
@@ -74,8 +77,8 @@ class AsyncClient:
             async with asyncio.timeout_at(deadline):
                 await self._room.acquire()
         except TimeoutError:
-            limit = self._config.max_pending
-            raise Expired(f"{limit} requests are unanswered, and none of them ended within {timeout:.3g} s") from None
+            limit = self._options.max_pending
+            raise Expired(f"{limit} requests are pending, and none of them ended within {timeout:.3g} s") from None
         try:
             result = await _ask(requester, request, deadline)
         finally:
@@ -84,7 +87,7 @@ class AsyncClient:
         return result
 
     async def card(self, model: str, timeout: float = 5.0) -> ModelCard:  # noqa: ASYNC109  as for `Client.card`
-        """Get a model's card.
+        """Return a model's card.
 
         Raises:
             ModelNotFound: No worker has published one in time.
@@ -95,11 +98,11 @@ class AsyncClient:
         return await asyncio.to_thread(self._cards.get, model, timeout)
 
     def counters(self) -> Counters:
-        """Say what became of everything that was asked."""
+        """Return what became of all requests."""
         return self._opened().counters()
 
     async def close(self) -> None:
-        """Cancel what is unanswered and disconnect."""
+        """Cancel what is pending and disconnect."""
         if self._requester:
             await asyncio.to_thread(self._requester.close)
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, Unpack
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.cards import CardShelf
 from mqinfer.client.connection import connect, random_name
-from mqinfer.client.counters import Counters
-from mqinfer.client.inputs import InferOptions, Input, make_request
-from mqinfer.client.options import RequesterConfig
-from mqinfer.client.result import InferResult
+from mqinfer.client.options import ClientOptions
+from mqinfer.client.request import InferOptions, Input, make_request
+from mqinfer.client.result import Counters, InferResult
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import MqinferError
-from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
 
 __all__ = ["Client"]
 
 
 class Client:
-    """Asks models for inference through a broker, from any thread.
+    """Sends inference requests through a broker, from any thread.
 
     Example:
         >>> with Client("mqtt://127.0.0.1:1883") as client:  # doctest: +SKIP
@@ -35,8 +35,8 @@ class Client:
         url: str | BrokerAddress,
         *,
         name: str | None = None,
-        root: str = "mqinfer/v1",
-        window: int = 16,
+        root: str = DEFAULT_ROOT,
+        options: ClientOptions | None = None,
         connect_timeout: float = 10.0,
     ) -> None:
         """Connect.
@@ -44,8 +44,8 @@ class Client:
         Args:
             url: Such as `mqtt://user:password@host:1883`, `mqtts://host`, `memory://name`.
             name: The client's name in its topics; made up where None. Must be unique.
-            root: Topic root.
-            window: Requests in flight at a time; more wait in the client.
+            root: Topic root, one for all parties of a site.
+            options: How it sends; None for the defaults.
             connect_timeout: In seconds.
 
         Raises:
@@ -54,14 +54,13 @@ class Client:
             ConfigError: The address is wrong.
             BadTopic: The name or the root breaks the naming rules.
         """
-        config = RequesterConfig(name or random_name(), Topics(root), window)
-        self._requester = connect(url, config, connect_timeout)
-        self._cards = CardShelf(self._requester.link, config.topics)
+        self._requester = connect(url, name or random_name(), Topics(root), options, timeout=connect_timeout)
+        self._cards = CardShelf(self._requester.link, self._requester.topics)
 
     @property
     def name(self) -> str:
         """The client's name in its topics."""
-        return self._requester.config.name
+        return self._requester.name
 
     def infer(
         self,
@@ -71,19 +70,23 @@ class Client:
         timeout: float = 10.0,
         **options: Unpack[InferOptions],
     ) -> InferResult:
-        """Ask and wait for the result.
+        """Send a request and wait for its result.
 
         Args:
             model: Name of the model.
-            inputs: Arrays by input name, batch axis included, as the model's card says; or tensors that are encoded.
-                They are sent from where they lie: leave them as they are until this returns.
+            inputs: Arrays by input name, batch axis included, as in the model's card; or encoded tensors. They are sent
+                from where they lie: leave them unchanged until this returns.
             timeout: In seconds; the result or the error comes no later.
             **options: `version`, `encoding`, `outputs` and the others of `InferOptions`.
 
         Raises:
-            MqinferError: As the class that says what happened: `Expired`, `NoWorker`, `BadTensor`, …
+            MqinferError: The class names what happened: `Expired`, `NoWorker`, `BadTensor`, …
         """
-        return self.submit(model, inputs, timeout=timeout, **options).result()
+        results: SimpleQueue[InferResult] = SimpleQueue()
+        self._requester.submit(make_request(model, inputs, options), timeout, results.put)
+        result = results.get()
+        result.raise_for_outcome()
+        return result
 
     def submit(
         self,
@@ -93,12 +96,12 @@ class Client:
         timeout: float = 10.0,
         **options: Unpack[InferOptions],
     ) -> Future[InferResult]:
-        """Ask, and get a future at once; its `result()` gives or raises what `infer` would. Arguments as there.
+        """Send a request and return a future; its `result()` returns or raises what `infer` would. Arguments as there.
 
-        The future's `cancel()` takes the request back, also from a worker that has it and has not run it yet.
+        The future's `cancel()` cancels the request, also at a worker that has it and has not run it yet.
 
-        Leave the arrays as they are until then: they are sent from where they lie, without a copy, and again with each
-        retry.
+        Leave the arrays unchanged until the future is done: they are sent from where they lie, without a copy, and
+        again with each retry.
 
         Raises:
             MqinferError: The request can't be made: `BadTensor`, `BadEncoding`, `BadTopic`, `ConfigError`, or
@@ -111,19 +114,19 @@ class Client:
         return future
 
     def card(self, model: str, timeout: float = 5.0) -> ModelCard:
-        """Get a model's card: its inputs and outputs, image contract, classes, hash.
+        """Return a model's card: its inputs and outputs, image contract, classes, hash.
 
         Raises:
-            ModelNotFound: No worker has published one in time; the message names the models that are there.
+            ModelNotFound: No worker has published one in time; the message lists the models on this broker.
         """
         return self._cards.get(model, timeout)
 
     def counters(self) -> Counters:
-        """Say what became of everything that was asked."""
+        """Return what became of all requests."""
         return self._requester.counters()
 
     def close(self) -> None:
-        """Cancel what is unanswered and disconnect."""
+        """Cancel what is pending and disconnect."""
         self._requester.close()
 
     def __enter__(self) -> Self:

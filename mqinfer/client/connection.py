@@ -8,26 +8,34 @@ from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link
 from mqinfer.broker.presence import Presence, make_client_id
-from mqinfer.client.options import RequesterConfig
+from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
-from mqinfer.protocol.topics import check_name
+from mqinfer.protocol.topics import Topics, check_name
 
 __all__ = ["connect", "random_name"]
 
 
 def random_name() -> str:
-    """Make up a client name that no other client has."""
+    """Return a client name that no other client has."""
     return f"client-{secrets.token_hex(6)}"
 
 
-def connect(
-    url: str | BrokerAddress, config: RequesterConfig, timeout: float = 10.0, presence: Presence | None = None
+def connect(  # noqa: PLR0913 - what a client is
+    url: str | BrokerAddress,
+    name: str,
+    topics: Topics | None = None,
+    options: ClientOptions | None = None,
+    *,
+    timeout: float = 10.0,
+    presence: Presence | None = None,
 ) -> Requester:
-    """Make a requester and open its link.
+    """Return a requester that is connected and receives its replies.
 
     Args:
         url: The broker.
-        config: The client's name and how it sends.
+        name: The client's name in its topics; must be unique.
+        topics: Below the root of the site.
+        options: How it sends.
         timeout: For the connection, in seconds.
         presence: How the client is seen; None for not at all.
 
@@ -36,8 +44,8 @@ def connect(
         NotAuthorized: The broker refused the credentials.
         BadTopic: The name breaks the naming rules.
     """
-    check_name("client", config.name)
-    client_id, will = (presence.client_id, presence.will) if presence else (make_client_id(config.name), None)
+    check_name("client", name)
+    client_id, will = (presence.client_id, presence.will) if presence else (make_client_id(name), None)
 
     def make(on_connection: ConnectionHandler) -> Link:
         def tell(connected: bool) -> None:  # noqa: FBT001  the link's signature
@@ -47,7 +55,7 @@ def connect(
 
         return make_link(url, client_id=client_id, will=will, on_connection=tell)
 
-    requester = Requester(make, config)
+    requester = Requester(make, name, topics or Topics(), options or ClientOptions())
     if presence:
         presence.attach(requester.link, requester.give_up)
         presence.watch()

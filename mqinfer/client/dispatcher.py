@@ -1,164 +1,385 @@
-"""What happens to requests between their submission and their outcome: pure, without thread, lock or link.
+"""What happens to requests between their submission and their outcome: a pure state machine.
 
-It joins the pending table, the fleet of workers and the retry budget, and decides when a request is sent, where, and
-when again. The triggers of a retry: its worker was lost or stopped, nobody listened (PUBACK 0x10), a worker was busy,
-the connection was lost, it or its reply was damaged on the way, or no reply came in the time of one attempt. All but
-the last two cost nothing from the budget: there the window bounds what is sent again.
+It has no thread, lock or link. Its owner reports each event with the clock's reading, and then calls `take` until that
+returns nothing to send: it returns the next request to publish, and the requests that ended without a reply. All of the
+policy is here: the window, patience with missing and busy workers, back-off, time-outs, retry budget, poison.
+
+A request is sent again if its worker was lost or stopped, nobody subscribed (PUBACK 0x10), a worker was busy, the
+connection was lost, it or its reply was damaged on the network, or no reply came in the time of one attempt. All but
+the last two cost nothing from the retry budget: there the window bounds what is sent again.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from mqinfer.client.fleet import Fleet, Way
-from mqinfer.client.lane import Lane, Patience
-from mqinfer.client.pending import Entry, PendingTable
-from mqinfer.client.retry_budget import RetryBudget
+from mqinfer.broker.link import ReasonCode
+from mqinfer.client.fleet import Fleet, NoLane
+from mqinfer.client.lane import Lane, doubled
+from mqinfer.client.options import NAME_HINT, ClientOptions
+from mqinfer.client.pending import Entry, PendingTable, Place, outcome_of
+from mqinfer.client.result import Counters
+from mqinfer.protocol.errors import (
+    Corrupted,
+    Expired,
+    MqinferError,
+    NotAuthorized,
+    NotConnected,
+    NoWorker,
+    Poison,
+    Rejected,
+)
+from mqinfer.protocol.header import RETRY_AFTER
 from mqinfer.protocol.states import WorkerState, WorkerStatus
-from mqinfer.protocol.types import InferResponse
+from mqinfer.protocol.types import ErrorInfo, InferResponse, Outcome
+from mqinfer.protocol.value import value_object
 
-__all__ = ["Dispatcher"]
+__all__ = ["Dispatcher", "Ended", "RetryBudget", "Step"]
 
-_TRIAL_S = 2.0
-"""How long a request that seems deadly waits for its verdict: by then workers that only lost their connection are back,
-or this client's own connection is gone too."""
+_MOST_CRASHES = 2
+"""Workers that may crash on a request; then it ends as `poison`."""
 _NO_BUDGET_S = 0.1
-"""How long a request that may not be sent again for want of budget waits for some."""
+"""Pause before a request that the retry budget held back is tried again."""
+_LONGEST_PAUSE_S = 1.0
+"""A request that was turned away is sent again after this at the latest."""
+
+Ended = tuple[Entry, MqinferError]
+"""A request that got no reply, and why."""
+_NONE_ENDED: Sequence[Ended] = ()
+
+
+@value_object(eq=False)
+class Step:
+    """What the owner does next.
+
+    Attributes:
+        send: The request to publish now, with its `lane` set; None where none can be.
+        ended: Requests whose callers receive an error.
+        more: Whether another `take` may return another request.
+    """
+
+    send: Entry | None
+    ended: Sequence[Ended]
+    more: bool
 
 
 class Dispatcher:
-    """Not thread-safe: its owner holds a lock. Times are readings of the owner's clock, in seconds."""
+    """Not thread-safe: its owner holds a lock. Times are readings of the owner's clock, in seconds.
 
-    def __init__(self, window: int, patience: Patience | None = None) -> None:
-        """Begin with nothing.
+    Attributes:
+        wake_at: When `take` has something to do, though no event came; infinite for never.
+    """
+
+    def __init__(self, name: str, options: ClientOptions | None = None) -> None:
+        """Start with no request and no worker.
 
         Args:
-            window: Requests in flight at a time.
-            patience: With silent workers.
+            name: The client's, for messages.
+            options: How it sends.
         """
-        self.table = PendingTable(window)
-        self.fleet = Fleet(patience)
-        self._patience = patience or Patience()
+        self._name = name
+        self._options = options or ClientOptions()
+        self._table = PendingTable(self._options.window)
+        self._fleet = Fleet(self._options.silence)
         self._budget = RetryBudget()
+        self._ended: list[Ended] = []
         self._check_at = math.inf
-        self._looked_at = -math.inf
-        self.withheld = 0
-        """Retries that the budget did not allow at once."""
+        self._was_lost = False
+        self._settled_by = -math.inf
+        self._submitted = 0
+        self._outcomes: Counter[Outcome] = Counter()
+        self._late = 0
+        self._withheld = 0
+        self.wake_at = math.inf
 
-    def next(self, now: float) -> Entry | None:
-        """Take the next request that can be sent, with its `lane` set; None where none can."""
-        self._looked_at = now
-        entry = self.table.next_to_send(now, lambda candidate: self._choose(candidate, now))
-        if entry is None:
-            return None
-        request = entry.request
-        if entry.lane:
-            entry.retry_at = entry.lane.send(request.id, now, suspect=bool(entry.deaths))
+    @property
+    def room(self) -> int:
+        """Requests that may be submitted now."""
+        return self._options.max_pending - len(self._table.entries)
+
+    def counters(self, malformed: int = 0) -> Counters:
+        """Return what became of all requests."""
+        return Counters(
+            submitted=self._submitted,
+            pending=len(self._table.entries),
+            in_flight=len(self._table.in_flight),
+            outcomes={outcome: self._outcomes[outcome] for outcome in Outcome},
+            retries=self._table.retries,
+            withheld=self._withheld,
+            late=self._late,
+            malformed=malformed,
+        )
+
+    def submit(self, entry: Entry) -> None:
+        """Accept a request."""
+        self._submitted += 1
+        self._table.add(entry)
+
+    def take(self, now: float, *, connected: bool = True) -> Step:
+        """Return what follows from the events so far, and from the time.
+
+        Args:
+            now: The clock's reading.
+            connected: Whether anything can be published.
+        """
+        table = self._table
+        if table.alarms and table.alarms[0][0] <= now:
+            for expired in table.wake(now):
+                self._record_end(expired, _expiry(expired))
+        if now >= self._check_at:
+            self._retry_overdue(now)
+        has_room = connected and table.queued > 0 and len(table.in_flight) < table.window
+        entry = self._launch_next(now) if has_room else None
+        wake_at = min(self._check_at, table.alarms[0][0] if table.alarms else math.inf)
+        if has_room and entry is None:
+            wake_at = min(wake_at, self._fleet.next_opening(now))
+        self.wake_at = wake_at
+        ended = _NONE_ENDED
+        if self._ended:
+            ended, self._ended = self._ended, []
+        return Step(entry, ended, entry is not None and table.queued > 0)
+
+    def acked(self, entry: Entry, attempt: int, code: int, now: float) -> None:
+        """Take in the reason code of the PUBACK to a request's attempt."""
+        if code == ReasonCode.SUCCESS:  # no promise of a reply
+            entry.acknowledged = attempt
+        elif entry.place is not Place.IN_FLIGHT or entry.attempts != attempt:
+            return  # it was sent again since
+        elif code == ReasonCode.NOT_AUTHORIZED:
+            message = f"the broker does not allow client {self._name!r} to ask for this model; {NAME_HINT}"
+            self._end(entry, NotAuthorized(message))
+        elif code != ReasonCode.NO_MATCHING_SUBSCRIBERS:
+            self._refused(entry, f"the broker turned it away with reason code 0x{code:02x}", now)
+        elif entry.lane is not None:
+            self._fleet.close(entry.lane)
+            self._table.requeue(entry)
         else:
-            entry.retry_at = self.fleet.shared_retry(request.model_name, now)
-        if entry.attempts == 1:
-            self._budget.earn()
-        self._check_at = min(self._check_at, entry.retry_at)
+            self._unserved(entry, now)
+
+    def unsent(self, entry: Entry, attempt: int, why: MqinferError, now: float) -> None:
+        """Take in that an attempt can't be published: without a connection it is tried again, else the request ends."""
+        if entry.attempts != attempt:
+            return  # recalled and sent again since
+        if isinstance(why, NotConnected):
+            self._table.back_off(entry, now + self._options.backoff)
+        else:
+            self._end(entry, why)
+
+    def replied(self, response: InferResponse, now: float) -> bool:
+        """Take in a reply, and what it reports of its worker.
+
+        Returns:
+            Whether it is the outcome of a request, which `settle` then ends; False where it is late, or turned the
+            request away, which is sent again.
+        """
+        entry = self._table.entries.get(response.id)
+        if entry is not None and response.outcome is Outcome.REJECTED:
+            error = response.error or ErrorInfo(Rejected.code, "busy")
+            if error.code == Corrupted.code:
+                self.corrupted(response.id)
+            elif entry.place is Place.IN_FLIGHT:  # else it is sent again in any case
+                self._refused(entry, error.message, now, _stated_pause(response))
+            return False
+        if entry is None:
+            self._late += 1
+        elif entry.place is Place.IN_FLIGHT:
+            if entry.lane is None:
+                self._fleet.shared_reply(response.model_name, now - entry.sent)
+            else:
+                entry.lane.release(response.id)
+                if entry.lane.worker == response.worker:
+                    entry.lane.measure_transit(max(0.0, now - entry.sent - response.timings.server / 1e9))
+        self._fleet.update_load(response.worker, response.load, now)
+        return entry is not None
+
+    def settle(self, request_id: str, outcome: Outcome) -> Entry | None:
+        """End a request with a reply; return None, and count the reply as late, where it has its outcome already."""
+        entry = self._table.remove(request_id)
+        if entry is None:
+            self._late += 1
+        else:
+            self._outcomes[outcome] += 1
         return entry
 
-    def next_wake(self) -> float | None:
-        """Tell when `wake` or `next` has something to do, at the latest; it may have passed since the last look."""
-        opening = self.fleet.next_opening(self._looked_at) if self.table.waiting else None
-        times = [time for time in (self.table.next_alarm(), opening, self._check_at) if time is not None]
-        soonest = min(times)
-        return None if soonest == math.inf else soonest
+    def corrupted(self, request_id: str) -> None:
+        """Take in that a request or its reply was damaged: it is sent again at once where the budget allows.
 
-    def wake(self, now: float) -> list[Entry]:
-        """Take out what has expired, or what two workers died on; let what is overdue be sent again."""
-        self._looked_at = now
-        expired = self.table.wake(now)
-        if now >= self._check_at:
-            self._look_for_silence(now)
-        return expired
-
-    def heard(self, response: InferResponse, now: float) -> None:
-        """Note what a reply, late or not, tells of its worker."""
-        entry = self.table.in_flight_entry(response.id)
-        if entry and entry.lane:
-            entry.lane.forget(response.id)
-            if entry.lane.worker == response.worker:
-                entry.lane.travelled(max(0.0, now - entry.sent - response.timings.server / 1e9))
-        elif entry:
-            self.fleet.shared_heard(response.model_name, now - entry.sent)
-        self.fleet.heard(response.worker, response.load, now)
-
-    def unheard(self, request_id: str) -> None:
-        """Note that nobody listens where a request was sent to: its lane is closed, and it is sent elsewhere."""
-        entry = self.table.in_flight_entry(request_id)
-        if entry and entry.lane:
-            self.fleet.gone(entry.lane)
-            self.table.requeue(request_id)
-
-    def busy(self, request_id: str, now: float, pause: float = 0.0) -> bool:
-        """Note that a worker turned a request away, for so many seconds; False where it did not come over a lane."""
-        entry = self.table.in_flight_entry(request_id)
-        if entry is None or entry.lane is None:
-            return False
-        entry.lane.busy(now, pause)
-        return self.table.requeue(request_id)
-
-    def damaged(self, request_id: str) -> None:
-        """Note that a request or its reply came with flipped bits: it is sent again at once where the budget allows.
-
-        The id may be damaged as well; at worst somebody else's request is sent twice.
+        The id may be damaged as well; at worst another request is sent twice.
         """
-        entry = self.table.in_flight_entry(request_id)
-        if entry:
+        if entry := self._table.in_flight.get(request_id):
             self._retry(entry)
 
-    def state(self, state: WorkerState, now: float) -> None:
-        """Take in a worker's state; what a lost or stopped worker had is sent elsewhere.
-
-        Not so what two workers died on: unless one of them turns out to live, `wake` gives that out.
-        """
-        if state.status is WorkerStatus.READY:
-            self.table.acquit(state.worker, state.incarnation)
-        lane = self.fleet.update(state)
+    def update(self, state: WorkerState) -> None:
+        """Take in a worker's state; what a lost or stopped worker had is sent elsewhere, unless it is poison."""
+        if state.status is WorkerStatus.READY and self._fleet.lane(state.worker) is None:
+            for entry in self._table.entries.values():  # it only lost its connection if it is the same incarnation
+                entry.crashed_on -= {(state.worker, state.incarnation)}
+        lane = self._fleet.update(state)
         if lane is None:
             return
-        recalled = self.table.recall(lane)
-        if state.status is WorkerStatus.STOPPED:
-            return
-        for entry in recalled:
-            entry.deaths |= {(lane.worker, lane.boot)}
-            if entry.is_deadly:
-                self.table.hold(entry, now + _TRIAL_S)
+        for entry in self._table.recall(lane):
+            # One that the broker has not acknowledged never reached the worker: so the wills of all workers, which a
+            # broker publishes while it shuts down, count once at most.
+            if state.status is not WorkerStatus.STOPPED and entry.acknowledged == entry.attempts:
+                entry.crashed_on |= {(lane.worker, lane.incarnation)}
+                if len(entry.crashed_on) >= _MOST_CRASHES:
+                    workers = ", ".join(sorted(worker for worker, _ in entry.crashed_on))
+                    self._end(entry, Poison(f"the workers {workers} crashed while they had it"))
+
+    def connected(self, now: float) -> None:
+        """Take in a connection: after a loss patience does not end before workers had time to reconnect, too."""
+        if self._was_lost:
+            self._settled_by = now + self._options.settling
 
     def disconnected(self) -> int:
-        """Forget the workers, and put everything in flight back; returns how much."""
-        recalled = len(self.table.recall())
-        self.fleet.clear()
+        """Drop the workers, and queue everything in flight again; return how much that is."""
+        self._was_lost = True
+        recalled = len(self._table.recall())
+        self._fleet.clear()
         return recalled
 
-    def _choose(self, entry: Entry, now: float) -> Lane | Way:
-        waiting = self.table.waiting_with(entry)
-        suspect = bool(entry.deaths)
-        return self.fleet.choose(*entry.channel, now, waiting=waiting, suspect=suspect, deadline=entry.deadline)
+    def cancel(self, request_id: str, why: MqinferError) -> Entry | None:
+        """End a request for its caller; return None where it has its outcome already."""
+        entry = self._table.remove(request_id)
+        if entry is not None:
+            self._outcomes[outcome_of(why)] += 1
+        return entry
 
-    def _look_for_silence(self, now: float) -> None:
-        overdue = [entry for entry in self.table.overdue(now) if not self._is_only_late(entry, now)]
+    def cancel_all(self, why: MqinferError) -> Sequence[Ended]:
+        """End every request: the client closes, or will never be connected again."""
+        for entry in self._table.drain():
+            self._record_end(entry, why)
+        ended, self._ended = self._ended, []
+        self._check_at = self.wake_at = math.inf
+        return ended
+
+    def _launch_next(self, now: float) -> Entry | None:
+        table, fleet = self._table, self._fleet
+        for channel, queue in table.queues.items():
+            entry: Entry | None = next(iter(queue.values()))
+            crashed = bool(entry.crashed_on)
+            to = fleet.choose(channel, now, queued=len(queue), crashed=crashed, deadline=entry.deadline)
+            if isinstance(to, Lane) and to.in_flight and not crashed and entry.deadline < to.finish(now):
+                entry = _first_in_time(queue, to.finish(now))
+            if to is NoLane.WAIT or entry is None:
+                continue
+            table.launch(entry, to if isinstance(to, Lane) else None, now)
+            entry.retry_at = fleet.sent(entry.request.id, to, channel, now, crashed=crashed)
+            self._check_at = min(self._check_at, entry.retry_at)
+            if entry.attempts == 1:
+                self._budget.earn()
+            return entry
+        return None
+
+    def _unserved(self, entry: Entry, now: float) -> None:
+        """Hold back all who ask for the model while there is patience, else end with `NoWorker`."""
+        since = self._fleet.close_channel(entry.channel, now, self._options.backoff)
+        patient_until = max(max(since, entry.submitted) + self._options.patience, self._settled_by)
+        self._fleet.reopen_channel(entry.channel, patient_until)
+        if now < patient_until:
+            entry.refused_since = since
+            self._table.requeue(entry)
+        else:
+            self._end(entry, NoWorker("no worker serves it; start one, or check the model's name and version"))
+
+    def _refused(self, entry: Entry, why: str, now: float, pause: float = 0.0) -> None:
+        """Send a request again later while there is patience, else end it as `rejected`."""
+        if entry.refused_since is None:
+            entry.refused_since = now
+        patient_until = max(entry.refused_since + self._options.patience, self._settled_by)
+        if now >= patient_until:
+            self._end(entry, Rejected(why))
+        elif entry.lane is not None:
+            entry.lane.pause(now, pause)
+            self._table.requeue(entry)
+        else:
+            backoff = doubled(self._options.backoff, entry.attempts - 1, _LONGEST_PAUSE_S)
+            self._table.back_off(entry, min(now + backoff, patient_until))
+
+    def _retry_overdue(self, now: float) -> None:
+        """Send again what got no reply in time, and nothing more to the workers that were silent."""
+        overdue = [entry for entry in self._table.overdue(now) if not self._is_only_slow(entry, now)]
         for lane in {id(entry.lane): entry.lane for entry in overdue if entry.lane}.values():
-            lane.timed_out(now)
+            lane.quarantine(now)
         for entry in overdue:
             if not self._retry(entry):
                 entry.retry_at = now + _NO_BUDGET_S
-        self._check_at = self.table.next_overdue()
+        self._check_at = self._table.next_overdue()
 
     def _retry(self, entry: Entry) -> bool:
-        """Let a request be sent again at once if the budget allows it."""
+        """Send a request again at once if the budget allows it."""
         if not self._budget.spend():
-            self.withheld += 1
+            self._withheld += 1
             return False
-        return self.table.requeue(entry.request.id)
+        return self._table.requeue(entry)
 
-    def _is_only_late(self, entry: Entry, now: float) -> bool:
-        """Tell whether a request gets more time, since its worker answers others: over a slow way all come late."""
-        if entry.lane is None or not entry.lane.is_lively(now) or now - entry.sent >= self._patience.attempt_unknown:
+    def _is_only_slow(self, entry: Entry, now: float) -> bool:
+        """Give a request more time, and return True, where its worker answers others: on a slow link all come late."""
+        if entry.lane is None or not entry.lane.has_just_replied(now):
             return False
-        entry.retry_at = now + self._patience.attempt
+        if now - entry.sent >= self._options.silence.attempt_unknown:
+            return False
+        entry.retry_at = now + self._options.silence.attempt
         return True
+
+    def _end(self, entry: Entry, why: MqinferError) -> None:
+        if self._table.remove(entry.request.id) is not None:
+            self._record_end(entry, why)
+
+    def _record_end(self, entry: Entry, why: MqinferError) -> None:
+        self._outcomes[outcome_of(why)] += 1
+        self._ended.append((entry, why))
+
+
+class RetryBudget:
+    """How many requests may be sent again for want of a reply: a share of those sent, so no overload feeds itself.
+
+    With retries unbounded, one outage of a second doubled a load for good: every reply came after its request had been
+    sent again. A token bucket, as in Finagle's `RetryBudget` and gRPC's retry throttling. Not thread-safe.
+
+    Args:
+        share: Retries per request, in the long run.
+        burst: Tokens at most, and at the start.
+    """
+
+    def __init__(self, share: float = 0.1, burst: float = 16.0) -> None:
+        self._share = share
+        self._burst = burst
+        self._tokens = burst
+
+    def earn(self) -> None:
+        """Add a request's share of a token."""
+        if self._tokens < self._burst:
+            self._tokens = min(self._burst, self._tokens + self._share)
+
+    def spend(self) -> bool:
+        """Take a token; return False where there is none left."""
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+
+def _first_in_time(queue: Mapping[str, Entry], finish: float) -> Entry | None:
+    """Return the first request that a busy worker would answer by its deadline; None where there is none.
+
+    In an overload each request would else be sent just in time to be late, and the workers would do nothing of use. An
+    idle worker gets what it would answer late all the same: it may be faster than it was.
+    """
+    return next((entry for entry in queue.values() if entry.deadline >= finish and not entry.crashed_on), None)
+
+
+def _expiry(entry: Entry) -> Expired:
+    seconds = entry.deadline - entry.submitted
+    if entry.attempts == 0:
+        return Expired(f"expired after {seconds:.3g} s before it could be sent (window full, or not connected)")
+    turned_away = "" if entry.refused_since is None else ", some of them turned away (no worker, or busy ones)"
+    return Expired(f"no reply within {seconds:.3g} s and {entry.attempts} attempt(s){turned_away}")
+
+
+def _stated_pause(response: InferResponse) -> float:
+    """Return when a busy worker expects to have room, in seconds from now; 0 where it doesn't state that."""
+    stated = response.parameters.get(RETRY_AFTER, 0)
+    return stated / 1e6 if isinstance(stated, int | float) else 0.0

@@ -1,50 +1,57 @@
 """The workers that a client knows, and which of them gets the next request: the one expected to finish it first.
 
-Mosquitto deals a shared subscription blindly in turn, so a slow or stalled worker gets as much as a fast one. Here the
-client holds a window per worker and sends to the worker with the least expected finish, (outstanding + others' + 1) x
-smoothed service time: join-the-shortest-queue weighted by speed (Weinberg 1978 has its near-optimality for equal
-workers). Only a reply renews what is known of a worker, so one that was slow once would get nothing for ever: now and
-then it gets one request, less often while it stays slow (a half-open circuit breaker: Nygard, "Release It!", 2007).
-Pure: the owner passes the clock's reading and holds a lock.
+Mosquitto deals a shared subscription blindly in turn, so a slow or halted worker gets as much as a fast one. Here the
+client keeps a lane per worker and sends to the worker with the least expected finish, `(in flight + others + 1) *
+service`: join-the-shortest-queue weighted by speed (Weinberg 1978 shows that it is near the optimum for equal workers).
+Only a reply renews what is known of a worker, so one that was slow once would never be asked again: what is known of an
+idle worker counts for less the older it is, until it gets one request.
+Pure: the owner passes the clock's reading and holds a lock. Choosing changes nothing; sending does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from mqinfer.client.lane import Lane, Patience
+from mqinfer.client.lane import Lane
+from mqinfer.client.options import Silence
 from mqinfer.protocol.states import WorkerState, WorkerStatus
 from mqinfer.protocol.types import WorkerLoad
 
-__all__ = ["Fleet", "Way"]
+__all__ = ["Channel", "Fleet", "NoLane"]
 
-_Channel = tuple[str, str | None]
+Channel = tuple[str, str | None]
+"""Model and version asked for."""
 
 _ALIKE, _ALIKE_S = 1.3, 0.005
-"""Workers whose expected finishes differ by less, as a factor and in seconds, take turns: so much is noise."""
-_PROBE_EVERY = 100
-"""Requests for each one that goes to a worker that seems slow, at least: 1 % of them are late for it at most."""
+"""Workers take turns while they are expected to finish within `_ALIKE * best + _ALIKE_S`: so much is noise."""
+_STALE_REQUESTS, _STALE_S = 40, 2.0
+"""An idle worker's expected time is divided by `age = min(requests since / _STALE_REQUESTS, silence / _STALE_S)`.
+
+One that is `n` times as slow as the best is asked again after about `30 * n` requests, and `1.5 * n` seconds: so asking
+adds less than 4 % of the best worker's time to the mean, however slow it is.
+"""
 _LONGEST_PAUSE_S = 1.0
-"""A model's channel that nobody listens on is tried again after this at the latest."""
+"""A model's channel without subscribers is tried again after this at the latest."""
 _WEIGHT = 0.2
 """Weight of the newest reading in a smoothed time."""
+_MOST_CHANNELS = 1024
+"""Channels whose workers are kept ready."""
 
 
-class Way(Enum):
-    """Where a request goes if not to a worker of its own."""
+class NoLane(Enum):
+    """Where a request goes if not to a worker that the client chooses."""
 
     SHARED = "shared"
     """The model's channel: no worker of it is known."""
     WAIT = "wait"
-    """Nowhere yet: every worker of it has its hands full, or is in doubt."""
+    """Nowhere yet: every worker of it has enough in flight, or is silent."""
 
 
 @dataclass(slots=True)
 class _Unserved:
-    """A model's channel that nobody listens on: since when, when it is tried again, and how long it then rests."""
+    """A model's channel without subscribers: since when, when it is tried again, and how long it then rests."""
 
     since: float
     closed_until: float
@@ -54,163 +61,166 @@ class _Unserved:
 class Fleet:
     """The workers by name. Not thread-safe."""
 
-    def __init__(self, patience: Patience | None = None) -> None:
-        """Begin with none.
+    def __init__(self, silence: Silence | None = None) -> None:
+        """Start with no worker.
 
         Args:
-            patience: With silent workers.
+            silence: When a worker's silence means something.
         """
-        self._patience = patience or Patience()
+        self._silence = silence or Silence()
         self._lanes: dict[str, Lane] = {}
+        self._serving: dict[Channel, list[Lane]] = {}  # open lanes by channel; forgotten with each state
         self._turn = 0
-        self._probed = 0  # the turn of the last probe
-        self._shared: dict[str, float] = {}  # smoothed seconds from sending to reply, by model
-        self._unserved: dict[_Channel, _Unserved] = {}
+        self._shared: dict[str, float] = {}  # smoothed seconds from publication to reply, by model
+        self._unserved: dict[Channel, _Unserved] = {}
 
     def __len__(self) -> int:
-        """Count the workers that take requests."""
+        """Return how many workers take requests."""
         return sum(lane.open for lane in self._lanes.values())
 
     def lane(self, worker: str) -> Lane | None:
-        """Look at a worker."""
+        """Return a worker's lane, or None where it is not known."""
         return self._lanes.get(worker)
 
     def update(self, state: WorkerState) -> Lane | None:
-        """Take in what a worker, or the broker for it, says.
+        """Take in a state that a worker, or the broker on its behalf, published.
 
         Returns:
-            The lane whose unanswered requests nobody will answer: the worker is lost, has stopped, or begun anew.
+            The lane whose requests in flight will not be answered: its worker is lost, has stopped, or started anew.
         """
         lane = self._lanes.get(state.worker)
-        foreign = lane is not None and lane.boot != state.incarnation
+        foreign = lane is not None and lane.incarnation != state.incarnation
         if foreign and state.status is not WorkerStatus.READY:
-            return None  # the will or the farewell of a twin or a forerunner: the worker that is known is not meant
+            return None  # the will or the last state of a twin or a predecessor: it is not about the known worker
+        self._serving.clear()
         if state.status in {WorkerStatus.LOST, WorkerStatus.STOPPED}:
             return self._lanes.pop(state.worker, None)
-        reborn = lane if foreign else None
-        if lane is None or reborn:
-            lane = self._lanes[state.worker] = Lane(state.worker, self._patience)
+        replaced = lane if foreign else None
+        if lane is None or replaced:
+            lane = self._lanes[state.worker] = Lane(state.worker, self._silence)
         lane.update(state)
         for channel in [channel for channel in self._unserved if lane.open and lane.serves(*channel)]:
             del self._unserved[channel]
-        return reborn
+        return replaced
 
-    def heard(self, worker: str, load: WorkerLoad, now: float) -> None:
-        """Note a reply of a worker."""
+    def update_load(self, worker: str, load: WorkerLoad, now: float) -> None:
+        """Take in what a worker's reply reports of its load."""
         if lane := self._lanes.get(worker):
-            lane.heard(load, now)
+            lane.update_load(load, now)
 
-    def gone(self, lane: Lane) -> None:
-        """Note that nobody listens on a lane any more; its worker counts again with its next state."""
-        if self._lanes.get(lane.worker) is lane:
-            lane.open = False
+    def close(self, lane: Lane) -> None:
+        """Send a worker nothing until its next state: it does not subscribe to its lane any more."""
+        lane.open = False
+        self._serving.clear()
 
-    def choose(  # noqa: PLR0913 - what is known of the request
-        self,
-        model: str,
-        version: str | None,
-        now: float,
-        *,
-        waiting: int = 1,
-        suspect: bool = False,
-        deadline: float = math.inf,
-    ) -> Lane | Way:
-        """Choose where the next request for a model goes.
+    def choose(
+        self, channel: Channel, now: float, *, queued: int = 1, crashed: bool = False, deadline: float = math.inf
+    ) -> Lane | NoLane:
+        """Return where the next request for a model goes; nothing is changed.
 
         Args:
-            model: Asked for.
-            version: Asked for, or None.
+            channel: Model and version asked for.
             now: The clock's reading.
-            waiting: Requests for the model that wait in this client.
-            suspect: Whether a worker died on the request: it goes where no other such request is, since one of the
+            queued: Requests for them that are queued in this client.
+            crashed: Whether a worker crashed on the request: it goes where no other such request is, since one of the
                 two would be blamed for the other.
-            deadline: Of the request.
+            deadline: The request's; one that can't wait is not sent to find out whether a slow worker is faster by now.
         """
-        serving = [lane for lane in self._lanes.values() if lane.open and lane.serves(model, version)]
+        serving = self._serving.get(channel)
+        if serving is None:
+            serving = self._find(channel)
         if not serving:
-            return self._knock(model, version, now)
-        usable = [lane for lane in serving if lane.is_usable(now) and not (suspect and lane.has_suspect)]
-        best = min(usable, key=Lane.expected, default=None)
-        if best is None:
-            return Way.WAIT
-        bound = _ALIKE * best.expected() + _ALIKE_S
-        if not suspect and (probe := self._next_probe(usable, bound, deadline, now)):
-            return self._take(probe, probe=True)
-        alike = [lane for lane in usable if lane.expected() <= bound and not lane.is_full]
-        if alike:
-            return self._take(min(alike, key=lambda lane: (lane.outstanding, lane.turn)))
-        # Those that finish first are full. Waiting for them is better than a slower one that has room, unless so much
-        # waits that the last of it would finish later still.
-        second = min((lane for lane in usable if not lane.is_full), key=Lane.expected, default=None)
-        by_waiting = best.expected() + waiting / sum(1 / max(lane.service, 1e-6) for lane in usable)
-        return self._take(second) if second and second.expected() <= by_waiting else Way.WAIT
+            unserved = self._unserved.get(channel)
+            return NoLane.WAIT if unserved and now < unserved.closed_until else NoLane.SHARED
+        if len(serving) == 1 and not crashed:
+            lane = serving[0]
+            return lane if lane.is_usable(now) and lane.has_room() else NoLane.WAIT
+        usable = [lane for lane in serving if lane.is_usable(now) and not (crashed and lane.holds_crasher())]
+        if not usable:
+            return NoLane.WAIT
+        return self._first_to_finish([(self._expected(lane, now, deadline), lane) for lane in usable], queued)
 
-    def _knock(self, model: str, version: str | None, now: float) -> Way:
-        """Send over a model's channel; one at a time where nobody listened the last time."""
-        unserved = self._unserved.get((model, version))
-        if unserved is None:
-            return Way.SHARED
-        if now < unserved.closed_until:
-            return Way.WAIT
-        unserved.closed_until = now + unserved.pause
-        return Way.SHARED
+    def sent(self, request_id: str, to: Lane | NoLane, channel: Channel, now: float, *, crashed: bool = False) -> float:
+        """Record a request that is being sent.
 
-    def unserved(self, channel: _Channel, now: float, pause: float) -> float:
-        """Note that nobody listens on a model's channel: all who ask for it wait, and one of them tries again later.
+        Returns:
+            When it counts as unanswered.
+        """
+        if isinstance(to, Lane):
+            self._turn += 1
+            to.turn = self._turn
+            return to.send(request_id, now, crashed=crashed)
+        if unserved := self._unserved.get(channel):
+            unserved.closed_until = now + unserved.pause  # one at a time while nobody is known to subscribe
+        usual = self._shared.get(channel[0])
+        if usual is None:
+            return now + self._silence.attempt_unknown
+        return now + max(self._silence.attempt_shared, self._silence.attempt_factor * usual)
+
+    def shared_reply(self, model: str, seconds: float) -> None:
+        """Take in how long a reply took that came over a model's channel."""
+        for channel in [channel for channel in self._unserved if channel[0] == model]:
+            del self._unserved[channel]
+        usual = self._shared.get(model, seconds)
+        self._shared[model] = usual + _WEIGHT * (seconds - usual)
+
+    def close_channel(self, channel: Channel, now: float, pause: float) -> float:
+        """Hold back everything for a model's channel without subscribers; one request tries again later.
 
         Args:
             channel: Model and version.
             now: The clock's reading.
-            pause: Seconds until the first new try; doubled each time, at most one second.
+            pause: Seconds until the first new attempt; doubled each time, at most one second.
 
         Returns:
-            Since when.
+            Since when the channel has no subscribers.
         """
         state = self._unserved.setdefault(channel, _Unserved(now, now, pause))
         state.closed_until = now + state.pause
         state.pause = min(2 * state.pause, _LONGEST_PAUSE_S)
         return state.since
 
-    def reopen(self, channel: _Channel, at: float) -> None:
-        """Let a model's channel be tried at a time, if it would not be sooner."""
+    def reopen_channel(self, channel: Channel, at: float) -> None:
+        """Allow the next attempt on a model's channel at a time, if it would not be sooner."""
         if unserved := self._unserved.get(channel):
             unserved.closed_until = min(unserved.closed_until, at)
 
-    def _next_probe(self, usable: Iterable[Lane], bound: float, deadline: float, now: float) -> Lane | None:
-        """Choose a worker that seems slow, and about which nothing is known any more, if it is time for that."""
-        if self._turn - self._probed < _PROBE_EVERY:
-            return None
-        due = (lane for lane in usable if lane.wants_probe(now) and lane.expected() > bound)
-        return min((lane for lane in due if lane.is_in_time(deadline, now)), key=lambda lane: lane.turn, default=None)
-
-    def _take(self, lane: Lane, *, probe: bool = False) -> Lane:
-        self._turn += 1
-        if probe:
-            self._probed = self._turn
-        lane.chosen(self._turn, probe=probe)
-        return lane
-
-    def shared_retry(self, model: str, now: float) -> float:
-        """Tell when to send a request again that goes over a model's channel, where nobody knows the queue."""
-        usual = self._shared.get(model)
-        if usual is None:
-            return now + self._patience.attempt_unknown
-        return now + max(self._patience.attempt_shared, self._patience.attempt_factor * usual)
-
-    def shared_heard(self, model: str, seconds: float) -> None:
-        """Note how long a reply took that came over a model's channel."""
-        for channel in [channel for channel in self._unserved if channel[0] == model]:
-            del self._unserved[channel]
-        usual = self._shared.get(model, seconds)
-        self._shared[model] = usual + _WEIGHT * (seconds - usual)
-
-    def next_opening(self, since: float) -> float | None:
-        """Tell when a lane or a channel opens again that was closed at some time, at the earliest."""
+    def next_opening(self, since: float) -> float:
+        """Return when a lane or a channel opens again that was closed at a time; infinite where none does."""
         times = [lane.opens_at for lane in self._lanes.values() if lane.open and lane.opens_at > since]
         times += [each.closed_until for each in self._unserved.values() if each.closed_until > since]
-        return min(times, default=None)
+        return min(times, default=math.inf)
 
     def clear(self) -> None:
-        """Forget everything: on a new connection the broker tells again who is there."""
+        """Drop everything: on a new connection the broker sends the states of all workers again."""
         self._lanes.clear()
+        self._serving.clear()
         self._unserved.clear()
+
+    def _find(self, channel: Channel) -> list[Lane]:
+        if len(self._serving) >= _MOST_CHANNELS:
+            self._serving.clear()
+        found = self._serving[channel] = [lane for lane in self._lanes.values() if lane.open and lane.serves(*channel)]
+        return found
+
+    def _expected(self, lane: Lane, now: float, deadline: float) -> float:
+        """Return how long a request would take, in seconds; less where that is old, so that it is found out anew."""
+        expected = lane.expected()
+        if lane.in_flight:
+            return expected
+        age = min((self._turn - lane.turn) / _STALE_REQUESTS, (now - lane.replied_at) / _STALE_S)
+        return expected / age if age > 1 and lane.finish(now) <= deadline else expected
+
+    def _first_to_finish(self, usable: list[tuple[float, Lane]], queued: int) -> Lane | NoLane:
+        """Return the lane that finishes a request first, if it pays to send it there now."""
+        best = min(expected for expected, _ in usable)
+        bound = _ALIKE * best + _ALIKE_S
+        alike = [lane for expected, lane in usable if expected <= bound and lane.has_room()]
+        if alike:
+            return min(alike, key=lambda lane: (len(lane.in_flight), lane.turn))
+        # Those that finish first are full. Waiting for them is better than a slower one that has room, unless so much
+        # is queued that the last of it would finish later still.
+        spare = [(expected, lane.turn, lane) for expected, lane in usable if lane.has_room()]
+        by_waiting = best + queued / sum(1 / max(lane.service, 1e-6) for _, lane in usable)
+        second = min(spare, key=lambda each: each[:2], default=None)
+        return second[2] if second and second[0] <= by_waiting else NoLane.WAIT

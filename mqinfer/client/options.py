@@ -1,39 +1,63 @@
-"""How a client is set up."""
+"""What a user may set about a client; the defaults suit most."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
-from mqinfer.protocol.topics import Topics
 
-__all__ = ["NAME_HINT", "RequesterConfig"]
+__all__ = ["NAME_HINT", "ClientOptions", "Silence"]
 
-NAME_HINT = "where access rules hold, its name (--name) is to be that of its certificate or login"
+NAME_HINT = "where access rules apply, its name (--name) must be that of its certificate or login"
 
 
 @dataclass(frozen=True, slots=True)
-class RequesterConfig:
-    """How a client sends.
+class Silence:
+    """When a worker's silence means something. Times in seconds; factors multiply the expected time of a reply.
 
     Attributes:
-        name: The client's name, in its topics.
-        topics: Where everything lies.
-        window: Requests in flight at a time.
-        max_pending: Requests without an outcome at a time; `submit` waits for room beyond that.
-        patience: Seconds during which a request that finds no worker, or only busy ones, is tried again.
-        settling: Seconds after a reconnection during which patience does not end: workers come back in their own time.
-        backoff: Seconds before such a request is sent again the first time; doubled each time, at most one second.
-        limits: For replies.
-        lanes: Whether requests go to workers that the client chooses; False: over the models' channels, dealt in turn.
+        doubt: Least silence after which a worker gets nothing more; the limit is `max(doubt, doubt_factor * expected)`.
+        doubt_factor: The same, as a factor.
+        attempt: Least silence after which a request is sent to another worker.
+        attempt_factor: The same, as a factor.
+        attempt_shared: Least silence on a model's channel, where no worker is known to have the request.
+        attempt_unknown: The silence where the worker has not reported how long a request takes.
+        quarantine: How long a worker that let a request time out gets nothing, and then one request at a time until it
+            replies; doubled each time.
+        quarantine_most: The longest quarantine.
     """
 
-    name: str
-    topics: Topics = field(default_factory=Topics)
+    doubt: float = 0.05
+    doubt_factor: float = 3.0
+    attempt: float = 1.0
+    attempt_factor: float = 3.0
+    attempt_shared: float = 3.0
+    attempt_unknown: float = 10.0
+    quarantine: float = 1.0
+    quarantine_most: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How a client sends its requests. Times in seconds.
+
+    Attributes:
+        window: Requests in flight at a time; more are queued in the client.
+        max_pending: Requests without an outcome at a time; `submit` blocks while there are as many.
+        patience: How long a request that finds no worker, or only busy ones, is sent again.
+        settling: Time after a reconnection during which patience does not end: workers need time to reconnect, too.
+        backoff: Pause before such a request is sent again the first time; doubled each time, at most one second.
+        lanes: Whether the client chooses the worker of each request; False: it publishes on the model's channel, and
+            the broker deals the requests to the workers in turn.
+        limits: Bounds of what a reply may contain.
+        silence: When a worker's silence means something.
+    """
+
     window: int = 16
     max_pending: int = 1024
     patience: float = 2.0
-    backoff: float = 0.02
     settling: float = 6.0
-    limits: Limits = DEFAULT_LIMITS
+    backoff: float = 0.02
     lanes: bool = True
+    limits: Limits = DEFAULT_LIMITS
+    silence: Silence = Silence()

@@ -1,72 +1,88 @@
-"""The thread that sees to what is due."""
+"""The thread that wakes a client when something is due."""
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable
 
 __all__ = ["Timer"]
 
+log = logging.getLogger("mqinfer.client")
+
 
 class Timer:
     """Works whenever something is due.
 
     Args:
-        lock: Of the owner, over all that `due` looks at.
-        due: Tells when there is work next, or None; called with the lock held.
+        lock: Of the owner, over all that `due` reads.
+        due: Returns when there is work next, infinite for never; called with the lock held.
         work: Does it; called without the lock.
         clock: In seconds.
+        failed: Receives an exception that `due`, `work` or `clock` raised, which ends the thread; called without the
+            lock.
     """
 
     def __init__(
         self,
         lock: threading.Lock,
-        due: Callable[[], float | None],
+        due: Callable[[], float],
         work: Callable[[], None],
         clock: Callable[[], float],
+        failed: Callable[[Exception], None],
     ) -> None:
         self._changed = threading.Condition(lock)
         self._due = due
         self._work = work
         self._clock = clock
-        self._sleeps_until = 0.0
+        self._failed = failed
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="mqinfer-client-timer", daemon=True)
+        self.sleeps_until = 0.0
+        """When the thread wakes by itself, infinite for never; 0 while it is awake."""
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
+    @property
+    def running(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
     def look(self) -> None:
         """Wake the thread if it would sleep too long; the lock is held."""
         due = self._due()
-        if due is not None and due < self._sleeps_until:
-            self._sleeps_until = due
+        if due < self.sleeps_until:
+            self.sleeps_until = due
             self._changed.notify()
 
     def stop(self) -> None:
-        """Let the thread end; the lock is held."""
+        """End the thread; the lock is held."""
         self._stopped = True
         self._changed.notify()
 
-    def join(self) -> None:
+    def join(self, timeout: float | None = None) -> None:
         """Wait for its end, if it was ever started."""
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(timeout)
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._sleep()
-                if self._stopped:
-                    return
-            self._work()
+        try:
+            while self._sleep():
+                self._work()
+        except Exception as error:
+            log.exception("a client's timer failed, and with it the client")
+            self._failed(error)
 
-    def _sleep(self) -> None:
-        now = self._clock()
-        due = self._due()
-        if not self._stopped and (due is None or due > now):
-            self._sleeps_until = math.inf if due is None else due
-            self._changed.wait(None if due is None else due - now)
-            self._sleeps_until = 0.0
+    def _sleep(self) -> bool:
+        """Wait until something may be due; return False once the timer is stopped."""
+        with self._changed:
+            now = self._clock()
+            due = self._due()
+            if not self._stopped and due > now:
+                self.sleeps_until = due
+                self._changed.wait(None if due == math.inf else due - now)
+                self.sleeps_until = 0.0
+            return not self._stopped

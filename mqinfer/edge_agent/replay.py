@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from mqinfer.bags.frame import Frame
-from mqinfer.client.inputs import InferOptions, make_request
+from mqinfer.client.request import InferOptions, make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.backlog import KEPT, Backlog, Place

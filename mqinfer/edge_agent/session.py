@@ -103,7 +103,7 @@ def run_session(
     """
     options = settings.options
     with closing(_open(settings)) as source, _spool(settings) as spool:
-        card = CardShelf(requester.link, requester.config.topics).get(options.model, settings.card_timeout)
+        card = CardShelf(requester.link, requester.topics).get(options.model, settings.card_timeout)
         encoding = choose_encoding(settings.encoding, card)
         if options.output_encoding is None or isinstance(options.output_encoding, str):
             chosen = choose_output_encoding(options.output_encoding, card, options.version)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from mqinfer.broker.presence import Presence
-from mqinfer.client.options import RequesterConfig
 from mqinfer.protocol.states import ClientState, ClientStatus
+from mqinfer.protocol.topics import Topics
 
 __all__ = ["edge_presence"]
 
 
-def edge_presence(config: RequesterConfig, source: str, model: str, incarnation: int | None = None) -> Presence:
+def edge_presence(  # noqa: PLR0913 - what is published of an edge
+    name: str, topics: Topics, source: str, model: str, *, window: int, incarnation: int | None = None
+) -> Presence:
     """Return the presence of one run of an edge: `ready` at each connection, `lost` as its will.
 
     Args:
-        config: Of its client.
+        name: Of its client.
+        topics: Below the root of the site.
         source: What it reads.
         model: Name of the model that it asks.
+        window: Requests that it has in flight at a time.
         incarnation: The number of its start; None for a new one.
     """
 
     def encode(status: str, incarnation: int) -> bytes:
-        return ClientState(config.name, ClientStatus(status), incarnation, source, model, config.window).to_json()
+        return ClientState(name, ClientStatus(status), incarnation, source, model, window).to_json()
 
-    topic = config.topics.client_state(config.name)
-    return Presence(config.name, topic, encode, status="ready", incarnation=incarnation)
+    return Presence(name, topics.client_state(name), encode, status="ready", incarnation=incarnation)

@@ -12,8 +12,7 @@ import pytest
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message
 from mqinfer.client import Client
-from mqinfer.client.counters import Counters
-from mqinfer.client.requester import Requester
+from mqinfer.client.result import Counters
 from mqinfer.codecs import encode_tensor
 from mqinfer.protocol.checksum import verify
 from mqinfer.protocol.datatypes import Array
@@ -23,11 +22,15 @@ from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome
 
 
-def check_books(counters: Counters, requester: Requester) -> None:
-    """Every request that was taken in has one outcome, and nothing is left in the table."""
-    assert counters.pending == 0
+@pytest.fixture
+def check_books() -> Callable[[Counters], None]:
+    """Check a client's counters: every request that was accepted has one outcome, and nothing is left in the table."""
+    return _check_books
+
+
+def _check_books(counters: Counters) -> None:
+    assert counters.pending == counters.in_flight == 0
     assert counters.submitted == sum(counters.outcomes.values())
-    assert len(requester._table) == 0
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def make_client(unique: Callable[[str], str]) -> Iterator[Callable[..., Client]]
     yield make
     for client in clients:
         client.close()
-        check_books(client.counters(), client._requester)
+        _check_books(client.counters())
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mqinfer import Client, Outcome
+from mqinfer import Client, ClientOptions, Outcome
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.errors import NoWorker
@@ -25,7 +25,7 @@ def test_a_result_over_mosquitto(
     """The same request as in memory, over a real broker, through a window smaller than the load."""
     model = unique("echo")
     serve(broker_url, write_echo(model), model)
-    client = make_client(broker_url, window=4)
+    client = make_client(broker_url, options=ClientOptions(window=4))
     assert client.card(model).name == model
     futures = [client.submit(model, {"x": np.full((1, 4), n, np.float32)}, timeout=60) for n in range(100)]
     for number, future in enumerate(futures):
@@ -51,7 +51,7 @@ def test_a_broker_that_is_killed_and_comes_back_loses_no_request(
         pytest.skip(str(missing))
     try:
         serve(server.url, write_echo(delay_ms=2))
-        client = make_client(server.url, window=8)
+        client = make_client(server.url, options=ClientOptions(window=8))
         half = threading.Semaphore(0)
         futures = [client.submit("echo", {"x": np.full((1, 4), n, np.float32)}, timeout=90) for n in range(400)]
         for future in futures:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis.extra import numpy as hnp
 
-from mqinfer import Capture, Client, InferResult, Outcome
-from mqinfer.broker import make_link
-from mqinfer.broker.memory_link import MemoryLink
-from mqinfer.client.inputs import Input
-from mqinfer.client.options import RequesterConfig
-from mqinfer.client.requester import Requester
+from mqinfer import Capture, Client, ClientOptions, InferResult, Outcome
+from mqinfer.client.request import Input
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.errors import (
@@ -27,36 +23,19 @@ from mqinfer.errors import (
     BrokerUnreachable,
     Cancelled,
     ConfigError,
-    Corrupted,
     Expired,
-    MessageTooLarge,
     ModelFailed,
     ModelNotFound,
     MqinferError,
-    NotAuthorized,
     NoWorker,
     Rejected,
 )
-from mqinfer.protocol.checksum import checksum
-from mqinfer.protocol.envelope import encode_response
-from mqinfer.protocol.types import InferRequest, InferResponse
+from mqinfer.protocol.types import InferResponse
 
 MakeClient = Callable[..., Client]
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
-
-
-def request_to(model: str = "manual") -> InferRequest:
-    """Make a request as `make_request` does."""
-    return InferRequest("", model, (encode_tensor("x", X),))
-
-
-def link_of(client: Client) -> MemoryLink:
-    """Give the in-memory link below a client."""
-    link = client._requester.link
-    assert isinstance(link, MemoryLink)
-    return link
 
 
 def test_a_result_says_what_where_and_how_long(url: str, client: Client, serve: Serve, write_echo: WriteEcho) -> None:
@@ -164,8 +143,7 @@ def test_the_card_is_there_for_whoever_asks(url: str, client: Client, serve: Ser
 
 def test_an_unknown_model_is_said_to_have_no_worker(url: str, make_client: MakeClient) -> None:
     """The broker says at once that nobody subscribes; the client tries again while it has patience."""
-    client = make_client(url)
-    client._requester.config = RequesterConfig(client.name, patience=0.05, backoff=0.01)
+    client = make_client(url, options=ClientOptions(patience=0.05, backoff=0.01))
     with pytest.raises(NoWorker, match=r"model 'nobody'.*start one, or check the model's name"):
         client.infer("nobody", {"x": X})
     assert client.counters().retries >= 1
@@ -250,16 +228,9 @@ def test_a_slow_model_expires(url: str, client: Client, serve: Serve, write_echo
     assert client.counters().late == 1
 
 
-def test_a_message_above_the_brokers_limit_is_refused_before_it_is_sent(client: Client) -> None:
-    """Both sizes are named, and the link goes on."""
-    link_of(client)._broker.max_packet_size = 4096
-    with pytest.raises(MessageTooLarge, match="4096"):
-        client.infer("manual", {"x": np.zeros((64, 64), np.float32)})
-
-
 def test_closing_cancels_what_is_unanswered(url: str, make_client: MakeClient, hand: Any) -> None:
     """Requests in flight, resting and waiting all end as cancelled; a later one is refused."""
-    client = make_client(url, window=1)
+    client = make_client(url, options=ClientOptions(window=1))
     futures = [client.submit("manual", {"x": X}) for _ in range(3)]
     hand.next()
     client.close()
@@ -296,7 +267,7 @@ def test_many_threads_share_one_client(
 ) -> None:
     """Hundreds of requests from many threads through a smaller window: each caller gets its own answer."""
     serve(url, write_echo(delay_ms=0.2))
-    client = make_client(url, window=window)
+    client = make_client(url, options=ClientOptions(window=window))
 
     def ask(number: int) -> bool:
         mine = np.full((1 + number % 3, 4), number, np.float32)
@@ -310,7 +281,7 @@ def test_many_threads_share_one_client(
 
 def test_the_window_holds(url: str, make_client: MakeClient, hand: Any) -> None:
     """No more than the window is sent; every reply lets the next one go, in the order of asking."""
-    client = make_client(url, window=2)
+    client = make_client(url, options=ClientOptions(window=2))
     futures = [client.submit("manual", {"x": np.full(1, n, np.int64)}) for n in range(5)]
     first, second = hand.next(), hand.next()
     assert hand.requests.empty()
@@ -346,48 +317,6 @@ def test_unreadable_replies_are_counted_and_the_next_one_is_taken(client: Client
     hand.answer(request, {"y": X})
     assert future.result(10).outcome is Outcome.OK
     assert client.counters().malformed == 4
-
-
-@pytest.fixture
-def timeless(url: str, unique: Callable[[str], str]) -> Iterator[Requester]:
-    """A client whose clock stands still: nothing is sent again for want of a reply."""
-    config = RequesterConfig(unique("client"))
-    requester = Requester(
-        lambda handler: make_link(url, client_id=config.name, on_connection=handler), config, lambda: 0.0
-    )
-    requester.open()
-    yield requester
-    requester.close()
-
-
-def test_a_damaged_reply_is_not_believed_and_the_request_is_sent_again(timeless: Requester, hand: Any) -> None:
-    """At once, whatever the reply says, where its Correlation Data tells whose it is; else nothing happens."""
-    results: Future[InferResult] = Future()
-    timeless.submit(request_to(), 5.0, results.set_result)
-    first = hand.next()
-    payload = encode_response(InferResponse(first.id, "manual", outputs=(encode_tensor("y", X),)))
-    stated, damaged = checksum((payload,)), payload[:-64] + bytes(64)
-    assert damaged != payload
-    for correlation in (None, b"", b"of nobody"):
-        hand.send(first, damaged, user_properties=(stated,), correlation_data=correlation)
-    hand.send(first, damaged, user_properties=(stated,), correlation_data=bytes.fromhex(first.id))
-    second = hand.next()
-    assert (second.id, second.attempt) == (first.id, 2)
-    assert not results.done()
-    hand.send(second, payload, user_properties=(stated,))
-    result = results.result(10)
-    np.testing.assert_array_equal(result.outputs["y"], X)
-    counters = timeless.counters()
-    assert (result.attempts, counters.malformed, counters.retries) == (2, 4, 1)
-
-
-def test_a_request_that_came_damaged_is_sent_again_without_a_pause(timeless: Requester, hand: Any) -> None:
-    """The worker said so; its being busy would have to wait for the clock."""
-    results: Future[InferResult] = Future()
-    timeless.submit(request_to(), 5.0, results.set_result)
-    hand.refuse(hand.next(), Corrupted("bits flipped"))
-    hand.answer(hand.next(), {"y": X})
-    assert results.result(10).outcome is Outcome.OK
 
 
 def test_a_reply_whose_tensor_can_not_be_decoded_is_an_error(client: Client, hand: Any) -> None:
@@ -434,8 +363,7 @@ def test_a_busy_answer_is_tried_again(client: Client, hand: Any) -> None:
 
 def test_busy_for_too_long_is_rejected(url: str, make_client: MakeClient, hand: Any) -> None:
     """When the patience is over, the last refusal is the outcome."""
-    client = make_client(url)
-    client._requester.config = RequesterConfig(client.name, patience=0.0)
+    client = make_client(url, options=ClientOptions(patience=0.0))
     future = client.submit("manual", {"x": X})
     hand.refuse(hand.next(), Rejected("worker w has 4 requests in hand"))
     with pytest.raises(Rejected, match="4 requests in hand"):
@@ -444,8 +372,7 @@ def test_busy_for_too_long_is_rejected(url: str, make_client: MakeClient, hand: 
 
 def test_a_second_refusal_of_a_resting_request_does_not_end_it(url: str, make_client: MakeClient, hand: Any) -> None:
     """A busy answer that comes twice, or late, leaves a request alone that is going to be sent again."""
-    client = make_client(url)
-    client._requester.config = RequesterConfig(client.name, backoff=0.3)
+    client = make_client(url, options=ClientOptions(backoff=0.3))
     future = client.submit("manual", {"x": X})
     request = hand.next()
     hand.refuse(request, Rejected("busy"))
@@ -456,8 +383,7 @@ def test_a_second_refusal_of_a_resting_request_does_not_end_it(url: str, make_cl
 
 def test_a_reply_to_the_first_attempt_ends_a_request_that_rests(url: str, make_client: MakeClient, hand: Any) -> None:
     """Whatever attempt a result answers, it is the result."""
-    client = make_client(url)
-    client._requester.config = RequesterConfig(client.name, backoff=5.0)
+    client = make_client(url, options=ClientOptions(backoff=5.0))
     future = client.submit("manual", {"x": X})
     request = hand.next()
     hand.refuse(request, Rejected("busy"))
@@ -465,24 +391,9 @@ def test_a_reply_to_the_first_attempt_ends_a_request_that_rests(url: str, make_c
     assert future.result(2).attempts == 1
 
 
-def test_the_callers_fault_does_not_stop_the_link(client: Client, hand: Any) -> None:
-    """Code of the caller that raises on an outcome is logged; the next outcome comes."""
-
-    def raises(result: InferResult) -> None:
-        raise ValueError(result.id)
-
-    requester = client._requester
-    requester.submit(request_to(), 10, raises)
-    hand.answer(hand.next(), {"y": X})
-    future = client.submit("manual", {"x": X})
-    hand.answer(hand.next(), {"y": X})
-    assert future.result(10).outcome is Outcome.OK
-
-
 def test_a_full_table_holds_the_caller_until_there_is_room(url: str, make_client: MakeClient, hand: Any) -> None:
-    """`submit` waits when `max_pending` requests are unanswered, and goes on with the next outcome."""
-    client = make_client(url)
-    client._requester.config = RequesterConfig(client.name, max_pending=2)
+    """`submit` waits when `max_pending` requests are pending, and goes on with the next outcome."""
+    client = make_client(url, options=ClientOptions(max_pending=2))
     waiting = [client.submit("manual", {"x": X}) for _ in range(2)]
     done: Future[Future[InferResult]] = Future()
     thread = threading.Thread(target=lambda: done.set_result(client.submit("manual", {"x": X})))
@@ -501,18 +412,16 @@ def test_a_full_table_holds_the_caller_until_there_is_room(url: str, make_client
 
 def test_a_full_table_holds_nobody_beyond_the_timeout(url: str, make_client: MakeClient, hand: Any) -> None:
     """Who finds no room within the timeout is told so in time."""
-    client = make_client(url)
-    client._requester.config = RequesterConfig(client.name, max_pending=1)
+    client = make_client(url, options=ClientOptions(max_pending=1))
     client.submit("manual", {"x": X}, timeout=60)
     hand.next()
-    with pytest.raises(Expired, match="1 requests are unanswered"):
+    with pytest.raises(Expired, match="1 requests are pending"):
         client.infer("manual", {"x": X}, timeout=0.02)
 
 
 def test_closing_frees_who_waits_for_room(url: str, make_client: MakeClient, hand: Any) -> None:
     """A caller that waits for room is told that the client was closed."""
-    client = make_client(url)
-    client._requester.config = RequesterConfig(client.name, max_pending=1)
+    client = make_client(url, options=ClientOptions(max_pending=1))
     client.submit("manual", {"x": X}, timeout=60)
     hand.next()
     raised: Future[BaseException | None] = Future()
@@ -529,79 +438,3 @@ def _raised(client: Client) -> BaseException | None:
     except MqinferError as error:
         return error
     return None
-
-
-def test_a_lost_connection_loses_no_request(
-    url: str, make_client: MakeClient, serve: Serve, write_echo: WriteEcho
-) -> None:
-    """The client's connection is cut ten times under load: every request ends as ok, exactly once."""
-    serve(url, write_echo(delay_ms=1))
-    client = make_client(url, window=8)
-    futures = [client.submit("echo", {"x": np.full((1, 4), n, np.float32)}, timeout=60) for n in range(200)]
-    for cut in range(10):
-        futures[cut * 20].result(60)
-        link_of(client).drop()
-        link_of(client).restore()
-    for number, future in enumerate(futures):
-        assert future.result(60).outputs["x"][0, 0] == number
-    assert client.counters().outcomes[Outcome.OK] == 200
-
-
-def test_requests_wait_for_the_connection(client: Client, hand: Any) -> None:
-    """What is asked while the link is down goes out when it is up again; without that it expires, saying so."""
-    link_of(client).drop()
-    future = client.submit("manual", {"x": X}, timeout=60)
-    with pytest.raises(Expired, match="before it could be sent"):
-        client.infer("manual", {"x": X}, timeout=0.01)
-    link_of(client).restore()
-    hand.answer(hand.next(), {"y": X})
-    assert future.result(10).outcome is Outcome.OK
-
-
-def test_deadlines_and_retries_go_by_the_clock_that_was_given(url: str, unique: Callable[[str], str]) -> None:
-    """With a clock that stands still nothing expires; when it jumps, everything does."""
-    now = [0.0]
-    config = RequesterConfig(unique("client"))
-    requester = Requester(
-        lambda handler: make_link(url, client_id=config.name, on_connection=handler), config, lambda: now[0]
-    )
-    requester.open()
-    link = requester.link
-    assert isinstance(link, MemoryLink)
-    link.drop()
-    results: Future[InferResult] = Future()
-    requester.submit(request_to(), 5.0, results.set_result)
-    assert requester.counters().pending == 1
-    now[0] = 5.0
-    # A new request with an earlier deadline makes the timer look at the clock again.
-    requester.submit(request_to(), -1.0, lambda _: None)
-    assert results.result(10).outcome is Outcome.EXPIRED
-    requester.close()
-    assert requester.counters().outcomes[Outcome.EXPIRED] == 2
-
-
-def test_a_connection_that_has_failed_for_good(client: Client, hand: Any) -> None:
-    """What is under way ends as cancelled, with the reason; what is asked afterwards raises it; its reply is late."""
-    future = client.submit("manual", {"x": X}, timeout=60)
-    request = hand.next()
-    client._requester.give_up(NotAuthorized("refused from now on"))
-    with pytest.raises(Cancelled, match="ended for good: refused from now on"):
-        future.result(10)
-    with pytest.raises(NotAuthorized, match="refused from now on"):
-        client.submit("manual", {"x": X}, timeout=60)
-    hand.answer(request, {"y": X})
-    client.close()
-    assert client.counters().late == 1
-
-
-def test_a_request_can_be_taken_back(client: Client, hand: Any) -> None:
-    """Cancelling gives the outcome once; a second time there is nothing to cancel, and its reply is late."""
-    results: Future[InferResult] = Future()
-    request_id = client._requester.submit(request_to(), 10, results.set_result)
-    request = hand.next()
-    assert client._requester.cancel(request_id)
-    assert not client._requester.cancel(request_id)
-    assert results.result(10).outcome is Outcome.CANCELLED
-    hand.answer(request, {"y": X})
-    client.close()
-    assert client.counters().late == 1

@@ -1,16 +1,30 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mqinfer.client.dispatcher import Dispatcher
-from mqinfer.client.pending import Entry
+from mqinfer.broker.link import ReasonCode
+from mqinfer.client.dispatcher import Dispatcher, Ended, RetryBudget
+from mqinfer.client.options import ClientOptions
+from mqinfer.client.pending import Entry, Place
 from mqinfer.client.result import InferResult
-from mqinfer.client.retry_budget import RetryBudget
+from mqinfer.protocol.errors import (
+    Cancelled,
+    Corrupted,
+    Expired,
+    MessageTooLarge,
+    NotAuthorized,
+    NotConnected,
+    NoWorker,
+    Poison,
+    Rejected,
+)
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
-from mqinfer.protocol.types import InferRequest, InferResponse, WorkerLoad
+from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, WorkerLoad
 
 WORKERS = ["a", "b", "c"]
 
@@ -24,9 +38,9 @@ def make_entry(name: str, now: float = 0.0, timeout: float = 100.0) -> Entry:
     return Entry(InferRequest(name, "m", ()), ignore, submitted=now, deadline=now + timeout, sent=now)
 
 
-def state(worker: str, status: WorkerStatus = WorkerStatus.READY, boot: int = 1) -> WorkerState:
-    """Say what a worker with a service time of 10 ms says."""
-    return WorkerState(worker, status, boot, (ServedModel("m", "1"),), 8, 0, 10_000)
+def state(worker: str, status: WorkerStatus = WorkerStatus.READY, incarnation: int = 1) -> WorkerState:
+    """Return the state of a worker with a service time of 10 ms."""
+    return WorkerState(worker, status, incarnation, (ServedModel("m", "1"),), 8, 0, 10_000)
 
 
 def reply(name: str, worker: str) -> InferResponse:
@@ -34,113 +48,149 @@ def reply(name: str, worker: str) -> InferResponse:
     return InferResponse(name, "m", worker=worker, load=WorkerLoad(1, 10_000, 4))
 
 
+def refusal(name: str, code: str = Rejected.code) -> InferResponse:
+    """Turn a request away."""
+    return InferResponse(name, "m", outcome=Outcome.REJECTED, error=ErrorInfo(code, "busy"))
+
+
 def dispatcher_with(*workers: str) -> Dispatcher:
     """Make a dispatcher that knows these workers."""
-    dispatcher = Dispatcher(16)
+    dispatcher = Dispatcher("car-1")
     for worker in workers:
-        dispatcher.state(state(worker), 0.0)
-        dispatcher.fleet.heard(worker, WorkerLoad(1, 10_000, 4), 0.0)
+        dispatcher.update(state(worker))
+        dispatcher.replied(reply("of before", worker), 0.0)
     return dispatcher
 
 
 def send(dispatcher: Dispatcher, name: str, now: float = 0.0) -> Entry:
     """Submit a request, and see it sent."""
-    dispatcher.table.add(make_entry(name, now))
-    entry = dispatcher.next(now)
+    dispatcher.submit(make_entry(name, now))
+    return sent(dispatcher, now, name)
+
+
+def sent(dispatcher: Dispatcher, now: float, name: str) -> Entry:
+    """See a request sent, and acknowledged by the broker."""
+    entry = dispatcher.take(now).send
     assert entry is not None
     assert entry.request.id == name
+    dispatcher.acked(entry, entry.attempts, ReasonCode.SUCCESS, now)
     return entry
+
+
+def worker_of(entry: Entry) -> str | None:
+    """Return the worker that a request was sent to, or None where it went over its channel."""
+    return entry.lane.worker if entry.lane else None
+
+
+def lose(dispatcher: Dispatcher, entry: Entry) -> None:
+    """Lose the worker that has a request."""
+    worker = worker_of(entry)
+    assert worker
+    dispatcher.update(state(worker, WorkerStatus.LOST))
+
+
+def errors(ended: Sequence[Ended]) -> dict[str, type[Exception]]:
+    """Return which requests ended, and as what."""
+    return {entry.request.id: type(why) for entry, why in ended}
 
 
 def test_what_a_lost_worker_had_is_sent_to_another_at_once() -> None:
     """The will is enough: nobody waits for a time-out."""
     dispatcher = dispatcher_with("a")
     entry = send(dispatcher, "1")
-    dispatcher.state(state("b"), 0.0)
-    dispatcher.state(state("a", WorkerStatus.LOST), 0.0)
-    assert dispatcher.next(0.1) is entry
-    assert entry.lane is dispatcher.fleet.lane("b")
-    assert (entry.attempts, entry.deaths) == (2, frozenset({("a", 1)}))
+    dispatcher.update(state("b"))
+    dispatcher.update(state("a", WorkerStatus.LOST))
+    assert dispatcher.take(0.1).send is entry
+    assert worker_of(entry) == "b"
+    assert (entry.attempts, entry.crashed_on) == (2, frozenset({("a", 1)}))
 
 
-def test_two_deaths_are_enough() -> None:
-    """The second worker that dies on a request makes it poison; its neighbour is sent on."""
+def test_two_crashes_are_enough() -> None:
+    """The second worker that crashes on a request makes it poison; its neighbour is sent on."""
     dispatcher = dispatcher_with("a", "b")
     poison = send(dispatcher, "poison")
-    assert poison.lane
-    dispatcher.state(state(poison.lane.worker, WorkerStatus.LOST), 0.0)
-    assert dispatcher.next(0.0) is poison
+    lose(dispatcher, poison)
+    assert sent(dispatcher, 0.0, "poison") is poison
     neighbour = send(dispatcher, "neighbour")
     assert neighbour.lane is poison.lane
-    dispatcher.state(state(poison.lane.worker, WorkerStatus.LOST), 0.0)
-    dispatcher.state(state("c"), 0.0)
-    assert dispatcher.next(0.0) is neighbour
-    assert dispatcher.next(0.0) is None
-    assert dispatcher.wake(1.9) == []
-    assert dispatcher.wake(2.0) == [poison]
-    assert len(neighbour.deaths) == 1
+    lose(dispatcher, poison)
+    dispatcher.update(state("c"))
+    step = dispatcher.take(0.0)
+    assert errors(step.ended) == {"poison": Poison}
+    assert "the workers a, b crashed" in str(step.ended[0][1])
+    assert step.send is neighbour
+    assert len(neighbour.crashed_on) == 1
+    assert dispatcher.take(0.0).send is None
 
 
-def test_workers_that_come_back_did_not_die() -> None:
-    """A state under the boot number of before takes the death back, and the request is sent again at once."""
+def test_a_worker_that_comes_back_did_not_crash() -> None:
+    """A state under the incarnation of before takes the crash back: only its connection was lost."""
     dispatcher = dispatcher_with("a", "b")
     entry = send(dispatcher, "1")
-    for _ in range(2):
-        assert entry.lane
-        dispatcher.state(state(entry.lane.worker, WorkerStatus.LOST), 0.0)
-        dispatcher.next(0.0)
-    assert entry.is_deadly
-    dispatcher.state(state("b"), 0.1)
-    assert dispatcher.next(0.1) is entry
-    assert dispatcher.wake(2.0) == []
-    assert entry.attempts == 3
+    first = worker_of(entry)
+    assert first
+    lose(dispatcher, entry)
+    sent(dispatcher, 0.0, "1")
+    dispatcher.update(state(first))
+    lose(dispatcher, entry)
+    step = dispatcher.take(0.1)
+    assert (step.send, step.ended) == (entry, ())
+    assert (entry.attempts, len(entry.crashed_on)) == (3, 1)
+
+
+def test_a_worker_that_is_started_again_did_crash() -> None:
+    """Its new incarnation may be published before the will of the old one is, or instead of it."""
+    dispatcher = dispatcher_with("a")
+    entry = send(dispatcher, "1")
+    dispatcher.update(state("a", incarnation=2))
+    assert sent(dispatcher, 0.1, "1") is entry
+    dispatcher.update(state("a", incarnation=3))
+    assert errors(dispatcher.take(0.1).ended) == {"1": Poison}
 
 
 def test_a_broker_that_goes_down_makes_no_poison() -> None:
-    """Its last words are the wills of all workers; then the connection to it is lost."""
+    """Its last messages are the wills of all workers: what it did not acknowledge before, no worker had."""
     dispatcher = dispatcher_with("a", "b")
     entry = send(dispatcher, "1")
-    for _ in range(2):
-        assert entry.lane
-        dispatcher.state(state(entry.lane.worker, WorkerStatus.LOST), 0.0)
-        dispatcher.next(0.0)
+    lose(dispatcher, entry)
+    assert dispatcher.take(0.0).send is entry
+    lose(dispatcher, entry)
+    assert dispatcher.take(0.0) is not None
     dispatcher.disconnected()
-    assert not entry.deaths
-    assert dispatcher.wake(2.0) == []
+    assert not entry.crashed_on
+    assert dispatcher.take(2.0, connected=False).ended == ()
+    assert entry.place is Place.QUEUED
 
 
-def test_a_stopped_worker_is_no_death() -> None:
+def test_a_stopped_worker_is_no_crash() -> None:
     """A rolling restart makes no request poison."""
     dispatcher = dispatcher_with("a")
     entry = send(dispatcher, "1")
-    dispatcher.state(state("a", WorkerStatus.STOPPED), 0.0)
-    assert dispatcher.next(0.0) is entry
+    dispatcher.update(state("a", WorkerStatus.STOPPED))
+    assert dispatcher.take(0.0).send is entry
     assert entry.lane is None
-    assert not entry.deaths
+    assert not entry.crashed_on
 
 
-def test_who_would_be_late_lets_the_last_one_go_first() -> None:
-    """A worker of 10 ms with two requests in hand needs 30 ms: the first has 20 ms left, the last has 100."""
+def test_who_would_be_late_is_not_sent() -> None:
+    """A worker of 10 ms with two requests in flight needs 30 ms: the first has 20 ms left, the others have 100."""
     dispatcher = dispatcher_with("a")
     for name in ("1", "2"):
         send(dispatcher, name)
-    first, last = make_entry("first", timeout=0.02), make_entry("last", timeout=0.1)
-    for entry in (first, last):
-        dispatcher.table.add(entry)
-    assert dispatcher.next(0.0) is last
-    assert dispatcher.next(0.0) is None
-    assert dispatcher.wake(0.02) == [first]
+    for name, timeout in (("late", 0.02), ("first", 0.1), ("second", 0.1)):
+        dispatcher.submit(make_entry(name, timeout=timeout))
+    sent(dispatcher, 0.0, "first")
+    assert errors(dispatcher.take(0.02).ended) == {"late": Expired}
 
 
 def test_nobody_is_sent_to_be_late_but_to_an_idle_worker() -> None:
     """What can't be in time at a busy worker waits for it, and is sent all the same once it has nothing to do."""
     dispatcher = dispatcher_with("a")
     send(dispatcher, "1")
-    hasty = make_entry("hasty", timeout=0.005)
-    dispatcher.table.add(hasty)
-    assert dispatcher.next(0.0) is None
-    assert dispatcher.table.settle("1")
-    assert dispatcher.next(0.0) is hasty
+    dispatcher.submit(make_entry("hasty", timeout=0.005))
+    assert dispatcher.take(0.0).send is None
+    assert dispatcher.settle("1", Outcome.OK)
+    sent(dispatcher, 0.0, "hasty")
 
 
 def test_silence_sends_a_request_elsewhere_after_the_time_of_an_attempt() -> None:
@@ -148,41 +198,38 @@ def test_silence_sends_a_request_elsewhere_after_the_time_of_an_attempt() -> Non
     dispatcher = dispatcher_with("a", "b")
     entry = send(dispatcher, "1")
     silent = entry.lane
-    assert dispatcher.next_wake() == 1.0
-    assert dispatcher.wake(0.99) == []
-    assert dispatcher.next(0.99) is None
-    dispatcher.wake(1.0)
-    assert dispatcher.next(1.0) is entry
+    assert dispatcher.wake_at == 1.0
+    assert dispatcher.take(0.99).send is None
+    assert dispatcher.take(1.0).send is entry
     assert entry.lane is not silent
     assert entry.attempts == 2
 
 
-def test_a_long_way_is_no_silence() -> None:
+def test_a_slow_link_is_no_silence() -> None:
     """A worker behind a link of 400 ms is not in doubt while the link takes its time, and is not asked twice."""
     dispatcher = dispatcher_with("a")
     for number in range(3):
         send(dispatcher, f"first {number}")
     for number in range(3):
-        dispatcher.heard(reply(f"first {number}", "a"), 0.4)
-        dispatcher.table.settle(f"first {number}")
+        assert dispatcher.replied(reply(f"first {number}", "a"), 0.4)
+        dispatcher.settle(f"first {number}", Outcome.OK)
     send(dispatcher, "2", 1.0)
     send(dispatcher, "3", 1.3)
-    assert dispatcher.wake(1.3) == []
-    assert dispatcher.next_wake() == pytest.approx(1.0 + 3 * (0.01 + 0.4))
+    assert dispatcher.take(1.3).send is None
+    assert dispatcher.wake_at == pytest.approx(1.0 + 3 * (0.01 + 0.4))
 
 
 def test_a_worker_that_answers_others_is_given_time() -> None:
-    """Over a way that has become slow everything comes late: it is not sent again for that, unless it was lost."""
+    """Over a link that has become slow everything comes late: it is not sent again for that, unless it was lost."""
     dispatcher = dispatcher_with("a", "b")
     entry = send(dispatcher, "1")
-    assert entry.lane
+    worker = worker_of(entry)
+    assert worker
     for now in (0.9, 1.8, 2.7):
-        dispatcher.fleet.heard(entry.lane.worker, WorkerLoad(1, 10_000), now)
-        dispatcher.wake(now + 0.2)
-        assert dispatcher.next(now + 0.2) is None
-    dispatcher.fleet.heard(entry.lane.worker, WorkerLoad(1, 10_000), 10.0)
-    dispatcher.wake(10.0)
-    assert dispatcher.next(10.0) is entry
+        dispatcher.replied(reply("another", worker), now)
+        assert dispatcher.take(now + 0.2).send is None
+    dispatcher.replied(reply("another", worker), 10.0)
+    assert dispatcher.take(10.0).send is entry
     assert entry.attempts == 2
 
 
@@ -192,78 +239,171 @@ def test_a_reply_to_an_earlier_attempt_is_as_good() -> None:
     entry = send(dispatcher, "1")
     silent = entry.lane
     assert silent
-    dispatcher.wake(1.0)
-    dispatcher.next(1.0)
-    dispatcher.heard(reply("1", silent.worker), 1.1)
-    assert dispatcher.table.settle("1") is entry
-    assert dispatcher.table.settle("1") is None
-    assert dispatcher.table.late == 1
-    assert silent.outstanding == 0
+    late = dispatcher.counters().late
+    assert dispatcher.take(1.0).send is entry
+    assert dispatcher.replied(reply("1", silent.worker), 1.1)
+    assert dispatcher.settle("1", Outcome.OK) is entry
+    assert dispatcher.settle("1", Outcome.OK) is None
+    assert dispatcher.counters().late == late + 1
+    assert not silent.in_flight
 
 
-def test_nobody_listens_on_a_lane() -> None:
+def test_nobody_subscribes_to_a_lane() -> None:
     """PUBACK 0x10 closes the lane, and the request goes elsewhere with no delay."""
     dispatcher = dispatcher_with("a")
     entry = send(dispatcher, "1")
-    dispatcher.unheard("1")
-    assert dispatcher.next(0.0) is entry
+    dispatcher.acked(entry, 1, ReasonCode.NO_MATCHING_SUBSCRIBERS, 0.0)
+    assert dispatcher.take(0.0).send is entry
     assert entry.lane is None
 
 
+def test_an_acknowledgement_of_an_earlier_attempt_changes_nothing() -> None:
+    """It may come after the request was sent elsewhere."""
+    dispatcher = dispatcher_with("a", "b")
+    entry = send(dispatcher, "1")
+    assert dispatcher.take(1.0).send is entry
+    dispatcher.acked(entry, 1, ReasonCode.NOT_AUTHORIZED, 1.0)
+    assert dispatcher.take(1.0).ended == ()
+    dispatcher.acked(entry, 2, ReasonCode.NOT_AUTHORIZED, 1.0)
+    assert errors(dispatcher.take(1.0).ended) == {"1": NotAuthorized}
+
+
 def test_a_busy_worker_is_left_alone_for_the_time_of_one_request() -> None:
-    """Its window is zero meanwhile, and the request waits in the client."""
+    """Its limit is zero meanwhile, and the request is queued in the client."""
     dispatcher = dispatcher_with("a")
     entry = send(dispatcher, "1")
-    assert dispatcher.busy("1", 0.0)
-    assert dispatcher.next(0.005) is None
-    wake = dispatcher.next_wake()
-    assert wake is not None
-    assert wake <= 0.011
-    assert dispatcher.next(0.011) is entry
+    assert not dispatcher.replied(refusal("1"), 0.0)
+    assert dispatcher.take(0.005).send is None
+    assert dispatcher.wake_at <= 0.011
+    assert dispatcher.take(0.011).send is entry
+
+
+def test_patience_with_busy_workers_ends() -> None:
+    """A request that is turned away for two seconds ends as rejected, with what the worker stated."""
+    dispatcher = dispatcher_with("a")
+    send(dispatcher, "1")
+    for now in (0.0, 1.0, 1.9):
+        dispatcher.replied(refusal("1"), now)
+        sent(dispatcher, now + 0.05, "1")
+    dispatcher.replied(refusal("1"), 2.0)
+    assert errors(dispatcher.take(2.0).ended) == {"1": Rejected}
+
+
+def test_patience_without_a_worker_ends() -> None:
+    """One request at a time tries the channel; each ends as `no_worker` once it has tried for the whole patience."""
+    dispatcher = Dispatcher("car-1", ClientOptions(patience=1.0))
+    for name in "12":
+        dispatcher.submit(make_entry(name))
+    ended: dict[str, type[Exception]] = {}
+    now, tries = 0.0, 0
+    while len(ended) < 2:
+        step = dispatcher.take(now)
+        ended |= errors(step.ended)
+        if step.send:
+            tries += 1
+            dispatcher.acked(step.send, step.send.attempts, ReasonCode.NO_MATCHING_SUBSCRIBERS, now)
+        elif not ended:
+            assert dispatcher.wake_at > now
+            now = dispatcher.wake_at
+    assert ended == {"1": NoWorker, "2": NoWorker}
+    assert now == pytest.approx(1.0)
+    assert tries <= 10
+
+
+def test_patience_does_not_end_while_workers_reconnect() -> None:
+    """After a connection was lost there are six seconds until a missing worker counts as missing."""
+    dispatcher = Dispatcher("car-1")
+    dispatcher.disconnected()
+    dispatcher.connected(10.0)
+    entry = send(dispatcher, "1", 10.0)
+    for now in (10.0, 13.0, 15.9):
+        dispatcher.acked(entry, entry.attempts, ReasonCode.NO_MATCHING_SUBSCRIBERS, now)
+        assert dispatcher.take(now).ended == ()
+        assert dispatcher.take(now + 1.0).send is entry
+    dispatcher.acked(entry, entry.attempts, ReasonCode.NO_MATCHING_SUBSCRIBERS, 16.9)
+    assert errors(dispatcher.take(16.9).ended) == {"1": NoWorker}
 
 
 def test_an_opening_that_passes_between_two_looks_is_not_missed() -> None:
     """The timer asks a little later than the last look was: what opened in between is due, and once only."""
     dispatcher = dispatcher_with("a")
-    send(dispatcher, "1")
-    dispatcher.busy("1", 0.0)
-    assert dispatcher.next(0.00999) is None
-    opening = dispatcher.next_wake()
-    assert opening == pytest.approx(0.01)
-    dispatcher.wake(0.02)
-    later = dispatcher.next_wake()
-    assert later is not None
-    assert later > 0.02
+    entry = send(dispatcher, "1")
+    dispatcher.replied(refusal("1"), 0.0)
+    assert dispatcher.take(0.00999).send is None
+    assert dispatcher.wake_at == pytest.approx(0.01)
+    assert dispatcher.take(0.02).send is entry
+    assert dispatcher.wake_at > 0.02
 
 
 def test_retries_for_silence_keep_to_a_budget() -> None:
     """Where everybody is silent, not everything is sent again each second."""
-    dispatcher = Dispatcher(1000)
+    dispatcher = Dispatcher("car-1", ClientOptions(window=1000))
     for number in range(500):
-        dispatcher.table.add(make_entry(str(number)))
-    sent = 0
+        dispatcher.submit(make_entry(str(number)))
+    sendings = 0
     for tenth in range(300):
-        now = tenth / 10
-        dispatcher.wake(now)
-        while dispatcher.next(now):
-            sent += 1
-    assert dispatcher.table.retries == sent - 500
-    assert 0 < dispatcher.table.retries <= 16 + 50
-    assert dispatcher.withheld > 0
+        while dispatcher.take(tenth / 10).send:
+            sendings += 1
+    counters = dispatcher.counters()
+    assert counters.retries == sendings - 500
+    assert 0 < counters.retries <= 16 + 50
+    assert counters.withheld > 0
 
 
 def test_what_was_damaged_is_sent_again_at_once_within_the_budget() -> None:
-    """Over a way that damages everything nothing goes round and round: beyond the budget it waits for its time-out."""
+    """Over a link that damages everything nothing goes round and round: beyond the budget it waits for its time-out."""
     dispatcher = dispatcher_with("a", "b")
     entry = send(dispatcher, "1")
     for attempt in range(2, 18):
-        dispatcher.damaged("1")
-        assert dispatcher.next(0.0) is entry
+        if attempt % 2:
+            dispatcher.corrupted("1")
+        else:
+            assert not dispatcher.replied(refusal("1", Corrupted.code), 0.0)
+        assert dispatcher.take(0.0).send is entry
         assert entry.attempts == attempt
-    dispatcher.damaged("1")
-    assert (dispatcher.next(0.0), dispatcher.withheld, dispatcher.table.in_flight) == (None, 1, 1)
-    dispatcher.damaged("whose id is damaged too")
-    assert dispatcher.withheld == 1
+    dispatcher.corrupted("1")
+    assert dispatcher.take(0.0).send is None
+    assert (dispatcher.counters().withheld, dispatcher.counters().in_flight) == (1, 1)
+    dispatcher.corrupted("whose id is damaged too")
+    assert dispatcher.counters().withheld == 1
+
+
+def test_what_can_not_be_sent_ends_one_after_the_other() -> None:
+    """Hundreds of requests that the broker would not take: a loop ends them, however many there are."""
+    dispatcher = dispatcher_with("a")
+    for number in range(3000):
+        dispatcher.submit(make_entry(str(number)))
+    ended: list[Ended] = []
+    while entry := (step := dispatcher.take(0.0)).send:
+        ended += step.ended
+        dispatcher.unsent(entry, entry.attempts, MessageTooLarge("too large"), 0.0)
+    ended += step.ended
+    assert errors(ended) == dict.fromkeys(map(str, range(3000)), MessageTooLarge)
+    assert dispatcher.counters().pending == 0
+
+
+def test_what_finds_no_connection_is_sent_later() -> None:
+    """After the back-off; nothing is sent meanwhile, and nothing else while the connection is away."""
+    dispatcher = dispatcher_with("a")
+    entry = send(dispatcher, "1")
+    dispatcher.unsent(entry, 1, NotConnected("down"), 0.0)
+    assert dispatcher.take(0.01).send is None
+    assert dispatcher.wake_at == pytest.approx(0.02)
+    assert dispatcher.take(0.02, connected=False).send is None
+    assert dispatcher.take(0.03).send is entry
+
+
+def test_cancelled_requests_are_gone() -> None:
+    """Each ends once, wherever it was."""
+    dispatcher = dispatcher_with("a")
+    first = send(dispatcher, "1")
+    for name in "23":
+        dispatcher.submit(make_entry(name))
+    assert dispatcher.cancel("1", Cancelled("by the caller")) is first
+    assert dispatcher.cancel("1", Cancelled("by the caller")) is None
+    assert errors(dispatcher.cancel_all(Cancelled("closed"))) == {"2": Cancelled, "3": Cancelled}
+    assert dispatcher.take(1000.0).send is None
+    assert dispatcher.counters().outcomes[Outcome.CANCELLED] == 3
 
 
 def test_the_budget_is_a_share_and_a_burst() -> None:
@@ -279,99 +419,113 @@ def test_the_budget_is_a_share_and_a_burst() -> None:
 
 
 class Delivery(RuleBasedStateMachine):
-    """Workers come, die, stall and answer late, connections break: every request still leaves exactly once."""
+    """Workers come, crash, stall and answer late, connections break: every request still leaves exactly once."""
 
     @initialize()
     def start(self) -> None:
         """Begin without workers."""
-        self.dispatcher = Dispatcher(4)
+        self.dispatcher = Dispatcher("car-1", ClientOptions(window=4))
         self.now = 0.0
         self.number = 0
-        self.boot = dict.fromkeys(WORKERS, 0)
-        self.asked: set[str] = set()
+        self.incarnation = dict.fromkeys(WORKERS, 0)
+        self.asked: dict[str, Entry] = {}
         self.ended: list[str] = []
-        self.sent: list[tuple[str, str]] = []
+        self.sent: list[tuple[Entry, int, str]] = []
 
-    def end(self, entries: list[Entry]) -> None:
+    def end(self, ended: Sequence[Ended]) -> None:
         """Note outcomes."""
-        self.ended += [entry.request.id for entry in entries]
+        self.ended += [entry.request.id for entry, _ in ended]
 
     @rule(timeout=st.floats(0, 30))
     def ask(self, timeout: float) -> None:
         """A caller asks."""
         self.number += 1
-        self.asked.add(str(self.number))
-        self.dispatcher.table.add(make_entry(str(self.number), self.now, timeout))
+        entry = self.asked[str(self.number)] = make_entry(str(self.number), self.now, timeout)
+        self.dispatcher.submit(entry)
 
-    @rule()
-    def pump(self) -> None:
+    @rule(acknowledged=st.booleans())
+    def pump(self, acknowledged: bool) -> None:  # noqa: FBT001  drawn by Hypothesis
         """Everything that can be sent is sent."""
-        while entry := self.dispatcher.next(self.now):
-            self.sent.append((entry.request.id, entry.lane.worker if entry.lane else "a"))
+        while True:
+            step = self.dispatcher.take(self.now)
+            self.end(step.ended)
+            entry = step.send
+            if entry is None:
+                return
+            self.sent.append((entry, entry.attempts, worker_of(entry) or "a"))
+            if acknowledged:
+                self.dispatcher.acked(entry, entry.attempts, ReasonCode.SUCCESS, self.now)
 
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
         """A worker answers something that it once got, perhaps for the second time."""
         if self.sent:
-            name, worker = data.draw(st.sampled_from(self.sent))
-            self.dispatcher.heard(reply(name, worker), self.now)
-            entry = self.dispatcher.table.settle(name)
-            self.end([entry] if entry else [])
+            entry, _, worker = data.draw(st.sampled_from(self.sent))
+            name = entry.request.id
+            if self.dispatcher.replied(reply(name, worker), self.now):
+                assert self.dispatcher.settle(name, Outcome.OK) is entry
+                self.ended.append(name)
 
-    @rule(data=st.data())
-    def refuse(self, data: st.DataObject) -> None:
-        """A worker is busy, or nobody listens."""
+    @rule(data=st.data(), why=st.sampled_from([NotConnected("down"), MessageTooLarge("too large"), None]))
+    def refuse(self, data: st.DataObject, why: NotConnected | MessageTooLarge | None) -> None:
+        """A worker is busy, nobody subscribes, or it can't be sent."""
         if self.sent:
-            name, _ = data.draw(st.sampled_from(self.sent))
-            if data.draw(st.booleans()):
-                self.dispatcher.busy(name, self.now)
+            entry, attempt, _ = data.draw(st.sampled_from(self.sent))
+            if why is not None:
+                self.dispatcher.unsent(entry, attempt, why, self.now)
+            elif data.draw(st.booleans()):
+                self.dispatcher.replied(refusal(entry.request.id), self.now)
             else:
-                self.dispatcher.unheard(name)
+                self.dispatcher.acked(entry, attempt, data.draw(st.sampled_from(ReasonCode)), self.now)
 
     @rule(worker=st.sampled_from(WORKERS), status=st.sampled_from(WorkerStatus), reborn=st.booleans())
-    def say(self, worker: str, status: WorkerStatus, reborn: bool) -> None:  # noqa: FBT001  drawn by Hypothesis
-        """A worker, or the broker for it, publishes a state; the boot number may be a new one, or a twin's."""
-        self.boot[worker] += reborn
-        self.dispatcher.state(state(worker, status, self.boot[worker]), self.now)
+    def publish_state(self, worker: str, status: WorkerStatus, reborn: bool) -> None:  # noqa: FBT001  as above
+        """A worker, or the broker for it, publishes a state; the incarnation may be a new one, or a twin's."""
+        self.incarnation[worker] += reborn
+        self.dispatcher.update(state(worker, status, self.incarnation[worker]))
 
     @rule(seconds=st.floats(0, 5))
     def wait(self, seconds: float) -> None:
         """Time passes."""
         self.now += seconds
-        self.end(self.dispatcher.wake(self.now))
+        self.end(self.dispatcher.take(self.now, connected=False).ended)
 
     @rule()
     def disconnect(self) -> None:
-        """The connection is lost."""
+        """The connection is lost, and comes back."""
         self.dispatcher.disconnected()
+        self.dispatcher.connected(self.now)
 
     @invariant()
     def books_balance(self) -> None:
-        """Nothing leaves twice, and what has not left is in the table."""
+        """Nothing leaves twice, and what has not left is pending."""
         if not hasattr(self, "dispatcher"):
             return
+        self.end(self.dispatcher.take(self.now, connected=False).ended)
         assert len(self.ended) == len(set(self.ended))
-        living = self.asked - set(self.ended)
-        assert len(self.dispatcher.table) == len(living)
-        assert all(name in self.dispatcher.table for name in living)
+        living = self.asked.keys() - set(self.ended)
+        counters = self.dispatcher.counters()
+        assert counters.pending == len(living)
+        assert counters.submitted == len(self.asked) == counters.pending + sum(counters.outcomes.values())
+        assert all((entry.place is not Place.ENDED) == (name in living) for name, entry in self.asked.items())
 
     @invariant()
-    def lanes_owe_only_what_is_in_flight(self) -> None:
+    def lanes_have_only_what_is_in_flight(self) -> None:
         """No worker is charged for a request that has left, and the timer is set for what is in flight."""
         if not hasattr(self, "dispatcher"):
             return
-        owed = sum(lane.outstanding for name in WORKERS if (lane := self.dispatcher.fleet.lane(name)))
-        assert owed <= self.dispatcher.table.in_flight <= 4
-        if self.dispatcher.table.in_flight:
-            wake = self.dispatcher.next_wake()
-            assert wake is not None
-            assert wake <= max(self.dispatcher.table.next_overdue(), self.now + 1e-9)
+        in_flight = [entry for entry in self.asked.values() if entry.place is Place.IN_FLIGHT]
+        lanes = {id(entry.lane): entry.lane for entry in self.asked.values() if entry.lane}.values()
+        assert sum(len(lane.in_flight) for lane in lanes) <= len(in_flight) <= 4
+        assert self.dispatcher.counters().in_flight == len(in_flight)
+        if in_flight:
+            assert self.dispatcher.wake_at <= max(min(entry.retry_at for entry in in_flight), self.now)
 
     def teardown(self) -> None:
         """At the end of time every request has its outcome."""
         if hasattr(self, "dispatcher"):
-            self.end(self.dispatcher.wake(self.now + 100))
-            assert set(self.ended) == self.asked
+            self.end(self.dispatcher.take(self.now + 100).ended)
+            assert set(self.ended) == set(self.asked)
 
 
 TestDelivery = Delivery.TestCase

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import math
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
-from mqinfer.client.pending import _SLACK, Entry, PendingTable
+from mqinfer.client.pending import SLACK, Entry, PendingTable, Place
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.types import InferRequest
 
@@ -20,7 +22,21 @@ def make_entry(name: str, now: float = 0.0, timeout: float = 100.0) -> Entry:
 
 def queue_of(table: PendingTable) -> list[str]:
     """List what waits, in its order; these tests ask one model only."""
-    return [name for queue in table._waiting.values() for name in queue]
+    return [name for queue in table.queues.values() for name in queue]
+
+
+def launch_first(table: PendingTable, now: float) -> Entry | None:
+    """Send the first of the queue over its channel, as far as the window allows."""
+    if len(table.in_flight) >= table.window or not table.queues:
+        return None
+    entry = next(iter(next(iter(table.queues.values())).values()))
+    table.launch(entry, None, now)
+    return entry
+
+
+def next_alarm(table: PendingTable) -> float:
+    """Return when the table has something to do next."""
+    return table.alarms[0][0] if table.alarms else math.inf
 
 
 class Table(RuleBasedStateMachine):
@@ -37,10 +53,9 @@ class Table(RuleBasedStateMachine):
         self.number = 0
         self.living: dict[str, Entry] = {}
         self.left: list[str] = []
-        self.waiting: list[str] = []
-        self.flying: list[str] = []
-        self.resting: dict[str, int] = {}
-        self.late = 0
+        self.queued: list[str] = []
+        self.in_flight: list[str] = []
+        self.backing_off: dict[str, int] = {}
         self.retries = 0
 
     def leave(self, name: str) -> None:
@@ -48,10 +63,10 @@ class Table(RuleBasedStateMachine):
         assert name in self.living
         del self.living[name]
         self.left.append(name)
-        for store in (self.waiting, self.flying):
+        for store in (self.queued, self.in_flight):
             if name in store:
                 store.remove(name)
-        self.resting.pop(name, None)
+        self.backing_off.pop(name, None)
 
     @rule(timeout=st.integers(0, 20))
     def add(self, timeout: int) -> None:
@@ -59,52 +74,52 @@ class Table(RuleBasedStateMachine):
         name = str(self.number)
         self.number += 1
         self.living[name] = make_entry(name, self.now, timeout)
-        self.waiting.append(name)
+        self.queued.append(name)
         self.table.add(self.living[name])
 
     @rule(target=sent)
     def send(self) -> str:
         """The next request goes out, in the order of the queue, as far as the window allows."""
-        entry = self.table.next_to_send(self.now)
-        if len(self.flying) >= self.window or not self.waiting:
+        entry = launch_first(self.table, self.now)
+        if len(self.in_flight) >= self.window or not self.queued:
             assert entry is None
             return "never asked"
         assert entry is not None
-        name = self.waiting.pop(0)
+        name = self.queued.pop(0)
         assert entry is self.living[name]
         assert entry.sent == self.now
         self.retries += entry.attempts > 1
-        self.flying.append(name)
+        self.in_flight.append(name)
         return name
 
     @rule(name=sent)
     def reply(self, name: str) -> None:
         """A reply comes: the first one takes the entry out, every other one is late."""
-        entry = self.table.settle(name)
+        entry = self.table.remove(name)
         assert entry is self.living.get(name)
-        if entry is None:
-            self.late += 1
-        else:
+        if entry is not None:
+            assert entry.place is Place.ENDED
             self.leave(name)
 
     @rule(name=consumes(sent), delay=st.integers(0, 5))
-    def rest(self, name: str, delay: int) -> None:
-        """A request is turned away; only one in flight can rest."""
-        assert self.table.rest(name, self.now + delay) is (name in self.flying)
-        if name in self.flying:
-            self.flying.remove(name)
-            self.resting[name] = self.now + delay
+    def back_off(self, name: str, delay: int) -> None:
+        """A request is turned away; only one in flight can back off."""
+        if name in self.living:
+            assert self.table.back_off(self.living[name], self.now + delay) is (name in self.in_flight)
+        if name in self.in_flight:
+            self.in_flight.remove(name)
+            self.backing_off[name] = self.now + delay
 
     @rule()
     def recall(self) -> None:
         """The connection is lost: what was in flight is sent first, in the order in which it was sent."""
-        assert [entry.request.id for entry in self.table.recall()] == self.flying
-        self.waiting = self.flying + self.waiting
-        self.flying = []
+        assert [entry.request.id for entry in self.table.recall()] == self.in_flight
+        self.queued = self.in_flight + self.queued
+        self.in_flight = []
 
     @rule(seconds=st.integers(0, 8))
     def wake(self, seconds: int) -> None:
-        """Time passes: what is past its deadline leaves, what has rested queues again."""
+        """Time passes: what is past its deadline leaves, what has backed off is queued again."""
         self.now += seconds
         overdue = {name for name, entry in self.living.items() if entry.deadline <= self.now}
         expired = [entry.request.id for entry in self.table.wake(self.now)]
@@ -112,15 +127,14 @@ class Table(RuleBasedStateMachine):
         assert len(expired) == len(overdue)
         for name in expired:
             self.leave(name)
-        rested = [name for name, until in self.resting.items() if until <= self.now]
-        queued = queue_of(self.table)[len(self.waiting) :]
-        assert sorted(queued) == sorted(rested)
-        assert [self.resting[name] for name in queued] == sorted(self.resting[name] for name in rested)
+        resumed = [name for name, until in self.backing_off.items() if until <= self.now]
+        queued = queue_of(self.table)[len(self.queued) :]
+        assert sorted(queued) == sorted(resumed)
+        assert [self.backing_off[name] for name in queued] == sorted(self.backing_off[name] for name in resumed)
         for name in queued:
-            self.waiting.append(name)
-            del self.resting[name]
-        due = self.table.next_alarm()
-        assert due is None or due > self.now
+            self.queued.append(name)
+            del self.backing_off[name]
+        assert next_alarm(self.table) > self.now
 
     @precondition(lambda self: self.living)
     @rule()
@@ -129,27 +143,26 @@ class Table(RuleBasedStateMachine):
         for entry in self.table.drain():
             self.leave(entry.request.id)
         assert not self.living
-        assert self.table.next_alarm() is None
+        assert not self.table.alarms
 
     @invariant()
     def books_balance(self) -> None:
         """Every entry is in exactly one place, and has left at most once."""
         if not hasattr(self, "table"):
             return
-        assert len(self.table) == len(self.living)
+        assert self.table.entries == self.living
         assert len(self.left) == len(set(self.left))
-        assert self.table.in_flight == len(self.flying) <= self.window
-        assert queue_of(self.table) == self.waiting
-        assert self.table.late == self.late
+        assert list(self.table.in_flight) == self.in_flight
+        assert len(self.in_flight) <= self.window
+        assert queue_of(self.table) == self.queued
+        assert self.table.queued == len(self.queued)
         assert self.table.retries == self.retries
 
     @invariant()
     def every_deadline_has_an_alarm(self) -> None:
         """The next alarm is never later than the next deadline."""
         if hasattr(self, "table") and self.living:
-            due = self.table.next_alarm()
-            assert due is not None
-            assert due <= min(entry.deadline for entry in self.living.values())
+            assert next_alarm(self.table) <= min(entry.deadline for entry in self.living.values())
 
 
 TestTable = Table.TestCase
@@ -161,20 +174,21 @@ def test_the_alarms_of_settled_entries_do_not_pile_up() -> None:
     table = PendingTable(window=4)
     for number in range(10_000):
         table.add(make_entry(str(number)))
-        table.next_to_send(0.0)
-        assert table.settle(str(number))
-        assert len(table._alarms) <= _SLACK + 2
+        launch_first(table, 0.0)
+        assert table.remove(str(number))
+        assert len(table.alarms) <= SLACK + 2
 
 
-def test_a_request_that_rests_again_and_again_keeps_the_heap_small() -> None:
-    """One alarm for the deadline and one for the rest are enough."""
+def test_a_request_that_backs_off_again_and_again_keeps_the_heap_small() -> None:
+    """One alarm for the deadline and one for the end of the pause are enough."""
     table = PendingTable(window=1)
     table.add(make_entry("a", timeout=1e6))
     for now in range(1000):
-        assert table.next_to_send(float(now))
-        assert table.rest("a", now + 1.0)
+        entry = launch_first(table, float(now))
+        assert entry
+        assert table.back_off(entry, now + 1.0)
         assert table.wake(now + 1.0) == []
-        assert len(table._alarms) <= 2
+        assert len(table.alarms) <= 2
 
 
 def test_a_new_connection_begins_a_new_count_of_refusals() -> None:
@@ -182,11 +196,11 @@ def test_a_new_connection_begins_a_new_count_of_refusals() -> None:
     table = PendingTable(window=2)
     for name in "ab":
         table.add(make_entry(name))
-        sent = table.next_to_send(0.0)
+        sent = launch_first(table, 0.0)
         assert sent
         sent.refused_since = 0.0
-    table.rest("a", 1.0)
+    table.back_off(table.entries["a"], 1.0)
     table.recall()
     table.wake(1.0)
-    again = [table.next_to_send(5.0) for _ in "ab"]
+    again = [launch_first(table, 5.0) for _ in "ab"]
     assert [entry and entry.refused_since for entry in again] == [None, None]

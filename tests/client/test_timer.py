@@ -24,21 +24,25 @@ class Owner:
         gate: Works wait while this is not set; it is set at first.
         works: What was due at each work.
         after: What is due after a work.
+        error: What its work raises, or None.
+        failed: What the timer reported.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.now = 0.0
-        self.due: float | None = None
+        self.due = math.inf
         self.looked = threading.Semaphore(0)
         self.began = threading.Semaphore(0)
         self.gate = threading.Event()
         self.gate.set()
-        self.works: list[float | None] = []
-        self.after: float | None = None
-        self.timer = Timer(self.lock, self._tell, self._work, lambda: self.now)
+        self.works: list[float] = []
+        self.after = math.inf
+        self.error: Exception | None = None
+        self.failed: list[Exception] = []
+        self.timer = Timer(self.lock, self._due, self._work, lambda: self.now, self.failed.append)
 
-    def _tell(self) -> float | None:
+    def _due(self) -> float:
         assert self.lock.locked()
         self.looked.release()
         return self.due
@@ -49,15 +53,17 @@ class Owner:
         self.due = self.after
         self.lock.release()
         self.began.release()
+        if self.error:
+            raise self.error
         assert self.gate.wait(PATIENCE)
 
-    def sleep(self, due: float | None) -> None:
+    def sleep(self, due: float) -> None:
         """Start the timer with this to do, and wait until it sleeps: it looks with the lock, and sleeps without."""
         self.due = due
         self.timer.start()
         assert self.looked.acquire(timeout=PATIENCE)
         with self.lock:
-            assert self.timer._sleeps_until == (math.inf if due is None else due)
+            assert self.timer.sleeps_until == due
 
     def find(self, due: float) -> None:
         """Have this to do next, and say so."""
@@ -91,8 +97,8 @@ def test_it_works_when_something_is_due(owner: Owner, due: float) -> None:
     assert owner.works == [due]
 
 
-@pytest.mark.parametrize("due", [None, 3600.0])
-def test_it_works_again_when_a_look_finds_something_earlier(owner: Owner, due: float | None) -> None:
+@pytest.mark.parametrize("due", [math.inf, 3600.0])
+def test_it_works_again_when_a_look_finds_something_earlier(owner: Owner, due: float) -> None:
     """Asleep for long or for good, it is woken; and what comes after that is found as well."""
     owner.sleep(due)
     for now in (10.0, 20.0):
@@ -108,17 +114,17 @@ def test_it_sleeps_on_when_a_look_finds_nothing_earlier(owner: Owner) -> None:
     owner.sleep(100.0)
     owner.find(200.0)
     with owner.lock:
-        assert owner.timer._sleeps_until == 100.0
+        assert owner.timer.sleeps_until == 100.0
     owner.end()
     assert owner.works == []
 
 
 def test_it_sleeps_while_nothing_is_due(owner: Owner) -> None:
     """A look that finds nothing leaves it asleep for good."""
-    owner.sleep(None)
+    owner.sleep(math.inf)
     with owner.lock:
         owner.timer.look()
-        assert owner.timer._sleeps_until == math.inf
+        assert owner.timer.sleeps_until == math.inf
     owner.end()
     assert owner.works == []
 
@@ -126,7 +132,7 @@ def test_it_sleeps_while_nothing_is_due(owner: Owner) -> None:
 def test_what_becomes_due_while_it_works_is_next(owner: Owner) -> None:
     """Nobody needs to wake a timer that is awake: it looks before it sleeps."""
     owner.gate.clear()
-    owner.sleep(None)
+    owner.sleep(math.inf)
     owner.find(0.0)
     assert owner.began.acquire(timeout=PATIENCE)
     owner.find(-1.0)
@@ -136,17 +142,17 @@ def test_what_becomes_due_while_it_works_is_next(owner: Owner) -> None:
     assert owner.works == [0.0, -1.0]
 
 
-@pytest.mark.parametrize("due", [None, 3600.0])
-def test_stop_ends_its_sleep(owner: Owner, due: float | None) -> None:
+@pytest.mark.parametrize("due", [math.inf, 3600.0])
+def test_stop_ends_its_sleep(owner: Owner, due: float) -> None:
     """Whatever it sleeps for, it ends at once and does nothing more."""
     owner.sleep(due)
     owner.end()
-    assert not owner.timer._thread.is_alive()
+    assert not owner.timer.running
     assert owner.works == []
 
 
-@pytest.mark.parametrize("after", [-1.0, None])
-def test_stopped_while_it_works_it_ends_with_this(owner: Owner, after: float | None) -> None:
+@pytest.mark.parametrize("after", [-1.0, math.inf])
+def test_stopped_while_it_works_it_ends_with_this(owner: Owner, after: float) -> None:
     """It begins nothing else, though there is more to do, and does not go to sleep, where there is not."""
     owner.gate.clear()
     owner.due, owner.after = -1.0, after
@@ -155,12 +161,23 @@ def test_stopped_while_it_works_it_ends_with_this(owner: Owner, after: float | N
     with owner.lock:
         owner.timer.stop()
     owner.gate.set()
-    owner.timer._thread.join(PATIENCE)
-    assert not owner.timer._thread.is_alive()
+    owner.timer.join(PATIENCE)
+    assert not owner.timer.running
     assert owner.works == [-1.0]
+
+
+def test_an_exception_ends_it_loudly(owner: Owner, caplog: pytest.LogCaptureFixture) -> None:
+    """Its owner receives what was raised, and can end what it would have woken for; nothing hangs."""
+    owner.error = ValueError("a defect")
+    owner.due = -1.0
+    owner.timer.start()
+    owner.timer.join(PATIENCE)
+    assert not owner.timer.running
+    assert owner.failed == [owner.error]
+    assert "timer failed" in caplog.text
 
 
 def test_join_without_start_returns(owner: Owner) -> None:
     """An owner that never came so far as to start its timer may close all the same."""
     owner.timer.join()
-    assert not owner.timer._thread.is_alive()
+    assert not owner.timer.running

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mqinfer.client.inputs import OUTPUT_ENCODING
+from mqinfer.client.request import OUTPUT_ENCODING
 from mqinfer.cloud_worker.serving.service import InferenceService, Prepared
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.images.decode import to_rgb

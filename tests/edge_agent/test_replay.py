@@ -19,7 +19,7 @@ from mqinfer.bags.frame import Frame
 from mqinfer.broker.memory_broker import MemoryBroker
 from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.client.connection import connect
-from mqinfer.client.options import RequesterConfig
+from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
@@ -97,12 +97,12 @@ def requester(serve: Serve, write_echo: Callable[..., Path], unique: Callable[[s
     for _ in range(2):
         model = load_model(Repository(repository).models()[0], device="cpu")
         serve(url, LoadedModel(UnevenEcho(model.backend.inputs), model.card, model.config))
-    made = connect(url, RequesterConfig(unique("edge"), window=8))
+    made = connect(url, unique("edge"), options=ClientOptions(window=8))
     yield made
     made.close()
     counters = made.counters()
     assert counters.submitted == sum(counters.outcomes.values())
-    assert len(made._table) == 0
+    assert counters.pending == 0
 
 
 @pytest.fixture

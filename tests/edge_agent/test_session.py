@@ -18,7 +18,6 @@ from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.client.connection import connect
-from mqinfer.client.options import RequesterConfig
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.edge_agent.replay import ReplayOptions
@@ -27,6 +26,7 @@ from mqinfer.edge_agent.state import edge_presence
 from mqinfer.images.picture import RawImage
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, NameTaken, SourceError
+from mqinfer.protocol.topics import Topics
 
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]
@@ -50,12 +50,12 @@ def url(unique: Callable[[str], str]) -> str:
 def requester(url: str, serve: Serve, write_echo: WriteEcho, unique: Callable[[str], str]) -> Iterator[Requester]:
     """A client of an echo model that takes pictures."""
     serve(url, write_echo("echo", ("image", "UINT8", [-1, 32, 48, 3])))
-    made = connect(url, RequesterConfig(unique("edge")))
+    made = connect(url, unique("edge"))
     yield made
     made.close()
     counters = made.counters()
     assert counters.submitted == sum(counters.outcomes.values())
-    assert len(made._table) == 0
+    assert counters.pending == 0
 
 
 def settings_for(source: Path | str, **changes: object) -> ReplaySettings:
@@ -202,9 +202,11 @@ def test_an_edge_says_of_itself_that_it_is_there(url: str, unique: Callable[[str
     def note(message: Message) -> None:
         seen.append(json.loads(bytes(message.payload)))
 
-    config = RequesterConfig(unique("edge"), window=3)
-    watcher.subscribe(config.topics.client_state(config.name), note)
-    edge = connect(url, config, presence=edge_presence(config, "drive.bag", "echo", 17))
+    name, topics = unique("edge"), Topics()
+    watcher.subscribe(topics.client_state(name), note)
+    edge = connect(
+        url, name, topics, presence=edge_presence(name, topics, "drive.bag", "echo", window=3, incarnation=17)
+    )
     link = edge.link
     assert isinstance(link, MemoryLink)
     link.drop()
@@ -214,7 +216,7 @@ def test_an_edge_says_of_itself_that_it_is_there(url: str, unique: Callable[[str
     watcher.close()
     assert [state["status"] for state in seen] == ["ready", "lost", "ready"]
     assert seen[0] == {
-        "client": config.name,
+        "client": name,
         "status": "ready",
         "boot": 17,
         "source": "drive.bag",

@@ -14,7 +14,7 @@ from mqinfer import InferResult, Outcome
 from mqinfer.bags.frame import Frame
 from mqinfer.broker.memory_link import MemoryLink
 from mqinfer.client.connection import connect
-from mqinfer.client.options import RequesterConfig
+from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.preparation import Preparer
@@ -134,7 +134,7 @@ def requester(
     """A client of one worker over an in-memory broker."""
     url = f"memory://{unique('broker')}"
     serve(url, write_echo("echo", ("image", "UINT8", [-1, HEIGHT, WIDTH, 3])))
-    made = connect(url, RequesterConfig(unique("edge"), window=4))
+    made = connect(url, unique("edge"), options=ClientOptions(window=4))
     yield made
     made.close()
     counters = made.counters()

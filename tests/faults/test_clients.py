@@ -23,8 +23,7 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.template import render
 from mqinfer.client.connection import connect
-from mqinfer.client.inputs import make_request
-from mqinfer.client.options import RequesterConfig
+from mqinfer.client.request import make_request
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.state import edge_presence
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
@@ -210,15 +209,18 @@ def test_twin_clients(workers: Start, traffic: Start, own_broker: MosquittoServe
 def test_twin_edges(workers: Start, own_broker: MosquittoServer, topics: Topics, figure: Start) -> None:
     """Of two edges of one name the one that started first gives way: its requests end, and it says why."""
     workers(200, url=own_broker.url)
-    config = RequesterConfig("twin", topics)
     with ExitStack() as stack:
-        elder = connect(own_broker.url, config, presence=edge_presence(config, "drive.bag", "echo", 1))
+        elder = connect(
+            own_broker.url, "twin", topics, presence=edge_presence("twin", topics, "drive.bag", "echo", 16, 1)
+        )
         stack.callback(elder.close)
         ended: SimpleQueue[InferResult] = SimpleQueue()
         request = make_request("echo", {"x": np.zeros((1, 2), np.int64)}, {})
         for _ in range(3):
             elder.submit(request, 30, ended.put)
-        younger = connect(own_broker.url, config, presence=edge_presence(config, "drive.bag", "echo", 2))
+        younger = connect(
+            own_broker.url, "twin", topics, presence=edge_presence("twin", topics, "drive.bag", "echo", 16, 2)
+        )
         stack.callback(younger.close)
         outcomes = [ended.get(timeout=10).outcome for _ in range(3)]
         assert isinstance(elder.failure, NameTaken)
@@ -314,7 +316,7 @@ def test_oversize(topics: Topics, figure: Start, tmp_path: Path) -> None:
             client.wait()
             client.check()
             assert client.outcomes() == {"message_too_large": 1, "ok": 20}
-            assert broker.log().count(f"as {client.requester.config.name}~") == 1
+            assert broker.log().count(f"as {client.requester.name}~") == 1
     row = "at the broker's Maximum Packet Size and above it, QoS 0 and 1"
     figure(row, "at the limit", "arrives", "arrives", passed=True)
     figure(row, "1 byte above", "refused here, connection stands", "refused locally", passed=True)

@@ -17,7 +17,6 @@ from mqinfer.bags.frame import Frame
 from mqinfer.bench.faults import FaultProxy, resident_bytes
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.connection import connect, random_name
-from mqinfer.client.options import RequesterConfig
 from mqinfer.client.result import InferResult
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
@@ -108,7 +107,7 @@ def replay(
     url: str, topics: Topics, frames: Iterator[Frame], size: tuple[int, int], **options: Any
 ) -> tuple[Ages, Snapshot]:
     """Replay frames to the model `eye`; the books balance, and the answered frames are in order."""
-    requester = connect(url, RequesterConfig(random_name(), topics))
+    requester = connect(url, random_name(), topics)
     ages, statistics = Ages(), ReplayStatistics()
     try:
         preparer = Preparer(ImageContract("image", *size), "jpeg:90")

@@ -20,7 +20,7 @@ from mqinfer.bench.faults.workers import write_echo as write_model
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
-from mqinfer.client.inputs import make_request
+from mqinfer.client.request import make_request
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
@@ -56,7 +56,7 @@ def damaged(chance: random.Random) -> bytes:
 def garbage(topics: Topics, victim: Traffic, worker: str, count: int) -> Iterator[Message]:
     """Make bad messages of every kind, from a seed, to the topics of a worker and of a client."""
     chance = random.Random(11)  # noqa: S311 - which ones is no secret
-    name = victim.requester.config.name
+    name = victim.requester.name
     to = [
         topics.infer("echo", "vandal"),
         topics.infer("echo", "vandal", "1"),

@@ -16,7 +16,7 @@ from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.control import ControlClient
-from mqinfer.client.options import RequesterConfig
+from mqinfer.client.options import ClientOptions
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
@@ -106,8 +106,7 @@ def replayed(broker_url: str) -> Replayed:
     """Replay a source through the session's Mosquitto against a model that is being served."""
 
     def run(source: Path, topics: Topics, model: str, **settings: object) -> SessionReport:
-        config = RequesterConfig(random_name(), topics, window=4)
-        requester = connect(broker_url, config)
+        requester = connect(broker_url, random_name(), topics, ClientOptions(window=4))
         try:
             options = ReplayOptions(model, window=4)
             asked = ReplaySettings(str(source), options, **settings)  # type: ignore[arg-type]  # a test's own choice

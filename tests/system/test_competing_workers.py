@@ -41,7 +41,7 @@ def test_four_workers_share_a_thousand_requests(tmp_path: Path, broker_url: str,
     thread.start()
     try:
         assert all(ready.acquire(timeout=60) for _ in range(4))
-        with Client(broker_url, root=topics.root, window=16) as client:
+        with Client(broker_url, root=topics.root) as client:
             futures = [client.submit("echo", {"x": np.array([[n]])}, timeout=60) for n in range(1000)]
             results = [future.result() for future in futures]
             counters = client.counters()

@@ -13,7 +13,6 @@ from mqinfer.bags.frame import Frame
 from mqinfer.bags.sources import open_source
 from mqinfer.bags.writer import BagWriter
 from mqinfer.client.connection import connect, random_name
-from mqinfer.client.options import RequesterConfig
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.preparation import Preparer
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
@@ -139,12 +138,12 @@ def test_a_replayed_mosaic_is_near_the_truth(
     with BagWriter(tmp_path / "lighthouse.bag", "bag") as bag:
         image = RawImage("bayer_rggb16", height, width, 2 * width, is_bigendian=False, data=mosaic.tobytes())
         bag.write("/camera", image, 1_000_000_007, 2_000_000_000)
-    config = RequesterConfig(random_name(), serving(echo_images(tmp_path / "models", width, height)))
+    topics = serving(echo_images(tmp_path / "models", width, height))
     preparer = Preparer(ImageContract("input", width, height), "raw")
     keep = Keep()
 
     with (
-        closing(connect(broker_url, config)) as requester,
+        closing(connect(broker_url, random_name(), topics)) as requester,
         closing(open_source(str(tmp_path / "lighthouse.bag"))) as drive,
     ):
         Replay(requester, preparer, ReplayOptions("echo"), ReplayStatistics(), keep).run(drive.frames())

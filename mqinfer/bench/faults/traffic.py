@@ -15,10 +15,9 @@ import numpy as np
 
 from mqinfer.bench.faults.workers import MODEL
 from mqinfer.client.connection import connect, random_name
-from mqinfer.client.counters import Counters
-from mqinfer.client.inputs import make_request
-from mqinfer.client.options import RequesterConfig
-from mqinfer.client.result import InferResult
+from mqinfer.client.options import ClientOptions
+from mqinfer.client.request import make_request
+from mqinfer.client.result import Counters, InferResult
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
@@ -84,8 +83,8 @@ class Traffic:
         keeps: bool = True,
         lanes: bool = True,
     ) -> None:
-        config = RequesterConfig(name or random_name(), topics, window, max_pending, lanes=lanes)
-        self.requester = connect(url, config)
+        options = ClientOptions(window=window, max_pending=max_pending, lanes=lanes)
+        self.requester = connect(url, name or random_name(), topics, options)
         self.ended: list[Ended] = []
         self.asked = 0
         self.wrong = 0

@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mqinfer.client.inputs import OUTPUT_ENCODING
+from mqinfer.client.request import OUTPUT_ENCODING
 from mqinfer.codecs import codecs_for, decode_tensor, encode_tensor
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import RawImage

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from mqinfer.broker.link import Message
 from mqinfer.client.lane import Lane
-from mqinfer.client.options import RequesterConfig
-from mqinfer.client.outgoing import cancellation, sending, stamped
 from mqinfer.client.pending import Entry
+from mqinfer.client.request import Messages
 from mqinfer.codecs import encode_tensor
 from mqinfer.protocol.checksum import checksum, verify
 from mqinfer.protocol.control import Cancellation
@@ -24,8 +23,8 @@ from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferRequest, Outcome
 
 ID = "ab" * 16
-CONFIG = RequesterConfig("car-1", Topics("site"))
-REQUEST = stamped(InferRequest("", "model", (encode_tensor("x", np.zeros(3, np.float32)),)), ID, 2.0, CONFIG)
+MESSAGES = Messages("car-1", Topics("site"))
+REQUEST = MESSAGES.own(InferRequest("", "model", (encode_tensor("x", np.zeros(3, np.float32)),)), ID, 2.0)
 
 
 def entry(request: InferRequest = REQUEST, *, after: float = 0.0, attempts: int = 1, left: float = 2.0) -> Entry:
@@ -46,27 +45,27 @@ def content(request: InferRequest) -> dict[str, Any]:
 def test_a_request_becomes_the_clients_own() -> None:
     """It has an id, its time in microseconds, and a topic for its reply; all else stays."""
     asked = InferRequest("", "model", REQUEST.inputs, model_version="3", priority=2, parameters={"k": 1})
-    request = stamped(asked, ID, 1.5, CONFIG)
+    request = MESSAGES.own(asked, ID, 1.5)
     topic = f"site/results/model/car-1/{ID}"
     assert content(request) == content(asked) | {"id": ID, "timeout_us": 1_500_000, "response_topic": topic}
 
 
 def test_a_time_that_is_over_is_none() -> None:
     """A deadline in the past leaves no microsecond, and never less."""
-    assert stamped(REQUEST, ID, -1.0, CONFIG).timeout_us == 0
+    assert MESSAGES.own(REQUEST, ID, -1.0).timeout_us == 0
 
 
 def test_a_model_without_a_name_of_the_rule_is_refused() -> None:
     """It would end up in a topic."""
     with pytest.raises(BadTopic, match="a/b"):
-        stamped(replace(REQUEST, model_name="a/b"), ID, 1.0, CONFIG)
+        MESSAGES.own(replace(REQUEST, model_name="a/b"), ID, 1.0)
 
 
 @pytest.mark.parametrize("after", [0.0, 0.001])
 def test_a_first_sending_at_once_keeps_its_request(after: float) -> None:
     """Within a millisecond nothing is to be said anew."""
     first = entry(after=after)
-    message = sending(first, CONFIG)
+    message = MESSAGES.publication(first)
     assert first.request is REQUEST
     assert (received(message).attempt, received(message).timeout_us) == (1, 2_000_000)
 
@@ -75,7 +74,7 @@ def test_a_first_sending_at_once_keeps_its_request(after: float) -> None:
 def test_a_later_sending_says_its_attempt_and_what_is_left(after: float, attempts: int) -> None:
     """A first one that had to wait, or any further one: on the wire and in the entry."""
     later = entry(after=after, attempts=attempts, left=0.75)
-    message = sending(later, CONFIG)
+    message = MESSAGES.publication(later)
     for request in (received(message), later.request):
         assert (request.attempt, request.timeout_us) == (attempts, 750_000)
     assert content(later.request) == content(REQUEST) | {"attempt": attempts, "timeout_us": 750_000}
@@ -84,7 +83,7 @@ def test_a_later_sending_says_its_attempt_and_what_is_left(after: float, attempt
 def test_a_sending_at_the_deadline_has_no_time_left() -> None:
     """Less than nothing is nothing, and the broker keeps it for a second, the least that MQTT can say."""
     late = entry(attempts=2, left=-0.5)
-    message = sending(late, CONFIG)
+    message = MESSAGES.publication(late)
     assert (received(message).timeout_us, message.expiry_s) == (0, 1)
 
 
@@ -101,14 +100,14 @@ def test_the_topic(lane: Lane | None, version: str | None, topic: str) -> None:
     """The worker's lane where one was chosen, or else the channel of the model or of its version."""
     sent = entry(replace(REQUEST, model_version=version))
     sent.lane = lane
-    message = sending(sent, CONFIG)
+    message = MESSAGES.publication(sent)
     assert message.topic == topic
     assert received(message).model_version == version
 
 
 def test_the_properties_repeat_what_the_header_says() -> None:
     """Content type, where the reply goes, and the id as sixteen bytes."""
-    message = sending(entry(), CONFIG)
+    message = MESSAGES.publication(entry())
     assert (message.content_type, message.correlation_data) == (CONTENT_TYPE, bytes.fromhex(ID))
     assert message.response_topic == received(message).response_topic == f"site/results/model/car-1/{ID}"
     assert (message.qos, message.retain) == (1, False)
@@ -117,7 +116,7 @@ def test_the_properties_repeat_what_the_header_says() -> None:
 def test_the_checksum_covers_the_tail() -> None:
     """A large tensor travels as it lies in memory, behind the payload; a bit of it that flips is found."""
     large = encode_tensor("x", np.ones(1 << 18, np.float32))
-    message = sending(entry(replace(REQUEST, inputs=(large,))), CONFIG)
+    message = MESSAGES.publication(entry(replace(REQUEST, inputs=(large,))))
     assert message.tail
     payload = bytearray(message.joined().payload)
     assert message.user_properties == (checksum((payload,)),)
@@ -129,7 +128,7 @@ def test_the_checksum_covers_the_tail() -> None:
 @given(st.floats(0.001, 1e6))
 def test_a_message_expires_with_its_request(left: float) -> None:
     """In whole seconds, rounded up: the broker drops it no sooner, and less than a second later."""
-    expiry = sending(entry(left=left), CONFIG).expiry_s
+    expiry = MESSAGES.publication(entry(left=left)).expiry_s
     assert expiry is not None
     assert left <= expiry < left + 1
 
@@ -139,6 +138,6 @@ def test_a_message_expires_with_its_request(left: float) -> None:
 )
 def test_a_cancellation_says_why(why: Cancelled | Superseded, outcome: Outcome) -> None:
     """Every worker of the model hears the id, and what its client counted it as."""
-    message = cancellation(REQUEST, why, CONFIG)
+    message = MESSAGES.cancellation(REQUEST, why)
     assert message.topic == "site/models/model/cancel/car-1"
     assert Cancellation.from_json(message.payload) == Cancellation((ID,), outcome)

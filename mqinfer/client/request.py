@@ -1,0 +1,168 @@
+"""From a caller's arrays to the messages that a client publishes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from mqinfer.broker.link import Message
+from mqinfer.client.pending import Entry
+from mqinfer.codecs import encode_tensor
+from mqinfer.protocol.checksum import checksum
+from mqinfer.protocol.control import Cancellation
+from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
+from mqinfer.protocol.errors import Cancelled, Superseded
+from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import NO_CAPTURE, Capture, EncodedTensor, InferRequest, Outcome, RequestedOutput
+
+__all__ = ["OUTPUT_ENCODING", "InferOptions", "Input", "Messages", "make_request"]
+
+Input = npt.NDArray[Any] | EncodedTensor
+OUTPUT_ENCODING = "output_encoding"
+"""Request parameter: the codec for every output that the request does not name one for."""
+_FRESH_S = 0.001
+"""A first publication this soon after `submit` repeats the request's `timeout_us`: it is a safety margin, no clock."""
+_CACHED = 1024
+"""Topics kept ready, for as many models and workers."""
+
+
+class InferOptions(TypedDict, total=False):
+    """Optional properties of a request.
+
+    Attributes:
+        version: Version of the model; without it the one that the model's policy prefers.
+        encoding: Codec of the inputs, such as `raw` (the default), `lz4`, `jpeg:90`.
+        outputs: Names of the outputs wanted; without it all, or those that the next two name.
+        classification: By output, how many top classes replace it, as `value:index[:label]`.
+        output_encoding: Codec of the outputs, such as `raw` (the default), `mask` or `lz4`; or one for each, by name.
+        capture: Where the frame came from; the result repeats it.
+        priority: 1 is the highest, 0 the model's default.
+    """
+
+    version: str | int | None
+    encoding: str
+    outputs: Sequence[str]
+    classification: Mapping[str, int]
+    output_encoding: str | Mapping[str, str] | None
+    capture: Capture
+    priority: int
+
+
+def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions) -> InferRequest:
+    """Encode the inputs and return the request that carries them; the requester adds its id.
+
+    Raises:
+        BadTensor: The protocol has no datatype for an array's dtype.
+        BadEncoding: The codec is unknown, or can't carry the array.
+    """
+    tensors = [_encode(name, value, options.get("encoding", "raw")) for name, value in inputs.items()]
+    if not options:
+        return InferRequest("", model, tuple(tensors))
+    version = options.get("version")
+    chosen = options.get("output_encoding")
+    return InferRequest(
+        id="",
+        model_name=model,
+        model_version=None if version is None else str(version),
+        inputs=tuple(tensors),
+        outputs=_requested(options.get("outputs", ()), options.get("classification", {}), chosen),
+        priority=options.get("priority", 0),
+        capture=options.get("capture", NO_CAPTURE),
+        parameters={OUTPUT_ENCODING: chosen} if isinstance(chosen, str) and chosen else {},
+    )
+
+
+def _requested(
+    names: Sequence[str], classification: Mapping[str, int], chosen: str | Mapping[str, str] | None
+) -> tuple[RequestedOutput, ...]:
+    encodings = {} if chosen is None or isinstance(chosen, str) else chosen
+    default = chosen if isinstance(chosen, str) else None
+    wanted = dict.fromkeys([*names, *classification, *(() if names else encodings)])
+    return tuple(RequestedOutput(name, encodings.get(name, default), classification.get(name, 0)) for name in wanted)
+
+
+def _encode(name: str, value: Input, encoding: str) -> EncodedTensor:
+    if isinstance(value, EncodedTensor):
+        return value if value.name == name else replace(value, name=name)
+    return encode_tensor(name, np.asarray(value), encoding)
+
+
+class Messages:
+    """Makes what one client publishes; names are checked, and topics made, once per model and worker.
+
+    Args:
+        name: The client's name in its topics.
+        topics: Below the root of the site.
+    """
+
+    def __init__(self, name: str, topics: Topics) -> None:
+        cached = lru_cache(_CACHED)
+        self._result_prefix = cached(lambda model: topics.result(model, name, "_")[:-1])
+        self._channel = cached(lambda model, version: topics.infer(model, name, version))
+        self._lane = cached(lambda worker, model: topics.lane(worker, model, name))
+        self._cancel = cached(lambda model: topics.cancel(model, name))
+
+    def own(self, request: InferRequest, request_id: str, timeout: float) -> InferRequest:
+        """Return a request with its id, its time in seconds, and the topic of its reply.
+
+        Raises:
+            BadTopic: The model's name breaks the naming rules.
+        """
+        return _with(
+            request, request_id, request.attempt, timeout, self._result_prefix(request.model_name) + request_id
+        )
+
+    def publication(self, entry: Entry) -> Message:
+        """Return the message of an entry's next attempt, whose number and time left are set in the entry's request.
+
+        Raises:
+            MqinferError: It can't be sent, now or later: a name outside the rules, or arrays that can't be packed.
+        """
+        request = entry.request
+        left = entry.deadline - entry.sent
+        if entry.attempts > 1 or entry.sent - entry.submitted > _FRESH_S:
+            request = entry.request = _with(request, request.id, entry.attempts, left, request.response_topic)
+        payload, *tail = pieces = request_pieces(request)
+        if entry.lane is not None:
+            topic = self._lane(entry.lane.worker, request.model_name)
+        else:
+            topic = self._channel(request.model_name, request.model_version)
+        return Message(
+            topic=topic,
+            payload=payload,
+            content_type=CONTENT_TYPE,
+            response_topic=request.response_topic,
+            correlation_data=bytes.fromhex(request.id),
+            expiry_s=max(1, math.ceil(left)),
+            user_properties=(checksum(pieces),),
+            tail=tuple(tail),
+        )
+
+    def cancellation(self, request: InferRequest, why: Cancelled | Superseded) -> Message:
+        """Return the message that makes workers skip a request."""
+        outcome = Outcome.SUPERSEDED if isinstance(why, Superseded) else Outcome.CANCELLED
+        return Message(self._cancel(request.model_name), Cancellation((request.id,), outcome).to_json())
+
+
+def _with(
+    request: InferRequest, request_id: str, attempt: int, timeout: float, response_topic: str | None
+) -> InferRequest:
+    return InferRequest(  # written out: `replace` takes twice the time
+        id=request_id,
+        model_name=request.model_name,
+        inputs=request.inputs,
+        model_version=request.model_version,
+        outputs=request.outputs,
+        timeout_us=max(0, int(timeout * 1e6)),
+        priority=request.priority,
+        attempt=attempt,
+        response_topic=response_topic,
+        capture=request.capture,
+        parameters=request.parameters,
+    )

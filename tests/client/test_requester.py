@@ -1,0 +1,249 @@
+"""What is below a client: its link can be cut, its clock moved, and its requests cancelled with a reason."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer import ClientOptions, InferResult, Outcome
+from mqinfer.broker import make_link
+from mqinfer.broker.memory_broker import MemoryBroker
+from mqinfer.broker.memory_link import MemoryLink
+from mqinfer.client.connection import connect
+from mqinfer.client.request import make_request
+from mqinfer.client.requester import Requester
+from mqinfer.cloud_worker.serving.worker import Worker
+from mqinfer.codecs import encode_tensor
+from mqinfer.errors import Cancelled, Corrupted, Expired, LinkError, MessageTooLarge, NotAuthorized
+from mqinfer.protocol.checksum import checksum
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.envelope import encode_response
+from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import InferRequest, InferResponse
+
+Serve = Callable[..., Worker]
+WriteEcho = Callable[..., Path]
+Check = Callable[..., None]
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def request_to(model: str = "manual") -> InferRequest:
+    """Make a request as `make_request` does."""
+    return InferRequest("", model, (encode_tensor("x", X),))
+
+
+def make_requester(url: str, name: str, clock: Callable[[], float]) -> Requester:
+    """Make a requester that goes by a clock of the test's."""
+    return Requester(
+        lambda handler: make_link(url, client_id=name, on_connection=handler), name, Topics(), ClientOptions(), clock
+    )
+
+
+def link_of(requester: Requester) -> MemoryLink:
+    """Return the in-memory link below a requester."""
+    assert isinstance(requester.link, MemoryLink)
+    return requester.link
+
+
+def ask(requester: Requester, timeout: float = 10.0, model: str = "manual", array: Array = X) -> Future[InferResult]:
+    """Submit a request; return the future of its result."""
+    result: Future[InferResult] = Future()
+    requester.submit(make_request(model, {"x": array}, {}), timeout, result.set_result)
+    return result
+
+
+@pytest.fixture
+def requester(url: str, unique: Callable[[str], str], check_books: Check) -> Iterator[Requester]:
+    """What is below a client: its link can be cut, and its requests cancelled with a reason."""
+    made = connect(url, unique("client"))
+    yield made
+    made.close()
+    check_books(made.counters())
+
+
+@pytest.fixture
+def narrow(unique: Callable[[str], str], check_books: Check) -> Iterator[Requester]:
+    """A requester at a broker with a small Maximum Packet Size."""
+    name, broker = unique("client"), MemoryBroker(max_packet_size=4096)
+    made = Requester(
+        lambda handler: MemoryLink(broker, client_id=name, on_connection=handler), name, Topics(), ClientOptions()
+    )
+    made.open()
+    yield made
+    made.close()
+    check_books(made.counters())
+
+
+def test_a_message_above_the_brokers_limit_is_refused_before_it_is_sent(narrow: Requester) -> None:
+    """Both sizes are named, and the link goes on."""
+    with pytest.raises(MessageTooLarge, match="4096"):
+        ask(narrow, array=np.zeros((64, 64), np.float32)).result(10).raise_for_outcome()
+
+
+def test_many_queued_requests_that_can_not_be_sent_each_get_an_outcome(narrow: Requester) -> None:
+    """A thousand that waited for the connection are all too large: they end one after the other, at any depth."""
+    link_of(narrow).drop()
+    results = [ask(narrow, 60, array=np.zeros((64, 64), np.float32)) for _ in range(1000)]
+    link_of(narrow).restore()
+    for result in results:
+        error = result.result(10).error
+        assert error is not None
+        assert error.code == MessageTooLarge.code
+    assert narrow.counters().outcomes[Outcome.ERROR] == 1000
+
+
+def test_a_defect_on_the_timers_thread_leaves_nothing_pending(
+    url: str, unique: Callable[[str], str], check_books: Check
+) -> None:
+    """It would keep no deadline any more: everything pending ends, and the client accepts no more, and says why."""
+    threads: list[int] = []
+
+    def clock() -> float:
+        if threads and threading.get_ident() not in threads:
+            raise ZeroDivisionError("a defect")
+        return 0.0
+
+    requester = make_requester(url, unique("client"), clock)
+    requester.open()
+    link_of(requester).drop()
+    result = ask(requester, 60)
+    threads.append(threading.get_ident())
+    ask(requester, 30)  # an earlier deadline wakes the timer
+    assert result.result(10).outcome is Outcome.CANCELLED
+    with pytest.raises(LinkError, match=r"timer failed.*a defect.*make a new client"):
+        ask(requester)
+    requester.close()
+    check_books(requester.counters())
+
+
+@pytest.fixture
+def timeless(url: str, unique: Callable[[str], str]) -> Iterator[Requester]:
+    """A client whose clock stands still: nothing is sent again for want of a reply."""
+    requester = make_requester(url, unique("client"), lambda: 0.0)
+    requester.open()
+    yield requester
+    requester.close()
+
+
+def test_a_damaged_reply_is_not_believed_and_the_request_is_sent_again(timeless: Requester, hand: Any) -> None:
+    """At once, whatever the reply says, where its Correlation Data tells whose it is; else nothing happens."""
+    results: Future[InferResult] = Future()
+    timeless.submit(request_to(), 5.0, results.set_result)
+    first = hand.next()
+    payload = encode_response(InferResponse(first.id, "manual", outputs=(encode_tensor("y", X),)))
+    stated, damaged = checksum((payload,)), payload[:-64] + bytes(64)
+    assert damaged != payload
+    for correlation in (None, b"", b"of nobody"):
+        hand.send(first, damaged, user_properties=(stated,), correlation_data=correlation)
+    hand.send(first, damaged, user_properties=(stated,), correlation_data=bytes.fromhex(first.id))
+    second = hand.next()
+    assert (second.id, second.attempt) == (first.id, 2)
+    assert not results.done()
+    hand.send(second, payload, user_properties=(stated,))
+    result = results.result(10)
+    np.testing.assert_array_equal(result.outputs["y"], X)
+    counters = timeless.counters()
+    assert (result.attempts, counters.malformed, counters.retries) == (2, 4, 1)
+
+
+def test_a_request_that_came_damaged_is_sent_again_without_a_pause(timeless: Requester, hand: Any) -> None:
+    """The worker said so; its being busy would have to wait for the clock."""
+    results: Future[InferResult] = Future()
+    timeless.submit(request_to(), 5.0, results.set_result)
+    hand.refuse(hand.next(), Corrupted("bits flipped"))
+    hand.answer(hand.next(), {"y": X})
+    assert results.result(10).outcome is Outcome.OK
+
+
+def test_the_callers_fault_does_not_stop_the_link(requester: Requester, hand: Any) -> None:
+    """Code of the caller that raises on an outcome is logged; the next outcome comes."""
+
+    def raises(result: InferResult) -> None:
+        raise ValueError(result.id)
+
+    requester.submit(request_to(), 10, raises)
+    hand.answer(hand.next(), {"y": X})
+    result = ask(requester)
+    hand.answer(hand.next(), {"y": X})
+    assert result.result(10).outcome is Outcome.OK
+
+
+def test_a_lost_connection_loses_no_request(
+    url: str, unique: Callable[[str], str], serve: Serve, write_echo: WriteEcho, check_books: Check
+) -> None:
+    """The client's connection is cut ten times under load: every request ends as ok, exactly once."""
+    serve(url, write_echo(delay_ms=1))
+    requester = connect(url, unique("client"), options=ClientOptions(window=8))
+    results = [ask(requester, 60, "echo", np.full((1, 4), n, np.float32)) for n in range(200)]
+    for cut in range(10):
+        results[cut * 20].result(60)
+        link_of(requester).drop()
+        link_of(requester).restore()
+    for number, result in enumerate(results):
+        assert result.result(60).outputs["x"][0, 0] == number
+    requester.close()
+    check_books(requester.counters())
+    assert requester.counters().outcomes[Outcome.OK] == 200
+
+
+def test_requests_wait_for_the_connection(requester: Requester, hand: Any) -> None:
+    """What is asked while the link is down goes out when it is up again; without that it expires, saying so."""
+    link_of(requester).drop()
+    result = ask(requester, 60)
+    with pytest.raises(Expired, match="before it could be sent"):
+        ask(requester, 0.01).result(10).raise_for_outcome()
+    link_of(requester).restore()
+    hand.answer(hand.next(), {"y": X})
+    assert result.result(10).outcome is Outcome.OK
+
+
+def test_deadlines_and_retries_go_by_the_clock_that_was_given(url: str, unique: Callable[[str], str]) -> None:
+    """With a clock that stands still nothing expires; when it jumps, everything does."""
+    now = [0.0]
+    requester = make_requester(url, unique("client"), lambda: now[0])
+    requester.open()
+    link = requester.link
+    assert isinstance(link, MemoryLink)
+    link.drop()
+    results: Future[InferResult] = Future()
+    requester.submit(request_to(), 5.0, results.set_result)
+    assert requester.counters().pending == 1
+    now[0] = 5.0
+    # A new request with an earlier deadline makes the timer look at the clock again.
+    requester.submit(request_to(), -1.0, lambda _: None)
+    assert results.result(10).outcome is Outcome.EXPIRED
+    requester.close()
+    assert requester.counters().outcomes[Outcome.EXPIRED] == 2
+
+
+def test_a_connection_that_has_failed_for_good(requester: Requester, hand: Any) -> None:
+    """What is pending ends as cancelled, with the reason; what is asked afterwards raises it; its reply is late."""
+    result = ask(requester, 60)
+    request = hand.next()
+    requester.give_up(NotAuthorized("refused from now on"))
+    with pytest.raises(Cancelled, match="ended for good: refused from now on"):
+        result.result(10).raise_for_outcome()
+    with pytest.raises(NotAuthorized, match="refused from now on"):
+        ask(requester, 60)
+    hand.answer(request, {"y": X})
+    requester.close()
+    assert requester.counters().late == 1
+
+
+def test_a_request_can_be_cancelled(requester: Requester, hand: Any) -> None:
+    """It has that outcome once; a second time there is nothing to cancel, and its reply is late."""
+    results: Future[InferResult] = Future()
+    request_id = requester.submit(request_to(), 10, results.set_result)
+    request = hand.next()
+    assert requester.cancel(request_id)
+    assert not requester.cancel(request_id)
+    assert results.result(10).outcome is Outcome.CANCELLED
+    hand.answer(request, {"y": X})
+    requester.close()
+    assert requester.counters().late == 1
