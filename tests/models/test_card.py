@@ -90,7 +90,7 @@ def test_two_pictures_are_ambiguous() -> None:
 @pytest.mark.parametrize(
     ("stated", "told"),
     [
-        (ImageContract("z"), "must be one of x"),
+        (ImageContract("z"), "expected one of x"),
         (ImageContract("x", width=9), "image.width = 9: the model takes 8 only"),
         (ImageContract("x", layout=Layout.NCHW), "layout NCHW with colour rgb does not fit"),
         (ImageContract("x", colour=ColourOrder.MONO), "colour mono does not fit"),

@@ -239,7 +239,7 @@ def test_what_does_not_fit_is_named(repository: Path, old: str, new: str, told: 
     [
         ('model_name: "net"', 'model_name: "nets"', "step 3, model 'nets': there is no such model in the repository"),
         ('model_name: "net"', 'model_name: "../net"', "step 3, model '../net': "),
-        ('model_name: "net"', 'model_name: "seeing"', "an ensemble within itself: seeing -> seeing"),
+        ('model_name: "net"', 'model_name: "seeing"', "an ensemble contains itself: seeing -> seeing"),
         ("model_version: 1", "model_version: 7", "there is no version 7 of it; it has [1]"),
         ("ensemble_scheduling", "# ensemble_scheduling", "not in the text format"),
         ('platform: "ensemble"', 'platform: "ensemble"\n}', "not in the text format"),
@@ -271,7 +271,7 @@ def test_ensembles_within_ensembles(repository: Path, write_onnx: WriteOnnx) -> 
     text = (repository / "inner" / "model.toml").read_text()
     (repository / "inner" / "model.toml").write_text(text.replace("'plain'", "'outer'"))
     reasons = [problem.reason for problem in Repository(repository).problems()]
-    assert any("an ensemble within itself: outer -> inner -> outer" in reason for reason in reasons)
+    assert any("an ensemble contains itself: outer -> inner -> outer" in reason for reason in reasons)
 
 
 def test_one_model_in_two_steps_is_loaded_once(repository: Path, write_onnx: WriteOnnx) -> None:

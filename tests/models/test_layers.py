@@ -69,8 +69,8 @@ def test_layers(repository: Path, write_onnx: WriteOnnx) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("version_policy = {all = {}}", "version_policy: is said for all versions"),
-        ("name = 'other'", "name: is said for all versions"),
+        ("version_policy = {all = {}}", "version_policy: applies to all versions"),
+        ("name = 'other'", "name: applies to all versions"),
         ("max_batchsize = 3", "did you mean 'max_batch_size'"),
     ],
 )

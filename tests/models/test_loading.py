@@ -9,7 +9,7 @@ import pytest
 
 from mqinfer.errors import ConfigError, ModelNotLoadable
 from mqinfer.models.engines import choose_loader, platform_of
-from mqinfer.models.load_options import DeviceWish, Stated, parse_device
+from mqinfer.models.load_options import RequestedDevice, TensorOptions, parse_device
 from mqinfer.models.loading import load_model, load_options
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.config import InstanceGroup, InstanceKind, ModelConfig, TensorConfig
@@ -89,7 +89,7 @@ def test_platforms(tmp_path: Path) -> None:
     with pytest.raises(ModelNotLoadable, match=r"no back end reads \.tflite"):
         platform_of(tmp_path / "a.tflite")
     config = ModelConfig(backend="caffe")
-    with pytest.raises(ConfigError, match=r"'caffe' is unknown; there are onnxruntime, openvino, .*onnx_onnxv1"):
+    with pytest.raises(ConfigError, match=r"'caffe' is unknown; expected one of onnxruntime, openvino, .*onnx_onnxv1"):
         load_model(ModelVersion("m", 1, tmp_path / "a.tflite", config))
 
 
@@ -114,7 +114,7 @@ def test_engines(tmp_path: Path) -> None:
     [
         ("a.onnx", "pytorch", "'pytorch' does not read a.onnx: onnx_onnxv1 files are read by onnxruntime, openvino"),
         ("a.keras", "openvino", "'openvino' does not read a.keras: tensorflow_keras files are read by tensorflow"),
-        ("a.pt", "onnx_onnxv1", "'onnx_onnxv1' is not that of a.pt: pytorch_torchscript files are read by pytorch"),
+        ("a.pt", "onnx_onnxv1", "'onnx_onnxv1' does not match a.pt: pytorch_torchscript files are read by pytorch"),
     ],
 )
 def test_engines_that_do_not_read_the_file(tmp_path: Path, file: str, stated: str, told: str) -> None:
@@ -145,17 +145,17 @@ def test_a_configuration_that_contradicts_the_model(write_onnx: WriteOnnx, tmp_p
 def test_device(wish: str, gpus: int, device: str, caplog: pytest.LogCaptureFixture) -> None:
     """What was asked for if it is there, else the CPU, and one line where a GPU was asked for by name."""
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
-        assert parse_device(wish).settle(gpus, "Engine") == device
+        assert parse_device(wish).choose(gpus, "Engine") == device
     assert len(caplog.records) == (wish.startswith("cuda") and device == "cpu")
 
 
 def test_devices_of_openvino() -> None:
     """Triton's TARGET_DEVICE goes before `instance_group` and behind `--device`; others do not know its names."""
     config = ModelConfig(parameters={"TARGET_DEVICE": "AUTO:GPU,CPU"})
-    assert load_options(config).device == DeviceWish(openvino="AUTO:GPU,CPU")
-    assert load_options(config, "cpu").device == DeviceWish(gpu=False)
+    assert load_options(config).device == RequestedDevice(openvino="AUTO:GPU,CPU")
+    assert load_options(config, "cpu").device == RequestedDevice(gpu=False)
     with pytest.raises(ConfigError, match="is OpenVINO's: TensorFlow takes auto, cpu"):
-        parse_device("GPU.1").settle(2, "TensorFlow")
+        parse_device("GPU.1").choose(2, "TensorFlow")
 
 
 @pytest.mark.parametrize("wrong", ["gpu", "cuda:", "cuda:x", "Cpu", "AUTO:", "AUTO:TPU", ""])
@@ -174,11 +174,11 @@ def test_options_from_the_configuration() -> None:
         input=(TensorConfig("x", (3,), Datatype.FP32), TensorConfig("y")),
     )
     options = load_options(gpu)
-    assert options.device == DeviceWish(gpu=True, index=2)
+    assert options.device == RequestedDevice(gpu=True, index=2)
     assert (options.signature, options.threads) == ("predict", 3)
-    assert options.inputs == {"x": Stated((-1, 3), Datatype.FP32), "y": Stated()}
-    assert load_options(gpu, "cpu").device == DeviceWish(gpu=False)
-    assert load_options(ModelConfig()).device == DeviceWish()
+    assert options.inputs == {"x": TensorOptions((-1, 3), Datatype.FP32), "y": TensorOptions()}
+    assert load_options(gpu, "cpu").device == RequestedDevice(gpu=False)
+    assert load_options(ModelConfig()).device == RequestedDevice()
     with pytest.raises(ConfigError, match="intra_op_thread_count"):
         load_options(ModelConfig(parameters={"intra_op_thread_count": "many"}))
 

@@ -172,8 +172,8 @@ def test_what_is_missing_is_told_in_one_line(
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
         backend = load(path, options(device, OPTIMIZATION(OPTIMIZED, PLACE)))
     (line,) = caplog.messages
-    assert line.startswith(f"{path}: asked for, but not to be had: cuda:0 with tensorrt (not in this ONNX Runtime")
-    assert line.endswith(": running on cpu")
+    assert line.startswith(f"{path}: requested but not available: cuda:0 with tensorrt (not in this ONNX Runtime")
+    assert line.endswith("; running on cpu")
     assert (backend.device, backend.engine) == ("cpu", f"onnxruntime {onnxruntime.__version__}")
     assert backend.infer({"x": np.ones((1, 4), np.float32)})["y"].sum() == 4
 
@@ -195,7 +195,7 @@ def test_other_engines_have_no_accelerators(write_echo: Callable[..., Path], cap
         assert load_model(version).card.device == "cpu"
     (line,) = caplog.messages
     assert line.startswith("model echo: ")
-    assert line.endswith("has no execution accelerators: left out: tensorrt")
+    assert line.endswith("has no execution accelerators; left out: tensorrt")
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)])

@@ -16,7 +16,7 @@ from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.openvino import load, precision_of
 from mqinfer.models.backends.openvino_settings import choose_device, properties
-from mqinfer.models.load_options import LoadOptions, Stated, parse_device
+from mqinfer.models.load_options import LoadOptions, TensorOptions, parse_device
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import ModelConfig
@@ -134,11 +134,16 @@ def test_stated_shapes(write_ir: WriteIr) -> None:
     open_rank = write_ir("FP32", None)
     with pytest.raises(ModelNotLoadable, match=r"rank of the input 'x' open.*model\.toml"):
         loaded(open_rank)
-    backend = loaded(open_rank, inputs={"x": Stated((3, 4))})
+    backend = loaded(open_rank, inputs={"x": TensorOptions((3, 4))})
     assert (backend.inputs[0].shape, backend.outputs[0].shape) == ((3, 4), (6, 4))
     path = write_ir("FP32", [-1, 4])
-    assert loaded(path, inputs={"x": Stated((3, 4))}).outputs[0].shape == (6, 4)
-    for wrong in ({"z": Stated()}, {"x": Stated((1, 3))}, {"x": Stated((1,))}, {"x": Stated(datatype=Datatype.INT8)}):
+    assert loaded(path, inputs={"x": TensorOptions((3, 4))}).outputs[0].shape == (6, 4)
+    for wrong in (
+        {"z": TensorOptions()},
+        {"x": TensorOptions((1, 3))},
+        {"x": TensorOptions((1,))},
+        {"x": TensorOptions(datatype=Datatype.INT8)},
+    ):
         with pytest.raises(ConfigError, match=r"model\.toml"):
             loaded(path, inputs=wrong)
 
@@ -216,11 +221,11 @@ def test_a_frozen_graph_of_others(shared_models: Path, digits: Any) -> None:
     pixels, labels = digits
     guesses = backend.infer({"X": pixels / 255})["output"].argmax(1)
     assert int((guesses == labels).sum()) == 958
-    assert [spec.name for spec in loaded(path, outputs={"model/pred/BiasAdd": Stated()}).outputs] == [
+    assert [spec.name for spec in loaded(path, outputs={"model/pred/BiasAdd": TensorOptions()}).outputs] == [
         "model/pred/BiasAdd"
     ]
     with pytest.raises(ConfigError, match="'nowhere' is no node"):
-        loaded(path, outputs={"nowhere": Stated()})
+        loaded(path, outputs={"nowhere": TensorOptions()})
 
 
 @pytest.mark.parametrize(
@@ -293,7 +298,7 @@ def test_devices(wish: str, available: list[str], device: str, lines: int, caplo
 @pytest.mark.parametrize("wish", ["GPU", "AUTO:GPU", "NPU", "GPU.1"])
 def test_devices_that_are_not_there(wish: str) -> None:
     """What was asked for by OpenVINO's name, and by nothing else, is no reason to take the CPU in silence."""
-    with pytest.raises(ConfigError, match="OpenVINO offers CPU here"):
+    with pytest.raises(ConfigError, match="OpenVINO has CPU here"):
         choose_device(parse_device(wish), ["CPU"])
 
 

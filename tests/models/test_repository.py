@@ -99,7 +99,7 @@ def test_one_bad_model_stops_no_other(repository: Path) -> None:
     expected = {
         "Bad Name": "lower-case",
         "toml": "max_batch",
-        "named": "must be the folder's name",
+        "named": "expected the folder's name",
         "twice": "is there twice",
         "missing": "asks for [2], there are [1]",
         "empty": "no version folder",

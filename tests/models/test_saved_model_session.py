@@ -10,7 +10,7 @@ import pytest
 
 from mqinfer.errors import ModelFailed, ModelNotLoadable
 from mqinfer.models.backends.tensorflow.saved_model import load, load_in_session
-from mqinfer.models.load_options import LoadOptions, Stated
+from mqinfer.models.load_options import LoadOptions, TensorOptions
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.types import TensorSpec
 
@@ -88,7 +88,7 @@ def test_old_graphs_leave_ranks_open(tf: Any, save_tf1: Callable[..., Path], tmp
     path = save_tf1(tmp_path / "old", build, old=True)
     with pytest.raises(ModelNotLoadable, match="rank of the input 'x' open; state its shape"):
         load(path, LoadOptions(signature="double"))
-    backend = load(path, LoadOptions(signature="double", inputs={"x": Stated((-1, 2))}))
+    backend = load(path, LoadOptions(signature="double", inputs={"x": TensorOptions((-1, 2))}))
     assert backend.infer({"x": np.ones((3, 2), np.float32)})["y"].tolist() == [[2, 2]] * 3
 
 

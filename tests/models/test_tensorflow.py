@@ -12,7 +12,7 @@ import pytest
 
 from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backends.tensorflow.frozen_graph import reaching, unconsumed
-from mqinfer.models.backends.tensorflow.runtime import settle_device
+from mqinfer.models.backends.tensorflow.runtime import choose_device
 from mqinfer.models.backends.tensorflow.saved_model import choose_signature
 from mqinfer.models.load_options import parse_device
 from mqinfer.models.loading import LoadedModel, load_model
@@ -309,7 +309,7 @@ class Config:
 def test_device_of_a_fresh_process(wish: str, device: str) -> None:
     """One GPU is taken, with memory as it is needed; on the CPU none is touched."""
     config = Config()
-    assert settle_device(SimpleNamespace(config=config), parse_device(wish), 2) == device
+    assert choose_device(SimpleNamespace(config=config), parse_device(wish), 2) == device
     growth = [] if device == "cpu" else [(f"gpu{device[-1]}", True)]
     assert config.done == [*growth, ("intra", 2), ("inter", 2)]
 
@@ -317,7 +317,7 @@ def test_device_of_a_fresh_process(wish: str, device: str) -> None:
 def test_device_of_a_process_that_runs_already() -> None:
     """What is wished for can't be had any more: the answer is what is true."""
     tensorflow = SimpleNamespace(config=Config(started=True))
-    assert settle_device(tensorflow, parse_device("cpu"), 2) == "cuda:0"
+    assert choose_device(tensorflow, parse_device("cpu"), 2) == "cuda:0"
 
 
 def node(name: str, op: str, *inputs: str) -> Any:

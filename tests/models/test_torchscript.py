@@ -15,7 +15,7 @@ import pytest
 from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.torchscript import check_torchscript, load, name_arguments, name_results
-from mqinfer.models.load_options import LoadOptions, Stated, parse_device
+from mqinfer.models.load_options import LoadOptions, TensorOptions, parse_device
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import ModelConfig, TensorConfig
@@ -55,7 +55,7 @@ def write(torch: Any, tmp_path: Path) -> WriteModule:
 
 IDENTITY = "def forward(self, x):\n    return x"
 LINEAR = "def forward(self, image, scale: float = 2.0):\n    return self.linear(image) * scale"
-STATED = {"image": Stated((-1, 3))}
+STATED = {"image": TensorOptions((-1, 3))}
 
 
 def loaded(path: Path, **options: Any) -> Backend:
@@ -68,7 +68,7 @@ def loaded(path: Path, **options: Any) -> Backend:
 def test_numbers_of_every_datatype(write: WriteModule, datatype: Datatype, shape: tuple[int, ...]) -> None:
     """What goes in comes out, with its dtype, also from memory that is read-only and not aligned."""
     stated = (-1, *shape[1:]) if shape else ()
-    backend = loaded(write(IDENTITY), inputs={"x": Stated(stated, datatype)})
+    backend = loaded(write(IDENTITY), inputs={"x": TensorOptions(stated, datatype)})
     array = np.ones(shape, dtype_of(datatype))
     payload = b"\0" + array.tobytes()
     result = backend.infer({"x": np.frombuffer(payload, np.uint8)[1:].view(array.dtype).reshape(shape)})["OUTPUT__0"]
@@ -80,7 +80,7 @@ def test_numbers_of_every_datatype(write: WriteModule, datatype: Datatype, shape
 
 def test_a_model_that_writes_to_its_input(write: WriteModule) -> None:
     """The request's own memory is read-only, and stays as it is."""
-    backend = loaded(write("def forward(self, x):\n    return x.mul_(2)"), inputs={"x": Stated((-1,))})
+    backend = loaded(write("def forward(self, x):\n    return x.mul_(2)"), inputs={"x": TensorOptions((-1,))})
     array = np.ones(2, np.float32)
     array.flags.writeable = False
     assert backend.infer({"x": array})["OUTPUT__0"].tolist() == [2, 2]
@@ -90,7 +90,7 @@ def test_a_model_that_writes_to_its_input(write: WriteModule) -> None:
 def test_a_model_that_changes_itself(torch: Any, write: WriteModule) -> None:
     """What a module keeps between runs is no constant."""
     forward = "def forward(self, x):\n    self.count = self.count + 1\n    return self.count + x.sum() * 0"
-    backend = loaded(write(forward, count=torch.zeros(())), inputs={"x": Stated((-1,))})
+    backend = loaded(write(forward, count=torch.zeros(())), inputs={"x": TensorOptions((-1,))})
     first, second = (backend.infer({"x": np.zeros(1, np.float32)})["OUTPUT__0"].item() for _ in range(2))
     assert second == first + 1
 
@@ -124,7 +124,7 @@ def test_an_input_that_nobody_states(torch: Any, write: WriteModule) -> None:
 )
 def test_several_outputs(write: WriteModule, forward: str, names: list[str]) -> None:
     """Tuples and lists by their places, dictionaries by their keys; those that are wanted alone."""
-    backend = loaded(write(f"def forward(self, x):\n    {forward}"), inputs={"x": Stated((-1, 2))})
+    backend = loaded(write(f"def forward(self, x):\n    {forward}"), inputs={"x": TensorOptions((-1, 2))})
     assert [spec.name for spec in backend.outputs] == names
     assert backend.infer({"x": np.ones((3, 2), np.float32)}, names[1:]).keys() == set(names[1:])
 
@@ -141,7 +141,7 @@ def test_several_outputs(write: WriteModule, forward: str, names: list[str]) -> 
 def test_outputs_that_can_not_be_found(write: WriteModule, forward: str, shape: Any, told: str) -> None:
     """A model that fails on what is stated, or gives what can't be sent, is refused when it is loaded."""
     with pytest.raises(ModelNotLoadable, match=told):
-        loaded(write(f"def forward(self, x):\n    {forward}"), inputs={"x": Stated(shape)})
+        loaded(write(f"def forward(self, x):\n    {forward}"), inputs={"x": TensorOptions(shape)})
 
 
 def test_an_argument_that_is_no_tensor(write: WriteModule) -> None:
@@ -168,7 +168,7 @@ def test_precision_is_that_of_the_weights(torch: Any, write: WriteModule, dtype:
     """What it computes in is read off the weights."""
     linear = torch.nn.Linear(3, 5).to(getattr(torch, dtype))
     forward = f"def forward(self, x):\n    return self.linear(x.to(torch.{dtype})).to(torch.float32)"
-    stated = {"x": Stated((-1, 3), Datatype.FP32)}
+    stated = {"x": TensorOptions((-1, 3), Datatype.FP32)}
     assert loaded(write(forward, linear=linear), inputs=stated).precision == precision
 
 
@@ -226,7 +226,7 @@ def test_other_archives(torch: Any, write: WriteModule, tmp_path: Path) -> None:
 
 
 def test_names_of_arguments() -> None:
-    """Stated names are arguments, or hold the argument's place at their end."""
+    """TensorOptions names are arguments, or hold the argument's place at their end."""
     assert name_arguments(["a", "b"], []) == {"a": "a", "b": "b"}
     assert name_arguments(["a", "b"], ["b"]) == {"a": "a", "b": "b"}
     assert name_arguments(["a", "b"], ["INPUT__1", "INPUT__0"]) == {"INPUT__0": "a", "INPUT__1": "b"}

@@ -84,8 +84,8 @@ def test_strings_are_never_random() -> None:
 @pytest.mark.parametrize(
     ("sample", "told"),
     [
-        (WarmUpSample({"x": X}, name="a"), r"model_warmup 'a': names the inputs \['x'\], the model has \['s', 'x'\]"),
-        (WarmUpSample({"x": X, "s": S}, batch_size=5), "batch_size = 5: the model takes 4"),
+        (WarmUpSample({"x": X}, name="a"), r"model_warmup 'a': has the inputs \['x'\], the model has \['s', 'x'\]"),
+        (WarmUpSample({"x": X, "s": S}, batch_size=5), "batch_size = 5: expected at most 4"),
         (WarmUpSample({"x": WarmUpInput(Datatype.FP64, (2,)), "s": S}), "data_type FP64, the model has FP32"),
         (WarmUpSample({"x": WarmUpInput(Datatype.FP32, (1, 1, 2)), "s": S}), "leave the batch axis out"),
         (WarmUpSample({"x": WarmUpInput(Datatype.FP32, (3,)), "s": S}), r"the model has \[-1, 2\]"),

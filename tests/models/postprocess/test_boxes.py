@@ -115,13 +115,13 @@ def test_several_pictures_are_refused() -> None:
 @pytest.mark.parametrize("scores", [SCORES[:3], SCORES[:, :, None, None], np.zeros((4, 0), np.float32)[:3]])
 def test_outputs_of_other_shapes_are_the_models_fault(scores: Array) -> None:
     """The shapes are said."""
-    with pytest.raises(ModelFailed, match=r"no boxes can be made of raw \[1, 4, 4\], scores"):
+    with pytest.raises(ModelFailed, match=r"boxes can't be made of raw \[1, 4, 4\], scores"):
         keep(Detection("raw", "scores"), raw=CORNERS[None], scores=scores[None])
 
 
 def test_an_output_that_the_model_has_not() -> None:
     """It is said before anything runs."""
-    with pytest.raises(ConfigError, match="'box' must be one of the outputs raw, scores, classes"):
+    with pytest.raises(ConfigError, match="'box': expected one of the outputs raw, scores, classes"):
         KeptBoxes(Detection("box"), OUTPUTS)
 
 

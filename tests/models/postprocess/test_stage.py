@@ -150,9 +150,9 @@ def test_warming_up_runs_the_network_alone(detector: LoadedModel, segmenter: Loa
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (Segmentation("mask"), "'mask': must be an output of floats with four axes; the outputs are a FP32"),
-        (Segmentation("n"), "'n': must be an output of floats"),
-        (Segmentation("a", Layout.NCHW), "layout = NCHW: would mean 1024 classes"),
+        (Segmentation("mask"), "'mask': expected an output of floats with four axes; the outputs are a FP32"),
+        (Segmentation("n"), "'n': expected an output of floats"),
+        (Segmentation("a", Layout.NCHW), "layout = NCHW: means 1024 classes"),
     ],
 )
 def test_a_mask_of_what_is_no_logits(settings: Segmentation, words: str) -> None:
@@ -173,7 +173,7 @@ def test_a_version_with_the_argmax_in_its_graph(write_echo: WriteEcho) -> None:
 def test_both_at_once_and_names_that_are_taken(write_echo: WriteEcho) -> None:
     """What can't be is refused when the model is loaded; without either nothing is put before the network."""
     network = load(write_echo("echo", ("raw", "FP32", [-1, 7, 40]), ("boxes", "FP32", [-1, 4]))).backend
-    with pytest.raises(ConfigError, match="can't both"):
+    with pytest.raises(ConfigError, match="expected only one"):
         with_postprocessing(network, Segmentation("raw"), Detection("raw"))
     with pytest.raises(ConfigError, match="an output 'boxes' beside"):
         with_postprocessing(network, None, Detection("raw"))
