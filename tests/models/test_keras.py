@@ -194,7 +194,7 @@ def test_weights_in_other_files_are_refused(keras: Any, tmp_path: Path) -> None:
         keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]).save(path)
         with h5py.File(path, "a") as file:
             add(file)  # type: ignore[no-untyped-call] # nor has h5py
-        with pytest.raises(ModelNotLoadable, match="'extra' lies in another file"):
+        with pytest.raises(ModelNotLoadable, match="'extra' is in another file"):
             loaded(path)
 
 

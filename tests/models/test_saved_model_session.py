@@ -86,7 +86,7 @@ def test_old_graphs_leave_ranks_open(tf: Any, save_tf1: Callable[..., Path], tmp
         }, None
 
     path = save_tf1(tmp_path / "old", build, old=True)
-    with pytest.raises(ModelNotLoadable, match="rank of the input 'x' open; state its shape"):
+    with pytest.raises(ModelNotLoadable, match="rank of the input 'x' open; add its shape"):
         load(path, LoadOptions(signature="double"))
     backend = load(path, LoadOptions(signature="double", inputs={"x": TensorOptions((-1, 2))}))
     assert backend.infer({"x": np.ones((3, 2), np.float32)})["y"].tolist() == [[2, 2]] * 3

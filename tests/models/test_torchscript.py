@@ -132,7 +132,7 @@ def test_several_outputs(write: WriteModule, forward: str, names: list[str]) -> 
 @pytest.mark.parametrize(
     ("forward", "shape", "told"),
     [
-        ("return x @ x", (-1, 2), "does not run on zeros of the stated shapes"),
+        ("return x @ x", (-1, 2), "does not run on zeros of the configured shapes"),
         ("return x.to(torch.bfloat16)", (-1,), "bfloat16"),
         ("return len(x)", (-1,), "int"),
         ("return x.new_zeros([1] * int(x.shape[0]))", (-1,), "number of axes of output 'OUTPUT__0' depends"),
