@@ -61,7 +61,7 @@ def test_strings_must_be_text(write_onnx: WriteOnnx, tmp_path: Path) -> None:
 
 
 def test_datatypes_outside_the_protocol(write_onnx: WriteOnnx, tmp_path: Path) -> None:
-    """A bfloat16 input can't be spoken of; the message says what to do."""
+    """A bfloat16 input has no datatype in the protocol; the message has what to do."""
     with pytest.raises(ModelNotLoadable, match=r"'x' is tensor\(bfloat16\).*cast"):
         loaded(write_onnx(tmp_path / "model.onnx", "BF16"))
 
@@ -69,8 +69,8 @@ def test_datatypes_outside_the_protocol(write_onnx: WriteOnnx, tmp_path: Path) -
 def test_open_rank_takes_a_stated_shape(write_onnx: WriteOnnx, tmp_path: Path) -> None:
     """A file that leaves the rank open is completed by `model.toml`; a contradiction is refused."""
     path = write_onnx(tmp_path / "model.onnx", "FP32", None)
-    stated = {"x": TensorOptions((-1, 2), Datatype.FP32)}
-    backend = loaded(path, inputs=stated, outputs={"y": TensorOptions((-1, 2))})
+    configured = {"x": TensorOptions((-1, 2), Datatype.FP32)}
+    backend = loaded(path, inputs=configured, outputs={"y": TensorOptions((-1, 2))})
     assert backend.inputs[0].shape == backend.outputs[0].shape == (-1, 2)
     fixed = write_onnx(tmp_path / "fixed.onnx", "FP32", (1, 4))
     for wrong in (
