@@ -8,7 +8,7 @@ need.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from mqinfer.models.backend import Backend
@@ -19,6 +19,7 @@ from mqinfer.models.repository.config import EnsembleStep, ModelConfig
 from mqinfer.protocol.card import ClassInfo, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, ModelFailed, MqinferError
+from mqinfer.protocol.value import value_object
 
 __all__ = ["PLATFORM", "EnsembleBackend", "Member", "compose"]
 
@@ -37,7 +38,7 @@ class Member(Protocol):
         """Its card."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object()
 class _Stage:
     """A step to run, with the outputs of its model to keep, and the tensors that no later step takes."""
 
