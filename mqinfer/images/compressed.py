@@ -8,7 +8,6 @@ The string is free-form. In practice it is one of those that `compressed_image_t
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from mqinfer.images.pixel_format import Kind, PixelFormat, parse_encoding
 from mqinfer.protocol.errors import BadImage, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import Buffer
+from mqinfer.protocol.value import value_object
 
 __all__ = ["CompressedFormat", "decode_compressed", "parse_format", "picture_size"]
 
@@ -28,7 +28,7 @@ _DEPTH_HEADER = struct.Struct("<iff")
 """`ConfigHeader` of compressed_depth_image_transport: format, and the two parameters of the quantisation."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object()
 class CompressedFormat:
     """A parsed format string.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mqinfer.protocol.types import Buffer
+from mqinfer.protocol.value import value_object
 
 __all__ = ["CompressedImage", "RawImage"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_object(eq=False)
 class RawImage:
     """Pixels of a `sensor_msgs/Image`.
 
@@ -30,7 +29,7 @@ class RawImage:
     data: Buffer
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_object(eq=False)
 class CompressedImage:
     """Bytes of a `sensor_msgs/CompressedImage`; `format` is its free-form string."""
 

@@ -6,10 +6,10 @@ Names and meanings are those of `sensor_msgs/image_encodings.hpp` (ros2/common_i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 
 from mqinfer.protocol.errors import BadImage
+from mqinfer.protocol.value import value_object
 
 __all__ = ["Kind", "PixelFormat", "parse_encoding"]
 
@@ -29,7 +29,7 @@ class Kind(StrEnum):
     """Measured values rather than light: depth, disparity, signed and floating-point images."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object()
 class PixelFormat:
     """One encoding.
 

@@ -1,1 +1,1 @@
-"""Models: repository, back ends, the image contract, and the zoo that builds the networks of the field."""
+"""Models: the repository, the back ends that run them, ensembles, post-processing, and the card of each."""

@@ -1,11 +1,11 @@
-"""Back ends that take requests of another shape than their model's: Triton's `reshape`, and batches that are filled up.
+"""Back ends for requests of another shape than the model's: Triton's `reshape`, and batches that are filled up.
 
 `reshape`: `dims` of an input or output is what requests have, `reshape` what the model has; the batch axis stays in
 front where there is one. An open axis (-1) of the one stands for the open axis of the other in the same order
 (https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md#reshape).
 
-Filled batches: a model file may fix the batch at N rows. Where `max_batch_size` states that N, the first axis is a
-batch axis and requests of fewer rows share a run. Unstated, it is part of the shape, and a request brings all N rows.
+Filled batches: a model file may fix the batch at N rows. If `max_batch_size` is that N, the first axis is a batch
+axis and requests of fewer rows share a run. If it is not configured, a request brings all N rows.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["FilledBatch", "ReshapedBackend", "reshaped", "with_filled_batches"]
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """From one shape to another, with their batch axes."""
+    """A change from one shape to another, batch axes included."""
 
     old: tuple[int, ...]
     new: tuple[int, ...]
 
     def __call__(self, array: Array) -> Array:
-        sizes = iter([size for size, stated in zip(array.shape, self.old, strict=True) if stated == -1])
+        sizes = iter([size for size, configured in zip(array.shape, self.old, strict=True) if configured == -1])
         return array.reshape([next(sizes) if size == -1 else size for size in self.new])
 
 
@@ -42,10 +42,10 @@ class ReshapedBackend:
 
     Args:
         backend: The model.
-        config: Its configuration, in which some input or output has a `reshape`.
+        config: Its configuration, with a `reshape` of some input or output.
 
     Raises:
-        ConfigError: A shape and what it is reshaped to have not as many elements.
+        ConfigError: `dims` and `reshape` differ in elements or open axes.
     """
 
     def __init__(self, backend: Backend, config: ModelConfig) -> None:
@@ -62,14 +62,14 @@ class ReshapedBackend:
         """Run the model once.
 
         Raises:
-            ModelFailed: The engine raised, or gave an output that can't have the stated shape.
+            ModelFailed: The engine raised, or an output does not fit the configured shape.
         """
         feeds = {name: self._before[name](each) if name in self._before else each for name, each in inputs.items()}
         results = self._backend.infer(feeds, outputs)
         try:
             return {name: self._after[name](each) if name in self._after else each for name, each in results.items()}
         except ValueError as error:
-            raise ModelFailed(f"an output can't be reshaped as the configuration says: {error}") from error
+            raise ModelFailed(f"an output does not fit the configured reshape: {error}") from error
 
     def close(self) -> None:
         """Close the model."""
@@ -77,10 +77,10 @@ class ReshapedBackend:
 
 
 def reshaped(backend: Backend, config: ModelConfig) -> Backend:
-    """Wrap a back end where its configuration has a `reshape`; otherwise give it back as it is.
+    """Return a back end with its configuration's `reshape`; the same one if there is none.
 
     Raises:
-        ConfigError: A shape and what it is reshaped to have not as many elements.
+        ConfigError: `dims` and `reshape` differ in elements or open axes.
     """
     return ReshapedBackend(backend, config) if any(map(_has, (*config.input, *config.output))) else backend
 
@@ -93,7 +93,7 @@ def _change(tensor: TensorConfig, axis: tuple[int, ...], *, of_input: bool) -> _
     sent, model = tensor.dims, tensor.reshape
     if sent is None or model is None or sent.count(-1) != model.count(-1) or prod(sent) != prod(model):
         raise ConfigError(
-            f"{tensor.name}: reshape to {list(model or ())} needs dims of as many elements and open axes, "
+            f"{tensor.name}: reshape to {list(model or ())}: expected dims of as many elements and open axes, "
             f"not {None if sent is None else list(sent)}"
         )
     return _Change(axis + sent, axis + model) if of_input else _Change(axis + model, axis + sent)
@@ -120,7 +120,7 @@ class FilledBatch:
         self.outputs = tuple(map(_opened, network.outputs))
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
-        """Fill the batch up by its last row, which the model surely can compute, and run it.
+        """Fill the batch up with copies of its last row, run the model, and return the requested rows.
 
         Raises:
             ModelFailed: The engine raised, or there are no rows, or more than the model takes.
@@ -138,12 +138,12 @@ class FilledBatch:
         self._network.close()
 
 
-def with_filled_batches(network: Backend, stated: int | None) -> Backend:
-    """Let smaller batches be filled up where `max_batch_size` states what the file fixes; otherwise change nothing."""
+def with_filled_batches(network: Backend, configured: int | None) -> Backend:
+    """Return a back end that fills batches up, if `max_batch_size` is the batch fixed in the file; else `network`."""
     firsts = {spec.shape[:1] for spec in (*network.inputs, *network.outputs)}
-    if stated is None or stated < 2 or not network.inputs or firsts != {(stated,)}:
+    if configured is None or configured < 2 or not network.inputs or firsts != {(configured,)}:
         return network
-    return FilledBatch(network, stated)
+    return FilledBatch(network, configured)
 
 
 def _opened(spec: TensorSpec) -> TensorSpec:

@@ -12,7 +12,7 @@ __all__ = ["Backend"]
 
 
 class Backend(Protocol):
-    """A model in memory, ready to run. At most `concurrency` callers at a time."""
+    """A model in memory, ready to run; at most `concurrency` callers at a time."""
 
     @property
     def platform(self) -> str:
@@ -20,38 +20,38 @@ class Backend(Protocol):
 
     @property
     def engine(self) -> str:
-        """What runs it, with its version, such as `onnxruntime 1.31.1`."""
+        """Name and version of the engine that runs it, such as `onnxruntime 1.31.1`."""
 
     @property
     def device(self) -> str:
-        """What it really runs on: `cpu`, `cuda:0`, … (never what was merely asked for)."""
+        """The device that it really runs on, which may differ from the requested one: `cpu`, `cuda:0`, …."""
 
     @property
     def precision(self) -> str:
-        """What it computes in: `fp32`, `bf16`, `fp16`, `int8`."""
+        """The precision that it computes in: `fp32`, `bf16`, `fp16`, `int8`."""
 
     @property
     def concurrency(self) -> int:
-        """How many calls of `infer` may run at the same time; more than 1 where the engine keeps several streams."""
+        """How many calls of `infer` may run at the same time: above 1 where the engine has several streams."""
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """As discovered in the model file, -1 for axes of any size, batch axis included."""
+        """The inputs as the model file has them: -1 for axes of any size, batch axis included."""
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Likewise."""
+        """The outputs, in the same form."""
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
         """Run the model once.
 
         Args:
             inputs: Every input by name, with the declared dtype and shape.
-            outputs: Names of the outputs wanted; empty for all.
+            outputs: Names of the requested outputs; empty for all.
 
         Raises:
             ModelFailed: The engine raised.
         """
 
     def close(self) -> None:
-        """Give back memory and devices; the back end can't be used afterwards."""
+        """Release memory and devices; the back end can't be used afterwards."""

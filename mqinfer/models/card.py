@@ -1,4 +1,4 @@
-"""Makes the card that a worker publishes of a model: its batch size, and how a picture becomes its input."""
+"""Make the card that a worker publishes of a model, with its batch size and its image contract."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
     """Describe a loaded model.
 
     Args:
-        model: As found in the repository.
-        backend: What it was loaded into.
-        versions: All versions being served; empty: this one.
+        model: The version from the repository.
+        backend: The back end that it was loaded into.
+        versions: All versions that are served; empty: this one.
 
     Raises:
         ConfigError: `model.toml` contradicts the model.
@@ -50,30 +50,30 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
     )
 
 
-def max_batch_size(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], stated: int | None = None) -> int:
-    """Find the largest batch.
+def max_batch_size(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], configured: int | None = None) -> int:
+    """Return the most rows that one run of the model may have: Triton's `max_batch_size`, discovered or checked.
 
     Args:
-        inputs: The model's, batch axis included.
-        outputs: Likewise.
-        stated: `max_batch_size` of `model.toml`; None: discover it.
+        inputs: The model's inputs, batch axis included.
+        outputs: Its outputs.
+        configured: `max_batch_size` of `model.toml`; None: discover it.
 
     Returns:
-        0 where there is no batch axis; 1 where it is there but fixed at 1; otherwise `stated`, or 8.
+        0 without a batch axis, 1 for one fixed at 1, otherwise `configured` or 8.
 
     Raises:
-        ConfigError: `stated` is more than the inputs' first axes allow.
+        ConfigError: The inputs' first axes do not allow `configured`.
     """
-    if stated is None:
+    if configured is None:
         return _discover(inputs, outputs)
     for spec in inputs:
         first = spec.shape[0] if spec.shape else 0
-        if stated > 0 and first != -1 and not stated == first == 1:
+        if configured > 0 and first != -1 and not configured == first == 1:
             raise ConfigError(
-                f"model.toml: max_batch_size = {stated}: input {spec.name!r} has the shape {list(spec.shape)}; "
+                f"model.toml: max_batch_size = {configured}: input {spec.name!r} has the shape {list(spec.shape)}; "
                 f"{_possible(first)} is possible (0 = no batch axis)"
             )
-    return stated
+    return configured
 
 
 def _discover(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
@@ -89,48 +89,48 @@ def _possible(first: int) -> str:
     return f"at most {int(first == 1)}" if first < 2 else f"0 or, if all outputs have that first axis too, {first}"
 
 
-def image_contract(inputs: Sequence[TensorSpec], stated: ImageContract | None) -> ImageContract | None:
-    """Find the contract of a model.
+def image_contract(inputs: Sequence[TensorSpec], configured: ImageContract | None) -> ImageContract | None:
+    """Return how a picture becomes the model's input; None if the model takes no picture.
 
     Args:
-        inputs: The model's.
-        stated: The `[image]` table: it wins, is completed from the input's shape, and is checked against it.
+        inputs: The model's inputs.
+        configured: The `[image]` table; it has priority, is completed from the input's shape and checked against it.
 
     Raises:
         ConfigError: The table contradicts the model.
     """
-    if stated is None:
+    if configured is None:
         return discover_contract(inputs)
-    if not stated.input:
+    if not configured.input:
         discovered = discover_contract(inputs)
         name = inputs[0].name if len(inputs) == 1 else discovered.input if discovered else ""
-        stated = replace(stated, input=name)
+        configured = replace(configured, input=name)
     by_name = {spec.name: spec for spec in inputs}
-    if stated.input not in by_name:
-        raise ConfigError(f"model.toml: image.input = {stated.input!r}: must be one of {', '.join(by_name)}")
-    return _complete(stated, by_name[stated.input])
+    if configured.input not in by_name:
+        raise ConfigError(f"model.toml: image.input = {configured.input!r}: expected one of {', '.join(by_name)}")
+    return _complete(configured, by_name[configured.input])
 
 
-def _complete(stated: ImageContract, spec: TensorSpec) -> ImageContract:
-    axes = _axes(spec.shape, stated.layout)
-    channels = 1 if stated.colour is ColourOrder.MONO else 3
+def _complete(configured: ImageContract, spec: TensorSpec) -> ImageContract:
+    axes = _axes(spec.shape, configured.layout)
+    channels = 1 if configured.colour is ColourOrder.MONO else 3
     if axes is None or axes[2] not in {-1, channels}:
         raise ConfigError(
-            f"model.toml: image: layout {stated.layout} with colour {stated.colour} does not fit "
+            f"model.toml: image: layout {configured.layout} with colour {configured.colour} does not fit "
             f"the input {spec.name!r} of shape {list(spec.shape)}"
         )
-    height, width = _side("height", stated.height, axes[0]), _side("width", stated.width, axes[1])
-    return replace(stated, height=height, width=width)
+    height, width = _side("height", configured.height, axes[0]), _side("width", configured.width, axes[1])
+    return replace(configured, height=height, width=width)
 
 
-def _side(key: str, stated: int | None, size: int) -> int | None:
-    if stated is not None and size not in {-1, stated}:
-        raise ConfigError(f"model.toml: image.{key} = {stated}: the model takes {size} only")
-    return stated if size == -1 else size
+def _side(key: str, configured: int | None, size: int) -> int | None:
+    if configured is not None and size not in {-1, configured}:
+        raise ConfigError(f"model.toml: image.{key} = {configured}: the model takes {size} only")
+    return configured if size == -1 else size
 
 
 def _axes(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int] | None:
-    """Give height, width and channels of a shape with or without a batch axis, or None where it has other axes."""
+    """Return height, width and channels of a shape with or without a batch axis, or None if it has other axes."""
     if layout is Layout.NHW:
         return (*shape[-2:], 1) if len(shape) in {2, 3} else None  # type: ignore[return-value]
     if len(shape) not in {3, 4}:
@@ -140,11 +140,11 @@ def _axes(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int] | None
 
 
 def discover_contract(inputs: Sequence[TensorSpec]) -> ImageContract | None:
-    """Recognise an image input by its shape: exactly one input that looks like one.
+    """Recognise the image input by its shape, if exactly one input has one of these shapes.
 
-    That is: four axes with 3 or 1 channels last (NHWC) or second (NCHW), uint8 or float32; or three axes, height,
-    width, channels, uint8 only, since float32 with three axes is more often a sequence. Float inputs get
-    the pixels as they are, 0 to 255 (scale 1, mean 0, std 1): a model that wants something else says so in `[image]`.
+    Four axes with 3 or 1 channels last (NHWC) or second (NCHW), uint8 or float32; or three axes, height, width,
+    channels, uint8 only, since float32 with three axes is more often a sequence. Float inputs get the pixels as they
+    are, 0 to 255 (scale 1, mean 0, std 1); a model that expects another range needs `[image]`.
     """
     found = [contract for contract in map(_recognise, inputs) if contract]
     return found[0] if len(found) == 1 else None

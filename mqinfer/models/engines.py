@@ -1,7 +1,7 @@
-"""Which engines read which files.
+"""Choose the engine for a model file.
 
-A file's name tells its format, called by an Open Inference Protocol platform (`<project>_<format>`). Each format has an
-engine that reads it unless `backend` in `model.toml` names another one, by Triton's names.
+The suffix of a file is its format, named as an Open Inference Protocol platform (`<project>_<format>`). Each format has
+a default engine; `backend` in `model.toml` chooses another one, by Triton's name.
 """
 
 from __future__ import annotations
@@ -39,59 +39,60 @@ BACKENDS: Mapping[str, Mapping[str, str]] = {
     "openvino_ir": {"openvino": _OPENVINO},
     "mqinfer_echo": {"mqinfer_echo": "mqinfer.models.backends.echo:load"},
 }
-"""Platform to engine to loader, the engine that is taken by itself first."""
+"""Platform to engine to loader; the first engine of a platform is the default."""
 
 
 _ENGINES = tuple(dict.fromkeys(engine for engines in BACKENDS.values() for engine in engines if engine not in BACKENDS))
 _ALIASES = {"onnxruntime_onnx": "onnx_onnxv1", "pytorch_libtorch": "pytorch_torchscript", "keras": "tensorflow"}
-"""Names that Triton's own configurations, and users, have for the same things."""
+"""Other names for the same, from Triton's own configurations and from users."""
 
 
-def platform_of(path: Path, stated: str | None = None) -> str:
-    """Tell a model's platform from its file's name, or from `backend` or `platform` in `model.toml`.
+def platform_of(path: Path, configured: str | None = None) -> str:
+    """Return a model's platform, from its file's name or from `backend` or `platform` in `model.toml`.
 
     Args:
         path: The model file, or a SavedModel's folder.
-        stated: An engine, a platform, or None.
+        configured: An engine or a platform; None: not configured.
 
     Raises:
         ModelNotLoadable: No back end reads such a file.
-        ConfigError: What is stated is unknown, or does not read such a file.
+        ConfigError: The configured name is unknown, or does not read such a file.
     """
     found = "tensorflow_savedmodel" if path.is_dir() else SUFFIXES.get(path.suffix.lower())
-    name = _ALIASES.get(str(stated), stated)
+    name = _ALIASES.get(str(configured), configured)
     if name is not None and name not in _ENGINES:
-        return _stated_platform(name, found, path)
+        return _configured_platform(name, found, path)
     platform = found or _unknown_file(path)
     if name is not None and name not in BACKENDS[platform]:
-        raise ConfigError(f"back end {stated!r} does not read {path.name}: {_readers(platform)}")
+        raise ConfigError(f"back end {configured!r} does not read {path.name}: {_readers(platform)}")
     return platform
 
 
-def _stated_platform(name: str, found: str | None, path: Path) -> str:
+def _configured_platform(name: str, found: str | None, path: Path) -> str:
     plugins = _plugins()
     if name not in BACKENDS and name not in plugins:
-        raise ConfigError(f"back end {name!r} is unknown; there are {', '.join([*_ENGINES, *BACKENDS, *plugins])}")
+        known = ", ".join([*_ENGINES, *BACKENDS, *plugins])
+        raise ConfigError(f"back end {name!r} is unknown; expected one of {known}")
     if name in BACKENDS and found not in {None, name}:
-        raise ConfigError(f"platform {name!r} is not that of {path.name}: {_readers(str(found))}")
+        raise ConfigError(f"platform {name!r} does not match {path.name}: {_readers(str(found))}")
     return name
 
 
-def choose_loader(path: Path, stated: str | None = None) -> Loader:
-    """Find what loads a model; nothing of an engine is imported unless it is taken.
+def choose_loader(path: Path, configured: str | None = None) -> Loader:
+    """Return the function that loads a model; only the chosen engine is imported.
 
-    Further back ends come from installed packages, by the entry-point group `mqinfer.backends` (platform to loader).
+    Installed packages add back ends by the entry-point group `mqinfer.backends` (platform to loader).
 
     Raises:
         ModelNotLoadable: No back end reads such a file.
-        ConfigError: What is stated is unknown, or does not read such a file.
+        ConfigError: The configured name is unknown, or does not read such a file.
     """
     plugins = _plugins()
     if twice := sorted(plugins.keys() & (BACKENDS.keys() | set(_ENGINES))):
-        raise ConfigError(f"back end {twice[0]!r} is mqinfer's own and also registered by an installed package")
-    platform = platform_of(path, stated)
+        raise ConfigError(f"back end {twice[0]!r} is mqinfer's own, and an installed package registers the same name")
+    platform = platform_of(path, configured)
     engines = BACKENDS.get(platform) or {platform: plugins[platform]}
-    target = engines.get(_ALIASES.get(str(stated), str(stated))) or next(iter(engines.values()))
+    target = engines.get(_ALIASES.get(str(configured), str(configured))) or next(iter(engines.values()))
     module, _, function = target.partition(":")
     loader: Loader = getattr(import_module(module), function)
     return loader
@@ -107,6 +108,6 @@ def _readers(platform: str) -> str:
 
 def _unknown_file(path: Path) -> NoReturn:
     raise ModelNotLoadable(
-        f"{path}: no back end reads {path.suffix or 'such'} files; known are {', '.join(SUFFIXES)} and "
-        f"SavedModel folders; found {describe(path)}"
+        f"{path}: no back end reads {path.suffix or 'such'} files; expected one of {', '.join(SUFFIXES)}, or a "
+        f"SavedModel folder; found {describe(path)}"
     )

@@ -1,4 +1,4 @@
-"""How a back end is asked to load a model: device, threads, and the shapes that an operator states."""
+"""Options that a back end loads a model with: device, threads, configured shapes, parameters of its engine."""
 
 from __future__ import annotations
 
@@ -13,41 +13,48 @@ from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Scalar, TensorSpec
 
-__all__ = ["DeviceWish", "LoadOptions", "Stated", "default_threads", "parse_device", "state_shape"]
+__all__ = [
+    "LoadOptions",
+    "RequestedDevice",
+    "TensorOptions",
+    "default_threads",
+    "parse_device",
+    "with_configured_shapes",
+]
 
 log = logging.getLogger("mqinfer.models")
 
 _ONE = r"(CPU|GPU|NPU)(\.\d{1,3})?"
 _OPENVINO = re.compile(rf"{_ONE}|(AUTO|MULTI|HETERO)(:-?{_ONE}(,-?{_ONE})*)?")
-"""OpenVINO's device names: one device, or a plug-in that chooses or divides; `-` before one that it must not use."""
+"""OpenVINO's device names: one device, or a plug-in with devices to choose from or to share; `-` excludes one."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceWish:
-    """What was asked for.
+class RequestedDevice:
+    """The device that the operator requested.
 
     Attributes:
-        gpu: True for a GPU, False for the CPU, None for a GPU where the engine really offers one.
+        gpu: True for a GPU, False for the CPU, None for a GPU if the engine has one.
         index: Number of the GPU.
-        openvino: A device by OpenVINO's own name (`AUTO:GPU,CPU`), for that engine alone; empty: none.
+        openvino: A device by OpenVINO's own name (`AUTO:GPU,CPU`), for that engine only; empty: none.
     """
 
     gpu: bool | None = None
     index: int = 0
     openvino: str = ""
 
-    def settle(self, gpus: int, engine: str) -> str:
-        """Decide on a device; one that was asked for and isn't there gives a log line and the CPU.
+    def choose(self, gpus: int, engine: str) -> str:
+        """Choose a device; where the requested GPU is missing, log it and choose the CPU.
 
         Args:
-            gpus: How many GPUs the engine offers.
+            gpus: How many GPUs the engine has.
             engine: Its name, for the log.
 
         Returns:
             `cpu` or `cuda:N`.
 
         Raises:
-            ConfigError: The wish is one for OpenVINO.
+            ConfigError: The request is one for OpenVINO.
         """
         if self.openvino:
             raise ConfigError(f"device {self.openvino!r} is OpenVINO's: {engine} takes auto, cpu, cuda or cuda:N")
@@ -55,112 +62,112 @@ class DeviceWish:
             return "cpu"
         if self.index >= gpus:
             log.warning(
-                "asked for, but not to be had: cuda:%d (%s offers %d GPUs): running on cpu", self.index, engine, gpus
+                "requested but not available: cuda:%d (%s has %d GPUs); running on cpu", self.index, engine, gpus
             )
             return "cpu"
         return f"cuda:{self.index}"
 
 
-def parse_device(text: str) -> DeviceWish:
-    """Read `auto`, `cpu`, `cuda` or `cuda:N`, or a device of OpenVINO's: `GPU.1`, `AUTO:GPU,CPU`, `HETERO:…`.
+def parse_device(text: str) -> RequestedDevice:
+    """Parse `auto`, `cpu`, `cuda` or `cuda:N`, or a device of OpenVINO's: `GPU.1`, `AUTO:GPU,CPU`, `HETERO:…`.
 
     Raises:
         ConfigError: It is none of these.
     """
     if text == "auto":
-        return DeviceWish()
+        return RequestedDevice()
     if text == "cpu":
-        return DeviceWish(gpu=False)
+        return RequestedDevice(gpu=False)
     if _OPENVINO.fullmatch(text):
-        return DeviceWish(openvino=text)
+        return RequestedDevice(openvino=text)
     found = re.fullmatch(r"cuda(?::(\d{1,3}))?", text)
     if not found:
         raise ConfigError(
-            f"device {text!r}: must be auto, cpu, cuda or cuda:N; for OpenVINO also CPU, GPU, GPU.N, NPU, "
+            f"device {text!r}: expected auto, cpu, cuda or cuda:N; for OpenVINO also CPU, GPU, GPU.N, NPU, "
             "or AUTO, MULTI or HETERO with a list such as AUTO:GPU,CPU"
         )
-    return DeviceWish(gpu=True, index=int(found[1] or 0))
+    return RequestedDevice(gpu=True, index=int(found[1] or 0))
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
-    """What `model.toml` says of one input or output; None where it says nothing."""
+class TensorOptions:
+    """Shape and datatype of one input or output from `model.toml`, each None if it is not configured."""
 
     shape: tuple[int, ...] | None = None
     datatype: Datatype | None = None
 
 
 def default_threads() -> int:
-    """Two threads for one caller, or one where the process may use one core only.
+    """Return 2, or 1 where the process may use one core only.
 
-    More of them gained nothing for batch 1 on the networks that were measured, and every instance is a process that
-    wants its own.
+    More threads gained nothing for batch 1 on the networks that were measured, and every instance is a process with
+    threads of its own.
     """
     return min(2, len(os.sched_getaffinity(0)))
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How to load a model.
+    """Options for loading a model.
 
     Attributes:
-        device: Wanted.
-        threads: Of the engine, for one operation.
-        signature: Of a SavedModel; None: `serving_default`.
-        inputs: Stated by the operator, by name.
-        outputs: Likewise; for a frozen graph, where given, the tensors to give back.
+        device: The requested device.
+        threads: Threads of the engine for one operation.
+        signature: Signature of a SavedModel; None: `serving_default`.
+        inputs: Configured shapes and datatypes, by name.
+        outputs: The same of outputs; for a frozen graph also the choice of its outputs.
         parameters: All of `parameters`, for settings that only one engine has.
-        accelerators: Wanted beside the plain engine; ONNX Runtime has them.
+        accelerators: Requested execution accelerators; only ONNX Runtime has them.
     """
 
-    device: DeviceWish = field(default_factory=DeviceWish)
+    device: RequestedDevice = field(default_factory=RequestedDevice)
     threads: int = field(default_factory=default_threads)
     signature: str | None = None
-    inputs: Mapping[str, Stated] = field(default_factory=dict)
-    outputs: Mapping[str, Stated] = field(default_factory=dict)
+    inputs: Mapping[str, TensorOptions] = field(default_factory=dict)
+    outputs: Mapping[str, TensorOptions] = field(default_factory=dict)
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
     accelerators: Accelerators = field(default_factory=Accelerators)
 
     @property
     def precision(self) -> str:
-        """What the operator says that the model computes in, for engines that can't tell; `fp32` unless stated."""
+        """The configured precision, for engines that can't report theirs; `fp32` by default."""
         return str(self.parameters.get("precision", "fp32"))
 
 
-def state_shape(
-    specs: Sequence[TensorSpec], stated: Mapping[str, Stated], unknown: Sequence[str] = ()
+def with_configured_shapes(
+    specs: Sequence[TensorSpec], configured: Mapping[str, TensorOptions], unknown: Sequence[str] = ()
 ) -> tuple[TensorSpec, ...]:
-    """Put stated shapes in place of discovered ones.
+    """Replace discovered shapes by configured ones.
 
     Args:
-        specs: As discovered.
-        stated: As in `model.toml`, batch axis included.
-        unknown: Names whose rank the file leaves open: any stated shape will do there.
+        specs: Inputs or outputs as discovered.
+        configured: From `model.toml`, batch axis included.
+        unknown: Names whose rank the file leaves open: any configured shape fits there.
 
     Raises:
-        ConfigError: A name that isn't there, or a shape or datatype that contradicts the file's.
+        ConfigError: The model has no such name, or another shape or datatype.
     """
     names = [spec.name for spec in specs]
-    for name in stated:
+    for name in configured:
         if name not in names:
             raise ConfigError(f"model.toml names {name!r}, the model has {', '.join(names)}")
-    return tuple(_merge(spec, stated.get(spec.name, Stated()), free=spec.name in unknown) for spec in specs)
+    return tuple(_merge(spec, configured.get(spec.name, TensorOptions()), free=spec.name in unknown) for spec in specs)
 
 
-def _merge(spec: TensorSpec, stated: Stated, *, free: bool) -> TensorSpec:
-    if stated.datatype not in {None, spec.datatype}:
-        raise ConfigError(f"model.toml: {spec.name}: data_type {stated.datatype}, the model has {spec.datatype}")
-    if stated.shape is None:
+def _merge(spec: TensorSpec, configured: TensorOptions, *, free: bool) -> TensorSpec:
+    if configured.datatype not in {None, spec.datatype}:
+        raise ConfigError(f"model.toml: {spec.name}: data_type {configured.datatype}, the model has {spec.datatype}")
+    if configured.shape is None:
         return spec
-    if not free and not _fits(stated.shape, spec.shape):
+    if not free and not _fits(configured.shape, spec.shape):
         raise ConfigError(
-            f"model.toml: {spec.name}: shape {list(stated.shape)} does not fit the model's {list(spec.shape)} "
+            f"model.toml: {spec.name}: shape {list(configured.shape)} does not fit the model's {list(spec.shape)} "
             "(dims leave the batch axis out where max_batch_size is above 0)"
         )
-    return TensorSpec(spec.name, spec.datatype, stated.shape)
+    return TensorSpec(spec.name, spec.datatype, configured.shape)
 
 
-def _fits(stated: tuple[int, ...], discovered: tuple[int, ...]) -> bool:
-    return len(stated) == len(discovered) and all(
-        -1 in {one, other} or one == other for one, other in zip(stated, discovered, strict=True)
+def _fits(configured: tuple[int, ...], discovered: tuple[int, ...]) -> bool:
+    return len(configured) == len(discovered) and all(
+        -1 in {one, other} or one == other for one, other in zip(configured, discovered, strict=True)
     )

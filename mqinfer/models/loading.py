@@ -1,4 +1,4 @@
-"""From a model version on the disk to a back end in memory and the card that describes it."""
+"""Load a model version from disk into a back end, and make the card that describes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mqinfer.models.backends.onnx_file import check_external_data
 from mqinfer.models.card import make_card
 from mqinfer.models.engines import choose_loader, platform_of
 from mqinfer.models.ensemble.ensemble import compose
-from mqinfer.models.load_options import DeviceWish, LoadOptions, Stated, default_threads, parse_device
+from mqinfer.models.load_options import LoadOptions, RequestedDevice, TensorOptions, default_threads, parse_device
 from mqinfer.models.postprocess.stage import with_postprocessing
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import InstanceKind, ModelConfig, TensorConfig
@@ -28,7 +28,7 @@ log = logging.getLogger("mqinfer.models")
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in memory, its card, and its configuration."""
+    """A model in memory with its card and its configuration."""
 
     backend: Backend
     card: ModelCard
@@ -40,12 +40,12 @@ def load_model(model: ModelVersion, *, device: str = "auto", versions: Sequence[
 
     Args:
         model: From `Repository.models()`.
-        device: `cpu`, `cuda`, `cuda:N`, or `auto`: what `instance_group` says, and without that a GPU where the
-            engine really offers one. A GPU that isn't there gives a log line and the CPU; the card says what runs.
+        device: `cpu`, `cuda`, `cuda:N`, or `auto`: the device of `instance_group`, by default a GPU if the engine has
+            one. Where a requested GPU is missing, that is logged and the CPU is used; the card has the real device.
         versions: All versions of the model that are served, for the card.
 
     Raises:
-        ModelNotLoadable: With the path, what was found, and what to do.
+        ModelNotLoadable: The message has the path, what was found, and what to do.
         ConfigError: `model.toml` or `device` is wrong.
         MissingExtra: The engine is not installed.
     """
@@ -63,7 +63,7 @@ def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedMo
         check_external_data(model.path)
     load = choose_loader(model.path, model.config.backend)
     backend = load(model.path, load_options(model.config, device))
-    _tell_of_accelerators(model, backend.engine)
+    _warn_of_accelerators(model, backend.engine)
     with ExitStack() as unless_complete:
         unless_complete.callback(backend.close)
         finished = with_postprocessing(
@@ -76,11 +76,11 @@ def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedMo
     return loaded
 
 
-def _tell_of_accelerators(model: ModelVersion, engine: str) -> None:
-    """Say so where some are asked for of an engine that has none; ONNX Runtime itself says which it lacks."""
+def _warn_of_accelerators(model: ModelVersion, engine: str) -> None:
+    """Log requested accelerators of an engine that has none; the ONNX Runtime back end logs those that it lacks."""
     names = model.config.optimization.names
     if names and not engine.startswith("onnxruntime"):
-        log.warning("model %s: %s has no execution accelerators: left out: %s", model.name, engine, ", ".join(names))
+        log.warning("model %s: %s has no execution accelerators; left out: %s", model.name, engine, ", ".join(names))
 
 
 def _load_ensemble(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedModel:
@@ -100,40 +100,40 @@ def _load_ensemble(model: ModelVersion, device: str, versions: Sequence[int]) ->
 
 
 def load_options(config: ModelConfig, device: str = "auto") -> LoadOptions:
-    """Turn a configuration into what back ends are told.
+    """Return the options to load a model with, from its configuration.
 
     Raises:
         ConfigError: `device`, `parameters.signature` or `parameters.intra_op_thread_count` is wrong.
     """
     threads = config.parameters.get("intra_op_thread_count", 0)
     if not str(threads).isdecimal():  # Triton's parameters are strings
-        raise ConfigError(f"model.toml: parameters.intra_op_thread_count = {threads!r}: must be a whole number")
+        raise ConfigError(f"model.toml: parameters.intra_op_thread_count = {threads!r}: expected a whole number")
     signature = config.parameters.get("signature")
     batched = bool(config.max_batch_size)
     return LoadOptions(
-        device=_wish(config, device),
+        device=_requested_device(config, device),
         threads=int(threads) or default_threads(),
         signature=None if signature is None else str(signature),
-        inputs=_stated(config.input, batched=batched),
-        outputs=_stated(config.output, batched=batched),
+        inputs=_configured(config.input, batched=batched),
+        outputs=_configured(config.output, batched=batched),
         parameters=config.parameters,
         accelerators=config.optimization,
     )
 
 
-def _wish(config: ModelConfig, device: str) -> DeviceWish:
-    target = config.parameters.get("TARGET_DEVICE")  # of Triton's OpenVINO back end, where KIND_CPU may go with it
+def _requested_device(config: ModelConfig, device: str) -> RequestedDevice:
+    target = config.parameters.get("TARGET_DEVICE")  # of Triton's OpenVINO back end, which allows KIND_CPU beside it
     if device == "auto" and target is not None:
         return parse_device(str(target))
     group = config.instance_group[0]
     if device != "auto" or group.kind not in {InstanceKind.CPU, InstanceKind.GPU}:
         return parse_device(device)
-    return DeviceWish(gpu=group.kind is InstanceKind.GPU, index=group.gpus[0] if group.gpus else 0)
+    return RequestedDevice(gpu=group.kind is InstanceKind.GPU, index=group.gpus[0] if group.gpus else 0)
 
 
-def _stated(tensors: Sequence[TensorConfig], *, batched: bool) -> dict[str, Stated]:
+def _configured(tensors: Sequence[TensorConfig], *, batched: bool) -> dict[str, TensorOptions]:
     batch_axis = (-1,) if batched else ()
     return {
-        tensor.name: Stated(None if (dims := tensor.model_dims) is None else batch_axis + dims, tensor.data_type)
+        tensor.name: TensorOptions(None if (dims := tensor.model_dims) is None else batch_axis + dims, tensor.data_type)
         for tensor in tensors
     }

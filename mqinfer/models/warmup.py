@@ -1,4 +1,9 @@
-"""Runs a model before the first request does: engines choose kernels and take memory on their first runs."""
+"""Warm a model up before its first request: engines choose kernels and allocate memory on their first runs.
+
+The inputs are zeros, and the samples of Triton's `model_warmup`: zeros, random numbers, or the content of a file. One
+row is made and repeated for the batch, as in Triton. Where `dims` are as many as the model has axes, the batch axis is
+one of them: so it is in Triton without `max_batch_size`.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +28,22 @@ __all__ = ["sample_inputs", "warm_up", "zeros"]
 log = logging.getLogger("mqinfer.models")
 
 _OPEN_SIDE = 256
-"""Height or width, in pixels, of a picture whose size the model leaves open."""
+"""Height and width, in pixels, of a picture whose size the model leaves open."""
 _SEED = 1
-"""Every start runs on the same random numbers."""
+"""Seed of the random inputs: every start uses the same."""
 
 
 def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence[WarmUpSample] = ()) -> float:
-    """Run the model on zeros, `count` times at batch 1 and at the largest batch, and on the samples of its own.
+    """Run the model on zeros, `count` times at batch 1 and at the largest batch, and on the configured samples.
 
-    A model whose shapes are open may rightly refuse the sizes that are tried here, and one that reads strings the empty
-    ones; that is logged and no error. Samples must run.
+    A model with open shapes may refuse the sizes that are tried here, and one that takes strings the empty ones; that
+    is logged and is no error. Samples must run.
 
     Returns:
-        Seconds that the last run of one row took; 0 where none was run.
+        Duration of the last run of one row, in seconds; 0 if there was none.
 
     Raises:
-        ModelNotLoadable: The model can't run, or does not keep the batch axis that its card states.
+        ModelNotLoadable: The model can't run, or its outputs lack the batch axis of its card.
         ConfigError: A sample doesn't fit the model.
     """
     network = network_of(backend)
@@ -79,7 +84,7 @@ def _not_ready(card: ModelCard, what: str, error: MqinferError) -> ModelNotLoada
 
 
 def zeros(card: ModelCard, batch: int) -> dict[str, Array]:
-    """Make inputs of zeros (empty strings for BYTES); open axes beyond the batch are 1, a picture's sides 256."""
+    """Make inputs of zeros (empty strings for BYTES); open axes but the batch are 1, those of a picture 256."""
     return {spec.name: _zeros(spec, _sizes(spec, card, batch)) for spec in card.inputs}
 
 
@@ -122,14 +127,14 @@ def sample_inputs(card: ModelCard, sample: WarmUpSample) -> dict[str, Array]:
 
     Raises:
         ConfigError: The sample doesn't fit the model: a name, datatype, shape or batch size.
-        ModelNotLoadable: A file can't be read, or doesn't hold what is said of it.
+        ModelNotLoadable: A file can't be read, or is too short for its `dims`.
     """
     where = f"model_warmup {sample.name!r}" if sample.name else "model_warmup"
     specs = {spec.name: spec for spec in card.inputs}
     if specs.keys() != sample.inputs.keys():
-        raise ConfigError(f"{where}: names the inputs {sorted(sample.inputs)}, the model has {sorted(specs)}")
+        raise ConfigError(f"{where}: has the inputs {sorted(sample.inputs)}, the model has {sorted(specs)}")
     if sample.batch_size > max(1, card.max_batch_size):
-        raise ConfigError(f"{where}: batch_size = {sample.batch_size}: the model takes {max(1, card.max_batch_size)}")
+        raise ConfigError(f"{where}: batch_size = {sample.batch_size}: expected at most {max(1, card.max_batch_size)}")
     inputs: dict[str, Array] = {}
     for name, each in sample.inputs.items():
         batched = card.max_batch_size and len(each.dims) < len(specs[name].shape)
@@ -160,12 +165,12 @@ def _row(name: str, each: WarmUpInput) -> Array:
     if each.input_data_file is not None:
         return _from_file(name, each, each.input_data_file)
     if each.data_type is Datatype.BYTES:
-        return np.full(each.dims, b"", np.object_)  # of random strings Triton knows nothing either
+        return np.full(each.dims, b"", np.object_)  # Triton has no random strings either
     return _random(each.data_type, each.dims) if each.random_data else np.zeros(each.dims, dtype_of(each.data_type))
 
 
 def _random(datatype: Datatype, shape: tuple[int, ...]) -> Array:
-    """Floats from 0 to 1 (random bits would be NaNs too); whole numbers over all that their type holds."""
+    """Return floats from 0 to 1 (random bits would include NaNs), or integers over the whole range of their type."""
     random, dtype = np.random.default_rng(_SEED), dtype_of(datatype)
     if dtype.kind == "f":
         return random.random(shape).astype(dtype)
@@ -177,7 +182,7 @@ def _random(datatype: Datatype, shape: tuple[int, ...]) -> Array:
 
 def _from_file(name: str, each: WarmUpInput, path: Path) -> Array:
     datatype = each.data_type
-    size = -1 if datatype is Datatype.BYTES else nbytes(datatype, each.dims)  # Triton, too, leaves what follows alone
+    size = -1 if datatype is Datatype.BYTES else nbytes(datatype, each.dims)  # Triton, too, ignores what follows
     try:
         with path.open("rb") as file:
             return from_raw(name, datatype, each.dims, file.read(size))

@@ -1,4 +1,4 @@
-"""Batch axis, image contract and content hash: what a card says beyond the file's own words."""
+"""Batch axis, image contract and content hash: what a card has beyond the model file."""
 
 import hashlib
 from pathlib import Path
@@ -88,25 +88,25 @@ def test_two_pictures_are_ambiguous() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stated", "told"),
+    ("configured", "message"),
     [
-        (ImageContract("z"), "must be one of x"),
+        (ImageContract("z"), "expected one of x"),
         (ImageContract("x", width=9), "image.width = 9: the model takes 8 only"),
         (ImageContract("x", layout=Layout.NCHW), "layout NCHW with colour rgb does not fit"),
         (ImageContract("x", colour=ColourOrder.MONO), "colour mono does not fit"),
         (ImageContract("x", layout=Layout.NHW), "layout NHW"),
     ],
 )
-def test_contradicting_image_tables(stated: ImageContract, told: str) -> None:
+def test_contradicting_image_tables(configured: ImageContract, message: str) -> None:
     """A table that the input can't satisfy is refused."""
-    with pytest.raises(ConfigError, match=told):
-        image_contract([spec((1, 6, 8, 3))], stated)
+    with pytest.raises(ConfigError, match=message):
+        image_contract([spec((1, 6, 8, 3))], configured)
 
 
 def test_mono_without_a_channel_axis() -> None:
-    """NHW is never assumed, but may be stated; sizes of open axes may be, too."""
-    stated = ImageContract("x", colour=ColourOrder.MONO, layout=Layout.NHW)
-    completed = image_contract([spec((-1, 6, 8))], stated)
+    """NHW is never assumed, but may be configured, as may sizes of open axes."""
+    configured = ImageContract("x", colour=ColourOrder.MONO, layout=Layout.NHW)
+    completed = image_contract([spec((-1, 6, 8))], configured)
     assert completed is not None
     assert (completed.width, completed.height) == (8, 6)
     open_sizes = image_contract([spec((-1, -1, -1, 3))], ImageContract("", width=20, height=10))

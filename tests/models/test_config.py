@@ -1,4 +1,4 @@
-"""`model.toml`: Triton's names, and errors that tell what to write instead."""
+"""`model.toml`: Triton's names, and errors that explain what to write instead."""
 
 import logging
 from pathlib import Path
@@ -97,7 +97,7 @@ def test_no_file_means_read_it_from_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "parts"),
     [
         ("max_batchsize = 3", ["max_batchsize", "did you mean 'max_batch_size'?"]),
         ("colour = 1\nfoo = 2", ["'colour'", "'foo'", "keys here"]),
@@ -132,11 +132,11 @@ def test_no_file_means_read_it_from_the_model(tmp_path: Path) -> None:
         (f"[dynamic_batching.priority_queue_policy.{'1' * 5000}]", ["priority_queue_policy", "at least 1"]),
     ],
 )
-def test_errors_name_file_key_value_and_what_is_allowed(tmp_path: Path, text: str, told: list[str]) -> None:
+def test_errors_name_file_key_value_and_what_is_allowed(tmp_path: Path, text: str, parts: list[str]) -> None:
     """A reader of the message knows what to change, and where."""
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, text)
-    for part in [str(tmp_path / "model.toml"), *told]:
+    for part in [str(tmp_path / "model.toml"), *parts]:
         assert part in str(caught.value)
 
 
@@ -148,7 +148,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 
 def test_triton_keys_without_effect_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A configuration that Triton would take loads, and says what has no effect."""
+    """A configuration that Triton accepts loads; the log has the keys without effect."""
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
         read(tmp_path, "[sequence_batching]\n[optimization.cuda]")
     assert "without effect here: sequence_batching, optimization.cuda" in caplog.text
@@ -162,6 +162,6 @@ def test_latest_keeps_the_highest_numbers(versions: set[int], latest: int) -> No
 
 
 def test_all_and_specific() -> None:
-    """`all` selects everything, `specific` what is both named and there."""
+    """`all` selects everything, `specific` the existing ones of those listed."""
     assert VersionPolicy(all=True).select((3, 1)) == (1, 3)
     assert VersionPolicy(specific=(3, 9)).select((1, 3)) == (3,)

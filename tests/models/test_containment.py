@@ -1,4 +1,4 @@
-"""Hostile repositories: whatever a name, a link or a file says, nothing outside the repository is opened.
+"""Hostile repositories: whatever a name, a link or a file contains, nothing outside the repository is opened.
 
 One process loads every case. It notes what Python opens (an audit hook) and what anything at all opens in the folder
 outside (inotify, which sees ONNX Runtime's own code too).
@@ -99,11 +99,11 @@ Write = Callable[[Place], None]
 CASES: dict[str, tuple[Write, str]] = {}
 
 
-def case(name: str, told: str) -> Callable[[Write], Write]:
+def case(name: str, message: str) -> Callable[[Write], Write]:
     """Register a writer of a hostile repository, with a part of the reason that it shall be refused for."""
 
     def register(write: Write) -> Write:
-        CASES[name] = write, told
+        CASES[name] = write, message
         return write
 
     return register
@@ -175,14 +175,14 @@ def _add_linked(kind: str, how: str, place_link: Callable[[Path, Path], None]) -
     CASES[f"{kind} {how}"] = write, " link" if "link" in how else "is no file"
 
 
-def _add_external(how: str, location: str, place_link: Callable[[Path, Path], None] | None, told: str) -> None:
+def _add_external(how: str, location: str, place_link: Callable[[Path, Path], None] | None, message: str) -> None:
     def write(place: Place) -> None:
         path = place.plain(external=location.format(outside=place.outside))
         if place_link:
             (path.parent / "sub").mkdir()
             place_link(place.outside / "weights.bin", path.parent / "sub" / "weights.bin")
 
-    CASES[f"external {how}"] = write, told
+    CASES[f"external {how}"] = write, message
 
 
 for _how, _place_link in LINKS.items():
@@ -250,8 +250,8 @@ def _two_locations(model: Any, tensor: Any) -> None:
 
 
 def _add_hidden(hide: Callable[[Any, Any], None]) -> None:
-    told = "external data = '../../../outside/weights.bin'"
-    CASES[f"external{hide.__name__.replace('_', ' ')}"] = (lambda place: _write_hidden(place, hide)), told
+    message = "external data = '../../../outside/weights.bin'"
+    CASES[f"external{hide.__name__.replace('_', ' ')}"] = (lambda place: _write_hidden(place, hide)), message
 
 
 for _hide in (_in_constant, _in_branch, _in_sparse, _in_function, _in_training, _two_locations):
@@ -322,7 +322,7 @@ for _step in ("../../outside", "/etc", "m/1", "..", "M", "m\0"):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory, write_onnx: WriteOnnx) -> Any:
-    """Write all cases and a harmless one, and let one process load them."""
+    """Write all cases and a harmless one; one process loads them."""
     root = tmp_path_factory.mktemp("containment")
     places = {name: root / str(number) / "repository" / name.replace("/", " ") for number, name in enumerate(CASES)}
     outside = root / "outside"

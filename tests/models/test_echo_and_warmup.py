@@ -32,7 +32,7 @@ SPECS = (TensorSpec("frame", Datatype.UINT8, (-1, 4, 4, 3)), TensorSpec("label",
 
 
 class Recording(EchoBackend):
-    """An echo that keeps what it was given, and answers with what it is told to."""
+    """An echo that records its inputs and returns preset outputs."""
 
     def __init__(self, specs: tuple[TensorSpec, ...], answer: Array | None = None) -> None:
         super().__init__(specs)
@@ -66,7 +66,7 @@ def test_echo_from_a_file(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "at least one"),
         ("delay = 3", "did you mean 'delay_ms'"),
@@ -74,11 +74,11 @@ def test_echo_from_a_file(repository: Path) -> None:
         ("[[input]]\nname='x'", "missing"),
     ],
 )
-def test_echo_files_that_say_something_else(repository: Path, text: str, told: str) -> None:
-    """A wrong file is refused with what is allowed."""
+def test_echo_files_that_say_something_else(repository: Path, text: str, message: str) -> None:
+    """A wrong file is refused; the error has what is expected."""
     (repository / "echo" / "1").mkdir(parents=True)
     (repository / "echo" / "1" / "model.echo").write_text(text or "# nothing")
-    with pytest.raises(ModelNotLoadable, match=told):
+    with pytest.raises(ModelNotLoadable, match=message):
         load_model(Repository(repository).models()[0])
 
 

@@ -16,6 +16,7 @@ from mqinfer.client import Client
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.errors import BadTensor, ConfigError, ModelFailed
+from mqinfer.models.ensemble.ensemble import EnsembleBackend
 from mqinfer.models.ensemble.graph import Graph, Node, make_graph
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
@@ -169,10 +170,11 @@ def test_a_pipeline_behind_a_worker(repository: Path, unique: Callable[[str], st
 
 
 def test_only_the_steps_that_are_needed_run(repository: Path) -> None:
-    """An output of an early step is there without the later ones, and without what they would have said."""
+    """An output of an early step needs no later ones, and none of their outputs."""
     write_pipeline(repository)
     model = load_model(find(repository, "seeing"), device="cpu")
-    model.backend._backends[1].close()  # type: ignore[attr-defined] # the argmax can't run any more
+    assert isinstance(model.backend, EnsembleBackend)
+    model.backend.backends[1].close()  # the argmax can't run any more
     assert model.backend.infer({"IMAGE": pictures(1)}, ["LOGITS"])["LOGITS"].shape == (1, 3, 2, 2)
     with pytest.raises(ModelFailed, match=r"step 1 \(model 'most'\): model\.onnx"):
         model.backend.infer({"IMAGE": pictures(1)})
@@ -198,7 +200,7 @@ def test_the_hash_covers_models_and_wiring(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         (
             "max_batch_size: 4",
@@ -221,31 +223,31 @@ def test_the_hash_covers_models_and_wiring(repository: Path) -> None:
         ("dims: [ 4, 4, 3 ] }", 'dims: [ 4, 4, 3 ] }, { name: "Y" }', "input 'Y' of the ensemble is taken by no step"),
     ],
 )
-def test_what_does_not_fit_is_named(repository: Path, old: str, new: str, told: str) -> None:
-    """The message says which step, which tensor, and what would do."""
+def test_what_does_not_fit_is_named(repository: Path, old: str, new: str, message: str) -> None:
+    """The message has the step, the tensor, and what is expected."""
     write_pipeline(repository)
     assert old in PIPELINE
     (repository / "seeing" / "config.pbtxt").write_text(PIPELINE.replace(old, new, 1))
     scan = Repository(repository).scan()
     if scan.problems:
-        assert told in scan.problems[0].reason
+        assert message in scan.problems[0].reason
         return
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         load_model(find(repository, "seeing"), device="cpu")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ('model_name: "net"', 'model_name: "nets"', "step 3, model 'nets': there is no such model in the repository"),
         ('model_name: "net"', 'model_name: "../net"', "step 3, model '../net': "),
-        ('model_name: "net"', 'model_name: "seeing"', "an ensemble within itself: seeing -> seeing"),
+        ('model_name: "net"', 'model_name: "seeing"', "an ensemble contains itself: seeing -> seeing"),
         ("model_version: 1", "model_version: 7", "there is no version 7 of it; it has [1]"),
         ("ensemble_scheduling", "# ensemble_scheduling", "not in the text format"),
         ('platform: "ensemble"', 'platform: "ensemble"\n}', "not in the text format"),
     ],
 )
-def test_steps_that_are_not_there(repository: Path, old: str, new: str, told: str) -> None:
+def test_steps_that_are_not_there(repository: Path, old: str, new: str, message: str) -> None:
     """The ensemble is a problem of its own; its models are served."""
     write_pipeline(repository)
     (repository / "seeing" / "config.pbtxt").write_text(PIPELINE.replace(old, new, 1))
@@ -253,7 +255,7 @@ def test_steps_that_are_not_there(repository: Path, old: str, new: str, told: st
     assert [model.name for model in scan.models] == ["most", "net", "scale"]
     (problem,) = scan.problems
     assert problem.model == "seeing"
-    assert told in problem.reason
+    assert message in problem.reason
 
 
 def test_ensembles_within_ensembles(repository: Path, write_onnx: WriteOnnx) -> None:
@@ -271,7 +273,7 @@ def test_ensembles_within_ensembles(repository: Path, write_onnx: WriteOnnx) -> 
     text = (repository / "inner" / "model.toml").read_text()
     (repository / "inner" / "model.toml").write_text(text.replace("'plain'", "'outer'"))
     reasons = [problem.reason for problem in Repository(repository).problems()]
-    assert any("an ensemble within itself: outer -> inner -> outer" in reason for reason in reasons)
+    assert any("an ensemble contains itself: outer -> inner -> outer" in reason for reason in reasons)
 
 
 def test_one_model_in_two_steps_is_loaded_once(repository: Path, write_onnx: WriteOnnx) -> None:
@@ -286,7 +288,8 @@ def test_one_model_in_two_steps_is_loaded_once(repository: Path, write_onnx: Wri
         f"{step}input_map = {{x = 'b'}}\noutput_map = {{y = 'c'}}\n"
     )
     model = load_model(find(repository, "twice"), device="cpu")
-    assert len(set(map(id, model.backend._backends.values()))) == 1  # type: ignore[attr-defined]
+    assert isinstance(model.backend, EnsembleBackend)
+    assert len(set(map(id, model.backend.backends.values()))) == 1
     assert model.backend.infer({"a": np.zeros((1, 4), np.float32)})["c"].tolist() == [[2, 2, 2, 2]]
 
 
@@ -306,7 +309,7 @@ def test_circles_are_named() -> None:
 
 @given(st.data())
 def test_any_order_of_steps_gives_the_same_graph(data: st.DataObject) -> None:
-    """Steps run after what they take, and only those that the wanted tensor needs."""
+    """Steps run after what they take, and only those that the requested tensor needs."""
     count = data.draw(st.integers(1, 8))
     tensors = ["in"]
     nodes = []
@@ -317,15 +320,15 @@ def test_any_order_of_steps_gives_the_same_graph(data: st.DataObject) -> None:
     used = any("in" in each.step.input_map for each in nodes)
     assert used
     shuffled = data.draw(st.permutations(nodes))
-    wanted = data.draw(st.sampled_from(tensors[1:]))
-    graph: Graph = make_graph(shuffled, ["in"], [wanted])
+    requested = data.draw(st.sampled_from(tensors[1:]))
+    graph: Graph = make_graph(shuffled, ["in"], [requested])
     there = {"in"}
     for each in graph.order:
         assert there.issuperset(each.step.input_map.values())
         there.update(each.step.output_map.values())
-    needed = {wanted}
-    for each in reversed(graph.needed([wanted])):
+    needed = {requested}
+    for each in reversed(graph.needed([requested])):
         assert needed & set(each.step.output_map.values())
         needed.update(each.step.input_map.values())
-    made = {name for each in graph.needed([wanted]) for name in each.step.output_map.values()}
+    made = {name for each in graph.needed([requested]) for name in each.step.output_map.values()}
     assert needed == made | ({"in"} if "in" in needed else set())

@@ -17,7 +17,7 @@ ROWS = 4
 
 
 def load(tmp_path: Path, config: str) -> LoadedModel:
-    """Load an ONNX model of exactly four rows, which gives their doubles."""
+    """Load an ONNX model of exactly four rows, which returns their doubles."""
     path = tmp_path / "doubler" / "1" / "model.onnx"
     path.parent.mkdir(parents=True)
     (tmp_path / "doubler" / "model.toml").write_text(config)
@@ -31,7 +31,7 @@ def load(tmp_path: Path, config: str) -> LoadedModel:
 
 @pytest.fixture
 def filled(tmp_path: Path) -> Backend:
-    """That model with its batch axis stated."""
+    """That model with its batch axis configured."""
     model = load(tmp_path, "max_batch_size = 4")
     assert isinstance(model.backend, FilledBatch)
     return model.backend
@@ -39,7 +39,7 @@ def filled(tmp_path: Path) -> Backend:
 
 @pytest.mark.parametrize("rows", range(1, ROWS + 1))
 def test_fewer_rows_are_filled_up_and_cut(filled: Backend, rows: int) -> None:
-    """Each number of rows up to the file's gives its own results, and no more of them."""
+    """Each number of rows up to the file's gets its own results, and no more of them."""
     x = np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
     np.testing.assert_array_equal(filled.infer({"input": x}, ["output"])["output"], 2 * x)
 
@@ -69,6 +69,6 @@ def test_unstated_a_request_brings_all_rows(tmp_path: Path) -> None:
 
 
 def test_another_size_than_the_files_is_refused(tmp_path: Path) -> None:
-    """The message says which one is possible."""
+    """The message has the possible one."""
     with pytest.raises(ConfigError, match=r"max_batch_size = 8.*0 or, .* 4 is possible"):
         load(tmp_path, "max_batch_size = 8")

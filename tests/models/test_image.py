@@ -27,10 +27,10 @@ def picture(encoding: str, height: int, width: int, seed: int = 0) -> Pixels:
 def reference(pixels: Pixels, encoding: str, contract: ImageContract) -> npt.NDArray[np.float64]:
     """Compute what a model should see, slowly and in double precision; greys must not need a conversion."""
     planes = {"rgb8": "rgb", "bgr8": "bgr", "mono8": "g"}[encoding]
-    wanted = {ColourOrder.RGB: "rgb", ColourOrder.BGR: "bgr", ColourOrder.MONO: "g"}[contract.colour]
+    requested = {ColourOrder.RGB: "rgb", ColourOrder.BGR: "bgr", ColourOrder.MONO: "g"}[contract.colour]
     cube = pixels if pixels.ndim == 3 else pixels[:, :, None]
     channels = []
-    for index, letter in enumerate(wanted):
+    for index, letter in enumerate(requested):
         plane = cube[:, :, 0 if planes == "g" else planes.index(letter)].astype(np.float64)
         mean, std = (each[index if len(each) > 1 else 0] for each in (contract.mean, contract.std))
         channels.append((plane * contract.scale - mean) / std)
@@ -83,7 +83,7 @@ def test_against_numpy(
 
 
 def test_nothing_to_change_copies_nothing() -> None:
-    """The commonest case on a worker, uint8 in and uint8 wanted, is a view."""
+    """The commonest case on a worker, uint8 to uint8, is a view."""
     pixels = picture("rgb8", 6, 8)
     assert np.shares_memory(to_model_input(pixels, "rgb8", ImageContract("x", 8, 6), Datatype.UINT8), pixels)
     grey = picture("mono8", 6, 8)
@@ -134,7 +134,7 @@ def test_only_one_side_is_fixed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pixels", "encoding", "told"),
+    ("pixels", "encoding", "message"),
     [
         (picture("rgb8", 2, 2), "bayer_rggb8", "expected rgb8, bgr8, mono8"),
         (picture("rgb8", 2, 2), "mono8", r"must be UINT8 \[height, width\]; got uint8 \[2, 2, 3\]"),
@@ -143,7 +143,7 @@ def test_only_one_side_is_fixed() -> None:
         (np.zeros((0, 2, 3), np.uint8), "rgb8", r"\[0, 2, 3\]"),
     ],
 )
-def test_what_is_no_such_picture(pixels: Any, encoding: str, told: str) -> None:
-    """The sender's fault is told before OpenCV sees it."""
-    with pytest.raises(BadTensor, match=told):
+def test_what_is_no_such_picture(pixels: Any, encoding: str, message: str) -> None:
+    """The sender's mistake is reported before OpenCV gets the picture."""
+    with pytest.raises(BadTensor, match=message):
         to_model_input(pixels, encoding, ImageContract("x", 8, 8), Datatype.UINT8)

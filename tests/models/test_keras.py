@@ -146,7 +146,7 @@ def test_custom_layers_are_refused(keras: Any, tmp_path: Path) -> None:
 
 
 def rewritten(keras: Any, folder: Path, rewrite: Rewrite) -> Path:
-    """Save a Dense layer, and change what the file says of it."""
+    """Save a Dense layer, and change its description in the file."""
     original, path = folder / "original.keras", folder / "model.keras"
     keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]).save(original)
     with zipfile.ZipFile(original) as source, zipfile.ZipFile(path, "w") as target:
@@ -161,7 +161,7 @@ def rewritten(keras: Any, folder: Path, rewrite: Rewrite) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"module": "os", "class_name": "system"}, "os.system, which is not Keras's own"),
         ({"module": "keras.utils", "class_name": "get_file"}, "keras.utils.get_file"),
@@ -174,10 +174,10 @@ def rewritten(keras: Any, folder: Path, rewrite: Rewrite) -> Path:
         ({"class_name": "StringLookup", "config": {"vocabulary": "/etc/passwd"}}, "reads the file '/etc/passwd'"),
     ],
 )
-def test_names_that_lead_elsewhere(keras: Any, tmp_path: Path, changes: dict[str, Any], told: str) -> None:
-    """A file can't have Keras import or call what is not a part of a network."""
+def test_names_that_lead_elsewhere(keras: Any, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    """A file can't make Keras import or call what is no part of a network."""
     path = rewritten(keras, tmp_path, lambda layer: layer.update(changes))
-    with pytest.raises(ModelNotLoadable, match=told):
+    with pytest.raises(ModelNotLoadable, match=message):
         loaded(path)
 
 
@@ -194,7 +194,7 @@ def test_weights_in_other_files_are_refused(keras: Any, tmp_path: Path) -> None:
         keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]).save(path)
         with h5py.File(path, "a") as file:
             add(file)  # type: ignore[no-untyped-call] # nor has h5py
-        with pytest.raises(ModelNotLoadable, match="'extra' lies in another file"):
+        with pytest.raises(ModelNotLoadable, match="'extra' is in another file"):
             loaded(path)
 
 

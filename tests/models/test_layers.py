@@ -1,4 +1,4 @@
-"""A model's configuration from several files, the files it names, and what it says of instances and shapes."""
+"""A model's configuration from several files, the files it names, its instances and its shapes."""
 
 import logging
 from collections.abc import Callable
@@ -34,14 +34,14 @@ output [ { name: "y" label_filename: "labels.txt" } ]
 
 
 def versions(repository: Path) -> dict[int, ModelVersion]:
-    """Give the versions of the only model, which must have no problem."""
+    """Return the versions of the only model, which must have no problem."""
     scan = Repository(repository).scan()
     assert scan.problems == ()
     return {model.version: model for model in scan.models}
 
 
 def reason(repository: Path) -> str:
-    """Give the one problem's reason."""
+    """Return the one problem's reason."""
     (problem,) = Repository(repository).scan().problems
     return problem.reason
 
@@ -67,14 +67,14 @@ def test_layers(repository: Path, write_onnx: WriteOnnx) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
-        ("version_policy = {all = {}}", "version_policy: is said for all versions"),
-        ("name = 'other'", "name: is said for all versions"),
+        ("version_policy = {all = {}}", "version_policy: applies to all versions"),
+        ("name = 'other'", "name: applies to all versions"),
         ("max_batchsize = 3", "did you mean 'max_batch_size'"),
     ],
 )
-def test_a_wrong_file_of_a_version(repository: Path, write_onnx: WriteOnnx, text: str, told: str) -> None:
+def test_a_wrong_file_of_a_version(repository: Path, write_onnx: WriteOnnx, text: str, message: str) -> None:
     """It fails its own version and no other."""
     for version in (1, 2):
         write_onnx(repository / "m" / str(version) / "model.onnx")
@@ -82,7 +82,7 @@ def test_a_wrong_file_of_a_version(repository: Path, write_onnx: WriteOnnx, text
     (repository / "m" / "2" / "model.toml").write_text(text)
     scan = Repository(repository).scan()
     assert [(model.version, model.is_default) for model in scan.models] == [(1, True)]
-    assert told in reason(repository)
+    assert message in reason(repository)
     assert str(repository / "m" / "2" / "model.toml") in reason(repository)
 
 
@@ -104,14 +104,14 @@ def test_labels(repository: Path, write_onnx: WriteOnnx, caplog: pytest.LogCaptu
     write_onnx(repository / "m" / "1" / "model.onnx")
     config, labels = repository / "m" / "config.pbtxt", repository / "m" / "labels.txt"
     config.write_text(TRITON)
-    for content, told in [
+    for content, message in [
         (None, "label_filename names it, and it is not there"),
         (b"\xff\xfe", "is no text"),
         (b"a\n" * (1 << 20), "longer than 1048576 bytes"),
     ]:
         if content is not None:
             labels.write_bytes(content)
-        assert told in reason(repository)
+        assert message in reason(repository)
     labels.write_text("cat\ndog\n")
     (repository / "m" / "model.toml").write_text("[[classes]]\nname = 'mouse'\n[[classes]]\nname = 'horse'\n")
     assert [info.name for info in versions(repository)[1].config.classes] == ["mouse", "horse"]
@@ -148,7 +148,7 @@ def test_instances() -> None:
 
 
 def test_groups_become_processes(repository: Path, write_onnx: WriteOnnx) -> None:
-    """Each process is told its own device."""
+    """Each process gets its own device."""
     write_onnx(repository / "m" / "1" / "model.onnx")
     (repository / "m" / "config.pbtxt").write_text(
         "instance_group [ { count: 1 kind: KIND_GPU gpus: [ 0, 1 ] }, { count: 2 kind: KIND_CPU } ]"
@@ -250,8 +250,8 @@ def test_bad_models_leave_the_others_serving(repository: Path, write_onnx: Write
         "missing": "no model in it",
     }
     assert reasons.keys() == expected.keys()
-    for name, told in expected.items():
-        assert told in reasons[name]
+    for name, message in expected.items():
+        assert message in reasons[name]
 
 
 def test_locations_are_found_without_onnx(write_onnx: WriteOnnx, tmp_path: Path) -> None:

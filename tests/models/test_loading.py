@@ -1,4 +1,4 @@
-"""From a file to a back end and a card, and what is said of files that are no models."""
+"""From a file to a back end and a card, and the errors of files that are no models."""
 
 import logging
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 
 from mqinfer.errors import ConfigError, ModelNotLoadable
 from mqinfer.models.engines import choose_loader, platform_of
-from mqinfer.models.load_options import DeviceWish, Stated, parse_device
+from mqinfer.models.load_options import RequestedDevice, TensorOptions, parse_device
 from mqinfer.models.loading import load_model, load_options
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.config import InstanceGroup, InstanceKind, ModelConfig, TensorConfig
@@ -21,7 +21,7 @@ WriteOnnx = Callable[..., Path]
 
 
 def test_a_model_from_the_repository(write_onnx: WriteOnnx, repository: Path) -> None:
-    """Scan, load, run: the card holds what the file and the configuration say."""
+    """Scan, load, run: the card has what the file and the configuration have."""
     write_onnx(repository / "road" / "7" / "model.onnx", "UINT8", ("n", 6, 8, 3))
     config = "max_batch_size = 4\n[image]\ncolour = 'bgr'\n[[classes]]\nname = 'road'\ncolour = [1, 2, 3]"
     (repository / "road" / "model.toml").write_text(config)
@@ -41,7 +41,7 @@ def test_a_model_from_the_repository(write_onnx: WriteOnnx, repository: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 9\n", "Git LFS pointer"),
         (b"", "is empty"),
@@ -51,14 +51,14 @@ def test_a_model_from_the_repository(write_onnx: WriteOnnx, repository: Path) ->
     ],
 )
 @pytest.mark.parametrize("name", ["model.onnx", pytest.param("model.pb", marks=pytest.mark.slow)])
-def test_what_is_no_model(tmp_path: Path, name: str, content: bytes | None, told: str) -> None:
+def test_what_is_no_model(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
     """The message has the path, what was found there, and what to do."""
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ModelNotLoadable) as caught:
         load_model(ModelVersion("m", 1, path))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(path) in str(caught.value)
 
 
@@ -81,7 +81,7 @@ def test_lfs_pointer_among_a_folders_files(tmp_path: Path) -> None:
 
 
 def test_platforms(tmp_path: Path) -> None:
-    """A file's name tells its platform unless the configuration does."""
+    """A file's name determines its platform unless the configuration does."""
     assert platform_of(tmp_path) == "tensorflow_savedmodel"
     assert platform_of(Path("a.graphdef")) == platform_of(Path("a.pb"), "tensorflow") == "tensorflow_graphdef"
     assert platform_of(Path("a.bin"), "onnx_onnxv1") == "onnx_onnxv1"
@@ -89,13 +89,13 @@ def test_platforms(tmp_path: Path) -> None:
     with pytest.raises(ModelNotLoadable, match=r"no back end reads \.tflite"):
         platform_of(tmp_path / "a.tflite")
     config = ModelConfig(backend="caffe")
-    with pytest.raises(ConfigError, match=r"'caffe' is unknown; there are onnxruntime, openvino, .*onnx_onnxv1"):
+    with pytest.raises(ConfigError, match=r"'caffe' is unknown; expected one of onnxruntime, openvino, .*onnx_onnxv1"):
         load_model(ModelVersion("m", 1, tmp_path / "a.tflite", config))
 
 
 def test_engines(tmp_path: Path) -> None:
     """The format has its engine unless another one that reads it is named, by Triton's names too."""
-    for file, stated, engine in [
+    for file, configured, engine in [
         ("a.onnx", None, "onnx"),
         ("a.onnx", "onnxruntime_onnx", "onnx"),
         ("a.onnx", "openvino", "openvino"),
@@ -105,22 +105,22 @@ def test_engines(tmp_path: Path) -> None:
         ("a.H5", "keras", "tensorflow.keras"),
         ("a.xml", None, "openvino"),
     ]:
-        assert choose_loader(tmp_path / file, stated).__module__ == f"mqinfer.models.backends.{engine}"
+        assert choose_loader(tmp_path / file, configured).__module__ == f"mqinfer.models.backends.{engine}"
     assert choose_loader(tmp_path, "openvino").__module__ == "mqinfer.models.backends.openvino"
 
 
 @pytest.mark.parametrize(
-    ("file", "stated", "told"),
+    ("file", "configured", "message"),
     [
         ("a.onnx", "pytorch", "'pytorch' does not read a.onnx: onnx_onnxv1 files are read by onnxruntime, openvino"),
         ("a.keras", "openvino", "'openvino' does not read a.keras: tensorflow_keras files are read by tensorflow"),
-        ("a.pt", "onnx_onnxv1", "'onnx_onnxv1' is not that of a.pt: pytorch_torchscript files are read by pytorch"),
+        ("a.pt", "onnx_onnxv1", "'onnx_onnxv1' does not match a.pt: pytorch_torchscript files are read by pytorch"),
     ],
 )
-def test_engines_that_do_not_read_the_file(tmp_path: Path, file: str, stated: str, told: str) -> None:
+def test_engines_that_do_not_read_the_file(tmp_path: Path, file: str, configured: str, message: str) -> None:
     """A combination that can't be is refused, and those that can are named."""
-    with pytest.raises(ConfigError, match=told):
-        choose_loader(tmp_path / file, stated)
+    with pytest.raises(ConfigError, match=message):
+        choose_loader(tmp_path / file, configured)
 
 
 def test_a_configuration_that_contradicts_the_model(write_onnx: WriteOnnx, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_configuration_that_contradicts_the_model(write_onnx: WriteOnnx, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("wish", "gpus", "device"),
+    ("requested", "gpus", "device"),
     [
         ("auto", 0, "cpu"),
         ("auto", 2, "cuda:0"),
@@ -142,20 +142,20 @@ def test_a_configuration_that_contradicts_the_model(write_onnx: WriteOnnx, tmp_p
         ("cuda:1", 2, "cuda:1"),
     ],
 )
-def test_device(wish: str, gpus: int, device: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What was asked for if it is there, else the CPU, and one line where a GPU was asked for by name."""
+def test_device(requested: str, gpus: int, device: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The requested device if it is available, else the CPU, and one line if a GPU was requested by name."""
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
-        assert parse_device(wish).settle(gpus, "Engine") == device
-    assert len(caplog.records) == (wish.startswith("cuda") and device == "cpu")
+        assert parse_device(requested).choose(gpus, "Engine") == device
+    assert len(caplog.records) == (requested.startswith("cuda") and device == "cpu")
 
 
 def test_devices_of_openvino() -> None:
     """Triton's TARGET_DEVICE goes before `instance_group` and behind `--device`; others do not know its names."""
     config = ModelConfig(parameters={"TARGET_DEVICE": "AUTO:GPU,CPU"})
-    assert load_options(config).device == DeviceWish(openvino="AUTO:GPU,CPU")
-    assert load_options(config, "cpu").device == DeviceWish(gpu=False)
+    assert load_options(config).device == RequestedDevice(openvino="AUTO:GPU,CPU")
+    assert load_options(config, "cpu").device == RequestedDevice(gpu=False)
     with pytest.raises(ConfigError, match="is OpenVINO's: TensorFlow takes auto, cpu"):
-        parse_device("GPU.1").settle(2, "TensorFlow")
+        parse_device("GPU.1").choose(2, "TensorFlow")
 
 
 @pytest.mark.parametrize("wrong", ["gpu", "cuda:", "cuda:x", "Cpu", "AUTO:", "AUTO:TPU", ""])
@@ -174,11 +174,11 @@ def test_options_from_the_configuration() -> None:
         input=(TensorConfig("x", (3,), Datatype.FP32), TensorConfig("y")),
     )
     options = load_options(gpu)
-    assert options.device == DeviceWish(gpu=True, index=2)
+    assert options.device == RequestedDevice(gpu=True, index=2)
     assert (options.signature, options.threads) == ("predict", 3)
-    assert options.inputs == {"x": Stated((-1, 3), Datatype.FP32), "y": Stated()}
-    assert load_options(gpu, "cpu").device == DeviceWish(gpu=False)
-    assert load_options(ModelConfig()).device == DeviceWish()
+    assert options.inputs == {"x": TensorOptions((-1, 3), Datatype.FP32), "y": TensorOptions()}
+    assert load_options(gpu, "cpu").device == RequestedDevice(gpu=False)
+    assert load_options(ModelConfig()).device == RequestedDevice()
     with pytest.raises(ConfigError, match="intra_op_thread_count"):
         load_options(ModelConfig(parameters={"intra_op_thread_count": "many"}))
 

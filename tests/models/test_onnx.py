@@ -13,7 +13,7 @@ import pytest
 from mqinfer.errors import BadTensor, ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.onnx import load
-from mqinfer.models.load_options import LoadOptions, Stated
+from mqinfer.models.load_options import LoadOptions, TensorOptions
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.datatypes import Datatype, dtype_of
@@ -64,7 +64,7 @@ def test_strings_must_be_text(write_onnx: WriteOnnx, tmp_path: Path) -> None:
 
 
 def test_datatypes_outside_the_protocol(write_onnx: WriteOnnx, tmp_path: Path) -> None:
-    """A bfloat16 input can't be spoken of; the message says what to do."""
+    """A bfloat16 input has no datatype in the protocol; the message has what to do."""
     with pytest.raises(ModelNotLoadable, match=r"'x' is tensor\(bfloat16\).*cast"):
         loaded(write_onnx(tmp_path / "model.onnx", "BF16"))
 
@@ -72,11 +72,16 @@ def test_datatypes_outside_the_protocol(write_onnx: WriteOnnx, tmp_path: Path) -
 def test_open_rank_takes_a_stated_shape(write_onnx: WriteOnnx, tmp_path: Path) -> None:
     """A file that leaves the rank open is completed by `model.toml`; a contradiction is refused."""
     path = write_onnx(tmp_path / "model.onnx", "FP32", None)
-    stated = {"x": Stated((-1, 2), Datatype.FP32)}
-    backend = loaded(path, inputs=stated, outputs={"y": Stated((-1, 2))})
+    configured = {"x": TensorOptions((-1, 2), Datatype.FP32)}
+    backend = loaded(path, inputs=configured, outputs={"y": TensorOptions((-1, 2))})
     assert backend.inputs[0].shape == backend.outputs[0].shape == (-1, 2)
     fixed = write_onnx(tmp_path / "fixed.onnx", "FP32", (1, 4))
-    for wrong in ({"z": Stated()}, {"x": Stated((1, 3))}, {"x": Stated((1,))}, {"x": Stated(datatype=Datatype.INT8)}):
+    for wrong in (
+        {"z": TensorOptions()},
+        {"x": TensorOptions((1, 3))},
+        {"x": TensorOptions((1,))},
+        {"x": TensorOptions(datatype=Datatype.INT8)},
+    ):
         with pytest.raises(ConfigError, match=r"model\.toml"):
             loaded(fixed, inputs=wrong)
 

@@ -64,7 +64,7 @@ def options(device: str, accelerators: Accelerators | None = None, **parameters:
     ],
 )
 def test_what_is_tried_without_accelerators(device: str, available: list[str], expected: list[str]) -> None:
-    """A GPU that was asked for is always tried, so that its absence is told; by itself, only where there may be one."""
+    """A requested GPU is always tried, so that its absence is logged; without a request only if there may be one."""
     assert [attempt.label for attempt in attempts(options(device), available)] == expected
 
 
@@ -107,22 +107,22 @@ def test_parameters_are_translated() -> None:
 
 def test_counted_choices_of_cuda() -> None:
     """Triton writes numbers where ONNX Runtime has names."""
-    stated = options("cuda", cudnn_conv_algo_search="0", arena_extend_strategy="kNextPowerOfTwo")
-    settings = attempts(stated, [])[0].providers[0][1]
+    configured = options("cuda", cudnn_conv_algo_search="0", arena_extend_strategy="kNextPowerOfTwo")
+    settings = attempts(configured, [])[0].providers[0][1]
     assert (settings["cudnn_conv_algo_search"], settings["arena_extend_strategy"]) == ("EXHAUSTIVE", "kNextPowerOfTwo")
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "told"),
+    ("accelerator", "message"),
     [
         (Accelerator("tensorrt", {"precision_mode": "FP8"}), "FP32, FP16, BF16, INT8"),
         (Accelerator("tensorrt", {"workspace": 1}), "unknown parameter 'workspace'"),
         (Accelerator("tensorrt", {"trt_extra_plugin_lib_paths": "x.so"}), "loads no libraries"),
     ],
 )
-def test_parameters_that_are_refused(accelerator: Accelerator, told: str) -> None:
+def test_parameters_that_are_refused(accelerator: Accelerator, message: str) -> None:
     """A wrong parameter is an error of the configuration, found before anything is loaded."""
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         attempts(options("cuda", Accelerators(gpu=(accelerator,))), [])
     with pytest.raises(ConfigError, match="device_type"):
         attempts(options("cpu", Accelerators(cpu=(Accelerator("openvino", {"device_type": "GPU"}),))), [])
@@ -144,7 +144,7 @@ def test_optimization_is_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "device", "nodes", "told"),
+    ("name", "device", "nodes", "message"),
     [
         ("cpu", "cpu", {CPU: 7}, ""),
         ("cuda", "cuda:0", {CUDA: 7}, ""),
@@ -156,29 +156,29 @@ def test_optimization_is_checked() -> None:
         ("openvino", "cpu", {CPU: 1, OPENVINO: 30}, " (openvino: 30, cpu: 1 nodes)"),
     ],
 )
-def test_the_engine_says_who_runs_what(name: str, device: str, nodes: dict[str, int], told: str) -> None:
+def test_the_engine_says_who_runs_what(name: str, device: str, nodes: dict[str, int], message: str) -> None:
     """Nodes that were left on the CPU are never a secret."""
-    assert describe_nodes(Attempt(name, device, ()), Counter(nodes), [TENSORRT, CUDA, OPENVINO, CPU]) == told
+    assert describe_nodes(Attempt(name, device, ()), Counter(nodes), [TENSORRT, CUDA, OPENVINO, CPU]) == message
 
 
 @pytest.mark.parametrize("device", ["cuda", "auto"])
-def test_what_is_missing_is_told_in_one_line(
+def test_what_is_missing_is_logged_in_one_line(
     write_onnx: WriteOnnx, tmp_path: Path, caplog: pytest.LogCaptureFixture, device: str
 ) -> None:
-    """The model serves on the CPU, and says so, where this ONNX Runtime has neither TensorRT nor CUDA nor OpenVINO."""
+    """The model serves on the CPU, with one line in the log, if this ONNX Runtime has none of the others."""
     if {TENSORRT, CUDA, OPENVINO} & set(onnxruntime.get_available_providers()):
         pytest.skip("this ONNX Runtime has one of them")
     path = write_onnx(tmp_path / "model.onnx")
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
         backend = load(path, options(device, OPTIMIZATION(OPTIMIZED, PLACE)))
     (line,) = caplog.messages
-    assert line.startswith(f"{path}: asked for, but not to be had: cuda:0 with tensorrt (not in this ONNX Runtime")
-    assert line.endswith(": running on cpu")
+    assert line.startswith(f"{path}: requested but not available: cuda:0 with tensorrt (not in this ONNX Runtime")
+    assert line.endswith("; running on cpu")
     assert (backend.device, backend.engine) == ("cpu", f"onnxruntime {onnxruntime.__version__}")
     assert backend.infer({"x": np.ones((1, 4), np.float32)})["y"].sum() == 4
 
 
-def test_nothing_asked_for_nothing_said(
+def test_nothing_requested_nothing_logged(
     write_onnx: WriteOnnx, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A plain model on the CPU leaves no line."""
@@ -188,20 +188,20 @@ def test_nothing_asked_for_nothing_said(
 
 
 def test_other_engines_have_no_accelerators(write_echo: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
-    """Where a model asks for some all the same, one line says that they are left out, and it is served."""
+    """If a model requests some, one line in the log has them as left out, and it is served."""
     config = '[optimization.execution_accelerators]\ngpu_execution_accelerator = [{ name = "tensorrt" }]\n'
     (version,) = Repository(write_echo("echo", config=config)).models()
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
         assert load_model(version).card.device == "cpu"
     (line,) = caplog.messages
     assert line.startswith("model echo: ")
-    assert line.endswith("has no execution accelerators: left out: tensorrt")
+    assert line.endswith("has no execution accelerators; left out: tensorrt")
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)])
 @pytest.mark.parametrize("datatype", NUMBERS)
 def test_bound_tensors(write_onnx: WriteOnnx, tmp_path: Path, datatype: Datatype, shape: tuple[int, ...]) -> None:
-    """IO binding gives what `run` gives, for every datatype, for views that have gaps and for 0-d and empty arrays."""
+    """IO binding returns what `run` returns, for every datatype, views with gaps, 0-d and empty arrays."""
     path = write_onnx(tmp_path / "model.onnx", datatype, [f"axis{index}" for index in range(len(shape))])
     session = onnxruntime.InferenceSession(path, providers=[CPU])
     array: Any = np.arange(np.prod(shape, dtype=int) * 2).astype(dtype_of(datatype)).reshape(*shape, 2)[..., 1]

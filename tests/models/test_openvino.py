@@ -16,7 +16,7 @@ from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.openvino import load, precision_of
 from mqinfer.models.backends.openvino_settings import choose_device, properties
-from mqinfer.models.load_options import LoadOptions, Stated, parse_device
+from mqinfer.models.load_options import LoadOptions, TensorOptions, parse_device
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import ModelConfig
@@ -32,7 +32,7 @@ TYPES = {"BOOL": "boolean", "FP16": "f16", "FP32": "f32", "FP64": "f64", "BYTES"
 
 @pytest.fixture
 def write_ir(tmp_path: Path) -> WriteIr:
-    """Write an IR that gives its input `x` twice over, along the first axis, as `y`; one that adds 1 has weights."""
+    """Write an IR that returns its input `x` twice, along the first axis, as `y`; one that adds 1 has weights."""
     openvino = pytest.importorskip("openvino")
     from openvino import opset13 as op
 
@@ -84,7 +84,7 @@ def test_strings_are_left_to_other_engines(write_ir: WriteIr) -> None:
 
 
 def test_onnx_where_it_is_asked_for(write_onnx: WriteOnnx, tmp_path: Path) -> None:
-    """`backend = "openvino"` on an ONNX file: the card says who runs it, and in which precision."""
+    """`backend = "openvino"` on an ONNX file: the card has the engine and the precision."""
     path = write_onnx(tmp_path / "model.onnx")
     model = load_model(ModelVersion("m", 1, path, ModelConfig(backend="openvino")), device="cpu")
     card = model.card
@@ -109,7 +109,7 @@ def test_wrong_inputs_fail_and_the_next_run_works(write_ir: WriteIr) -> None:
 
 
 def test_results_outlive_the_next_run(write_ir: WriteIr) -> None:
-    """OpenVINO writes to the same memory again; what was given out stays."""
+    """OpenVINO writes to the same memory again; returned outputs stay."""
     backend = loaded(write_ir("FP32", [-1, 4]))
     first = backend.infer({"x": np.ones((1, 4), np.float32)})["y"]
     backend.infer({"x": np.zeros((1, 4), np.float32)})
@@ -130,31 +130,36 @@ def test_several_callers_at_once(write_ir: WriteIr) -> None:
 
 
 def test_stated_shapes(write_ir: WriteIr) -> None:
-    """An open rank must be stated; what is stated narrows the model, and what contradicts it is refused."""
+    """An open rank must be configured; a configured shape narrows the model, and one that contradicts it is refused."""
     open_rank = write_ir("FP32", None)
     with pytest.raises(ModelNotLoadable, match=r"rank of the input 'x' open.*model\.toml"):
         loaded(open_rank)
-    backend = loaded(open_rank, inputs={"x": Stated((3, 4))})
+    backend = loaded(open_rank, inputs={"x": TensorOptions((3, 4))})
     assert (backend.inputs[0].shape, backend.outputs[0].shape) == ((3, 4), (6, 4))
     path = write_ir("FP32", [-1, 4])
-    assert loaded(path, inputs={"x": Stated((3, 4))}).outputs[0].shape == (6, 4)
-    for wrong in ({"z": Stated()}, {"x": Stated((1, 3))}, {"x": Stated((1,))}, {"x": Stated(datatype=Datatype.INT8)}):
+    assert loaded(path, inputs={"x": TensorOptions((3, 4))}).outputs[0].shape == (6, 4)
+    for wrong in (
+        {"z": TensorOptions()},
+        {"x": TensorOptions((1, 3))},
+        {"x": TensorOptions((1,))},
+        {"x": TensorOptions(datatype=Datatype.INT8)},
+    ):
         with pytest.raises(ConfigError, match=r"model\.toml"):
             loaded(path, inputs=wrong)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [(None, "bin"), (b"", "both again"), (b"version https://git-lfs", "LFS"), (b"\0\0", "both")],
 )
-def test_weights_that_are_not_there(write_ir: WriteIr, content: bytes | None, told: str) -> None:
+def test_weights_that_are_not_there(write_ir: WriteIr, content: bytes | None, message: str) -> None:
     """The .bin beside the .xml is looked at too."""
     path = write_ir("FP32", [-1, 4], weights=True)
     weights = path.with_suffix(".bin")
     weights.unlink()
     if content is not None:
         weights.write_bytes(content)
-    with pytest.raises(ModelNotLoadable, match=told):
+    with pytest.raises(ModelNotLoadable, match=message):
         loaded(path)
 
 
@@ -196,31 +201,31 @@ def test_what_is_no_model(write_ir: WriteIr, write_onnx: WriteOnnx, tmp_path: Pa
 
 
 def test_a_signature_that_it_can_not_choose(tmp_path: Path) -> None:
-    """OpenVINO reads a SavedModel's serving signature only, and says so."""
+    """OpenVINO reads a SavedModel's serving signature only; the error explains that."""
     with pytest.raises(ConfigError, match="'other': OpenVINO reads a SavedModel's serving_default only"):
         loaded(tmp_path, signature="other")
 
 
 @pytest.mark.shared_data
 def test_a_saved_model_that_it_can_not_convert(shared_models: Path) -> None:
-    """The message says by which way it goes."""
+    """The message has a way that works."""
     with pytest.raises(ModelNotLoadable, match="convert it to ONNX"):
         loaded(shared_models / "half_plus_two_2_versions" / "00000123")
 
 
 @pytest.mark.shared_data
 def test_a_frozen_graph_of_others(shared_models: Path, digits: Any) -> None:
-    """The public graph gets as many digits as under TensorFlow, its names the same; a stated output cuts it."""
+    """The public graph gets as many digits as under TensorFlow, and the same names; a configured output cuts it."""
     path = shared_models / "tf2onnx_fc-layers.pb"
     backend = loaded(path)
     pixels, labels = digits
     guesses = backend.infer({"X": pixels / 255})["output"].argmax(1)
     assert int((guesses == labels).sum()) == 958
-    assert [spec.name for spec in loaded(path, outputs={"model/pred/BiasAdd": Stated()}).outputs] == [
+    assert [spec.name for spec in loaded(path, outputs={"model/pred/BiasAdd": TensorOptions()}).outputs] == [
         "model/pred/BiasAdd"
     ]
     with pytest.raises(ConfigError, match="'nowhere' is no node"):
-        loaded(path, outputs={"nowhere": Stated()})
+        loaded(path, outputs={"nowhere": TensorOptions()})
 
 
 @pytest.mark.parametrize(
@@ -237,7 +242,7 @@ def test_a_frozen_graph_of_others(shared_models: Path, digits: Any) -> None:
     ],
 )
 def test_properties(parameters: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Triton's keys become OpenVINO's properties; f32 and least latency where nothing is said."""
+    """Triton's keys become OpenVINO's properties; f32 and least latency by default."""
     given = properties(LoadOptions(threads=2, parameters=parameters), "CPU")
     assert {name: given.get(name) for name in expected} == expected
 
@@ -267,7 +272,7 @@ def test_a_property_that_openvino_refuses(write_ir: WriteIr) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "available", "device", "lines"),
+    ("requested", "available", "device", "lines"),
     [
         ("auto", ["CPU"], "CPU", 0),
         ("auto", ["CPU", "GPU.0", "GPU.1"], "GPU.0", 0),
@@ -283,24 +288,26 @@ def test_a_property_that_openvino_refuses(write_ir: WriteIr) -> None:
         ("AUTO:-GPU,CPU", ["CPU"], "AUTO:CPU", 0),
     ],
 )
-def test_devices(wish: str, available: list[str], device: str, lines: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_devices(
+    requested: str, available: list[str], device: str, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """OpenVINO's own names and the common ones; what isn't there is left out with a line."""
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
-        assert choose_device(parse_device(wish), available) == device
+        assert choose_device(parse_device(requested), available) == device
     assert len(caplog.records) == lines
 
 
-@pytest.mark.parametrize("wish", ["GPU", "AUTO:GPU", "NPU", "GPU.1"])
-def test_devices_that_are_not_there(wish: str) -> None:
-    """What was asked for by OpenVINO's name, and by nothing else, is no reason to take the CPU in silence."""
-    with pytest.raises(ConfigError, match="OpenVINO offers CPU here"):
-        choose_device(parse_device(wish), ["CPU"])
+@pytest.mark.parametrize("requested", ["GPU", "AUTO:GPU", "NPU", "GPU.1"])
+def test_devices_that_are_not_there(requested: str) -> None:
+    """A missing device that was requested by OpenVINO's name is an error, not a reason to use the CPU."""
+    with pytest.raises(ConfigError, match="OpenVINO has CPU here"):
+        choose_device(parse_device(requested), ["CPU"])
 
 
-@pytest.mark.parametrize("wish", ["AUTO:CPU", "HETERO:CPU", "MULTI:CPU"])
-def test_devices_that_choose(write_ir: WriteIr, wish: str) -> None:
-    """The back end says what they chose."""
-    backend = loaded(write_ir("FP32", [-1, 4]), device=parse_device(wish))
+@pytest.mark.parametrize("requested", ["AUTO:CPU", "HETERO:CPU", "MULTI:CPU"])
+def test_devices_that_choose(write_ir: WriteIr, requested: str) -> None:
+    """The back end reports what they chose."""
+    backend = loaded(write_ir("FP32", [-1, 4]), device=parse_device(requested))
     assert (backend.device, backend.precision) == ("cpu", "fp32")
 
 

@@ -16,7 +16,7 @@ def put(path: Path, content: bytes = b"model") -> Path:
 
 
 def found(repository: Path) -> dict[tuple[str, int], str]:
-    """Model and version to the path below the repository."""
+    """Return the path below the repository by model and version."""
     return {
         (model.name, model.version): model.path.relative_to(repository).as_posix()
         for model in Repository(repository).models()
@@ -24,7 +24,7 @@ def found(repository: Path) -> dict[tuple[str, int], str]:
 
 
 def reason(repository: Path) -> str:
-    """Give the one problem's reason."""
+    """Return the one problem's reason."""
     scan = Repository(repository).scan()
     assert not scan.models
     (problem,) = scan.problems
@@ -99,7 +99,7 @@ def test_one_bad_model_stops_no_other(repository: Path) -> None:
     expected = {
         "Bad Name": "lower-case",
         "toml": "max_batch",
-        "named": "must be the folder's name",
+        "named": "expected the folder's name",
         "twice": "is there twice",
         "missing": "asks for [2], there are [1]",
         "empty": "no version folder",

@@ -10,7 +10,7 @@ import pytest
 
 from mqinfer.errors import ModelFailed, ModelNotLoadable
 from mqinfer.models.backends.tensorflow.saved_model import load, load_in_session
-from mqinfer.models.load_options import LoadOptions, Stated
+from mqinfer.models.load_options import LoadOptions, TensorOptions
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.types import TensorSpec
 
@@ -27,7 +27,7 @@ def plain_variables(tf: Any) -> Iterator[None]:
 
 @pytest.fixture
 def counter(tf: Any, save_tf1: Callable[..., Path], tmp_path: Path, plain_variables: None) -> Path:  # noqa: ARG001
-    """A model like TensorFlow Serving's `saved_model_counter`: signatures that change a variable and give it out."""
+    """A model like TensorFlow Serving's `saved_model_counter`: signatures that change a variable and return it."""
 
     def build(v1: Any) -> tuple[dict[str, Any], None]:
         count = v1.Variable(0.0, name="counter")
@@ -65,7 +65,7 @@ def test_a_signature_without_inputs(counter: Path) -> None:
 
 
 def test_old_graphs_leave_ranks_open(tf: Any, save_tf1: Callable[..., Path], tmp_path: Path) -> None:
-    """Where the file says no rank, the operator must; the graph has it from there on."""
+    """A rank that the file lacks must be configured; the graph has it from there on."""
 
     def build(v1: Any) -> tuple[dict[str, Any], None]:
         x = v1.placeholder(tf.float32, [None, 2])
@@ -86,14 +86,14 @@ def test_old_graphs_leave_ranks_open(tf: Any, save_tf1: Callable[..., Path], tmp
         }, None
 
     path = save_tf1(tmp_path / "old", build, old=True)
-    with pytest.raises(ModelNotLoadable, match="rank of the input 'x' open; state its shape"):
+    with pytest.raises(ModelNotLoadable, match="rank of the input 'x' open; add its shape"):
         load(path, LoadOptions(signature="double"))
-    backend = load(path, LoadOptions(signature="double", inputs={"x": Stated((-1, 2))}))
+    backend = load(path, LoadOptions(signature="double", inputs={"x": TensorOptions((-1, 2))}))
     assert backend.infer({"x": np.ones((3, 2), np.float32)})["y"].tolist() == [[2, 2]] * 3
 
 
 def test_sparse_tensors_are_three(tf: Any, save_tf1: Callable[..., Path], tmp_path: Path) -> None:
-    """They have the names that TensorFlow 2's loader gives them, whichever of the two loads the model."""
+    """They have the names of TensorFlow 2's loader, whichever of the two loads the model."""
 
     def build(v1: Any) -> tuple[dict[str, Any], None]:
         sparse = v1.sparse_placeholder(tf.float32, [None, 3])
@@ -115,7 +115,7 @@ def test_sparse_tensors_are_three(tf: Any, save_tf1: Callable[..., Path], tmp_pa
 
 
 def test_a_damaged_model_is_told_by_the_first_loader(counter: Path) -> None:
-    """What TensorFlow 2 says of a file that isn't there is clearer than what a session says."""
+    """TensorFlow 2's error of a missing file is clearer than that of a session."""
     (counter / "variables" / "variables.index").unlink()
     with pytest.raises(ModelNotLoadable, match="counter: TensorFlow can't load it"):
         load(counter, LoadOptions())

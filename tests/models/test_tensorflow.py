@@ -12,7 +12,7 @@ import pytest
 
 from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backends.tensorflow.frozen_graph import reaching, unconsumed
-from mqinfer.models.backends.tensorflow.runtime import settle_device
+from mqinfer.models.backends.tensorflow.runtime import choose_device
 from mqinfer.models.backends.tensorflow.saved_model import choose_signature
 from mqinfer.models.load_options import parse_device
 from mqinfer.models.loading import LoadedModel, load_model
@@ -86,7 +86,7 @@ def test_frozen_graph_of_every_datatype(tf: Any, freeze: Freeze, datatype: Datat
 
 @pytest.mark.slow
 def test_dangling_placeholders_and_several_outputs(tf: Any, freeze: Freeze) -> None:
-    """Only what an output needs is asked for; a default stays a default; further outputs have a number."""
+    """Only what an output needs is an input; a default stays a default; further outputs have a number."""
 
     def build(v1: Any) -> None:
         x = v1.placeholder(tf.float32, [None, 4], name="x")
@@ -217,7 +217,7 @@ def saved(tf: Any, tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_signatures_of_a_saved_model(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The first numeric one without a default, said in the log; any other by its name."""
+    """The first numeric one without a default, with a line in the log; any other by its name."""
     (version,) = Repository(saved.parents[1]).models()
     backend = load_model(version).backend
     assert "taking b_scale" in caplog.text
@@ -258,7 +258,7 @@ def test_truncated_frozen_graph(tf: Any, freeze: Freeze, part: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("numeric", "stated", "chosen"),
+    ("numeric", "configured", "chosen"),
     [
         ({"serving_default": False, "a": True}, None, "serving_default"),
         ({"serving_default": True, "a": True}, "a", "a"),
@@ -266,9 +266,9 @@ def test_truncated_frozen_graph(tf: Any, freeze: Freeze, part: float) -> None:
         ({"words": False}, None, "words"),
     ],
 )
-def test_choice_of_the_signature(numeric: dict[str, bool], stated: str | None, chosen: str) -> None:
-    """The stated one, the default, the first numeric one, any."""
-    assert choose_signature(numeric, stated, Path("m")) == chosen
+def test_choice_of_the_signature(numeric: dict[str, bool], configured: str | None, chosen: str) -> None:
+    """The configured one, the default, the first numeric one, any."""
+    assert choose_signature(numeric, configured, Path("m")) == chosen
 
 
 def test_no_signature() -> None:
@@ -305,19 +305,19 @@ class Config:
         return self._visible
 
 
-@pytest.mark.parametrize(("wish", "device"), [("auto", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")])
-def test_device_of_a_fresh_process(wish: str, device: str) -> None:
+@pytest.mark.parametrize(("requested", "device"), [("auto", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")])
+def test_device_of_a_fresh_process(requested: str, device: str) -> None:
     """One GPU is taken, with memory as it is needed; on the CPU none is touched."""
     config = Config()
-    assert settle_device(SimpleNamespace(config=config), parse_device(wish), 2) == device
+    assert choose_device(SimpleNamespace(config=config), parse_device(requested), 2) == device
     growth = [] if device == "cpu" else [(f"gpu{device[-1]}", True)]
     assert config.done == [*growth, ("intra", 2), ("inter", 2)]
 
 
 def test_device_of_a_process_that_runs_already() -> None:
-    """What is wished for can't be had any more: the answer is what is true."""
+    """The requested device can't be set any more: the function returns the real one."""
     tensorflow = SimpleNamespace(config=Config(started=True))
-    assert settle_device(tensorflow, parse_device("cpu"), 2) == "cuda:0"
+    assert choose_device(tensorflow, parse_device("cpu"), 2) == "cuda:0"
 
 
 def node(name: str, op: str, *inputs: str) -> Any:

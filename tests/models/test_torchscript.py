@@ -15,7 +15,7 @@ import pytest
 from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.torchscript import check_torchscript, load, name_arguments, name_results
-from mqinfer.models.load_options import LoadOptions, Stated, parse_device
+from mqinfer.models.load_options import LoadOptions, TensorOptions, parse_device
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import ModelConfig, TensorConfig
@@ -55,7 +55,7 @@ def write(torch: Any, tmp_path: Path) -> WriteModule:
 
 IDENTITY = "def forward(self, x):\n    return x"
 LINEAR = "def forward(self, image, scale: float = 2.0):\n    return self.linear(image) * scale"
-STATED = {"image": Stated((-1, 3))}
+STATED = {"image": TensorOptions((-1, 3))}
 
 
 def loaded(path: Path, **options: Any) -> Backend:
@@ -67,20 +67,20 @@ def loaded(path: Path, **options: Any) -> Backend:
 @pytest.mark.parametrize("datatype", NUMBERS)
 def test_numbers_of_every_datatype(write: WriteModule, datatype: Datatype, shape: tuple[int, ...]) -> None:
     """What goes in comes out, with its dtype, also from memory that is read-only and not aligned."""
-    stated = (-1, *shape[1:]) if shape else ()
-    backend = loaded(write(IDENTITY), inputs={"x": Stated(stated, datatype)})
+    configured = (-1, *shape[1:]) if shape else ()
+    backend = loaded(write(IDENTITY), inputs={"x": TensorOptions(configured, datatype)})
     array = np.ones(shape, dtype_of(datatype))
     payload = b"\0" + array.tobytes()
     result = backend.infer({"x": np.frombuffer(payload, np.uint8)[1:].view(array.dtype).reshape(shape)})["OUTPUT__0"]
     assert (result.dtype, result.shape) == (array.dtype, shape)
     assert np.array_equal(result, array)
-    assert backend.inputs == (TensorSpec("x", datatype, stated),)
-    assert backend.outputs == (TensorSpec("OUTPUT__0", datatype, stated),)
+    assert backend.inputs == (TensorSpec("x", datatype, configured),)
+    assert backend.outputs == (TensorSpec("OUTPUT__0", datatype, configured),)
 
 
 def test_a_model_that_writes_to_its_input(write: WriteModule) -> None:
     """The request's own memory is read-only, and stays as it is."""
-    backend = loaded(write("def forward(self, x):\n    return x.mul_(2)"), inputs={"x": Stated((-1,))})
+    backend = loaded(write("def forward(self, x):\n    return x.mul_(2)"), inputs={"x": TensorOptions((-1,))})
     array = np.ones(2, np.float32)
     array.flags.writeable = False
     assert backend.infer({"x": array})["OUTPUT__0"].tolist() == [2, 2]
@@ -90,7 +90,7 @@ def test_a_model_that_writes_to_its_input(write: WriteModule) -> None:
 def test_a_model_that_changes_itself(torch: Any, write: WriteModule) -> None:
     """What a module keeps between runs is no constant."""
     forward = "def forward(self, x):\n    self.count = self.count + 1\n    return self.count + x.sum() * 0"
-    backend = loaded(write(forward, count=torch.zeros(())), inputs={"x": Stated((-1,))})
+    backend = loaded(write(forward, count=torch.zeros(())), inputs={"x": TensorOptions((-1,))})
     first, second = (backend.infer({"x": np.zeros(1, np.float32)})["OUTPUT__0"].item() for _ in range(2))
     assert second == first + 1
 
@@ -123,30 +123,30 @@ def test_an_input_that_nobody_states(torch: Any, write: WriteModule) -> None:
     ],
 )
 def test_several_outputs(write: WriteModule, forward: str, names: list[str]) -> None:
-    """Tuples and lists by their places, dictionaries by their keys; those that are wanted alone."""
-    backend = loaded(write(f"def forward(self, x):\n    {forward}"), inputs={"x": Stated((-1, 2))})
+    """Tuples and lists by their places, dictionaries by their keys; requested ones alone."""
+    backend = loaded(write(f"def forward(self, x):\n    {forward}"), inputs={"x": TensorOptions((-1, 2))})
     assert [spec.name for spec in backend.outputs] == names
     assert backend.infer({"x": np.ones((3, 2), np.float32)}, names[1:]).keys() == set(names[1:])
 
 
 @pytest.mark.parametrize(
-    ("forward", "shape", "told"),
+    ("forward", "shape", "message"),
     [
-        ("return x @ x", (-1, 2), "does not run on zeros of the stated shapes"),
+        ("return x @ x", (-1, 2), "does not run on zeros of the configured shapes"),
         ("return x.to(torch.bfloat16)", (-1,), "bfloat16"),
         ("return len(x)", (-1,), "int"),
         ("return x.new_zeros([1] * int(x.shape[0]))", (-1,), "number of axes of output 'OUTPUT__0' depends"),
     ],
 )
-def test_outputs_that_can_not_be_found(write: WriteModule, forward: str, shape: Any, told: str) -> None:
-    """A model that fails on what is stated, or gives what can't be sent, is refused when it is loaded."""
-    with pytest.raises(ModelNotLoadable, match=told):
-        loaded(write(f"def forward(self, x):\n    {forward}"), inputs={"x": Stated(shape)})
+def test_outputs_that_can_not_be_found(write: WriteModule, forward: str, shape: Any, message: str) -> None:
+    """A model that fails on the configured inputs, or returns what can't be sent, is refused when it is loaded."""
+    with pytest.raises(ModelNotLoadable, match=message):
+        loaded(write(f"def forward(self, x):\n    {forward}"), inputs={"x": TensorOptions(shape)})
 
 
 def test_an_argument_that_is_no_tensor(write: WriteModule) -> None:
     """Only tensors can be sent."""
-    with pytest.raises(ModelNotLoadable, match=r"'words' is List\[str\]: only tensors"):
+    with pytest.raises(ModelNotLoadable, match=r"'words' is List\[str\]: expected only tensors"):
         loaded(write("def forward(self, words: List[str]):\n    return torch.zeros(len(words))"))
 
 
@@ -168,12 +168,12 @@ def test_precision_is_that_of_the_weights(torch: Any, write: WriteModule, dtype:
     """What it computes in is read off the weights."""
     linear = torch.nn.Linear(3, 5).to(getattr(torch, dtype))
     forward = f"def forward(self, x):\n    return self.linear(x.to(torch.{dtype})).to(torch.float32)"
-    stated = {"x": Stated((-1, 3), Datatype.FP32)}
-    assert loaded(write(forward, linear=linear), inputs=stated).precision == precision
+    configured = {"x": TensorOptions((-1, 3), Datatype.FP32)}
+    assert loaded(write(forward, linear=linear), inputs=configured).precision == precision
 
 
 def test_a_gpu_that_is_not_there(torch: Any, write: WriteModule, caplog: pytest.LogCaptureFixture) -> None:
-    """One line says so, and the card says what runs."""
+    """One line in the log has it, and the card has the real device."""
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     path = write(LINEAR, linear=torch.nn.Linear(3, 5))
@@ -192,18 +192,18 @@ def test_pickles_are_not_opened(torch: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"hello, this is no model" * 9, "bytes of text"),
         (b"PK\x03\x04" + bytes(200), "truncated"),
         (bytes(range(1, 200)), "copy or export the model again"),
     ],
 )
-def test_what_is_no_archive(tmp_path: Path, content: bytes, told: str) -> None:
+def test_what_is_no_archive(tmp_path: Path, content: bytes, message: str) -> None:
     """The message has the path, what was found, and what to do."""
     path = tmp_path / "model.pt"
     path.write_bytes(content)
-    with pytest.raises(ModelNotLoadable, match=f"{path}.*{told}"):
+    with pytest.raises(ModelNotLoadable, match=f"{path}.*{message}"):
         check_torchscript(path)
 
 
@@ -226,7 +226,7 @@ def test_other_archives(torch: Any, write: WriteModule, tmp_path: Path) -> None:
 
 
 def test_names_of_arguments() -> None:
-    """Stated names are arguments, or hold the argument's place at their end."""
+    """TensorOptions names are arguments, or hold the argument's place at their end."""
     assert name_arguments(["a", "b"], []) == {"a": "a", "b": "b"}
     assert name_arguments(["a", "b"], ["b"]) == {"a": "a", "b": "b"}
     assert name_arguments(["a", "b"], ["INPUT__1", "INPUT__0"]) == {"INPUT__0": "a", "INPUT__1": "b"}
@@ -236,7 +236,7 @@ def test_names_of_arguments() -> None:
 
 
 def test_names_of_results() -> None:
-    """One, several, a dictionary; stated names by order or by place."""
+    """One, several, a dictionary; configured names by order or by place."""
     assert name_results("t", ()) == {"OUTPUT__0": "t"}
     assert name_results(("t", "u"), ("first", "second")) == {"first": "t", "second": "u"}
     assert name_results(("t", "u"), ("second__1",)) == {"OUTPUT__0": "t", "second__1": "u"}

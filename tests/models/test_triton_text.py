@@ -1,4 +1,4 @@
-"""`config.pbtxt`: read as it is, by the same checks as `model.toml`, with what has no effect named once."""
+"""`config.pbtxt`: read as it is, by the same checks as `model.toml`, with one warning of the keys without effect."""
 
 import contextlib
 import logging
@@ -85,7 +85,7 @@ def read(tmp_path: Path, text: str) -> ModelConfig:
 
 
 def test_every_key_arrives(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each key ends in its field, converted, in every way to write it; nothing is to be warned of."""
+    """Each key ends in its field, converted, in every way to write it; there is no warning."""
     batching = DynamicBatching(
         (4, 8),
         100,
@@ -198,7 +198,7 @@ def test_without_tritonclient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "parts"),
     [
         ("max_batch_size: 'a'", ["1:17", "max_batch_size"]),
         ('name: "m"\nfoo { }\nmax_batch_size: 1.5', ["3:17"]),
@@ -215,11 +215,11 @@ def test_without_tritonclient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("a" * (1 << 20) + "bc", ["longer than"]),
     ],
 )
-def test_errors_name_file_and_place(tmp_path: Path, text: str, told: list[str]) -> None:
+def test_errors_name_file_and_place(tmp_path: Path, text: str, parts: list[str]) -> None:
     """Protobuf's own place in the file is kept, also behind what was skipped."""
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, text)
-    for part in [str(tmp_path / "config.pbtxt"), *told]:
+    for part in [str(tmp_path / "config.pbtxt"), *parts]:
         assert part in str(caught.value)
 
 

@@ -27,7 +27,7 @@ def card(*specs: TensorSpec, max_batch_size: int = 4) -> ModelCard:
 
 
 class Recording(EchoBackend):
-    """An echo that keeps what it was given."""
+    """An echo that records its inputs."""
 
     def __init__(self, specs: tuple[TensorSpec, ...], **settings: Any) -> None:
         super().__init__(specs, **settings)
@@ -82,18 +82,18 @@ def test_strings_are_never_random() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "told"),
+    ("sample", "message"),
     [
-        (WarmUpSample({"x": X}, name="a"), r"model_warmup 'a': names the inputs \['x'\], the model has \['s', 'x'\]"),
-        (WarmUpSample({"x": X, "s": S}, batch_size=5), "batch_size = 5: the model takes 4"),
+        (WarmUpSample({"x": X}, name="a"), r"model_warmup 'a': has the inputs \['x'\], the model has \['s', 'x'\]"),
+        (WarmUpSample({"x": X, "s": S}, batch_size=5), "batch_size = 5: expected at most 4"),
         (WarmUpSample({"x": WarmUpInput(Datatype.FP64, (2,)), "s": S}), "data_type FP64, the model has FP32"),
         (WarmUpSample({"x": WarmUpInput(Datatype.FP32, (1, 1, 2)), "s": S}), "leave the batch axis out"),
         (WarmUpSample({"x": WarmUpInput(Datatype.FP32, (3,)), "s": S}), r"the model has \[-1, 2\]"),
     ],
 )
-def test_samples_that_do_not_fit(sample: WarmUpSample, told: str) -> None:
-    """What is wrong is said before the model runs."""
-    with pytest.raises(ConfigError, match=told):
+def test_samples_that_do_not_fit(sample: WarmUpSample, message: str) -> None:
+    """The error comes before the model runs."""
+    with pytest.raises(ConfigError, match=message):
         sample_inputs(card(*SPECS), sample)
 
 
@@ -117,7 +117,7 @@ def test_samples_run_so_often(count: int, runs: int) -> None:
 
 
 def test_a_sample_that_fails_keeps_the_model_from_serving() -> None:
-    """Zeros may be refused where strings or open shapes are; what the operator gave may not."""
+    """A model with strings or open shapes may refuse zeros, but no configured sample."""
     specs = (TensorSpec("s", Datatype.BYTES, (-1, 1)),)
     backend = EchoBackend(specs, fail_every=1)
     warm_up(backend, card(*specs), 1)
@@ -147,9 +147,9 @@ def test_a_repository_with_warm_up_data(tmp_path: Path) -> None:
     )
     (version,) = Repository(tmp_path).models()
     model = load_model(version)
-    wanted = model.config.model_warmup
+    requested = model.config.model_warmup
     recording = Recording(model.card.inputs)
-    warm_up(recording, model.card, wanted.count, wanted.samples)
+    warm_up(recording, model.card, requested.count, requested.samples)
     assert recording.seen[:2] == [{"x": [[7, 9], [7, 9]]}] * 2
     assert len(recording.seen) == 3
     noise: Array = np.array(recording.seen[2]["x"])

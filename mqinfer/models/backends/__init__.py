@@ -1,1 +1,1 @@
-"""Back ends, one file each: `load(path, options)` gives a `mqinfer.models.backend.Backend`."""
+"""Back ends: `load(path, options)` of each returns a `mqinfer.models.backend.Backend`."""

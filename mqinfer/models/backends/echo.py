@@ -1,4 +1,4 @@
-"""A back end without an engine: its outputs are its inputs. For tests, demonstrations and measuring everything else."""
+"""Return inputs as outputs, without an engine: for tests, demonstrations, and measuring everything else."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["EchoBackend", "load"]
 
 
 class EchoBackend:
-    """Gives every input back under its own name.
+    """A back end that returns every input under its own name.
 
     Args:
         inputs: Names, datatypes and shapes.
-        delay_s: How long a run takes, in seconds; `close` ends it early.
+        delay_s: Duration of a run, in seconds; `close` ends it early.
         fail_every: Every n-th run raises ModelFailed; 0: none.
-        die_on: A run whose first input begins with this value ends the process, as a crash of an engine would; 0: none.
+        die_on: A run whose first input begins with this value kills the process, like a crash of an engine; 0: none.
     """
 
     platform = "mqinfer_echo"
@@ -48,10 +48,10 @@ class EchoBackend:
         self._closed = threading.Event()
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
-        """Give the inputs back, after the delay.
+        """Return the inputs after the delay.
 
         Raises:
-            ModelFailed: This is an n-th run, an input is missing, or the back end was closed.
+            ModelFailed: This is an n-th run, an input is missing, or the back end is closed.
         """
         self._runs += 1
         if self._die_on and _first(inputs) == self._die_on:
@@ -61,7 +61,7 @@ class EchoBackend:
         if self._closed.is_set():
             raise ModelFailed("the echo back end is closed")
         if self._fail_every and self._runs % self._fail_every == 0:
-            raise ModelFailed(f"run {self._runs} of the echo back end fails, as fail_every = {self._fail_every} says")
+            raise ModelFailed(f"run {self._runs} of the echo back end fails, since fail_every = {self._fail_every}")
         try:
             return {name: inputs[name] for name in outputs or [spec.name for spec in self.outputs]}
         except KeyError as error:
@@ -73,7 +73,7 @@ class EchoBackend:
 
 
 def _first(inputs: Mapping[str, Array]) -> object:
-    """Look at the first value of the first input."""
+    """Return the first value of the first input."""
     return next((array.flat[0] for array in inputs.values() if array.size), None)
 
 
@@ -109,12 +109,12 @@ def load(path: Path, options: LoadOptions) -> Backend:  # noqa: ARG001 - every l
     optionally `delay_ms`, `fail_every` and `die_on`.
 
     Raises:
-        ModelNotLoadable: The file is no TOML or says something else.
+        ModelNotLoadable: The file is no TOML or has other keys.
     """
     try:
         file: _EchoFile = read_toml(path, _DESCRIPTION)
     except ConfigError as error:
         raise ModelNotLoadable(str(error)) from error
     if not file.input:
-        raise ModelNotLoadable(f"{path}: no input; give at least one [[input]] table")
+        raise ModelNotLoadable(f"{path}: no input; expected at least one [[input]] table")
     return EchoBackend(file.input, delay_s=file.delay_ms / 1000, fail_every=file.fail_every, die_on=file.die_on)

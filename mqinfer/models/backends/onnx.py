@@ -1,4 +1,4 @@
-"""ONNX models through ONNX Runtime: on the CPU, an NVIDIA GPU, or through TensorRT or OpenVINO where it has them."""
+"""Run ONNX models with ONNX Runtime: on the CPU, an NVIDIA GPU, or with TensorRT or OpenVINO."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from mqinfer.models.backend import Backend
 from mqinfer.models.backends.onnx_binding import run_bound
 from mqinfer.models.backends.onnx_file import refusal
 from mqinfer.models.backends.onnx_providers import Attempt, attempts, describe_nodes
-from mqinfer.models.load_options import LoadOptions, default_threads, state_shape
+from mqinfer.models.load_options import LoadOptions, default_threads
+from mqinfer.models.load_options import LoadOptions, with_configured_shapes
 from mqinfer.models.repository.files import describe
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.errors import BadTensor, MissingExtra, ModelFailed, ModelNotLoadable
@@ -29,7 +30,7 @@ log = logging.getLogger("mqinfer.models")
 
 _FATAL = 4
 _REASON = 200
-"""Characters of a reason: some of ONNX Runtime's fill a page."""
+"""The most characters of a reason: some of ONNX Runtime's fill a page."""
 
 _THREADS = "intra_op_thread_count"
 _SHORT_S = 0.001
@@ -58,7 +59,7 @@ _DATATYPES = {
 
 
 def load(path: Path, options: LoadOptions) -> Backend:
-    """Load an ONNX model on the best of what was asked for; what can't be had is named in one log line.
+    """Load an ONNX model with the best requested execution provider; those that are not available are logged.
 
     External data must lie in the model's folder; ONNX Runtime itself refuses paths and links that lead out of it.
 
@@ -71,7 +72,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
         import onnxruntime
     except ImportError as error:
         raise MissingExtra.of("onnxruntime", "worker") from error
-    onnxruntime.set_default_logger_severity(_FATAL)  # what matters comes as an exception, or is read back
+    onnxruntime.set_default_logger_severity(_FATAL)  # errors come as exceptions
     session, attempt = _open(onnxruntime, path, options)
     is_stated = _THREADS in options.parameters or options.threads != default_threads()
     if attempt.name == "cpu" and options.threads > 1 and not is_stated and _is_short(session):
@@ -80,36 +81,36 @@ def load(path: Path, options: LoadOptions) -> Backend:
 
 
 def _open(onnxruntime: Any, path: Path, options: LoadOptions) -> tuple[Any, Attempt]:
-    """Try what was asked for, best first, and take the first session that really got its execution provider."""
+    """Return the first session that has its execution provider, of the requested ones, best first."""
     available = onnxruntime.get_available_providers()
-    missed: list[str] = []
-    *wanted, plain = attempts(options, available)
-    for attempt in wanted:
+    missing: list[str] = []
+    *requested, plain = attempts(options, available)
+    for attempt in requested:
         if attempt.provider not in available:
-            missed.append(f"{attempt.label} (not in this ONNX Runtime)")
+            missing.append(f"{attempt.label} (not in this ONNX Runtime)")
             continue
         session, reason = _try(onnxruntime, path, attempt, options.threads)
         if session is not None:
-            return _told(path, session, attempt, missed)
-        missed.append(f"{attempt.label} ({reason})")
-    return _told(path, _session(onnxruntime, path, plain, options.threads), plain, missed)
+            return _with_warning(path, session, attempt, missing)
+        missing.append(f"{attempt.label} ({reason})")
+    return _with_warning(path, _session(onnxruntime, path, plain, options.threads), plain, missing)
 
 
 def _try(onnxruntime: Any, path: Path, attempt: Attempt, threads: int) -> tuple[Any | None, str]:
-    """Open a session on a provider that may be missing its libraries or its device; give it, or the reason."""
+    """Open a session with a provider whose libraries or device may be missing; return it, or None and the reason."""
     reason = _find_libraries(onnxruntime) if attempt.device != "cpu" else ""
     try:
         session = _session(onnxruntime, path, attempt, threads)
     except ModelNotLoadable as error:
         return None, reason or " ".join(str(error.__cause__).split())[:_REASON]
-    # Where a provider can't be made, ONNX Runtime leaves it out and goes on.
+    # ONNX Runtime leaves out a provider that it can't start.
     if attempt.provider in session.get_providers():
         return session, ""
     return None, reason or "it could not be started: is there such a device, and are its libraries installed?"
 
 
 def _find_libraries(onnxruntime: Any) -> str:
-    """Load the CUDA libraries that pip installed; what is missing is only printed, so it is taken from there."""
+    """Load the CUDA libraries that pip installed; return what is missing, which ONNX Runtime only prints."""
     if not hasattr(onnxruntime, "preload_dlls"):
         return ""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -117,9 +118,9 @@ def _find_libraries(onnxruntime: Any) -> str:
     return next((line for line in printed.getvalue().splitlines() if line.startswith("Failed")), "")[:_REASON]
 
 
-def _told(path: Path, session: Any, attempt: Attempt, missed: Sequence[str]) -> tuple[Any, Attempt]:
-    if missed:
-        log.warning("%s: asked for, but not to be had: %s: running on %s", path, "; ".join(missed), attempt.label)
+def _with_warning(path: Path, session: Any, attempt: Attempt, missing: Sequence[str]) -> tuple[Any, Attempt]:
+    if missing:
+        log.warning("%s: requested but not available: %s; running on %s", path, "; ".join(missing), attempt.label)
     return session, attempt
 
 
@@ -129,17 +130,17 @@ def _session(onnxruntime: Any, path: Path, attempt: Attempt, threads: int) -> An
     settings.intra_op_num_threads = threads
     settings.inter_op_num_threads = 1
     settings.log_severity_level = _FATAL
-    # Threads that spin between runs took 1.2 ms of CPU for a run that takes 0.6 ms, and 3 to 4 ms where runs have a
-    # pause of 5 ms between them, for at most 5 % of latency: a worker's other threads need the cores more.
+    # Threads that spin between runs took 1.2 ms of CPU for a run of 0.6 ms, and 3 to 4 ms with pauses of 5 ms between
+    # runs, for at most 5 % of latency: a worker's other threads need the cores more.
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     providers = [(name, dict(options)) for name, options in attempt.providers]
     try:
-        # Its fallback would move a session to the CPU while it serves, and say so on stdout only.
+        # Its fallback would move a session to the CPU while it serves, and only print that.
         return onnxruntime.InferenceSession(path, settings, providers=providers, enable_fallback=0)
     except Exception as error:  # its classes share no base below Exception
-        told = refusal(str(error)) or f"ONNX Runtime can't load it ({error}); found {describe(path)}"
-        raise ModelNotLoadable(f"{path}: {told}") from error
+        reason = refusal(str(error)) or f"ONNX Runtime can't load it ({error}); found {describe(path)}"
+        raise ModelNotLoadable(f"{path}: {reason}") from error
 
 
 def _is_short(session: Any) -> bool:
@@ -167,7 +168,7 @@ def _is_short(session: Any) -> bool:
 
 
 def _nodes(session: Any) -> Counter[str]:
-    """Count the optimised graph's nodes by execution provider; empty where this ONNX Runtime doesn't tell."""
+    """Return the number of the optimised graph's nodes by execution provider; empty if ONNX Runtime can't report it."""
     nodes: Counter[str] = Counter()
     if hasattr(session, "get_provider_graph_assignment_info"):
         for part in session.get_provider_graph_assignment_info():
@@ -179,7 +180,7 @@ def _spec(path: Path, argument: Any) -> TensorSpec:
     datatype = _DATATYPES.get(argument.type)
     if datatype is None:
         raise ModelNotLoadable(
-            f"{path}: {argument.name!r} is {argument.type}, which the Open Inference Protocol has no datatype for; "
+            f"{path}: {argument.name!r} is {argument.type}, for which the Open Inference Protocol has no datatype; "
             "export the model with a cast to one that it has"
         )
     return TensorSpec(argument.name, datatype, tuple(size if isinstance(size, int) else -1 for size in argument.shape))
@@ -188,7 +189,7 @@ def _spec(path: Path, argument: Any) -> TensorSpec:
 class OnnxBackend:
     """One ONNX Runtime session.
 
-    Strings must be UTF-8: ONNX Runtime's Python interface takes and gives text only.
+    Strings must be UTF-8: ONNX Runtime's Python interface takes and returns text only.
     """
 
     platform = "onnx_onnxv1"
@@ -237,10 +238,10 @@ class OnnxBackend:
         self._session = self._native_run = None
 
 
-def _specs(path: Path, arguments: Sequence[Any], stated: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
+def _specs(path: Path, arguments: Sequence[Any], configured: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
     # An unknown rank and rank 0 look the same here: an empty shape.
     unknown = [argument.name for argument in arguments if not argument.shape]
-    return state_shape([_spec(path, argument) for argument in arguments], stated, unknown)
+    return with_configured_shapes([_spec(path, argument) for argument in arguments], configured, unknown)
 
 
 def _as_text(name: str, array: Array) -> Array:

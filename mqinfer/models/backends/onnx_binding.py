@@ -1,6 +1,6 @@
-"""Runs an ONNX Runtime session on a GPU through IO binding: every tensor crosses the bus once, when bound or read.
+"""Run an ONNX Runtime session on a GPU with IO binding: every tensor crosses the bus once, when bound or read.
 
-On the CPU binding loses: `run` hands out its outputs without a copy, `copy_outputs_to_cpu` copies them (measured: 3.3
+On the CPU binding is slower: `run` returns its outputs without a copy, `copy_outputs_to_cpu` copies them (measured: 3.3
 times the time for 47 MB of outputs, 1.3 times for 64 numbers).
 """
 
@@ -16,26 +16,26 @@ from mqinfer.protocol.datatypes import Array
 __all__ = ["run_bound"]
 
 _HOST = ("Cpu", "CudaPinned")
-"""Names of ONNX Runtime's memories that the CPU reads; the latter is page-locked."""
+"""ONNX Runtime's names of memory that the CPU can read; the latter is page-locked."""
 
 
 def run_bound(session: Any, names: Sequence[str], feeds: Mapping[str, Array], device: str) -> list[Array]:
     """Run a session once.
 
-    Inputs are bound from host memory: ONNX Runtime copies each to where the graph wants it, also to the CPU for a shape
-    that a kernel reads there. Outputs stay where the graph makes them until they are fetched. A binding lives for one
-    run, so that it keeps no request's memory.
+    Inputs are bound from host memory: ONNX Runtime copies each to where the graph needs it, which is the CPU for a
+    shape that a kernel reads there. Outputs stay where the graph makes them until they are copied. A binding lives for
+    one run, so that it keeps no request's memory.
 
     Args:
         session: An `InferenceSession`.
-        names: Of the outputs, in the order of the result.
+        names: Names of the outputs, in the order of the result.
         feeds: Numbers only: a GPU takes no strings.
-        device: As in the card, `cuda:0`.
+        device: The card's device, such as `cuda:0`.
     """
     kind, _, index = device.partition(":")
     binding = session.io_binding()
     for name, array in feeds.items():
-        binding.bind_cpu_input(name, np.ascontiguousarray(array).reshape(array.shape))  # it gives 0-d arrays an axis
+        binding.bind_cpu_input(name, np.ascontiguousarray(array).reshape(array.shape))  # it adds an axis to 0-d arrays
     places = _places(session)
     for name in names:
         binding.bind_output(name, "cpu" if places.get(name) in _HOST else kind, int(index or 0))
@@ -45,7 +45,7 @@ def run_bound(session: Any, names: Sequence[str], feeds: Mapping[str, Array], de
 
 
 def _places(session: Any) -> dict[str, str]:
-    """Say in which memory the graph makes each output, where this ONNX Runtime tells (since 1.23)."""
+    """Return the name of the memory of each output; empty before ONNX Runtime 1.23, which can't report it."""
     if not hasattr(session, "get_output_memory_infos"):
         return {}
     infos = session.get_output_memory_infos()

@@ -1,6 +1,6 @@
-"""Looks into ONNX files without an engine: where their external data lies, and what an engine's refusal means.
+"""Check ONNX files without an engine: where their external data is, and what an engine's error means.
 
-ONNX is protobuf; only the few fields that lead to external data are followed, over the mapped file, so that weights of
+ONNX is protobuf; only the few fields that lead to external data are followed, in the mapped file, so that weights of
 any size cost nothing and neither onnx nor protobuf is needed (field numbers:
 https://github.com/onnx/onnx/blob/main/onnx/onnx.proto, wire format: https://protobuf.dev/programming-guides/encoding/).
 """
@@ -18,7 +18,7 @@ from mqinfer.protocol.errors import ModelNotLoadable
 __all__ = ["check_external_data", "external_locations", "refusal"]
 
 _MOST_FIELDS = 5_000_000
-"""A network of 100,000 nodes has about 1.5 million of those that are followed; this many take some seconds."""
+"""The most fields that are read: a network of 100,000 nodes has about 1.5 million; this many take some seconds."""
 
 _FOLLOWED = {
     "model": {7: "graph", 20: "training", 25: "function"},
@@ -30,7 +30,7 @@ _FOLLOWED = {
     "sparse tensor": {1: "tensor", 2: "tensor"},
     "tensor": {13: "entry"},
 }
-"""What each message holds that may lead to external data, by field number."""
+"""The fields of each message that may lead to external data, by number."""
 
 _LOCATION = b"location"
 _IN_MEMORY = "_ORT_MEM_ADDR_"  # ONNX Runtime's mark for an address in place of a file
@@ -41,10 +41,10 @@ _NO_OPERATOR = re.compile(r"No Op registered for (\S+) with domain_version of (\
 
 
 def check_external_data(path: Path) -> None:
-    """Refuse an ONNX file whose weights lie elsewhere than in plain files of its own folder, before it is loaded.
+    """Raise if an ONNX file's weights are elsewhere than in plain files of its own folder.
 
     Raises:
-        ModelNotLoadable: Names the location, and what is wrong with it.
+        ModelNotLoadable: The message has the location, and what is wrong with it.
     """
     locations = external_locations(path)
     if locations and path.is_symlink():
@@ -56,10 +56,10 @@ def check_external_data(path: Path) -> None:
 
 
 def external_locations(path: Path) -> frozenset[str]:
-    """Find every `location` of external data in an ONNX file.
+    """Return every `location` of external data in an ONNX file.
 
     Raises:
-        ModelNotLoadable: The file can't be read, or is damaged where such data may be named.
+        ModelNotLoadable: The file can't be read, or is damaged where it may have a location.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -74,11 +74,11 @@ def external_locations(path: Path) -> frozenset[str]:
 
 
 class _DamagedError(Exception):
-    """The bytes are not those of an ONNX file."""
+    """The bytes are no ONNX file."""
 
 
 def _entries(content: mmap.mmap) -> Iterator[tuple[int, int]]:
-    """Find the entries of all tensors' `external_data`, level by level, without recursion."""
+    """Yield the entries of all tensors' `external_data`, level by level, without recursion."""
     waiting = [("model", 0, len(content))]
     left = _MOST_FIELDS
     while waiting:
@@ -96,14 +96,14 @@ def _entries(content: mmap.mmap) -> Iterator[tuple[int, int]]:
 
 
 def _entry(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[bytes, list[bytes]]]:
-    """Give all values under each key: where a field stands twice, readers differ in which one counts."""
+    """Return all values of each key: if a field occurs twice, readers differ in which one they take."""
     fields = [(number, content[first:last]) for number, first, last in _fields(content, start, end) if first >= 0]
     values = [text for number, text in fields if number == 2]
     return ((text, values) for number, text in fields if number == 1)
 
 
 def _fields(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Give number, begin and end of each field's bytes; a begin of -1 for numbers, which are skipped."""
+    """Yield number, begin and end of each field's bytes; the begin of numbers, which are skipped, is -1."""
     while start < end:
         tag, start = _varint(content, start)
         number, wire = tag >> 3, tag & 7
@@ -117,7 +117,7 @@ def _fields(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int
         elif wire in {1, 5}:
             start += 8 if wire == 1 else 4
             yield number, -1, -1
-        else:  # groups, which ONNX does not have, or nothing of protobuf's
+        else:  # a group, which ONNX does not have, or no protobuf
             raise _DamagedError(f"wire type {wire}")
         if number == 0 or start > end:
             raise _DamagedError(f"field {number} ends beyond what it lies in")
@@ -135,10 +135,10 @@ def _varint(content: mmap.mmap, start: int) -> tuple[int, int]:
 
 
 def refusal(message: str) -> str:
-    """Say in a line what ONNX Runtime's refusal of a whole model means; empty where it is about something else.
+    """Return what ONNX Runtime's error means, and what to do; empty for an error of another kind.
 
     Args:
-        message: Of its exception.
+        message: The message of its exception.
     """
     if found := _OPSET.search(message):
         opset, domain, most = found.groups()

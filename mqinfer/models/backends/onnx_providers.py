@@ -1,6 +1,6 @@
-"""Which execution providers of ONNX Runtime a model is tried on, in which order, and which it then really got.
+"""Choose the execution providers of ONNX Runtime to try for a model, in order, and describe those that it got.
 
-Parameters have the names of Triton's ONNX Runtime back end; what they become is ONNX Runtime's
+Parameters have the names of Triton's ONNX Runtime back end and are translated to ONNX Runtime's
 (https://onnxruntime.ai/docs/execution-providers/). Nothing here imports ONNX Runtime.
 """
 
@@ -32,13 +32,13 @@ _TENSORRT = {
 }
 _TENSORRT_PRECISIONS = {"FP32": "", "FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8_enable"}
 _TENSORRT_LIBRARIES = "trt_extra_plugin_lib_paths"
-# Triton counts where ONNX Runtime has names.
+# Triton has numbers where ONNX Runtime has names.
 _CUDA_CHOICES = {
     "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
     "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
 }
 _CUDA_PARAMETERS = ("gpu_mem_limit", "do_copy_in_default_stream", *_CUDA_CHOICES)
-"""What Triton also reads from the model's `parameters`."""
+"""Parameters that Triton also reads from the model's `parameters`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class Attempt:
     """One way to run a model.
 
     Attributes:
-        name: Of the first provider, a key of `PROVIDERS` (or whatever name was asked for).
-        device: `cpu` or `cuda:N`, where that provider runs.
-        providers: For ONNX Runtime: names and options, best first.
-        precision: What it then computes in.
+        name: Name of the first provider, a key of `PROVIDERS` (or any requested name).
+        device: Device of that provider: `cpu` or `cuda:N`.
+        providers: ONNX Runtime's names and options, best first.
+        precision: The precision that it computes in.
     """
 
     name: str
@@ -64,33 +64,33 @@ class Attempt:
 
     @property
     def label(self) -> str:
-        """For messages: `cuda:0 with tensorrt`."""
+        """Its name in messages: `cuda:0 with tensorrt`."""
         return self.device if self.name in {"cpu", "cuda"} else f"{self.device} with {self.name}"
 
 
 def attempts(options: LoadOptions, available: Collection[str]) -> list[Attempt]:
-    """List what to try, best first; the last one is the plain CPU, which is always there.
+    """Return the ways to try, best first; the last one is the plain CPU, which is always available.
 
-    What was asked for is listed even where this ONNX Runtime lacks it, so that the caller can say so. A GPU that nobody
-    asked for is only listed where there may be one.
+    Everything requested is included, even if this ONNX Runtime lacks it, so that the caller can log that. A GPU that
+    was not requested is only included if there may be one.
 
     Args:
-        options: Device and accelerators wanted.
+        options: Requested device and accelerators.
         available: Names of the execution providers that this ONNX Runtime was built with.
 
     Raises:
-        ConfigError: A parameter that the accelerator doesn't have, or a device of OpenVINO's own.
+        ConfigError: The accelerator has no such parameter, or the device is one of OpenVINO's own.
     """
-    wish, wanted = options.device, options.accelerators
-    if wish.openvino:
+    device, accelerators = options.device, options.accelerators
+    if device.openvino:
         raise ConfigError(
-            f"device {wish.openvino!r} is OpenVINO's: ONNX Runtime takes auto, cpu, cuda or cuda:N; "
+            f"device {device.openvino!r} is OpenVINO's: ONNX Runtime takes auto, cpu, cuda or cuda:N; "
             'backend = "openvino" has OpenVINO read the ONNX file itself'
         )
-    # `--device cpu` is an order: what the file would like on a GPU then isn't missing.
-    may_use_gpu = wish.gpu or (wish.gpu is None and (bool(wanted.gpu) or PROVIDERS["cuda"] in available))
-    found = _on_gpu(options, wish.index) if may_use_gpu else []
-    found += [_on_cpu(accelerator, options.threads) for accelerator in wanted.cpu]
+    # With `--device cpu` the file's accelerators of a GPU are not requested, so they are not missing.
+    may_use_gpu = device.gpu or (device.gpu is None and (bool(accelerators.gpu) or PROVIDERS["cuda"] in available))
+    found = _on_gpu(options, device.index) if may_use_gpu else []
+    found += [_on_cpu(accelerator, options.threads) for accelerator in accelerators.cpu]
     return [*found, Attempt("cpu", "cpu", _CPU)]
 
 
@@ -98,24 +98,24 @@ _CPU: tuple[tuple[str, Mapping[str, str]], ...] = ((PROVIDERS["cpu"], {}),)
 
 
 def _on_gpu(options: LoadOptions, index: int) -> list[Attempt]:
-    stated = {key: value for key, value in options.parameters.items() if key in _CUDA_PARAMETERS}
+    configured = {key: value for key, value in options.parameters.items() if key in _CUDA_PARAMETERS}
     accelerators = options.accelerators.gpu
     for accelerator in accelerators:
         if accelerator.name == "cuda":
-            stated |= accelerator.parameters
+            configured |= accelerator.parameters
     device = f"cuda:{index}"
-    cuda = ((PROVIDERS["cuda"], _cuda(stated, index)), *_CPU)
+    cuda = ((PROVIDERS["cuda"], _cuda(configured, index)), *_CPU)
     found = [_with_engine(each, device, index, cuda) for each in accelerators if each.name != "cuda"]
     return [*found, Attempt("cuda", device, cuda)]
 
 
-def _cuda(stated: Mapping[str, Scalar], index: int) -> dict[str, str]:
-    """Options of the CUDA provider: memory as it is needed, so that several processes can share a GPU.
+def _cuda(configured: Mapping[str, Scalar], index: int) -> dict[str, str]:
+    """Return options of the CUDA provider: memory as it is needed, so that several processes can share a GPU.
 
-    cuDNN's exhaustive search would make the first inference of every new shape take seconds.
+    With cuDNN's exhaustive search the first inference of every new shape would take seconds.
     """
     chosen = {"cudnn_conv_algo_search": "HEURISTIC", "arena_extend_strategy": "kSameAsRequested"}
-    for key, value in stated.items():
+    for key, value in configured.items():
         names = _CUDA_CHOICES.get(key, ())
         counted = str(value).isdecimal() and int(value) < len(names)
         chosen[key] = names[int(value)] if counted else _text(value)
@@ -132,20 +132,24 @@ def _with_engine(
     return Attempt("tensorrt", device, (own, *rest), precision)
 
 
-def _tensorrt(stated: Mapping[str, Scalar]) -> tuple[dict[str, str], str]:
-    """Translate Triton's parameters; whatever begins with `trt_` is ONNX Runtime's own name already."""
-    precision = str(stated.get("precision_mode", "FP32"))
+def _tensorrt(configured: Mapping[str, Scalar]) -> tuple[dict[str, str], str]:
+    """Translate Triton's parameters; names that begin with `trt_` are ONNX Runtime's own."""
+    precision = str(configured.get("precision_mode", "FP32"))
     if precision not in _TENSORRT_PRECISIONS:
-        raise ConfigError(f"tensorrt: precision_mode = {precision!r}: must be one of {', '.join(_TENSORRT_PRECISIONS)}")
+        raise ConfigError(
+            f"tensorrt: precision_mode = {precision!r}: expected one of {', '.join(_TENSORRT_PRECISIONS)}"
+        )
     switch = _TENSORRT_PRECISIONS[precision]
     options = {switch: "1"} if switch else {}
-    for key, value in stated.items():
+    for key, value in configured.items():
         if key == _TENSORRT_LIBRARIES:
             raise ConfigError(f"tensorrt: {key} is refused: a model's configuration loads no libraries")
         if key in _TENSORRT or key.startswith("trt_"):
             options[_TENSORRT.get(key, key)] = _text(value)
         elif key != "precision_mode":
-            raise ConfigError(f"tensorrt: unknown parameter {key!r}: precision_mode, {', '.join(_TENSORRT)}, trt_…")
+            raise ConfigError(
+                f"tensorrt: unknown parameter {key!r}: expected precision_mode, {', '.join(_TENSORRT)}, trt_…"
+            )
     return options, precision.lower()
 
 
@@ -154,9 +158,9 @@ def _on_cpu(accelerator: Accelerator, threads: int) -> Attempt:
         return Attempt(accelerator.name, "cpu", _CPU)
     if "device_type" in accelerator.parameters:
         raise ConfigError("openvino: device_type is no parameter of a cpu_execution_accelerator: it runs on the CPU")
-    stated = {key: _text(value) for key, value in accelerator.parameters.items()}
-    # Its own default may be bf16; what a model's card says is its own precision, unless the file asks for another.
-    options = {"num_of_threads": str(threads), "precision": "FP32"} | stated | {"device_type": "CPU"}
+    configured = {key: _text(value) for key, value in accelerator.parameters.items()}
+    # Its own default may be bf16: without a configured precision it must be the model's own, which the card has.
+    options = {"num_of_threads": str(threads), "precision": "FP32"} | configured | {"device_type": "CPU"}
     precision = {"FP16": "fp16", "ACCURACY": "fp32"}.get(options["precision"], options["precision"].lower())
     return Attempt("openvino", "cpu", ((PROVIDERS["openvino"], options), *_CPU), precision)
 
@@ -166,11 +170,11 @@ def _text(value: Scalar) -> str:
 
 
 def describe_nodes(attempt: Attempt, nodes: Counter[str], got: Sequence[str]) -> str:
-    """Say who runs what: nothing for one plain provider, else its name and, where several share, their nodes.
+    """Return which providers run the model: empty for one plain provider, else its name, or several with their nodes.
 
     Args:
-        attempt: What the session was opened with.
-        nodes: Of the optimised graph, by the provider's name in ONNX Runtime; empty where it doesn't tell.
+        attempt: The way the session was opened.
+        nodes: Numbers of nodes by ONNX Runtime's name of the provider; empty if it can't report them.
         got: `session.get_providers()`.
     """
     if len(nodes) > 1:

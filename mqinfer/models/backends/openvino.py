@@ -1,6 +1,6 @@
-"""Models through OpenVINO: IR, and ONNX, frozen graphs and SavedModels where `backend = "openvino"` says so.
+"""Run models with OpenVINO: IR, and with `backend = "openvino"` also ONNX, frozen graphs and SavedModels.
 
-A compiled model has several infer requests where `PERFORMANCE_HINT` is `THROUGHPUT`: that many callers run at once.
+A compiled model has several infer requests if `PERFORMANCE_HINT` is `THROUGHPUT`: as many callers run at the same time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from mqinfer.models.backends.openvino_reading import (
     input_specs,
     output_specs,
     read_model,
+    reason,
     reshape,
-    told,
 )
 from mqinfer.models.backends.openvino_settings import choose_device, properties
 from mqinfer.models.engines import platform_of
@@ -38,7 +38,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
     Raises:
         MissingExtra: OpenVINO is not installed.
         ModelNotLoadable: A file is damaged or missing, or OpenVINO can't convert or compile the model.
-        ConfigError: `model.toml` contradicts the model, or names a device or property that isn't there.
+        ConfigError: `model.toml` contradicts the model, or has a device or property that does not exist.
     """
     try:
         import openvino
@@ -55,7 +55,9 @@ def load(path: Path, options: LoadOptions) -> Backend:
         compiled = core.compile_model(model, device, settings)
     except RuntimeError as error:
         given = ", ".join(f"{name} = {value}" for name, value in settings.items())
-        raise ModelNotLoadable(f"{path}: OpenVINO can't compile it for {device} with {given}: {told(error)}") from error
+        raise ModelNotLoadable(
+            f"{path}: OpenVINO can't compile it for {device} with {given}: {reason(error)}"
+        ) from error
     return OpenVinoBackend(compiled, f"openvino {openvino.__version__.partition('-')[0]}", path, inputs, outputs)
 
 
@@ -80,25 +82,25 @@ class OpenVinoBackend:
         self.outputs = outputs
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
-        """Run the model once; `concurrency` callers may do so at the same time, further ones wait.
+        """Run the model once; `concurrency` callers run at the same time, further ones wait.
 
         Raises:
-            ModelFailed: OpenVINO raised, an input is missing or of another datatype, or the back end was closed.
+            ModelFailed: OpenVINO raised, an input is missing or of another datatype, or the back end is closed.
         """
         feeds = {port: self._checked(spec, inputs) for port, spec in enumerate(self.inputs)}
-        wanted = outputs or [spec.name for spec in self.outputs]
+        requested = outputs or [spec.name for spec in self.outputs]
         with self._request() as request:
             results = request.infer(feeds, share_inputs=True, share_outputs=True)
             # The next run of this request writes to the same memory.
-            return {name: results[self._ports[name]].copy() for name in wanted}
+            return {name: results[self._ports[name]].copy() for name in requested}
 
     def close(self) -> None:
-        """Give back the memory of the model and its requests."""
+        """Release the memory of the model and its requests."""
         self._compiled = None
         self._requests = queue.SimpleQueue()
 
     def _checked(self, spec: TensorSpec, inputs: Mapping[str, Array]) -> Array:
-        """Look at an input: OpenVINO would run on the one of the run before, or cast another datatype silently."""
+        """Return an input; OpenVINO would use that of the run before for a missing one, and cast another datatype."""
         array = inputs.get(spec.name)
         if array is None or datatype_of(array.dtype) is not spec.datatype:
             what = (
@@ -116,13 +118,13 @@ class OpenVinoBackend:
         try:
             yield request
         except (RuntimeError, ValueError, TypeError, KeyError) as error:
-            raise ModelFailed(f"{self._path.name}: OpenVINO: {told(error)}") from error
+            raise ModelFailed(f"{self._path.name}: OpenVINO: {reason(error)}") from error
         finally:
             requests.put(request)
 
 
 def precision_of(compiled: Any) -> str:
-    """Read off a compiled model what its operations really compute in, whatever was asked for."""
+    """Return the precision that a compiled model's operations really compute in, whatever was requested."""
     ran = [_ran(node.get_rt_info()) for node in compiled.get_runtime_model().get_ops()]
     heavy = {precision for layer, precision in ran if layer in _HEAVY}
     every = {precision for layer, precision in ran if layer not in _OUTER}

@@ -1,7 +1,7 @@
-"""Reads a model file into OpenVINO's representation: IR, ONNX, TensorFlow's frozen graphs and SavedModels.
+"""Read a model file with OpenVINO: IR, ONNX, TensorFlow's frozen graphs and SavedModels.
 
-Names are those that the format's own engine uses, so that a client sees no difference: the `input:0` of a frozen graph
-is `input`. An IR's names are taken as they are.
+Inputs and outputs have the names that the format's own engine uses, so that clients see no difference: the `input:0` of
+a frozen graph is `input`. An IR's names stay as they are.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from mqinfer.models.engines import platform_of
-from mqinfer.models.load_options import LoadOptions, Stated, state_shape
+from mqinfer.models.load_options import LoadOptions, TensorOptions, with_configured_shapes
 from mqinfer.models.repository.files import check_model_files, describe
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["input_specs", "output_specs", "read_model", "reshape", "told"]
+__all__ = ["input_specs", "output_specs", "read_model", "reason", "reshape"]
 
 _DATATYPES = {
     "boolean": Datatype.BOOL,
@@ -33,7 +33,7 @@ _DATATYPES = {
     "f32": Datatype.FP32,
     "f64": Datatype.FP64,
 }
-_BY_ONNX = "; convert it to ONNX (tf2onnx), which OpenVINO and ONNX Runtime read, or leave it to `tensorflow`"
+_BY_ONNX = "; convert it to ONNX (tf2onnx), which OpenVINO and ONNX Runtime read, or use the back end `tensorflow`"
 _ADVICE = {
     "tensorflow_graphdef": _BY_ONNX,
     "tensorflow_savedmodel": _BY_ONNX,
@@ -42,7 +42,7 @@ _ADVICE = {
 
 
 def read_model(openvino: Any, core: Any, path: Path, options: LoadOptions) -> Any:
-    """Read a file; a frozen graph as far as the stated outputs need it.
+    """Read a file; of a frozen graph only what the configured outputs need.
 
     Raises:
         ModelNotLoadable: The file is damaged, or OpenVINO can't convert it.
@@ -54,7 +54,7 @@ def read_model(openvino: Any, core: Any, path: Path, options: LoadOptions) -> An
     if platform == "tensorflow_savedmodel" and options.signature not in {None, "serving_default"}:
         raise ConfigError(
             f"model.toml: parameters.signature = {options.signature!r}: OpenVINO reads a SavedModel's serving_default "
-            "only; leave it to `tensorflow`"
+            "only; use the back end `tensorflow`"
         )
     try:
         model = core.read_model(path)
@@ -67,13 +67,13 @@ def read_model(openvino: Any, core: Any, path: Path, options: LoadOptions) -> An
     except RuntimeError as error:
         advice = _ADVICE.get(platform, "")
         raise ModelNotLoadable(
-            f"{path}: OpenVINO can't load it ({told(error)}){advice}; found {describe(path)}"
+            f"{path}: OpenVINO can't load it ({reason(error)}){advice}; found {describe(path)}"
         ) from error
     return model
 
 
 def _check_ir(path: Path) -> None:
-    """Look at both files of an IR before OpenVINO does, which would try all its other readers on a broken one."""
+    """Check both files of an IR: OpenVINO would try all its other readers on a broken one."""
     with path.open("rb") as file:
         if not file.read(64).lstrip().startswith(b"<"):
             raise ModelNotLoadable(f"{path}: no OpenVINO IR, which is XML; found {describe(path)}")
@@ -84,11 +84,11 @@ def _check_ir(path: Path) -> None:
             raise ModelNotLoadable(f"{weights}: leads out of the model's folder; copy the weights into it")
 
 
-def _cut(openvino: Any, path: Path, stated: Mapping[str, Stated]) -> Any:
-    """Convert a frozen graph as far as the stated outputs only."""
+def _cut(openvino: Any, path: Path, configured: Mapping[str, TensorOptions]) -> Any:
+    """Convert only what the configured outputs of a frozen graph need."""
     frontend = openvino.frontend.FrontEndManager().load_by_model(str(path))
     graph = frontend.load(str(path))
-    places = {name: graph.get_place_by_tensor_name(name if ":" in name else f"{name}:0") for name in stated}
+    places = {name: graph.get_place_by_tensor_name(name if ":" in name else f"{name}:0") for name in configured}
     for name, place in places.items():
         if place is None:
             raise ConfigError(f"model.toml: output {name!r} is no node of the graph")
@@ -103,10 +103,10 @@ def _drop_unused(model: Any) -> None:
 
 
 def reshape(model: Any, inputs: Sequence[TensorSpec], path: Path) -> None:
-    """Give a model the shapes that were stated, where they say more than the file.
+    """Set a model's configured shapes, where they differ from the file's.
 
     Raises:
-        ModelNotLoadable: The model can't be of these shapes.
+        ModelNotLoadable: The model can't have these shapes.
     """
     wanted = {port: list(spec.shape) for port, spec in enumerate(inputs) if _shape(model.inputs[port]) != spec.shape}
     try:
@@ -114,48 +114,50 @@ def reshape(model: Any, inputs: Sequence[TensorSpec], path: Path) -> None:
             model.reshape(wanted)
     except RuntimeError as error:
         raise ModelNotLoadable(
-            f"{path}: it can't take the shapes that model.toml states, {list(wanted.values())}: {told(error)}"
+            f"{path}: it can't take the shapes in model.toml, {list(wanted.values())}: {reason(error)}"
         ) from error
 
 
-def input_specs(ports: Sequence[Any], stated: Mapping[str, Stated], path: Path) -> tuple[TensorSpec, ...]:
-    """Describe inputs.
+def input_specs(ports: Sequence[Any], configured: Mapping[str, TensorOptions], path: Path) -> tuple[TensorSpec, ...]:
+    """Return the specifications of inputs.
 
     Raises:
-        ModelNotLoadable: A datatype that this back end does not take, or a rank that nobody states.
-        ConfigError: A stated shape or name contradicts the model.
+        ModelNotLoadable: This back end does not take the datatype, or the rank is neither in the file nor configured.
+        ConfigError: A configured shape or name contradicts the model.
     """
     for name, port in _names(ports, path).items():
-        if _shape(port) is None and stated.get(name, Stated()).shape is None:
+        if _shape(port) is None and configured.get(name, TensorOptions()).shape is None:
             raise ModelNotLoadable(
-                f"{path}: the file leaves the rank of the input {name!r} open; state its shape in model.toml: "
+                f"{path}: the file leaves the rank of the input {name!r} open; add its shape to model.toml: "
                 f'[[input]] name = "{name}", dims = [...]'
             )
-    return output_specs(ports, stated, path)
+    return output_specs(ports, configured, path)
 
 
-def output_specs(ports: Sequence[Any], stated: Mapping[str, Stated], path: Path) -> tuple[TensorSpec, ...]:
-    """Describe outputs; where the rank is unknown, the stated shape is taken, and else [-1].
+def output_specs(ports: Sequence[Any], configured: Mapping[str, TensorOptions], path: Path) -> tuple[TensorSpec, ...]:
+    """Return the specifications of outputs; one of unknown rank has the configured shape, by default [-1].
 
     Raises:
-        ModelNotLoadable: A datatype that this back end does not take.
-        ConfigError: A stated shape or name contradicts the model.
+        ModelNotLoadable: This back end does not take the datatype.
+        ConfigError: A configured shape or name contradicts the model.
     """
     named = _names(ports, path)
     unknown = [name for name, port in named.items() if _shape(port) is None]
-    return state_shape([_spec(name, port, path) for name, port in named.items()], stated, unknown)
+    return with_configured_shapes([_spec(name, port, path) for name, port in named.items()], configured, unknown)
 
 
 def _names(ports: Sequence[Any], path: Path) -> dict[str, Any]:
     suffix = ":0" if platform_of(path) == "tensorflow_graphdef" else ""
     named = {_name(port).removesuffix(suffix): port for port in ports}
     if len(named) != len(ports):
-        raise ModelNotLoadable(f"{path}: several inputs or outputs of one name, {', '.join(named)}; rename them")
+        raise ModelNotLoadable(
+            f"{path}: several inputs or outputs have the same name, of {', '.join(named)}; rename them"
+        )
     return named
 
 
 def _name(port: Any) -> str:
-    """Take the node's name where it is one of its tensor's names; in ONNX an output's node is called after that."""
+    """Return the node's name if its tensor has it too, as an output's in ONNX; else a name of the tensor."""
     name = str(port.node.friendly_name).removesuffix("/sink_port_0")
     names = sorted(port.names)
     return names[0] if names and name not in names else name
@@ -165,8 +167,8 @@ def _spec(name: str, port: Any, path: Path) -> TensorSpec:
     kind = port.element_type.get_type_name()
     if kind not in _DATATYPES:
         raise ModelNotLoadable(
-            f"{path}: {name!r} is {kind}, which this back end does not take; leave strings to `tensorflow` or "
-            "`onnxruntime`, and cast other types in the model"
+            f"{path}: {name!r} is {kind}, which this back end does not take; for strings use `tensorflow` or "
+            "`onnxruntime`, cast other types in the model"
         )
     return TensorSpec(name, _DATATYPES[kind], (-1,) if (shape := _shape(port)) is None else shape)
 
@@ -178,8 +180,8 @@ def _shape(port: Any) -> tuple[int, ...] | None:
     return tuple(-1 if size.is_dynamic else size.get_length() for size in shape)
 
 
-def told(error: Exception) -> str:
-    """Leave out where in OpenVINO's sources an exception arose."""
+def reason(error: Exception) -> str:
+    """Return the message of an exception without its place in OpenVINO's sources."""
     lines = [line.strip() for line in str(error).splitlines()]
     kept = [line for line in lines if line and not line.startswith("Exception from ")]
     plain = [line for line in kept if not line.startswith("Check '")]

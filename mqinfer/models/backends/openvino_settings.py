@@ -1,4 +1,4 @@
-"""From `model.toml` to OpenVINO's own words: the device, and the properties that a model is compiled with.
+"""Translate `model.toml` for OpenVINO: the device, and the properties that a model is compiled with.
 
 The keys of `parameters` are those of Triton's OpenVINO back end (github.com/triton-inference-server/openvino_backend),
 which are OpenVINO's properties (docs.openvino.ai, "Query device properties, configuration") but for `HINT_BF16`.
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mqinfer.models.load_options import DeviceWish, LoadOptions
+from mqinfer.models.load_options import LoadOptions, RequestedDevice
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Scalar
 
@@ -41,21 +41,21 @@ _OF_CPU = frozenset(
 _READ_ELSEWHERE = frozenset({"HINT_BF16", "TARGET_DEVICE"})
 _NOT_NEEDED = frozenset({"ENABLE_BATCH_PADDING", "RESHAPE_IO_LAYERS", "SKIP_OV_DYNAMIC_BATCHSIZE"})
 _PRECISIONS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
-"""An INT8 model says itself which of its layers are; the others run in f32."""
+"""An INT8 model has its INT8 layers marked; the others run in f32."""
 
 
 def properties(options: LoadOptions, device: str) -> dict[str, Any]:
-    """Give the properties to compile with: f32, one stream and the least latency unless `parameters` say otherwise.
+    """Return the properties to compile with: by default f32, one stream and the least latency.
 
-    OpenVINO itself would take bf16 where the CPU has it, and pin its threads to the first cores: the same ones in every
+    OpenVINO's own defaults are bf16 if the CPU has it, and threads pinned to the first cores: the same ones in every
     process, of which a worker has one for each model.
 
     Args:
-        options: Of the model.
-        device: As `choose_device` gave it.
+        options: The model's options.
+        device: From `choose_device`.
 
     Raises:
-        ConfigError: A parameter in capitals that OpenVINO, or this back end, does not have.
+        ConfigError: A parameter in capitals is none of OpenVINO's, or none that this back end passes on.
     """
     given = _given(options.parameters)
     settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": _precision(options)} | given
@@ -65,19 +65,19 @@ def properties(options: LoadOptions, device: str) -> dict[str, Any]:
     cpu |= {name: settings.pop(name) for name in _OF_CPU & given.keys()}
     plugin, _, listed = device.rpartition(":")
     if plugin == "AUTO":
-        settings["ENABLE_STARTUP_FALLBACK"] = False  # else it begins on the CPU, and nobody learns when that ends
+        settings["ENABLE_STARTUP_FALLBACK"] = False  # else it starts on the CPU and does not report when it leaves it
     if "CPU" not in listed.split(","):
         return settings
     return settings | ({"DEVICE_PROPERTIES": {"CPU": cpu}} if plugin else cpu)
 
 
 def _given(parameters: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Take what is meant for OpenVINO: the names in capitals."""
+    """Return the parameters for OpenVINO: those in capitals."""
     given = {name: value for name, value in parameters.items() if name.isupper()}
     for name in given.keys() - _PROPERTIES - _READ_ELSEWHERE - _NOT_NEEDED:
-        raise ConfigError(f"model.toml: parameters.{name}: for OpenVINO there are {', '.join(sorted(_PROPERTIES))}")
+        raise ConfigError(f"model.toml: parameters.{name}: expected one of OpenVINO's {', '.join(sorted(_PROPERTIES))}")
     if unused := sorted(given.keys() & _NOT_NEEDED):
-        log.info("parameters.%s: not needed, shapes and batches of any size are taken as they come", unused[0])
+        log.info("parameters.%s: not needed, since shapes and batches of any size are accepted", unused[0])
     return {name: value for name, value in given.items() if name in _PROPERTIES}
 
 
@@ -86,40 +86,40 @@ def _precision(options: LoadOptions) -> str:
         return "bf16"
     if options.precision not in _PRECISIONS:
         raise ConfigError(
-            f"model.toml: parameters.precision = {options.precision!r}: OpenVINO has {', '.join(_PRECISIONS)}"
+            f"model.toml: parameters.precision = {options.precision!r}: expected one of {', '.join(_PRECISIONS)}"
         )
     return _PRECISIONS[options.precision]
 
 
-def choose_device(wish: DeviceWish, available: Sequence[str]) -> str:
-    """Choose a device by OpenVINO's name.
+def choose_device(requested: RequestedDevice, available: Sequence[str]) -> str:
+    """Return a device by OpenVINO's name.
 
     Args:
-        wish: What was asked for.
-        available: What OpenVINO found: `CPU`, `GPU.0`, ….
+        requested: The requested device.
+        available: The devices that OpenVINO found: `CPU`, `GPU.0`, ….
 
     Returns:
-        A device, or a plug-in with those of its devices that are there; what is left out is logged.
+        A device, or a plug-in with its available devices; missing ones are logged.
 
     Raises:
-        ConfigError: Nothing is there of what was asked for by OpenVINO's names.
+        ConfigError: None of the devices requested by OpenVINO's names is available.
     """
-    if not wish.openvino:
+    if not requested.openvino:
         gpus = [device for device in available if device.startswith("GPU")]
-        settled = wish.settle(len(gpus), "OpenVINO")
-        return "CPU" if settled == "cpu" else gpus[int(settled.removeprefix("cuda:"))]
-    plugin, _, listed = wish.openvino.rpartition(":")
+        chosen = requested.choose(len(gpus), "OpenVINO")
+        return "CPU" if chosen == "cpu" else gpus[int(chosen.removeprefix("cuda:"))]
+    plugin, _, listed = requested.openvino.rpartition(":")
     if not plugin and listed in {"AUTO", "MULTI", "HETERO"}:
         return f"{listed}:{','.join(available)}"
-    there = [name for name in listed.split(",") if _is_there(name, available)]
+    there = [name for name in listed.split(",") if _is_available(name, available)]
     if not any(not name.startswith("-") for name in there):
-        raise ConfigError(f"device {wish.openvino!r}: OpenVINO offers {', '.join(available)} here")
+        raise ConfigError(f"device {requested.openvino!r}: OpenVINO has {', '.join(available)} here")
     if missing := [name for name in listed.split(",") if name not in there and not name.startswith("-")]:
-        log.warning("device %s: OpenVINO offers no %s here: left out", wish.openvino, ", ".join(missing))
+        log.warning("device %s: OpenVINO has no %s here; left out", requested.openvino, ", ".join(missing))
     return f"{plugin}:{','.join(there)}" if plugin else listed
 
 
-def _is_there(name: str, available: Sequence[str]) -> bool:
-    """Tell whether `GPU` (any of them, such as `GPU.0`), `GPU.1` or `-GPU` is among the devices."""
+def _is_available(name: str, available: Sequence[str]) -> bool:
+    """Return whether `GPU` (any of them, such as `GPU.0`), `GPU.1` or `-GPU` is one of the devices."""
     wanted = name.removeprefix("-")
     return any(device in {wanted, f"{wanted}.0"} or (wanted == f"{device}.0") for device in available)

@@ -1,1 +1,1 @@
-"""Ensembles: models whose outputs feed others."""
+"""Ensembles: models whose outputs are inputs of others."""

@@ -1,23 +1,25 @@
-"""Several models behind one name: their tensors pass from one to the next within the process.
+"""Run several models behind one name: tensors pass from one to the next within the process.
 
-An ensemble has no file of its own: its configuration says which models of the repository are its steps. All of them are
-loaded into the ensemble's process, whatever else serves them, and only those run that the wanted outputs need.
+An ensemble has no file of its own: its configuration lists models of the repository as its steps. All of them are
+loaded into the ensemble's process, also if they are served by themselves; only those run that the requested outputs
+need.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from mqinfer.models.backend import Backend
 from mqinfer.models.card import max_batch_size
 from mqinfer.models.ensemble.graph import Graph, Node, make_graph
-from mqinfer.models.load_options import LoadOptions, state_shape
+from mqinfer.models.load_options import LoadOptions, with_configured_shapes
 from mqinfer.models.repository.config import EnsembleStep, ModelConfig
 from mqinfer.protocol.card import ClassInfo, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, ModelFailed, MqinferError
+from mqinfer.protocol.value import value_object
 
 __all__ = ["PLATFORM", "EnsembleBackend", "Member", "compose"]
 
@@ -29,20 +31,20 @@ class Member(Protocol):
 
     @property
     def backend(self) -> Backend:
-        """What runs it."""
+        """The back end that runs it."""
 
     @property
     def card(self) -> ModelCard:
-        """What it is."""
+        """Its card."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object()
 class _Stage:
-    """A step about to run: which outputs of its model are kept, and which tensors nobody takes after it."""
+    """A step to run, with the outputs of its model to keep, and the tensors that no later step takes."""
 
     node: Node
     outputs: tuple[str, ...]
-    done_with: frozenset[str]
+    last_used: frozenset[str]
 
 
 class EnsembleBackend:
@@ -50,8 +52,8 @@ class EnsembleBackend:
 
     Args:
         graph: The steps, in order.
-        backends: By the steps' numbers.
-        options: With what is stated of inputs and outputs.
+        backends: The steps' back ends by the steps' numbers.
+        options: The configured shapes of inputs and outputs.
     """
 
     platform = PLATFORM
@@ -59,29 +61,34 @@ class EnsembleBackend:
     def __init__(self, graph: Graph, backends: Mapping[int, Backend], options: LoadOptions) -> None:
         self._graph = graph
         self._backends = dict(backends)
-        self.inputs = state_shape(graph.inputs, options.inputs)
-        self.outputs = state_shape(graph.outputs, options.outputs)
+        self.inputs = with_configured_shapes(graph.inputs, options.inputs)
+        self.outputs = with_configured_shapes(graph.outputs, options.outputs)
         parts = list(self._backends.values())
         self.engine = " + ".join(dict.fromkeys(part.engine for part in parts))
         self.device = " + ".join(dict.fromkeys(part.device for part in parts))
         self.precision = " + ".join(dict.fromkeys(part.precision for part in parts))
         self.concurrency = min(part.concurrency for part in parts)
 
+    @property
+    def backends(self) -> Mapping[int, Backend]:
+        """The back ends by the steps' numbers; one model that serves several steps is loaded once."""
+        return self._backends
+
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
-        """Run the steps that the outputs need; a tensor is let go after its last use.
+        """Run the steps that the outputs need; each tensor is released after its last use.
 
         Raises:
-            ModelFailed: A step's model raised, or the back end was closed; the message names the step.
+            ModelFailed: A step's model raised (the message names the step), or the back end is closed.
         """
         if not self._backends:
             raise ModelFailed("the ensemble is closed")
-        wanted = list(outputs) or [spec.name for spec in self.outputs]
+        requested = list(outputs) or [spec.name for spec in self.outputs]
         tensors = dict(inputs)
-        for stage in _stages(self._graph, wanted):
+        for stage in _stages(self._graph, requested):
             tensors |= self._run(stage, tensors)
-            for name in stage.done_with:
+            for name in stage.last_used:
                 del tensors[name]
-        return {name: tensors[name] for name in wanted}
+        return {name: tensors[name] for name in requested}
 
     def _run(self, stage: _Stage, tensors: Mapping[str, Array]) -> dict[str, Array]:
         step = stage.node.step
@@ -99,10 +106,10 @@ class EnsembleBackend:
         self._backends.clear()
 
 
-def _stages(graph: Graph, wanted: Collection[str]) -> list[_Stage]:
+def _stages(graph: Graph, requested: Collection[str]) -> list[_Stage]:
     stages: list[_Stage] = []
-    later = set(wanted)
-    for node in reversed(graph.needed(wanted)):
+    later = set(requested)
+    for node in reversed(graph.needed(requested)):
         taken = set(node.step.input_map.values())
         outputs = tuple(name for name, tensor in node.step.output_map.items() if tensor in later)
         stages.append(_Stage(node, outputs, frozenset(taken - later)))
@@ -116,18 +123,18 @@ def compose(
     """Make an ensemble of loaded models.
 
     Args:
-        config: The ensemble's.
-        members: One for each step; one that serves several steps may be repeated.
-        options: Of the ensemble.
+        config: The ensemble's configuration.
+        members: One for each step; the same one may be there for several steps.
+        options: The ensemble's options.
 
     Returns:
-        The back end, and the configuration completed by what the models say: batch size, image contract, classes.
+        The back end, and the configuration completed from the models: batch size, image contract, classes.
 
     Raises:
-        ConfigError: The steps don't fit together, or the configuration doesn't fit them.
+        ConfigError: The steps do not fit together, or the configuration does not fit them.
     """
     if config.backend not in {None, PLATFORM} or not (config.input and config.output):
-        raise ConfigError("an ensemble has platform = 'ensemble', and states its input and output")
+        raise ConfigError("an ensemble needs platform = 'ensemble', an input and an output")
     pairs = list(zip(config.ensemble_scheduling, members, strict=True))
     nodes = [Node(number, step, each.card.inputs, each.card.outputs) for number, (step, each) in enumerate(pairs, 1)]
     graph = make_graph(nodes, [each.name for each in config.input], [each.name for each in config.output])
@@ -155,7 +162,7 @@ def _batch_limit(config: ModelConfig, backend: Backend, cards: Sequence[ModelCar
 
 
 def _image(config: ModelConfig, pairs: Sequence[tuple[EnsembleStep, Member]]) -> ImageContract | None:
-    """Take over the contract of the model that gets the ensemble's picture as it is."""
+    """Return the contract of the model that takes the ensemble's picture, by the ensemble's name of the input."""
     inputs = {each.name for each in config.input}
     for step, member in pairs:
         image = member.card.image
@@ -165,7 +172,7 @@ def _image(config: ModelConfig, pairs: Sequence[tuple[EnsembleStep, Member]]) ->
 
 
 def _classes(config: ModelConfig, pairs: Sequence[tuple[EnsembleStep, Member]]) -> tuple[ClassInfo, ...]:
-    """Take over the classes of the model that makes an output of the ensemble."""
+    """Return the classes of the model that makes an output of the ensemble."""
     outputs = {each.name for each in config.output}
     for step, member in pairs:
         if member.card.classes and outputs.intersection(step.output_map.values()):

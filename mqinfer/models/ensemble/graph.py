@@ -1,9 +1,9 @@
-"""The graph of an ensemble: steps joined by named tensors, as Triton's `ensemble_scheduling` describes them.
+"""Check and order the graph of an ensemble: steps joined by named tensors, as in Triton's `ensemble_scheduling`.
 
-Pure: names, datatypes and shapes in, an order of steps out. A step runs when its inputs are there, so the order in
-which the steps are written does not matter. Rules and wording follow Triton's
+Pure: names, datatypes and shapes in, an order of steps out. A step runs when its inputs are available, so the order in
+which the steps are written does not matter. Rules and wording are Triton's
 (https://github.com/triton-inference-server/server/blob/main/docs/user_guide/ensemble_models.md): every input of a
-step's model is mapped, every tensor has one source, and nothing goes in circles.
+step's model is mapped, every tensor has one source, and there are no circles.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["Graph", "Node", "make_graph"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A step with what its model takes and gives.
+    """A step with the inputs and outputs of its model.
 
     Attributes:
         number: Place in the configuration, from 1.
-        step: As configured.
-        inputs: Of its model.
-        outputs: Of its model.
+        step: The configured step.
+        inputs: Inputs of its model.
+        outputs: Outputs of its model.
     """
 
     number: int
@@ -43,18 +43,18 @@ class Graph:
     """A checked graph.
 
     Attributes:
-        order: Steps, each after those that it takes tensors from.
-        inputs: Of the ensemble, as the first step that takes each of them declares it.
-        outputs: Of the ensemble, as the steps that make them declare them.
+        order: The steps, each after those whose tensors it takes.
+        inputs: The ensemble's inputs, each as its first step declares it.
+        outputs: The ensemble's outputs, as the steps that make them declare them.
     """
 
     order: tuple[Node, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
-    def needed(self, wanted: Iterable[str]) -> list[Node]:
-        """Give the steps without which the wanted tensors can't be made, in order."""
-        missing, found = set(wanted), list[Node]()
+    def needed(self, requested: Iterable[str]) -> list[Node]:
+        """Return the steps that the requested tensors need, in order."""
+        missing, found = set(requested), list[Node]()
         for node in reversed(self.order):
             if missing.intersection(node.step.output_map.values()):
                 missing.update(node.step.input_map.values())
@@ -63,7 +63,7 @@ class Graph:
 
 
 def make_graph(nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
-    """Check the steps of an ensemble and put them in order.
+    """Check the steps of an ensemble and order them.
 
     Args:
         nodes: The steps.
@@ -71,13 +71,13 @@ def make_graph(nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[s
         outputs: Names of its outputs.
 
     Raises:
-        ConfigError: Names the step and the tensor that is missing, made twice, of another type or shape, or part of
-            a circle.
+        ConfigError: The message has the step and the tensor that is missing, made twice, of another datatype or shape,
+            or part of a circle.
     """
     for node in nodes:
         _check_maps(node)
     made = _sources(nodes, inputs)
-    taken = _takers(nodes, made)
+    taken = _consumers(nodes, made)
     for name in outputs:
         if name not in made:
             raise ConfigError(f"output {name!r} of the ensemble is made by no step")
@@ -105,7 +105,7 @@ def _check_maps(node: Node) -> None:
 
 
 def _sources(nodes: Sequence[Node], inputs: Sequence[str]) -> dict[str, TensorSpec | None]:
-    """Find what makes each tensor; None for the ensemble's inputs."""
+    """Return the output that makes each tensor; None for the ensemble's inputs."""
     made: dict[str, TensorSpec | None] = {}
     for name in inputs:
         if name in made:
@@ -117,19 +117,19 @@ def _sources(nodes: Sequence[Node], inputs: Sequence[str]) -> dict[str, TensorSp
             if tensor is None:
                 continue
             if tensor in made:
-                raise ConfigError(f"{node}: output_map makes the tensor {tensor!r}, which is there already")
+                raise ConfigError(f"{node}: output_map makes the tensor {tensor!r}, which exists already")
             made[tensor] = spec
     return made
 
 
-def _takers(nodes: Sequence[Node], made: Mapping[str, TensorSpec | None]) -> dict[str, TensorSpec]:
-    """Check each tensor against the inputs that it feeds; give the first such input of each."""
+def _consumers(nodes: Sequence[Node], made: Mapping[str, TensorSpec | None]) -> dict[str, TensorSpec]:
+    """Check each tensor against the inputs that take it; return the first such input of each."""
     taken: dict[str, TensorSpec] = {}
     for node in nodes:
         for spec in node.inputs:
             tensor = node.step.input_map[spec.name]
             if tensor not in made:
-                raise ConfigError(f"{node}: input {spec.name!r} takes the tensor {tensor!r}, which nothing makes")
+                raise ConfigError(f"{node}: input {spec.name!r} takes the tensor {tensor!r}, which no step makes")
             source = made[tensor] or taken.setdefault(tensor, spec)
             if not _fits(source, spec):
                 raise ConfigError(
@@ -142,26 +142,26 @@ def _takers(nodes: Sequence[Node], made: Mapping[str, TensorSpec | None]) -> dic
 def _fits(made: TensorSpec, taken: TensorSpec) -> bool:
     if made.datatype is not taken.datatype:
         return False
-    if not made.shape or not taken.shape:  # of no axes, or of a rank that the file leaves open
+    if not made.shape or not taken.shape:  # no axes, or a rank that the file leaves open
         return True
     return len(made.shape) == len(taken.shape) and all(
         -1 in {one, other} or one == other for one, other in zip(made.shape, taken.shape, strict=True)
     )
 
 
-def _order(nodes: Sequence[Node], there: set[str]) -> tuple[Node, ...]:
-    """Put the steps in order (Kahn, 1962), those that could run first as they are written."""
+def _order(nodes: Sequence[Node], available: set[str]) -> tuple[Node, ...]:
+    """Return the steps in order (Kahn, 1962); steps that could run at the same time stay as they are written."""
     order: list[Node] = []
     left = list(nodes)
     while left:
-        ready = [node for node in left if there.issuperset(node.step.input_map.values())]
+        ready = [node for node in left if available.issuperset(node.step.input_map.values())]
         if not ready:
-            waiting = sorted({tensor for node in left for tensor in node.step.input_map.values()} - there)
+            waiting = sorted({tensor for node in left for tensor in node.step.input_map.values()} - available)
             raise ConfigError(
                 f"steps {', '.join(str(node.number) for node in left)} wait for each other, "
                 f"for the tensors {', '.join(map(repr, waiting))}"
             )
         order += ready
-        there = there.union(*(node.step.output_map.values() for node in ready))
+        available = available.union(*(node.step.output_map.values() for node in ready))
         left = [node for node in left if node not in ready]
     return tuple(order)

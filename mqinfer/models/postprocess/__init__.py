@@ -1,1 +1,1 @@
-"""What is done with a model's outputs before they travel: top classes, class masks of logits, boxes of candidates."""
+"""Post-processing of a model's outputs in the worker: top classes, masks of logits, the best boxes."""

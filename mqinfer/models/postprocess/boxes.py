@@ -1,4 +1,4 @@
-"""A detector's raw candidates to the few boxes that are worth sending: thresholds and non-maximum suppression.
+"""Reduce a detector's raw boxes to the best ones: score threshold and non-maximum suppression.
 
 The suppression is OpenCV's `NMSBoxesBatched`: greedy, by class, best score first.
 """
@@ -20,21 +20,21 @@ __all__ = ["KeptBoxes"]
 
 Floats = npt.NDArray[np.float32]
 _MOST_CANDIDATES = 4096
-"""Candidates that the suppression, which compares all pairs at worst, is given: the best ones."""
+"""The most boxes that the suppression gets, the best ones: at worst it compares all pairs."""
 
 
 class KeptBoxes:
-    """Makes `boxes` FP32 [n, 4], `scores` FP32 [n] and `classes` INT64 [n] of raw candidates.
+    """A step that makes `boxes` FP32 [n, 4], `scores` FP32 [n] and `classes` INT64 [n] of raw candidates.
 
-    A box is x1, y1, x2, y2 in pixels of the model's input. They come with falling scores. Requests carry one picture
-    each, since n differs from picture to picture.
+    A box is x1, y1, x2, y2 in pixels of the model's input; the best score is first. Requests have one picture each,
+    since n differs from picture to picture.
 
     Args:
-        settings: Of `[detection]`.
-        outputs: The model's.
+        settings: The table `[detection]`.
+        outputs: The model's outputs.
 
     Raises:
-        ConfigError: An output named is none of the model's.
+        ConfigError: The model has no such output.
         MissingExtra: OpenCV is not installed.
     """
 
@@ -50,14 +50,14 @@ class KeptBoxes:
         self.needs = tuple(name for name in (settings.boxes, settings.scores, settings.classes) if name)
         names = [spec.name for spec in outputs]
         if unknown := [name for name in self.needs if name not in names]:
-            raise ConfigError(f"model.toml: detection: {unknown[0]!r} must be one of the outputs {', '.join(names)}")
+            raise ConfigError(f"model.toml: detection: {unknown[0]!r}: expected one of the outputs {', '.join(names)}")
 
     def __call__(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         """Keep the best boxes of one picture's candidates.
 
         Raises:
             BadTensor: There is more than one picture.
-            ModelFailed: The outputs are no candidates of the shapes that the settings promise.
+            ModelFailed: The outputs do not have the shapes of `[detection]`.
         """
         boxes, scores, classes = self._candidates(outputs)
         likely = np.flatnonzero(scores >= self._settings.score_threshold)  # drops NaN too
@@ -67,7 +67,7 @@ class KeptBoxes:
         return {"boxes": corners[kept], "scores": scores[kept], "classes": classes[kept]}
 
     def _candidates(self, outputs: Mapping[str, Array]) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-        """Give boxes [K, 4], scores [K] and classes [K], of the best class of each."""
+        """Return boxes [K, 4], and scores [K] and classes [K] of the best class of each."""
         settings = self._settings
         boxes = _one_picture(settings.boxes, outputs[settings.boxes], 2)
         if settings.scores is None:
@@ -85,7 +85,7 @@ class KeptBoxes:
             scores, classes = scores.reshape(-1), outputs[settings.classes].reshape(-1).astype(np.int64)
         if boxes.ndim != 2 or boxes.shape[1] != 4 or not scores.shape == classes.shape == boxes.shape[:1]:
             shapes = ", ".join(f"{name} {list(outputs[name].shape)}" for name in self.needs)
-            raise ModelFailed(f"no boxes can be made of {shapes}; see [detection] in model.toml")
+            raise ModelFailed(f"boxes can't be made of {shapes}; check [detection] in model.toml")
         return boxes.astype(np.float32), scores.astype(np.float32), classes
 
     def _suppress(self, corners: Floats, scores: Floats, classes: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
@@ -96,7 +96,7 @@ class KeptBoxes:
             rectangles, scores, classes.astype(np.int32), 0.0, self._settings.iou_threshold
         )
         order: npt.NDArray[np.intp] = np.sort(np.asarray(kept, np.intp).reshape(-1))
-        return order  # as the candidates are: by falling score
+        return order  # in the order of the candidates: the best score first
 
 
 def _one_picture(name: str, output: Array, axes: int) -> Array:

@@ -1,4 +1,4 @@
-"""The top classes of an output as text: Triton's classification extension.
+"""Classify: the top classes of an output as text, by Triton's classification extension.
 
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_classification.md
 """
@@ -19,31 +19,31 @@ from mqinfer.protocol.errors import BadTensor
 __all__ = ["classify"]
 
 _MOST = 1 << 20
-"""Elements that are sorted for one entry: enough for any classifier, too few for the logits of a picture."""
+"""The most elements that are sorted for one entry: enough for classifiers, too few for the logits of a picture."""
 
 
 def classify(name: str, scores: Array, count: int, classes: Sequence[ClassInfo] = (), *, batched: bool) -> Array:
-    """Find the largest elements, the largest first; of equal ones the one with the lower index.
+    """Return the largest elements as text, the largest first; of equal ones the one with the lower index.
 
     Args:
-        name: The output's, for messages.
-        scores: Numbers. What is not a number counts as the lowest.
-        count: How many are wanted; fewer where there are fewer elements.
-        classes: Labels of the elements, used where there are as many as elements.
-        batched: Whether the first axis is a batch axis; all other axes count as one.
+        name: The output's name, for messages.
+        scores: Numbers; NaN is the lowest.
+        count: How many are requested; fewer if there are fewer elements.
+        classes: Labels of the elements, used if there are as many as elements.
+        batched: Whether the first axis is a batch axis; all other axes are taken as one.
 
     Returns:
         BYTES `[batch, count]`, or `[count]` without a batch axis, each `value:index` or `value:index:label`, with the
-        value in the fewest digits that give it back.
+        value in the fewest digits that identify it.
 
     Raises:
-        BadTensor: The elements have no order, or there are too many of them.
+        BadTensor: The elements have no order, or there are too many.
     """
     entries = scores.shape[:1] if batched else ()
     elements = prod(scores.shape[len(entries) :])
     if scores.dtype.kind not in "iuf" or not 0 < elements <= _MOST:
         raise BadTensor(
-            f"output {name!r}, {scores.dtype} {list(scores.shape)}, can't be classified: that needs 1 to {_MOST} "
+            f"output {name!r}, {scores.dtype} {list(scores.shape)}, can't be classified: expected 1 to {_MOST} "
             "numbers for each entry of the batch"
         )
     rows = scores.reshape(prod(entries), elements)
@@ -59,7 +59,7 @@ def classify(name: str, scores: Array, count: int, classes: Sequence[ClassInfo] 
 
 
 def _largest(rows: npt.NDArray[Any], count: int) -> npt.NDArray[np.intp]:
-    """Give the indices of each row's largest elements; a stable sort from behind keeps equal ones in order."""
+    """Return the indices of each row's largest elements; a stable sort from behind keeps equal ones in order."""
     comparable = np.where(np.isnan(rows), -np.inf, rows) if rows.dtype.kind == "f" else rows
     ascending = np.argsort(comparable[:, ::-1], axis=1, kind="stable")
     best: npt.NDArray[np.intp] = rows.shape[1] - 1 - ascending[:, ::-1][:, :count]

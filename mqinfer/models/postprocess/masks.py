@@ -1,7 +1,7 @@
-"""Logits to class masks, in the worker: for models that can't be changed.
+"""Convert logits to class masks in the worker, for models that can't be changed.
 
-It costs reading all logits once more (measured: a quarter of a second network's time at 2048x1024 and 19 classes), so
-the better place is the graph: `mqinfer models optimize` fuses the argmax, and then the logits are never written.
+This reads all logits once more (measured: a quarter of a second network's time at 2048x1024 and 19 classes), so
+the graph is the better place: `mqinfer models optimize` fuses the argmax, and then the logits are never written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MASK_AXES = 3
 
 
 def is_mask(settings: Segmentation, outputs: Sequence[TensorSpec]) -> bool:
-    """Whether the output is a mask already: in another version of the model, the argmax may be in the graph."""
+    """Return whether the output is a mask already, as in a version of the model with the argmax in its graph."""
     return any(
         spec.name == settings.output and spec.datatype is Datatype.UINT8 and len(spec.shape) == _MASK_AXES
         for spec in outputs
@@ -32,14 +32,14 @@ def is_mask(settings: Segmentation, outputs: Sequence[TensorSpec]) -> bool:
 
 
 class ClassMask:
-    """Takes the class with the largest logit, of equal ones the first; of NaNs the first NaN's (NumPy's argmax).
+    """A step that makes a mask of logits: the class of the largest one, of equal ones the first (NumPy's argmax).
 
     Args:
-        settings: Of `[segmentation]`.
-        outputs: The model's.
+        settings: The table `[segmentation]`.
+        outputs: The model's outputs.
 
     Raises:
-        ConfigError: The output named is none, or no logits of at most 256 classes.
+        ConfigError: The model has no such output, or it is no logits of at most 256 classes.
     """
 
     def __init__(self, settings: Segmentation, outputs: Sequence[TensorSpec]) -> None:
@@ -49,12 +49,12 @@ class ClassMask:
         if logits is None or logits.datatype not in _FLOATS or len(logits.shape) != 4:
             shown = ", ".join(f"{spec.name} {spec.datatype}{list(spec.shape)}" for spec in outputs)
             raise ConfigError(
-                f"model.toml: segmentation.output = {settings.output!r}: must be an output of floats with four axes; "
+                f"model.toml: segmentation.output = {settings.output!r}: expected an output of floats with four axes; "
                 f"the outputs are {shown}"
             )
         if logits.shape[self._axis] > _MOST_CLASSES:
             raise ConfigError(
-                f"model.toml: segmentation.layout = {settings.layout}: would mean {logits.shape[self._axis]} classes; "
+                f"model.toml: segmentation.layout = {settings.layout}: means {logits.shape[self._axis]} classes; "
                 f"a mask holds at most {_MOST_CLASSES}"
             )
         shape = tuple(size for axis, size in enumerate(logits.shape) if axis != self._axis % 4)

@@ -1,4 +1,4 @@
-"""A back end with post-processing behind it: itself a back end, whose outputs are the finished ones."""
+"""Add post-processing to a back end: the result is a back end whose outputs are the finished ones."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ __all__ = ["Postprocessed", "Step", "network_of", "with_postprocessing"]
 
 
 class Step(Protocol):
-    """Makes outputs of outputs, for one request. Stateless: any thread may use it."""
+    """A computation of outputs from outputs, for one request. It is stateless: any thread may use it."""
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The model's outputs that it takes; they are not given back."""
+        """The model's outputs that it takes; they are not returned."""
 
     @property
     def makes(self) -> tuple[TensorSpec, ...]:
-        """What it gives in their place."""
+        """The outputs that it returns in their place."""
 
     def __call__(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Make them."""
+        """Return the outputs that it makes."""
 
 
 class Postprocessed:
-    """A `Backend` that runs a network and finishes its outputs.
+    """A `Backend` that runs a network and a step of post-processing.
 
-    A worker runs the two halves apart: `network` for a whole batch, and `finish` for each request on another thread,
+    A worker runs the two separately: `network` for a whole batch, and `finish` for each request on another thread,
     while the network runs the next batch.
 
     Attributes:
-        network: What computes.
-        outputs: Those of the network that the step leaves, and what it makes.
+        network: The back end without post-processing.
+        outputs: The network's outputs that the step does not take, and those that it makes.
     """
 
     def __init__(self, network: Backend, step: Step) -> None:
@@ -48,19 +48,21 @@ class Postprocessed:
         self._made = {spec.name for spec in step.makes}
         left = tuple(spec for spec in network.outputs if spec.name not in step.needs)
         if clash := sorted(self._made & {spec.name for spec in left}):
-            raise ConfigError(f"model.toml: the model has an output {clash[0]!r} beside the one that would be made")
+            raise ConfigError(
+                f"model.toml: the model has an output {clash[0]!r} beside the one that post-processing makes"
+            )
         self.outputs = left + step.makes
         self.platform, self.engine, self.device = network.platform, network.engine, network.device
         self.precision, self.concurrency, self.inputs = network.precision, network.concurrency, network.inputs
 
     def needed(self, outputs: Sequence[str]) -> tuple[str, ...]:
-        """Name the network's outputs that the given ones are made of; none for none (all)."""
+        """Return the names of the network's outputs that the requested ones are made of; empty (all) for empty."""
         if self._made.isdisjoint(outputs):
             return tuple(outputs)
         return (*self._step.needs, *(name for name in outputs if name not in self._made))
 
     def finish(self, found: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
-        """Make the outputs wanted of those that the network gave, in the order in which they are wanted.
+        """Return the requested outputs, made of the network's, in the order in which they are requested.
 
         Raises:
             MqinferError: They can't be made.
@@ -87,14 +89,14 @@ class Postprocessed:
 def with_postprocessing(
     network: Backend, segmentation: Segmentation | None = None, detection: Detection | None = None
 ) -> Backend:
-    """Put what `model.toml` says behind a back end; itself where that says nothing, or where the graph does it already.
+    """Return a back end with the configured post-processing; `network` if there is none, or if its graph does it.
 
     Raises:
-        ConfigError: It does not fit the model's outputs, or both are asked for.
+        ConfigError: The configuration does not fit the model's outputs, or has both tables.
         MissingExtra: OpenCV is needed and not installed.
     """
     if segmentation and detection:
-        raise ConfigError("model.toml: [segmentation] and [detection] can't both be given")
+        raise ConfigError("model.toml: expected only one of [segmentation] and [detection]")
     if segmentation:
         fused = is_mask(segmentation, network.outputs)
         return network if fused else Postprocessed(network, ClassMask(segmentation, network.outputs))
@@ -102,5 +104,5 @@ def with_postprocessing(
 
 
 def network_of(backend: Backend) -> Backend:
-    """Give what computes, without post-processing: what a warm-up at several batch sizes is for."""
+    """Return the back end without its post-processing."""
     return backend.network if isinstance(backend, Postprocessed) else backend

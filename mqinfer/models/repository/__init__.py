@@ -1,4 +1,4 @@
-"""The model repository: folders, versions and configuration."""
+"""The model repository: folders, versions, configuration, and checks of the files before any is opened."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What may be said of a model: Triton's key names and meanings, each of them optional.
+"""A model's configuration: Triton's key names and meanings, each of them optional.
 
 The names are those of Triton's model configuration (`config.pbtxt`,
 https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md); `image` and
-`classes` are mqinfer's own. `config_files` reads them; without any file everything is read from the model itself.
+`classes` are mqinfer's own. `config_files` reads them; without a file everything is discovered from the model itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class InstanceKind(StrEnum):
-    """Where a model's instances run."""
+    """The kind of device that a model's instances run on."""
 
     CPU = "KIND_CPU"
     GPU = "KIND_GPU"
@@ -48,7 +48,7 @@ class InstanceKind(StrEnum):
 
 
 class TimeoutAction(StrEnum):
-    """What becomes of a request that waited too long."""
+    """What happens to a request that waited too long."""
 
     REJECT = "REJECT"
     DELAY = "DELAY"
@@ -56,13 +56,13 @@ class TimeoutAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """Bounds on waiting, of one priority level.
+    """Limits on queued requests of one priority level.
 
     Attributes:
-        timeout_action: Refuse what waited too long, or run it after everything else.
-        default_timeout_microseconds: How long a request may wait; 0: any time.
-        allow_timeout_override: Whether a request may ask for less.
-        max_queue_size: How many may wait; 0: as many as the worker takes.
+        timeout_action: Reject a request that waited too long, or run it after everything else.
+        default_timeout_microseconds: How long a request may wait; 0: no limit.
+        allow_timeout_override: Whether a request may set a shorter one.
+        max_queue_size: How many may wait; 0: as many as the worker accepts.
     """
 
     timeout_action: TimeoutAction = TimeoutAction.REJECT
@@ -73,18 +73,18 @@ class QueuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class DynamicBatching:
-    """How waiting requests are put together; without preferred sizes and delay the worker finds out what pays.
+    """How queued requests become batches; without preferred sizes and delay the worker adapts by measuring.
 
     Attributes:
-        preferred_batch_size: Sizes that are run at once when reached; empty: as many as wait.
-        max_queue_delay_microseconds: How long the oldest request may wait for company; None: not stated.
-        latency_target_microseconds: mqinfer's own key. Where the worker finds out what pays: the time from a request's
-            arrival to its result that batching may not exceed.
-        preserve_ordering: Answer in the order of arrival.
-        priority_levels: How many there are, 1 being the highest; 0: no priorities.
-        default_priority_level: Of a request that states none.
-        default_queue_policy: Of levels without one of their own.
-        priority_queue_policy: By level.
+        preferred_batch_size: Sizes that run as soon as they are reached; empty: all queued requests.
+        max_queue_delay_microseconds: How long the oldest request may wait for others; None: not configured.
+        latency_target_microseconds: mqinfer's own key. Upper limit of the time from a request's arrival to its result
+            for batches that the worker chooses by measuring.
+        preserve_ordering: Whether replies keep the order of arrival.
+        priority_levels: Number of levels, 1 being the highest; 0: no priorities.
+        default_priority_level: Level of a request without one.
+        default_queue_policy: Policy of levels without one of their own.
+        priority_queue_policy: Policies by level.
     """
 
     preferred_batch_size: tuple[int, ...] = ()
@@ -99,11 +99,11 @@ class DynamicBatching:
 
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """How many instances (processes) of the model run, and on what.
+    """How many instances (processes) of the model run, and on which devices.
 
     Attributes:
-        count: Instances; on GPUs, on each of them.
-        kind: CPU, GPU, or whichever there is.
+        count: Number of instances; with GPUs, on each of them.
+        kind: CPU, GPU, or whichever the machine has.
         gpus: Numbers of the GPUs; empty: the first.
     """
 
@@ -112,7 +112,7 @@ class InstanceGroup:
     gpus: tuple[int, ...] = ()
 
     def devices(self) -> tuple[str, ...]:
-        """Give the device of every instance: `cpu`, `cuda:N`, or `auto`."""
+        """Return the device of every instance: `cpu`, `cuda:N`, or `auto`."""
         if self.kind is InstanceKind.CPU:
             return ("cpu",) * self.count
         if self.kind is InstanceKind.GPU:
@@ -122,12 +122,12 @@ class InstanceGroup:
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
-    """Which of a model's versions are served: the latest `latest`, or all, or those named.
+    """Which of a model's versions are served: the latest ones, all, or those listed.
 
     Attributes:
         latest: How many of the highest numbers; Triton's default is 1.
-        all: Every version there is.
-        specific: These versions; others are left alone.
+        all: Whether every version is served.
+        specific: The only versions to serve; empty: the other two fields decide.
     """
 
     latest: int = 1
@@ -135,7 +135,7 @@ class VersionPolicy:
     specific: tuple[int, ...] = ()
 
     def select(self, versions: tuple[int, ...]) -> tuple[int, ...]:
-        """Pick from the versions that there are; ascending order."""
+        """Return the selected ones of the existing versions, in ascending order."""
         present = sorted(versions)
         if self.specific:
             return tuple(version for version in present if version in self.specific)
@@ -144,13 +144,13 @@ class VersionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class WarmUpInput:
-    """One input of a warm-up sample: zeros, unless it says otherwise.
+    """One input of a warm-up sample: zeros by default.
 
     Attributes:
-        data_type: Must be the model's.
-        dims: Without the batch axis where the model has one.
-        random_data: Random numbers.
-        input_data_file: Raw bytes in row-major order, in the folder `warmup` of the model.
+        data_type: The model's datatype.
+        dims: Shape, without the batch axis where the model has one.
+        random_data: Whether the input is random numbers.
+        input_data_file: File in the model's folder `warmup` with raw bytes in row-major order.
     """
 
     data_type: Datatype
@@ -161,7 +161,7 @@ class WarmUpInput:
 
 @dataclass(frozen=True, slots=True)
 class WarmUpSample:
-    """A request that the model answers before it serves: `count` times `batch_size` rows of the same inputs."""
+    """A request that the model runs before it serves: `count` times `batch_size` rows of the same inputs."""
 
     inputs: Mapping[str, WarmUpInput] = field(default_factory=dict)
     batch_size: int = 1
@@ -171,11 +171,11 @@ class WarmUpSample:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """Inferences before a worker says `ready`.
+    """Inferences before a worker reports `ready`.
 
     Attributes:
-        count: On zeros, so many times at each batch size; 0 for none.
-        samples: And these, where given.
+        count: Runs on zeros at each batch size; 0 for none.
+        samples: Further requests to run.
     """
 
     count: int = 1
@@ -184,16 +184,16 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class TensorConfig:
-    """What the operator knows of an input or output better than the model file does.
+    """Configuration of an input or output, for what the model file leaves open.
 
     Attributes:
-        name: As in the model file.
+        name: Its name in the model file.
         dims: The shape that requests have, -1 for any size; without the batch axis where `max_batch_size` is above 0
             (Triton's rule).
-        data_type: Checked against the file where given.
-        reshape: The shape that the model has in place of `dims`, as many elements; None: the same.
+        data_type: Must match the file's.
+        reshape: The shape that the model has in place of `dims`, with as many elements; None: the same.
         layout: Triton's `format` of a picture.
-        label_filename: Of a classification: a file in the model's folder, one class a line.
+        label_filename: A file in the model's folder with the labels of the output's classes, one a line.
     """
 
     name: str
@@ -205,19 +205,19 @@ class TensorConfig:
 
     @property
     def model_dims(self) -> tuple[int, ...] | None:
-        """The shape that the model has, in the terms of `dims`."""
+        """The shape that the model has, without a batch axis as `dims` is."""
         return self.dims if self.reshape is None else self.reshape
 
 
 @dataclass(frozen=True, slots=True)
 class EnsembleStep:
-    """One model of an ensemble, and the tensors that it takes and gives.
+    """One model of an ensemble, with the tensors that it takes and makes.
 
     Attributes:
         model_name: A model of the same repository.
-        model_version: Its version; -1: the one that the model's policy prefers.
+        model_version: Its version; -1: the default version by the model's policy.
         input_map: Every input of the model to the tensor of the ensemble that feeds it.
-        output_map: Outputs of the model to the tensors that they become; what is left out is not kept.
+        output_map: Outputs of the model to the tensors that they become; other outputs are not kept.
     """
 
     model_name: str
@@ -228,7 +228,7 @@ class EnsembleStep:
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One of them: `tensorrt`, `cuda`, `openvino`, with its parameters as the file has them."""
+    """An execution accelerator (`tensorrt`, `cuda`, `openvino`) with its parameters as in the file."""
 
     name: str
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
@@ -236,10 +236,13 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Accelerators:
-    """Those of a model, in order of preference.
+    """Triton's `optimization.execution_accelerators`, each tuple in order of preference.
+
+    Names and parameters are those of Triton's ONNX Runtime back end
+    (https://github.com/triton-inference-server/onnxruntime_backend#onnx-runtime-with-tensorrt-optimization).
 
     Attributes:
-        gpu: Tried where the model may run on a GPU.
+        gpu: Tried if the model may run on a GPU.
         cpu: Tried on the CPU.
     """
 
@@ -248,12 +251,12 @@ class Accelerators:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all that are asked for."""
+        """The names of all accelerators."""
         return tuple(each.name for each in self.gpu + self.cpu)
 
 
 class BoxFormat(StrEnum):
-    """The four numbers of a box that a model gives, in pixels of its input."""
+    """The meaning of the four numbers of a box, in pixels of the model's input."""
 
     CORNERS = "xyxy"
     CENTRE = "cxcywh"
@@ -262,10 +265,10 @@ class BoxFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segmentation:
-    """Take the class with the largest logit for each pixel, as UINT8.
+    """Table `[segmentation]`: a UINT8 mask with the class of the largest logit for each pixel.
 
     Attributes:
-        output: Name of the output with the logits; the mask keeps it.
+        output: Name of the output with the logits, and then of the mask.
         layout: `NHWC`, classes last, or `NCHW`.
     """
 
@@ -279,17 +282,17 @@ class Segmentation:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """Keep the best boxes of a model's raw candidates: score threshold, then non-maximum suppression by class.
+    """Table `[detection]`: the best of a model's raw boxes, by score threshold and non-maximum suppression by class.
 
     Attributes:
-        boxes: Name of the output with four numbers for each candidate `[1, K, 4]`; where `scores` is not given, with
-            the scores of all classes behind them `[1, K, 4 + C]`, or `[1, 4 + C, K]` (the longer axis is K).
+        boxes: Name of the output with four numbers for each candidate `[1, K, 4]`; without `scores` followed
+            by the scores of all classes `[1, K, 4 + C]`, or `[1, 4 + C, K]` (the longer axis is K).
         scores: Name of the output with the scores `[1, K, C]`, or `[1, K]`.
-        classes: Name of the output with the class numbers `[1, K]` where the scores are those of one class each.
-        box_format: Of the four numbers.
-        score_threshold: Candidates below it are dropped.
+        classes: Name of the output with the class numbers `[1, K]`, if each score is that of one class.
+        box_format: Meaning of the four numbers.
+        score_threshold: Boxes below it are dropped.
         iou_threshold: Of two boxes of one class that overlap by more (intersection over union), the better one stays.
-        max_detections: At most so many boxes are kept.
+        max_detections: The most boxes that are kept.
     """
 
     boxes: str
@@ -309,26 +312,26 @@ class Detection:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """One model's configuration; every field has a value that means "read it from the model".
+    """One model's configuration; the default of every field means "discover it from the model".
 
     Attributes:
-        name: Must equal the folder's name where given.
+        name: The folder's name, which it must equal.
         backend: Triton's `backend` or `platform`; None: by the file's name.
         max_batch_size: 0 for a model without a batch axis; None: discovered.
-        dynamic_batching: None: the worker finds out what pays.
+        dynamic_batching: None: the worker adapts by measuring.
         instance_group: Processes and devices.
         version_policy: Which versions are served.
         model_warmup: Runs before `ready`.
         default_model_filename: File or folder within the version's folder; None: the usual names.
-        parameters: `signature` (SavedModel), `intra_op_thread_count`, `precision` (stated in the card).
+        parameters: `signature` (SavedModel), `intra_op_thread_count`, `precision` (for the card), those of engines.
         input: Shapes of inputs that the file leaves open.
-        output: For a frozen graph: the nodes to give back. Otherwise shapes.
+        output: The outputs of a frozen graph; of other models shapes that the file leaves open.
         optimization: Accelerators of the engine.
-        ensemble_scheduling: The steps of an ensemble; empty: this is a model by itself.
+        ensemble_scheduling: The steps of an ensemble; empty: the model is none.
         image: How a picture becomes an input; None: discovered.
-        classes: Of the mask or the classifier, in the order of their numbers.
+        classes: Classes of the mask or the classifier, in the order of their numbers.
         segmentation: How logits become a mask in the worker; None: outputs stay as they are.
-        detection: How raw candidates become boxes in the worker; None: likewise.
+        detection: How raw boxes are reduced to the best ones in the worker; None: outputs stay as they are.
     """
 
     name: str | None = None
@@ -349,14 +352,14 @@ class ModelConfig:
     segmentation: Segmentation | None = None
     detection: Detection | None = None
 
-    def devices(self, wanted: str = "auto", instances: int | None = None) -> tuple[str, ...]:
-        """Give the device of every instance, group by group.
+    def devices(self, requested: str = "auto", instances: int | None = None) -> tuple[str, ...]:
+        """Return the device of every instance, group by group.
 
         Args:
-            wanted: The operator's choice for all of them; `auto` for what the groups say.
-            instances: So many in place of what the groups say.
+            requested: The operator's device for all of them; `auto`: those of the groups.
+            instances: Number of instances in place of that of the groups.
         """
         own = tuple(device for group in self.instance_group for device in group.devices())
         if instances:
             own = tuple(islice(cycle(own), instances))
-        return own if wanted == "auto" else (wanted,) * len(own)
+        return own if requested == "auto" else (requested,) * len(own)

@@ -1,8 +1,8 @@
-"""Reads a model's configuration files: `config.pbtxt`, `model.toml`, and a version's own `model.toml`.
+"""Read a model's configuration: `config.pbtxt`, `model.toml`, a version's own `model.toml`, and the files they name.
 
-They are layers: each key of a later file takes the place of the same key of an earlier one, whole. So a repository
-made for Triton is read as it is, what only mqinfer knows (`[image]`, `[[classes]]`) stands in a `model.toml` beside it,
-and a version may differ from the others. Both forms pass the same checks: keys and meanings are the same.
+The files are layers: a key of a later file replaces the whole value of the same key of an earlier one. So a repository
+made for Triton is read as it is, mqinfer's own keys (`[image]`, `[[classes]]`) stand in a `model.toml` beside it, and a
+version may differ from the others. Both forms have the same keys and pass the same checks.
 """
 
 from __future__ import annotations
@@ -29,19 +29,18 @@ CONFIG_FILE = "model.toml"
 CONFIG_FILES = (TRITON_FILE, CONFIG_FILE)
 """In the order of their layers."""
 
-
 _LARGEST_LABELS = 1 << 20  # bytes: class names travel in the card
 _WARM_UP_FOLDER = "warmup"
 
 
 def read_layer(path: Path) -> Layer:
-    """Read one file, by its name: a `config.pbtxt`, otherwise TOML.
+    """Read one file: Triton's text format if it is called `config.pbtxt`, otherwise TOML.
 
     Args:
-        path: The file; where there is none the layer is empty.
+        path: The file; if it does not exist the layer is empty.
 
     Raises:
-        ConfigError: Names the file, the key, its value and what is allowed.
+        ConfigError: The message has the file, the key, its value and what is expected.
         MissingExtra: A `config.pbtxt` needs tritonclient, which is not installed.
     """
     if not path.exists():
@@ -57,7 +56,7 @@ def read_layer(path: Path) -> Layer:
 
 
 def combine(layers: Iterable[Layer]) -> ModelConfig:
-    """Lay later layers over earlier ones, key by key."""
+    """Return the configuration of all layers; a later one replaces the keys of earlier ones."""
     whole: dict[str, object] = {}
     for layer in layers:
         whole |= layer
@@ -66,7 +65,7 @@ def combine(layers: Iterable[Layer]) -> ModelConfig:
 
 
 def _image_by_format(config: ModelConfig) -> ImageContract | None:
-    """Make an image contract of Triton's `format`, where one input has it and its channels tell the colour."""
+    """Return an image contract from Triton's `format`, if one input has it and its channels determine the colour."""
     pictures = [each for each in config.input if each.layout and each.dims and len(each.dims) >= 3]
     if len(pictures) != 1 or pictures[0].layout is None or pictures[0].dims is None:
         return None
@@ -84,20 +83,20 @@ def _check_image(layer: Layer, path: Path) -> None:
     channels = 1 if image.colour is ColourOrder.MONO else 3
     for key, values in (("mean", image.mean), ("std", image.std)):
         if len(values) not in {1, channels}:
-            raise ConfigError(f"{path}: image.{key} = {list(values)}: must be one number or {channels}")
+            raise ConfigError(f"{path}: image.{key} = {list(values)}: expected one number or {channels}")
     if 0.0 in image.std:
-        raise ConfigError(f"{path}: image.std = {list(image.std)}: must not hold 0, the pixels are divided by it")
+        raise ConfigError(f"{path}: image.std = {list(image.std)}: expected no 0, since the pixels are divided by it")
 
 
 def with_named_files(config: ModelConfig, folder: Path) -> ModelConfig:
-    """Read the label file into the classes, and find the warm-up files, both as Triton places them.
+    """Read the label file into the classes, and find the warm-up files, both where Triton has them.
 
     Args:
-        config: As read. Classes that it states itself are kept.
+        config: As read; classes in it are kept.
         folder: The model's folder.
 
     Raises:
-        ModelNotLoadable: A file is not there, is a link, or is no text of a reasonable size.
+        ModelNotLoadable: A file is missing, is a link, is no text, or is too long.
     """
     samples = tuple(_found(sample, folder / _WARM_UP_FOLDER) for sample in config.model_warmup.samples)
     return replace(
@@ -110,12 +109,12 @@ def with_named_files(config: ModelConfig, folder: Path) -> ModelConfig:
 def _labels(config: ModelConfig, folder: Path) -> tuple[ClassInfo, ...]:
     names = list(dict.fromkeys(tensor.label_filename for tensor in config.output if tensor.label_filename))
     if len(names) > 1:
-        log.warning("%s: several label files (%s): the card has the first", folder, ", ".join(names))
+        log.warning("%s: several label files (%s); the card has the first", folder, ", ".join(names))
     if not names:
         return ()
     path = named_file(folder, names[0], "label_filename")
     if path.stat().st_size > _LARGEST_LABELS:
-        raise ModelNotLoadable(f"{path}: longer than {_LARGEST_LABELS} bytes; a label file has one class a line")
+        raise ModelNotLoadable(f"{path}: longer than {_LARGEST_LABELS} bytes; expected one class a line")
     try:
         lines = path.read_text("utf-8").splitlines()
     except UnicodeDecodeError as error:

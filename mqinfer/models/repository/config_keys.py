@@ -1,7 +1,7 @@
-"""Every key of a model's configuration, with the check that its value must pass, in whichever file it stands.
+"""Every key of a model's configuration with the check of its value, for both kinds of files.
 
 The keys and their meanings are Triton's (`model_config.proto`); mqinfer's own are `latency_target_microseconds`,
-`image`, `classes`, `segmentation` and `detection`. What Triton knows and mqinfer has no use for is named as ignored.
+`image`, `classes`, `segmentation` and `detection`. Triton's keys without effect here are listed as ignored.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NAMES = mapping(text)
 
 
 def class_colour(number: int) -> tuple[int, int, int]:
-    """Give the colour of a class: the colour map of the Pascal VOC challenge, 256 different ones, 0 being black.
+    """Return the default colour of a class, from the colour map of the Pascal VOC challenge: 256 colours, 0 is black.
 
     Bit 3n of the number becomes bit 7-n of red, bit 3n+1 of green, bit 3n+2 of blue
     (`VOClabelcolormap` of its development kit, http://host.robots.ox.ac.uk/pascal/VOC/).
@@ -70,7 +70,7 @@ def _triton_datatype(value: object, place: Place) -> Datatype:
 
 def _policy(**given: VersionPolicy) -> VersionPolicy:
     if len(given) != 1:
-        raise ValueError("give exactly one of latest, all, specific")
+        raise ValueError("expected exactly one of latest, all, specific")
     return next(iter(given.values()))
 
 
@@ -83,7 +83,7 @@ def _tensor(*, format: Layout | None = None, **rest: object) -> TensorConfig:  #
 
 
 def _group(*, name: str = "", **rest: object) -> InstanceGroup:
-    del name  # changes nothing
+    del name  # Triton's own label of the group
     return InstanceGroup(**rest)  # type: ignore[arg-type] # as above
 
 
@@ -103,13 +103,13 @@ def _warm_up_input(
     input_data_file: str | None = None,
     **rest: object,
 ) -> WarmUpInput:
-    del zero_data  # its value is not looked at, in Triton either: zeros are what is left
+    del zero_data  # zeros are the default, whatever its value, as in Triton
     file = None if input_data_file is None else Path(input_data_file)
     return WarmUpInput(random_data=random_data, input_data_file=file, **rest)  # type: ignore[arg-type] # as above
 
 
 def _warm_up(value: object, place: Place) -> WarmUp:
-    """Tell samples with inputs (Triton's) from plain counts of runs on zeros."""
+    """Separate samples with inputs (Triton's) from plain counts of runs on zeros."""
     samples: tuple[WarmUpSample, ...] = one_or_more(_WARM_UP_SAMPLE)(value, place)
     plain = sum(sample.count for sample in samples if not sample.inputs)
     return WarmUp(plain, tuple(sample for sample in samples if sample.inputs))
@@ -242,10 +242,10 @@ OPTIMIZATION = table(
         "eager_batching",
     ),
 )
-"""The check of the table `optimization`."""
+"""The check of `optimization`."""
 
 SEGMENTATION: Check = table({"output": text, "layout": choice(Layout, "FORMAT_")}, Segmentation, required=("output",))
-"""Reads `[segmentation]`."""
+"""The check of `[segmentation]`."""
 
 DETECTION: Check = table(
     {
@@ -260,7 +260,7 @@ DETECTION: Check = table(
     Detection,
     required=("boxes",),
 )
-"""Reads `[detection]`."""
+"""The check of `[detection]`."""
 
 _MODEL: dict[str, Check] = {
     "name": text,

@@ -1,4 +1,4 @@
-"""The content hash by which a result names exactly the model that made it."""
+"""Hash a model's content, so that a result names exactly the model that made it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["content_hash", "model_hash"]
 
 
 def content_hash(model: ModelVersion) -> str:
-    """Hash all that makes a model's answers what they are: its files, not the configuration beside them.
+    """Return the hash of all files that determine a model's results, without its configuration files.
 
-    A single file's hash is its own; where others lie beside it (an ONNX model's external data) they are covered. An
-    ensemble's covers the content of its models and the way the tensors go between them.
+    A single file's hash is its own; other files in the folder (an ONNX model's external data) are included. The hash of
+    an ensemble includes the content of its models and the maps of their tensors.
     """
     if model.config.ensemble_scheduling:
         wiring = zip(model.config.ensemble_scheduling, model.parts, strict=True)
@@ -37,14 +37,14 @@ def _text_hash(text: str) -> str:
 
 
 def model_hash(path: Path, without: Collection[str] = ()) -> str:
-    """Hash a model's content, in pieces, so that size does not matter.
+    """Return the hash of a file or folder, read in pieces.
 
     A file's hash is what `sha256sum` prints. A folder's covers every file in it: its path relative to the folder and
     its content, in the order of the paths, so that it does not depend on the file system.
 
     Args:
         path: A file or a folder.
-        without: Names right in the folder that don't belong to the content.
+        without: Names directly in the folder that are not part of the content.
 
     Returns:
         `sha256:` and 64 hex digits.
@@ -54,7 +54,7 @@ def model_hash(path: Path, without: Collection[str] = ()) -> str:
     whole = hashlib.sha256()
     files = {each.relative_to(path).as_posix(): each for each in path.rglob("*") if each.is_file()}
     for name in sorted(files.keys() - set(without)):
-        # NUL can't stand in a path: no two lists of files give the same bytes.
+        # A path can't contain NUL: no two lists of files give the same bytes.
         whole.update(f"{name}\0{_file_digest(files[name])}\n".encode())
     return f"sha256:{whole.hexdigest()}"
 
@@ -66,6 +66,6 @@ def _file_digest(path: Path) -> str:
 
 @lru_cache(maxsize=4096)
 def _read_digest(path: Path, *_signature: int) -> str:
-    """Read a file once while its size and times stay as they are: a repository is looked at often."""
+    """Read a file once as long as its size and times do not change: a repository is scanned often."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,9 +1,9 @@
 """Check a model's files before anything opens them: they lie in the repository, are whole, and are of a known format.
 
 Two rules. Folders and model files may be symbolic links as long as they end inside the repository. Files that a model
-merely names (labels, warm-up data, ONNX external data) must be plain files within the model's own folder: what is in
-them comes back to whoever asks (class names stand in the card, weights shape the answers), and an archive can plant a
-symbolic or a hard link to any file of the machine (CVE-2026-34446, CVE-2025-51480).
+only names (labels, warm-up data, ONNX external data) must be plain files within the model's own folder: clients can see
+what is in them (class names in the card, weights in the results), and an archive can contain a symbolic or a hard link
+to any file of the machine (CVE-2026-34446, CVE-2025-51480).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ SUFFIXES: Mapping[str, str] = {
 
 
 def check_inside(path: Path, root: Path) -> None:
-    """Refuse a path whose links lead out of `root`; nothing is opened.
+    """Raise if the links of a path lead out of `root`; nothing is opened.
 
     Raises:
-        ModelNotLoadable: Names the path and where it leads.
+        ModelNotLoadable: The message has the path and where it leads.
     """
     try:
         resolved = path.resolve()
@@ -52,15 +52,15 @@ def check_inside(path: Path, root: Path) -> None:
 
 
 def inner_path(folder: Path, name: str, what: str) -> Path:
-    """Join a folder and a relative name that a model's file gives.
+    """Join a folder and a relative name from a model's file.
 
     Args:
-        folder: Where the name is meant to be.
+        folder: The folder that the name is relative to.
         name: As written in the file.
-        what: The key or place that gives it, for the message.
+        what: The key that has the name, for the message.
 
     Raises:
-        ModelNotLoadable: The name is absolute, climbs, or holds what no file name should.
+        ModelNotLoadable: The name is absolute, has `..`, or has characters that no file name should have.
     """
     parts = name.removeprefix("./").split("/")
     if (
@@ -77,10 +77,10 @@ def inner_path(folder: Path, name: str, what: str) -> Path:
 
 
 def named_file(folder: Path, name: str, what: str) -> Path:
-    """Find a file that a model names: plain, within the folder, with one name only.
+    """Return the path of a file that a model names: a plain one within the folder, with one name only.
 
     Raises:
-        ModelNotLoadable: It is not there, is a link of either kind, or no file.
+        ModelNotLoadable: It is missing, is a symbolic or hard link, or is no file.
     """
     path = inner_path(folder, name, what)
     try:
@@ -101,13 +101,13 @@ def named_file(folder: Path, name: str, what: str) -> Path:
 
 
 def check_model_files(path: Path) -> None:
-    """Refuse what can't be a model: a missing or empty file, or a Git LFS pointer in a model's place.
+    """Raise if a file can't be a model: it is missing or empty, or a Git LFS pointer in place of a model.
 
     Args:
-        path: A model file, or a SavedModel's folder, every file of which is looked at.
+        path: A model file, or a SavedModel's folder, of which every file is checked.
 
     Raises:
-        ModelNotLoadable: With the path, what was found, and what to do.
+        ModelNotLoadable: The message has the path, what was found, and what to do.
     """
     if not path.exists():
         raise ModelNotLoadable(f"{path}: there is no such file; check the repository's path and the version's folder")
@@ -115,7 +115,7 @@ def check_model_files(path: Path) -> None:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file():
                 _check_file(file, may_be_empty=path.is_dir())
-            elif not file.is_dir():  # a pipe would keep whoever opens it
+            elif not file.is_dir():  # opening a pipe would block
                 raise ModelNotLoadable(f"{file}: is no file; put the model itself here")
     except OSError as error:
         raise ModelNotLoadable(f"{path}: can't be read: {error}; check who owns it") from error
@@ -138,10 +138,7 @@ def _head(path: Path) -> bytes:
 
 
 def describe(path: Path) -> str:
-    """Say what lies at a path that no engine could read: its size, and whether it is text.
-
-    The sentence is for the end of an error message: what was found, what to do.
-    """
+    """Return what a path has that no engine could read, and what to do; for the end of an error message."""
     if path.is_dir():
         files = sum(1 for each in path.rglob("*") if each.is_file())
         return f"a folder of {files} files; it may be incomplete: copy or export the model again"

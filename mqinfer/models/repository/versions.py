@@ -1,7 +1,7 @@
-"""The model repository: `<repository>/<model>/<version>/<file or folder>`, with optional configuration files.
+"""Find the versions in a model repository: `<repository>/<model>/<version>/<file or folder>`, and configuration files.
 
-This is the layout that Triton and TensorFlow Serving users know. One model that can't be served does not stop the
-others: it becomes a Problem. Nothing is followed out of the repository.
+This is the layout that Triton and TensorFlow Serving users know. A model that can't be served does not stop the others:
+it becomes a Problem. Links that lead out of the repository are refused.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _USUAL_NAMES = ("model.savedmodel", *(f"model{suffix}" for suffix in SUFFIXES))
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """One version of one model, as found on the disk.
+    """One version of one model, as found on disk.
 
     Attributes:
-        name: The model: its folder's name.
+        name: The model's name, which is its folder's.
         version: The version's folder as a number (`00000123` is 123).
         path: The model file, or a SavedModel's folder; of an ensemble the version's folder.
-        config: What its configuration files say.
-        is_default: Whether this version answers requests that name none (the highest one served).
+        config: Its configuration.
+        is_default: Whether requests without a version get this one (the highest one served).
         parts: The models of an ensemble, one for each step.
     """
 
@@ -54,7 +54,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a look at the repository found."""
+    """The result of a scan of the repository."""
 
     models: tuple[ModelVersion, ...]
     problems: tuple[Problem, ...]
@@ -84,7 +84,7 @@ class _Folder:
 
 
 class Repository:
-    """A folder of models. Nothing is kept: every call looks at the disk again.
+    """A folder of models. Nothing is cached: every call reads the disk again.
 
     Args:
         path: The repository.
@@ -96,7 +96,7 @@ class Repository:
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
         if not self._path.is_dir():
-            raise ConfigError(f"model repository {path}: there is no such folder; give one that holds models")
+            raise ConfigError(f"model repository {path}: there is no such folder; expected one with models")
 
     @property
     def path(self) -> Path:
@@ -104,24 +104,24 @@ class Repository:
         return self._path
 
     def models(self) -> tuple[ModelVersion, ...]:
-        """List the versions that the models' policies select, by name and version."""
+        """Return the versions that the models' policies select, by name and version."""
         return self.scan().models
 
     def problems(self) -> tuple[Problem, ...]:
-        """List the folders that can't be served."""
+        """Return the folders that can't be served."""
         return self.scan().problems
 
     def find(self, name: str, version: int | None = None) -> ModelVersion:
-        """Find one version, also one that the model's policy does not serve.
+        """Return one version, also one that the model's policy does not select.
 
         Args:
-            name: Of the model.
-            version: None: the one that answers requests which name none.
+            name: The model's name.
+            version: None: the default version.
 
         Raises:
-            BadTopic: It is no name for a model.
+            BadTopic: The name is no model name.
             ConfigError: A configuration file is wrong.
-            ModelNotLoadable: It is not there.
+            ModelNotLoadable: There is no such model or version.
         """
         try:
             return self._find(name, version, ())
@@ -129,7 +129,7 @@ class Repository:
             raise ModelNotLoadable(f"{self._path / name}: {error}") from error
 
     def scan(self) -> Scan:
-        """Look at every folder that is not hidden."""
+        """Return the versions and problems of every folder that is not hidden."""
         models: list[ModelVersion] = []
         problems: list[Problem] = []
         for path in self._folders():
@@ -152,13 +152,13 @@ class Repository:
         layers = tuple(self._layer(path / file) for file in CONFIG_FILES)
         for file, layer in zip(CONFIG_FILES, layers, strict=True):
             if layer.get("name") not in {None, name}:
-                raise ConfigError(f"{path / file}: name = {layer['name']!r}: must be the folder's name, {name!r}")
+                raise ConfigError(f"{path / file}: name = {layer['name']!r}: expected the folder's name, {name!r}")
         return _Folder(path, layers, _numbered_folders(path))
 
     def _layer(self, path: Path) -> Layer:
         if path.exists():
             check_inside(path, self._path)
-            if not path.is_file():  # a pipe would keep whoever reads it
+            if not path.is_file():  # reading a pipe would block
                 raise ConfigError(f"{path}: is no file")
         return read_layer(path)
 
@@ -177,7 +177,8 @@ class Repository:
         own = self._layer(path / CONFIG_FILE)
         if "version_policy" in own or own.get("name") not in {None, folder.path.name}:
             key = "version_policy" if "version_policy" in own else "name"
-            raise ConfigError(f"{path / CONFIG_FILE}: {key}: is said for all versions, in {folder.path / CONFIG_FILE}")
+            above_all = folder.path / CONFIG_FILE
+            raise ConfigError(f"{path / CONFIG_FILE}: {key}: applies to all versions; move it to {above_all}")
         config = with_named_files(combine([*folder.layers, own]), folder.path)
         if config.ensemble_scheduling:
             return self._ensemble(ModelVersion(folder.path.name, number, path, config), above)
@@ -197,7 +198,7 @@ class Repository:
 
     def _part(self, step: EnsembleStep, above: tuple[str, ...]) -> ModelVersion:
         if step.model_name in above:
-            raise ModelNotLoadable(f"an ensemble within itself: {' -> '.join((*above, step.model_name))}")
+            raise ModelNotLoadable(f"an ensemble contains itself: {' -> '.join((*above, step.model_name))}")
         return self._find(step.model_name, None if step.model_version == -1 else step.model_version, above)
 
     def _find(self, name: str, version: int | None, above: tuple[str, ...]) -> ModelVersion:
@@ -248,7 +249,7 @@ def _discovered(folder: Path) -> Path:
     if others:
         raise ModelNotLoadable(
             f"{folder}: several model files ({', '.join(path.name for path in others)}); "
-            f"name one by default_model_filename in {CONFIG_FILE}"
+            f"choose one by default_model_filename in {CONFIG_FILE}"
         )
     found = f"; no back end reads {', '.join(path.name for path in present[:5])}" if present else ""
     expected = ", ".join((*_USUAL_NAMES, _SAVED_MODEL[0]))

@@ -20,7 +20,7 @@ SCORES = np.array([[0.9, 0.1], [0.8, 0.1], [0.1, 0.7], [0.3, 0.2]], np.float32)
 
 
 def keep(settings: Detection, **outputs: Array) -> dict[str, list[object]]:
-    """Run the step on outputs, and give lists."""
+    """Run the step on outputs and return lists."""
     return {name: array.tolist() for name, array in KeptBoxes(settings, OUTPUTS)(outputs).items()}
 
 
@@ -42,7 +42,7 @@ def test_the_best_of_overlapping_boxes_of_a_class_stays() -> None:
     ],
 )
 def test_thresholds_and_their_most(settings: Detection, classes: list[int]) -> None:
-    """Each key does what it says; nothing found is no fault."""
+    """Each key has its effect; finding nothing is no error."""
     found = keep(settings, raw=CORNERS[None], scores=SCORES[None])
     assert found["classes"] == classes
     assert len(found["boxes"]) == len(found["scores"]) == len(classes)
@@ -114,14 +114,14 @@ def test_several_pictures_are_refused() -> None:
 
 @pytest.mark.parametrize("scores", [SCORES[:3], SCORES[:, :, None, None], np.zeros((4, 0), np.float32)[:3]])
 def test_outputs_of_other_shapes_are_the_models_fault(scores: Array) -> None:
-    """The shapes are said."""
-    with pytest.raises(ModelFailed, match=r"no boxes can be made of raw \[1, 4, 4\], scores"):
+    """The error has the shapes."""
+    with pytest.raises(ModelFailed, match=r"boxes can't be made of raw \[1, 4, 4\], scores"):
         keep(Detection("raw", "scores"), raw=CORNERS[None], scores=scores[None])
 
 
 def test_an_output_that_the_model_has_not() -> None:
-    """It is said before anything runs."""
-    with pytest.raises(ConfigError, match="'box' must be one of the outputs raw, scores, classes"):
+    """The error comes before anything runs."""
+    with pytest.raises(ConfigError, match="'box': expected one of the outputs raw, scores, classes"):
         KeptBoxes(Detection("box"), OUTPUTS)
 
 

@@ -15,7 +15,7 @@ from mqinfer.models.repository import Repository
 
 @pytest.mark.parametrize(("layout", "shape"), [("NHWC", [2, 4, 6, 5]), ("NCHW", [2, 5, 4, 6])])
 def test_what_the_worker_made_goes_into_the_graph(layout: str, shape: list[int], tmp_path: Path) -> None:
-    """`[segmentation]` tells the optimiser where the logits are; its product needs no post-processing any more."""
+    """`[segmentation]` is where the optimiser finds the logits; its product needs no post-processing."""
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", ends[:1], ends[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)

@@ -27,7 +27,7 @@ DETECTION = '[detection]\nboxes = "raw"\nscore_threshold = 0.5\n'
 
 
 def load(repository: Path) -> LoadedModel:
-    """Load the model that was written last; what is wrong with it is raised."""
+    """Load the model that was written last; raise its problem if it has one."""
     scan = Repository(repository).scan()
     if scan.problems:
         raise ConfigError(scan.problems[0].reason)
@@ -36,22 +36,22 @@ def load(repository: Path) -> LoadedModel:
 
 @pytest.fixture
 def segmenter(write_echo: WriteEcho) -> LoadedModel:
-    """A "network" that gives the logits that it is given, and something else."""
+    """A network that returns its input as logits, and something else."""
     inputs = ("logits", "FP32", [-1, 6, 4, 5]), ("extra", "INT64", [-1])
     return load(write_echo("echo", *inputs, config=SEGMENTATION))
 
 
 @pytest.fixture
 def detector(write_echo: WriteEcho) -> LoadedModel:
-    """A "network" that gives the candidates that it is given."""
+    """A network that returns its inputs as candidates."""
     return load(write_echo("zdetector", ("raw", "FP32", [-1, 7, 40]), config=DETECTION))
 
 
-def serve(model: LoadedModel, *wanted: RequestedOutput, **arrays: Any) -> dict[str, Any]:
-    """Ask a model, as a worker would; gives what a client would decode."""
+def serve(model: LoadedModel, *requested: RequestedOutput, **arrays: Any) -> dict[str, Any]:
+    """Run a model as a worker does; return what a client decodes."""
     service = InferenceService(model)
     tensors = tuple(encode_tensor(name, array) for name, array in arrays.items())
-    request = InferRequest("1", model.card.name, tensors, outputs=wanted)
+    request = InferRequest("1", model.card.name, tensors, outputs=requested)
     (done,) = service.run([service.prepare(request)])
     assert done.error is None
     outputs = service.finish(request, done.outputs)
@@ -73,7 +73,7 @@ def test_the_card_says_what_comes_back(segmenter: LoadedModel, detector: LoadedM
 
 
 def test_logits_become_a_mask_in_the_worker(segmenter: LoadedModel) -> None:
-    """Alone, beside the other output, and where only the other is wanted."""
+    """Alone, beside the other output, and if only the other is requested."""
     extra = np.arange(2)
     mask = LOGITS.argmax(1)
     found = serve(segmenter, logits=LOGITS, extra=extra)
@@ -88,7 +88,7 @@ def test_logits_become_a_mask_in_the_worker(segmenter: LoadedModel) -> None:
 
 
 def test_only_kept_boxes_travel(detector: LoadedModel) -> None:
-    """Of forty candidates one is left; a batch is told to come one by one, also where the network ran it."""
+    """Of forty candidates one is kept; a batch is refused, also if the network can run it."""
     raw = np.zeros((1, 7, 40), np.float32)
     raw[0, :, 9] = 10, 20, 30, 40, 0.1, 0.2, 0.9
     found = serve(detector, raw=raw)
@@ -150,9 +150,9 @@ def test_warming_up_runs_the_network_alone(detector: LoadedModel, segmenter: Loa
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (Segmentation("mask"), "'mask': must be an output of floats with four axes; the outputs are a FP32"),
-        (Segmentation("n"), "'n': must be an output of floats"),
-        (Segmentation("a", Layout.NCHW), "layout = NCHW: would mean 1024 classes"),
+        (Segmentation("mask"), "'mask': expected an output of floats with four axes; the outputs are a FP32"),
+        (Segmentation("n"), "'n': expected an output of floats"),
+        (Segmentation("a", Layout.NCHW), "layout = NCHW: means 1024 classes"),
     ],
 )
 def test_a_mask_of_what_is_no_logits(settings: Segmentation, words: str) -> None:
@@ -164,7 +164,7 @@ def test_a_mask_of_what_is_no_logits(settings: Segmentation, words: str) -> None
 
 
 def test_a_version_with_the_argmax_in_its_graph(write_echo: WriteEcho) -> None:
-    """What the model's own table says of logits has nothing to do where there is a mask already."""
+    """The model's own table for logits has no effect if the output is a mask already."""
     model = load(write_echo("echo", ("logits", "UINT8", [-1, 4, 5]), config=SEGMENTATION))
     assert not isinstance(model.backend, Postprocessed)
     assert model.card.outputs == (TensorSpec("logits", Datatype.UINT8, (-1, 4, 5)),)
@@ -173,7 +173,7 @@ def test_a_version_with_the_argmax_in_its_graph(write_echo: WriteEcho) -> None:
 def test_both_at_once_and_names_that_are_taken(write_echo: WriteEcho) -> None:
     """What can't be is refused when the model is loaded; without either nothing is put before the network."""
     network = load(write_echo("echo", ("raw", "FP32", [-1, 7, 40]), ("boxes", "FP32", [-1, 4]))).backend
-    with pytest.raises(ConfigError, match="can't both"):
+    with pytest.raises(ConfigError, match="expected only one"):
         with_postprocessing(network, Segmentation("raw"), Detection("raw"))
     with pytest.raises(ConfigError, match="an output 'boxes' beside"):
         with_postprocessing(network, None, Detection("raw"))

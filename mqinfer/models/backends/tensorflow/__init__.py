@@ -1,1 +1,1 @@
-"""Frozen graphs, SavedModels and Keras files, run by TensorFlow."""
+"""The back end for frozen graphs, SavedModels and Keras files, which runs them with TensorFlow."""

@@ -1,4 +1,4 @@
-"""A TensorFlow function with named inputs and outputs, as a back end."""
+"""Run a TensorFlow function with named inputs and outputs, as a back end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mqinfer.models.backends.tensorflow.runtime import running
-from mqinfer.models.load_options import Stated, state_shape
+from mqinfer.models.load_options import TensorOptions, with_configured_shapes
 from mqinfer.protocol.datatypes import BY_NAME, Array, Datatype
 from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
@@ -21,43 +21,52 @@ _DATATYPES = {**BY_NAME, "string": Datatype.BYTES}
 
 
 def has_datatype(tensor: Any) -> bool:
-    """Tell whether the Open Inference Protocol has a datatype for a tensor (not for resources or bfloat16)."""
+    """Return whether the Open Inference Protocol has a datatype for a tensor (not for resources or bfloat16)."""
     return tensor.dtype.base_dtype.name in _DATATYPES
 
 
-def input_specs(tensors: Mapping[str, Any], stated: Mapping[str, Stated], path: Path) -> tuple[TensorSpec, ...]:
-    """Read names, datatypes and shapes of a model's inputs off TensorFlow's tensors or tensor specifications.
+def input_specs(
+    tensors: Mapping[str, Any], configured: Mapping[str, TensorOptions], path: Path
+) -> tuple[TensorSpec, ...]:
+    """Return names, datatypes and shapes of inputs from TensorFlow's tensors or tensor specifications.
 
-    Strings of unknown rank (serialised examples, in TensorFlow 1) are a list of them.
+    Strings of unknown rank (serialised examples, in TensorFlow 1) have one axis.
 
     Raises:
-        ModelNotLoadable: A datatype that the Open Inference Protocol doesn't have, or a rank that nobody states.
-        ConfigError: A stated shape or name contradicts the model.
+        ModelNotLoadable: The Open Inference Protocol has no such datatype, or the rank is neither in the file nor
+            configured.
+        ConfigError: A configured shape or name contradicts the model.
     """
     for name, tensor in tensors.items():
-        if tensor.shape.rank is None and tensor.dtype.name != "string" and stated.get(name, Stated()).shape is None:
+        if (
+            tensor.shape.rank is None
+            and tensor.dtype.name != "string"
+            and configured.get(name, TensorOptions()).shape is None
+        ):
             raise ModelNotLoadable(
-                f"{path}: the file leaves the rank of the input {name!r} open; state its shape in model.toml: "
+                f"{path}: the file leaves the rank of the input {name!r} open; add its shape to model.toml: "
                 f'[[input]] name = "{name}", dims = [...]'
             )
-    return output_specs(tensors, stated, path)
+    return output_specs(tensors, configured, path)
 
 
-def output_specs(tensors: Mapping[str, Any], stated: Mapping[str, Stated], path: Path) -> tuple[TensorSpec, ...]:
-    """Do the same for outputs; where the rank is unknown, the stated shape is taken, and else [-1].
+def output_specs(
+    tensors: Mapping[str, Any], configured: Mapping[str, TensorOptions], path: Path
+) -> tuple[TensorSpec, ...]:
+    """Return the same of outputs; one of unknown rank has the configured shape, by default [-1].
 
     Raises:
-        ModelNotLoadable: A datatype that the Open Inference Protocol doesn't have.
-        ConfigError: A stated shape or name contradicts the model.
+        ModelNotLoadable: The Open Inference Protocol has no such datatype.
+        ConfigError: A configured shape or name contradicts the model.
     """
     unknown = [name for name, tensor in tensors.items() if tensor.shape.rank is None]
-    return state_shape([_spec(name, tensor, path) for name, tensor in tensors.items()], stated, unknown)
+    return with_configured_shapes([_spec(name, tensor, path) for name, tensor in tensors.items()], configured, unknown)
 
 
 def _spec(name: str, tensor: Any, path: Path) -> TensorSpec:
     if not has_datatype(tensor):
         raise ModelNotLoadable(
-            f"{path}: {name!r} is {tensor.dtype.name}, which the Open Inference Protocol has no datatype for; "
+            f"{path}: {name!r} is {tensor.dtype.name}, for which the Open Inference Protocol has no datatype; "
             "export the model with a cast to one that it has"
         )
     sizes = (-1,) if tensor.shape.rank is None else tuple(-1 if size is None else size for size in tensor.shape)
@@ -66,7 +75,7 @@ def _spec(name: str, tensor: Any, path: Path) -> TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class TensorFlowModel:
-    """What a loader found: a function from named tensors to named tensors, and what it wants and gives."""
+    """What a loader found: a function from named tensors to named tensors, and their specifications."""
 
     platform: str
     path: Path
@@ -77,7 +86,7 @@ class TensorFlowModel:
 
 
 class TensorFlowBackend:
-    """Runs a loaded model."""
+    """A loaded TensorFlow model."""
 
     concurrency = 1
 
@@ -96,7 +105,7 @@ class TensorFlowBackend:
         """Run the model once.
 
         Raises:
-            ModelFailed: TensorFlow raised, an input is missing, or the back end was closed.
+            ModelFailed: TensorFlow raised, an input is missing, or the back end is closed.
         """
         missing = [spec.name for spec in self.inputs if spec.name not in inputs]
         if self._call is None or missing:
@@ -107,11 +116,11 @@ class TensorFlowBackend:
             return {name: _as_array(results[name]) for name in outputs or [spec.name for spec in self.outputs]}
 
     def close(self) -> None:
-        """Let go of the function; TensorFlow itself gives memory back only when the process ends."""
+        """Release the function; TensorFlow releases memory only when the process ends."""
         self._call = None
 
 
 def _as_array(tensor: Any) -> Array:
-    value = tensor.numpy() if hasattr(tensor, "numpy") else tensor  # a session gives arrays
-    # A string without axes comes as bytes, of which NumPy would make a fixed-length string.
+    value = tensor.numpy() if hasattr(tensor, "numpy") else tensor  # a session returns arrays
+    # A string without axes is bytes, which NumPy would convert to a fixed-length string.
     return np.asarray(value, np.object_) if isinstance(value, bytes) else np.asarray(value)

@@ -1,7 +1,7 @@
-"""TensorFlow frozen graphs: a GraphDef whose variables have become constants.
+"""Load TensorFlow's frozen graphs: a GraphDef whose variables have become constants.
 
-Inputs are the placeholders that an output needs; outputs are the nodes that nobody consumes, or those that
-`model.toml` names. A tensor is called after its node, with `:n` behind it only for a further output.
+The file does not mark inputs and outputs. Inputs are the placeholders that an output needs; outputs are the nodes that
+no other consumes, or those that `model.toml` names. A tensor has its node's name, with `:n` only for a further output.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mqinfer.models.backends.tensorflow.backend import (
     input_specs,
     output_specs,
 )
-from mqinfer.models.backends.tensorflow.runtime import import_tensorflow, loading, settle_device
-from mqinfer.models.load_options import LoadOptions, Stated
+from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, loading
+from mqinfer.models.load_options import LoadOptions, TensorOptions
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
 __all__ = ["Node", "load", "reaching", "unconsumed"]
@@ -28,7 +28,7 @@ __all__ = ["Node", "load", "reaching", "unconsumed"]
 log = logging.getLogger("mqinfer.models")
 
 _RANKS = 6
-"""Ranks that are tried on a placeholder whose file leaves it open: 0 to 5 (a batch of colour films)."""
+"""Number of ranks that are tried for a placeholder of unknown rank: 0 to 5 (a batch of colour films)."""
 _VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
 _NO_RESULTS = frozenset({"Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault"})
 
@@ -42,7 +42,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
         ConfigError: `model.toml` contradicts the graph.
     """
     tensorflow = import_tensorflow()
-    device = settle_device(tensorflow, options.device, options.threads)
+    device = choose_device(tensorflow, options.device, options.threads)
     with loading(tensorflow, path):
         definition = _read(tensorflow, path)
         _close_open_shapes(tensorflow, definition, options.inputs)
@@ -75,11 +75,11 @@ def _read(tensorflow: Any, path: Path) -> Any:
     return definition
 
 
-def _close_open_shapes(tensorflow: Any, definition: Any, stated: Mapping[str, Stated]) -> None:
-    """Give placeholders of unknown rank a shape, stated or deduced; TensorFlow infers all others from it."""
+def _close_open_shapes(tensorflow: Any, definition: Any, configured: Mapping[str, TensorOptions]) -> None:
+    """Set the shapes of placeholders of unknown rank, configured or deduced; TensorFlow infers all others from them."""
     for node in definition.node:
         if node.op == "Placeholder" and _is_open(node, definition.versions.producer):
-            shape = stated.get(node.name, Stated()).shape
+            shape = configured.get(node.name, TensorOptions()).shape
             if shape is None:
                 tried = [(-1,) * rank for rank in range(_RANKS)]
                 accepted = [each for each in tried if _accepts(tensorflow, definition, node, each)]
@@ -88,7 +88,7 @@ def _close_open_shapes(tensorflow: Any, definition: Any, stated: Mapping[str, St
 
 
 def _accepts(tensorflow: Any, definition: Any, node: Any, shape: tuple[int, ...]) -> bool:
-    """Tell whether the graph's operations can work on a placeholder of this shape: a convolution wants four axes."""
+    """Return whether the graph's operations accept a placeholder of this shape: a convolution needs four axes."""
     _set_shape(tensorflow, node, shape)
     try:
         with tensorflow.Graph().as_default():
@@ -109,9 +109,9 @@ def _is_open(node: Any, producer: int) -> bool:
     return bool("shape" not in node.attr or shape.unknown_rank or (producer < 24 and not shape.dim))
 
 
-def _outputs(graph: Any, definition: Any, stated: Mapping[str, Stated], path: Path) -> dict[str, Any]:
-    if stated:
-        return {name: _named_tensor(graph, name) for name in stated}
+def _outputs(graph: Any, definition: Any, configured: Mapping[str, TensorOptions], path: Path) -> dict[str, Any]:
+    if configured:
+        return {name: _named_tensor(graph, name) for name in configured}
     ends = [graph.get_operation_by_name(node.name) for node in unconsumed(definition.node)]
     tensors = [tensor for operation in ends for tensor in operation.outputs if has_datatype(tensor)]
     if not tensors:
@@ -139,19 +139,19 @@ def _inputs(graph: Any, definition: Any, outputs: Mapping[str, Any], path: Path)
             "freeze it, or put the SavedModel here"
         )
     placeholders = [name for name in nodes if nodes[name].op == "Placeholder"]
-    _log_dangling(path, [name for name in placeholders if name not in needed])
+    _log_unused(path, [name for name in placeholders if name not in needed])
     return {name: graph.get_tensor_by_name(f"{name}:0") for name in placeholders if name in needed}
 
 
-def _log_dangling(path: Path, dangling: Sequence[str]) -> None:
-    if dangling:
-        log.info("%s: no output needs the placeholders %s: left out", path, ", ".join(dangling))
+def _log_unused(path: Path, unused: Sequence[str]) -> None:
+    if unused:
+        log.info("%s: no output needs the placeholders %s; left out", path, ", ".join(unused))
 
 
 class Node(Protocol):
-    """The part of TensorFlow's NodeDef that counts here.
+    """The part of TensorFlow's NodeDef that is needed here.
 
-    An entry of `input` is `node`, `node:1` for another output than the first, or `^node` where only the order counts
+    An entry of `input` is `node`, `node:1` for another output than the first, or `^node` for a mere dependency
     (tensorflow/core/framework/node_def.proto).
     """
 
@@ -161,17 +161,17 @@ class Node(Protocol):
 
     @property
     def op(self) -> str:
-        """What it computes."""
+        """Name of its operation."""
 
     @property
     def input(self) -> Sequence[str]:
-        """Where its inputs come from."""
+        """The nodes that its inputs come from."""
 
 
 def unconsumed(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Give the nodes whose results nobody takes: a frozen graph's outputs.
+    """Return the nodes whose results no other takes: a frozen graph's outputs.
 
-    Placeholders and constants that dangle are none, nor are nodes without a result.
+    Unused placeholders and constants, and nodes without a result, are left out.
     """
     every = tuple(nodes)
     consumed = {entry.partition(":")[0] for node in every for entry in node.input if not entry.startswith("^")}
@@ -179,7 +179,7 @@ def unconsumed(nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 
 def reaching(nodes: Mapping[str, Node], targets: Iterable[str]) -> frozenset[str]:
-    """Give the names of all nodes that the targets need, the targets included."""
+    """Return the names of all nodes that the targets need, the targets included."""
     found: set[str] = set()
     waiting = list(targets)
     while waiting:

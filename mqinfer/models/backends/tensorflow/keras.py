@@ -1,6 +1,6 @@
-"""Keras models (`.keras`, and the older `.h5`) through TensorFlow, traced once as an inference function.
+"""Load Keras models (`.keras`, and the older `.h5`), traced once as a TensorFlow function for inference.
 
-Inputs are called after their Input layers, outputs after the layers that they come from, or by a dictionary's keys.
+Inputs have the names of their Input layers, outputs those of the layers that they come from, or a dictionary's keys.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.tensorflow.backend import TensorFlowBackend, TensorFlowModel, input_specs, output_specs
 from mqinfer.models.backends.tensorflow.keras_archive import check_keras
-from mqinfer.models.backends.tensorflow.runtime import import_tensorflow, loading, settle_device
+from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, loading
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
 
@@ -28,13 +28,13 @@ def load(path: Path, options: LoadOptions) -> Backend:
 
     Raises:
         MissingExtra: TensorFlow or Keras is not installed.
-        ModelNotLoadable: The file is damaged, holds code, or its model was never built.
+        ModelNotLoadable: The file is damaged, contains code, or its model was never built.
         ConfigError: `model.toml` contradicts the model.
     """
     tensorflow = import_tensorflow()
     keras = _import_keras()
     check_keras(path)
-    device = settle_device(tensorflow, options.device, options.threads)
+    device = choose_device(tensorflow, options.device, options.threads)
     with loading(tensorflow, path):
         loaded = _read(keras, path)
         inputs, outputs = _ends(keras, loaded, path)
@@ -62,18 +62,18 @@ def _import_keras() -> Any:
     except ImportError as error:
         raise MissingExtra.of("keras", "tensorflow") from error
     if keras.config.backend() != "tensorflow":
-        raise ModelNotLoadable(f"KERAS_BACKEND is {keras.config.backend()!r}: Keras files are run by TensorFlow only")
+        raise ModelNotLoadable(f"KERAS_BACKEND is {keras.config.backend()!r}: expected 'tensorflow'")
     return keras
 
 
 def _read(keras: Any, path: Path) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # on the names of inputs that are given as a dictionary
+        warnings.simplefilter("ignore", UserWarning)  # about the names of inputs in a dictionary
         return keras.saving.load_model(path, compile=False, safe_mode=True)
 
 
 def _ends(keras: Any, model: Any, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Name the model's inputs and outputs."""
+    """Return the model's inputs and outputs by name."""
     try:
         inputs, outputs = list(model.inputs), list(model.outputs)
     except (AttributeError, TypeError, ValueError) as error:
@@ -88,7 +88,7 @@ def _ends(keras: Any, model: Any, path: Path) -> tuple[dict[str, Any], dict[str,
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Number the outputs of a layer that has several."""
+    """Return names with a number where a layer has several outputs."""
     return [
         name if (before := names[:place].count(name)) == 0 else f"{name}_{before}" for place, name in enumerate(names)
     ]

@@ -1,7 +1,7 @@
-"""Looks into a Keras file before Keras does: what would it make, and from where?
+"""Check a Keras file before Keras opens it: which objects it describes, and where its weights are.
 
-A Keras file describes objects by module and class, and Keras makes what it says: a `Lambda` layer is Python code, and
-other names led to code too (CVE-2024-3660, CVE-2025-1550, CVE-2026-1462), to files elsewhere (CVE-2025-12058) or to
+A Keras file describes objects by module and class, and Keras makes them: a `Lambda` layer is Python code, and other
+names led to code too (CVE-2024-3660, CVE-2025-1550, CVE-2026-1462), to files elsewhere (CVE-2025-12058) or to
 pickles (CVE-2025-49655). `.h5` files are read without Keras's safe mode at all. So only Keras's own layers, and what
 they are made of, may be named; weights must lie in the file itself.
 
@@ -38,11 +38,11 @@ _WITH_VOCABULARY = frozenset({"StringLookup", "IntegerLookup", "TextVectorizatio
 
 
 def check_keras(path: Path) -> None:
-    """Refuse a Keras file that is none, or that names anything but Keras's own parts.
+    """Raise if a file is no Keras file, or that names other objects than Keras's own.
 
     Raises:
         MissingExtra: h5py, which comes with Keras, is not installed.
-        ModelNotLoadable: With what was found, and what to do.
+        ModelNotLoadable: The message has what was found, and what to do.
     """
     try:
         # By the name, as Keras does: one file can be a ZIP to one reader and HDF5 to the other.
@@ -52,7 +52,7 @@ def check_keras(path: Path) -> None:
     for described in _objects(config):
         if reason := _refusal(described):
             raise ModelNotLoadable(
-                f"{path}: {reason}; a model file may hold only Keras's own layers: build the model without it, or "
+                f"{path}: {reason}; a model file may have only Keras's own layers: build the model without it, or "
                 "export it (`model.export`) as a SavedModel or ONNX"
             )
 
@@ -78,7 +78,7 @@ def _h5_config(path: Path) -> Any:
 
 
 def _check_weights(file: Path | io.BytesIO, path: Path) -> dict[str, Any]:
-    """Refuse HDF5's links, data sets and virtual data sets that lie in other files; give the attributes."""
+    """Return the attributes; raise if a link, data set or virtual data set of HDF5 is in another file."""
     try:
         import h5py  # type: ignore[import-untyped]
     except ImportError as error:
@@ -86,7 +86,7 @@ def _check_weights(file: Path | io.BytesIO, path: Path) -> dict[str, Any]:
     with h5py.File(file, "r") as weights:
         outside = [name for name, where in _members(h5py, weights) if where]
         if outside:
-            raise ModelNotLoadable(f"{path}: {outside[0]!r} lies in another file; save the model whole")
+            raise ModelNotLoadable(f"{path}: {outside[0]!r} is in another file; save the model as one file")
         return dict(weights.attrs)
 
 
@@ -104,7 +104,7 @@ def _members(h5py: Any, group: Any, prefix: str = "") -> Iterator[tuple[str, boo
 
 
 def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Walk through all that a configuration describes, without recursion: it may be nested as deep as it likes."""
+    """Yield all objects that a configuration describes, without recursion: the nesting may be of any depth."""
     waiting = [value]
     while waiting:
         each = waiting.pop()

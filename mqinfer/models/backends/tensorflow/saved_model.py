@@ -1,4 +1,9 @@
-"""TensorFlow SavedModels, of TensorFlow 1 and 2, through one of their signatures."""
+"""Load SavedModels of TensorFlow 1 and 2 by one of their signatures.
+
+`tf.saved_model.load` makes functions of a graph, and refuses some graphs that a session runs: signatures that return a
+variable itself, and graphs of before 2017, whose placeholders have no shapes (TensorFlow Serving's own test models
+`saved_model_counter` and `saved_model_half_plus_three` are of these kinds). Those run in a session of their own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from typing import Any
 
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.tensorflow.backend import TensorFlowBackend, TensorFlowModel, input_specs, output_specs
-from mqinfer.models.backends.tensorflow.runtime import import_tensorflow, load_errors, loading, settle_device
+from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, load_errors, loading
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
@@ -21,11 +26,11 @@ log = logging.getLogger("mqinfer.models")
 
 DEFAULT_SIGNATURE = "serving_default"
 _OWN = "__saved_model"
-"""How the names of signatures begin that TensorFlow keeps for itself: its operations for initialising and training."""
+"""Prefix of TensorFlow's own signatures, which are for initialising and training."""
 
 
 def load(path: Path, options: LoadOptions) -> Backend:
-    """Load a SavedModel's folder; where TensorFlow 2's loader can't, in a session, as TensorFlow 1 would.
+    """Load a SavedModel's folder; if TensorFlow 2's loader can't, in a session, as TensorFlow 1 does.
 
     Raises:
         MissingExtra: TensorFlow is not installed.
@@ -33,7 +38,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
         ConfigError: `model.toml` contradicts the model.
     """
     tensorflow = import_tensorflow()
-    device = settle_device(tensorflow, options.device, options.threads)
+    device = choose_device(tensorflow, options.device, options.threads)
     with loading(tensorflow, path):
         signatures = _signatures(tensorflow, path)
     numeric = {name: _takes_numbers(signature) for name, signature in signatures.items()}
@@ -56,8 +61,8 @@ def _signatures(tensorflow: Any, path: Path) -> Mapping[str, Signature]:
         try:
             signatures = load_in_session(tensorflow, path)
         except load_errors(tensorflow):
-            raise error from None  # of a damaged model the first one says more
-        log.info("%s: TensorFlow 2's loader refuses it (%s): running in a session", path, type(error).__name__)
+            raise error from None  # the first error is clearer about a damaged model
+        log.info("%s: TensorFlow 2's loader refuses it (%s); running in a session", path, type(error).__name__)
         return signatures
 
 
@@ -71,7 +76,7 @@ def _load(tensorflow: Any, path: Path) -> Any:
 
 def _functions(loaded: Any) -> dict[str, Signature]:
     def call(name: str, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-        # The variables live as long as the loaded object: this function keeps it.
+        # The variables live as long as the loaded object, which this function keeps.
         results: Mapping[str, Any] = loaded.signatures[name](**feeds)
         return results
 
@@ -85,28 +90,32 @@ def _takes_numbers(signature: Signature) -> bool:
     return all(spec.dtype.name != "string" for spec in signature.inputs.values())
 
 
-def choose_signature(numeric: Mapping[str, bool], stated: str | None, path: Path) -> str:
-    """Choose a SavedModel's signature: the stated one, `serving_default`, or the first that takes no strings.
+def choose_signature(numeric: Mapping[str, bool], configured: str | None, path: Path) -> str:
+    """Return a SavedModel's signature: the configured one, `serving_default`, or the first that takes no strings.
 
     Args:
-        numeric: Every signature's name, and whether all of its inputs are numbers.
-        stated: `parameters.signature` of `model.toml`.
+        numeric: Whether all inputs are numbers, by the signature's name.
+        configured: `parameters.signature` of `model.toml`.
         path: For messages.
 
     Raises:
-        ConfigError: There is no signature of the stated name.
+        ConfigError: There is no signature of the configured name.
         ModelNotLoadable: There is no signature at all.
     """
     if not numeric:
         raise ModelNotLoadable(f"{path}: a SavedModel without signatures; export it with one for serving")
-    if stated is not None:
-        if stated not in numeric:
-            raise ConfigError(f"model.toml: parameters.signature = {stated!r}: {path} has {', '.join(sorted(numeric))}")
-        return stated
+    if configured is not None:
+        if configured not in numeric:
+            raise ConfigError(
+                f"model.toml: parameters.signature = {configured!r}: {path} has {', '.join(sorted(numeric))}"
+            )
+        return configured
     if DEFAULT_SIGNATURE in numeric:
         return DEFAULT_SIGNATURE
     chosen = min(numeric, key=lambda name: (not numeric[name], name))
-    log.warning("%s: no signature %s; taking %s (parameters.signature chooses)", path, DEFAULT_SIGNATURE, chosen)
+    log.warning(
+        "%s: no signature %s; taking %s (parameters.signature chooses another)", path, DEFAULT_SIGNATURE, chosen
+    )
     return chosen
 
 
@@ -116,8 +125,8 @@ class Signature:
 
     Attributes:
         inputs: TensorFlow's tensors, or their specifications, by name.
-        outputs: Likewise.
-        call: Takes TensorFlow's tensors; gives tensors, or arrays.
+        outputs: The same of the outputs.
+        call: Takes TensorFlow's tensors; returns tensors, or arrays.
     """
 
     inputs: Mapping[str, Any]
@@ -126,12 +135,12 @@ class Signature:
 
 
 def load_in_session(tensorflow: Any, path: Path) -> dict[str, Signature]:
-    """Load a SavedModel as TensorFlow 1 does: variables, assets, tables, whatever the model initialises.
+    """Load a SavedModel as TensorFlow 1 does: variables, assets, tables, and what else the model initialises.
 
     The session has the devices and threads that the process has; it lives as long as the signatures do.
 
     Raises:
-        Exception: Those of `load_errors`.
+        Exception: One of `load_errors`.
     """
     graph = tensorflow.Graph()
     session = tensorflow.compat.v1.Session(graph=graph)
@@ -145,7 +154,7 @@ def load_in_session(tensorflow: Any, path: Path) -> dict[str, Signature]:
 
 
 def _tags(path: Path) -> list[str]:
-    """Find the graph to serve: it is only given for exactly its tags, such as `serve` and `gpu`."""
+    """Return the tags of the graph to serve: TensorFlow loads it by exactly its tags, such as `serve` and `gpu`."""
     from tensorflow.core.protobuf import saved_model_pb2
 
     content = saved_model_pb2.SavedModel()
@@ -166,7 +175,7 @@ def _signature(session: Any, definition: Any) -> Signature:
 
 
 def _tensors(graph: Any, infos: Mapping[str, Any]) -> dict[str, Any]:
-    """Look tensors up by name; a sparse one is three, named as TensorFlow 2's loader names them."""
+    """Return tensors by name; a sparse one is three, named as by TensorFlow 2's loader."""
     names: dict[str, str] = {}
     for name in sorted(infos):
         info = infos[name]
