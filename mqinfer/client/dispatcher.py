@@ -258,10 +258,11 @@ class Dispatcher:
     def _launch_next(self, now: float) -> Entry | None:
         table, fleet = self._table, self._fleet
         for channel, queue in table.queues.items():
-            entry: Entry | None = next(iter(queue.values()))
-            crashed = bool(entry.crashed_on)
-            to = fleet.choose(channel, now, queued=len(queue), crashed=crashed, deadline=entry.deadline)
-            if isinstance(to, Lane) and to.in_flight and not crashed and entry.deadline < to.finish(now):
+            first = next(iter(queue.values()))
+            entry: Entry | None = first
+            crashed = bool(first.crashed_on)
+            to = fleet.choose(channel, now, queued=len(queue), crashed=crashed, deadline=first.deadline)
+            if isinstance(to, Lane) and to.in_flight and not crashed and first.deadline < to.finish(now):
                 entry = _first_in_time(queue, to.finish(now))
             if to is NoLane.WAIT or entry is None:
                 continue

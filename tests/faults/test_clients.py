@@ -211,7 +211,10 @@ def test_twin_edges(workers: Start, own_broker: MosquittoServer, topics: Topics,
     workers(200, url=own_broker.url)
     with ExitStack() as stack:
         elder = connect(
-            own_broker.url, "twin", topics, presence=edge_presence("twin", topics, "drive.bag", "echo", 16, 1)
+            own_broker.url,
+            "twin",
+            topics,
+            presence=edge_presence("twin", topics, "drive.bag", "echo", window=16, incarnation=1),
         )
         stack.callback(elder.close)
         ended: SimpleQueue[InferResult] = SimpleQueue()
@@ -219,7 +222,10 @@ def test_twin_edges(workers: Start, own_broker: MosquittoServer, topics: Topics,
         for _ in range(3):
             elder.submit(request, 30, ended.put)
         younger = connect(
-            own_broker.url, "twin", topics, presence=edge_presence("twin", topics, "drive.bag", "echo", 16, 2)
+            own_broker.url,
+            "twin",
+            topics,
+            presence=edge_presence("twin", topics, "drive.bag", "echo", window=16, incarnation=2),
         )
         stack.callback(younger.close)
         outcomes = [ended.get(timeout=10).outcome for _ in range(3)]

@@ -17,8 +17,7 @@ from mqinfer.models.backend import Backend
 from mqinfer.models.backends.onnx_binding import run_bound
 from mqinfer.models.backends.onnx_file import refusal
 from mqinfer.models.backends.onnx_providers import Attempt, attempts, describe_nodes
-from mqinfer.models.load_options import LoadOptions, default_threads
-from mqinfer.models.load_options import LoadOptions, with_configured_shapes
+from mqinfer.models.load_options import LoadOptions, default_threads, with_configured_shapes
 from mqinfer.models.repository.files import describe
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.errors import BadTensor, MissingExtra, ModelFailed, ModelNotLoadable
