@@ -35,6 +35,7 @@ from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
+from mqinfer.protocol.topics import Topics
 
 Serve = Callable[..., Worker]
 HEIGHT, WIDTH = 8, 12
@@ -356,7 +357,9 @@ def test_frames_that_are_refused_leave_nothing_behind(unique: Callable[[str], st
     broker = MemoryBroker(max_packet_size=300)
     requester = Requester(
         lambda handler: MemoryLink(broker, client_id=unique("edge"), on_connection=handler),
-        RequesterConfig(unique("edge"), window=8),
+        unique("edge"),
+        Topics(),
+        ClientOptions(window=8),
     )
     requester.open()
     statistics = ReplayStatistics()
