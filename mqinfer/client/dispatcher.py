@@ -19,7 +19,7 @@ from mqinfer.broker.link import ReasonCode
 from mqinfer.client.fleet import Fleet, NoLane
 from mqinfer.client.lane import Lane, doubled
 from mqinfer.client.options import NAME_HINT, ClientOptions
-from mqinfer.client.pending import Entry, PendingTable, Place, outcome_of
+from mqinfer.client.pending import Entry, PendingTable, Place
 from mqinfer.client.result import Counters
 from mqinfer.protocol.errors import (
     Corrupted,
@@ -244,7 +244,7 @@ class Dispatcher:
         """End a request for its caller; return None where it has its outcome already."""
         entry = self._table.remove(request_id)
         if entry is not None:
-            self._outcomes[outcome_of(why)] += 1
+            self._outcomes[why.outcome] += 1
         return entry
 
     def cancel_all(self, why: MqinferError) -> Sequence[Ended]:
@@ -258,13 +258,14 @@ class Dispatcher:
     def _launch_next(self, now: float) -> Entry | None:
         table, fleet = self._table, self._fleet
         for channel, queue in table.queues.items():
-            first = next(iter(queue.values()))
-            entry: Entry | None = first
-            crashed = bool(first.crashed_on)
-            to = fleet.choose(channel, now, queued=len(queue), crashed=crashed, deadline=first.deadline)
-            if isinstance(to, Lane) and to.in_flight and not crashed and first.deadline < to.finish(now):
-                entry = _first_in_time(queue, to.finish(now))
-            if to is NoLane.WAIT or entry is None:
+            entry = next(iter(queue.values()))
+            crashed = bool(entry.crashed_on)
+            to = fleet.choose(channel, now, queued=len(queue), crashed=crashed, deadline=entry.deadline)
+            if isinstance(to, Lane) and to.in_flight and not crashed and entry.deadline < to.finish(now):
+                if (in_time := _first_in_time(queue, to.finish(now))) is None:
+                    continue
+                entry = in_time
+            if to is NoLane.WAIT:
                 continue
             table.launch(entry, to if isinstance(to, Lane) else None, now)
             entry.retry_at = fleet.sent(entry.request.id, to, channel, now, crashed=crashed)
@@ -330,7 +331,7 @@ class Dispatcher:
             self._record_end(entry, why)
 
     def _record_end(self, entry: Entry, why: MqinferError) -> None:
-        self._outcomes[outcome_of(why)] += 1
+        self._outcomes[why.outcome] += 1
         self._ended.append((entry, why))
 
 

@@ -18,25 +18,14 @@ from mqinfer.client.fleet import Channel
 from mqinfer.client.lane import Lane
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import Cancelled, Expired, MqinferError, Rejected, Superseded
+from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings
 
-__all__ = ["SLACK", "Entry", "PendingTable", "Place", "Settle", "outcome_of"]
+__all__ = ["SLACK", "Entry", "PendingTable", "Place", "Settle"]
 
 Settle = Callable[[InferResult], None]
 SLACK = 64
 """Alarms of entries that have ended are swept once there are more than `2 * len(table) + SLACK` alarms."""
-_OUTCOMES: Mapping[str, Outcome] = {
-    Expired.code: Outcome.EXPIRED,
-    Rejected.code: Outcome.REJECTED,
-    Cancelled.code: Outcome.CANCELLED,
-    Superseded.code: Outcome.SUPERSEDED,
-}
-
-
-def outcome_of(why: MqinferError) -> Outcome:
-    """Return the outcome of a request that ends with an error."""
-    return _OUTCOMES.get(why.code, Outcome.ERROR)
 
 
 class Place(Enum):
@@ -121,7 +110,7 @@ class Entry:
         """Return the result of a request that got no reply."""
         return InferResult(
             id=self.request.id,
-            outcome=outcome_of(why),
+            outcome=why.outcome,
             model_name=self.request.model_name,
             error=ErrorInfo(why.code, f"model {self.request.model_name!r}: {why}"),
             capture=self.request.capture,

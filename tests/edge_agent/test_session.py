@@ -204,9 +204,8 @@ def test_an_edge_says_of_itself_that_it_is_there(url: str, unique: Callable[[str
 
     name, topics = unique("edge"), Topics()
     watcher.subscribe(topics.client_state(name), note)
-    edge = connect(
-        url, name, topics, presence=edge_presence(name, topics, "drive.bag", "echo", window=3, incarnation=17)
-    )
+    presence = edge_presence(name, topics, "drive.bag", "echo", window=3, incarnation=17)
+    edge = connect(url, name, topics, presence=presence)
     link = edge.link
     assert isinstance(link, MemoryLink)
     link.drop()

@@ -24,6 +24,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.template import render
 from mqinfer.client.connection import connect
 from mqinfer.client.request import make_request
+from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.state import edge_presence
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
@@ -209,24 +210,19 @@ def test_twin_clients(workers: Start, traffic: Start, own_broker: MosquittoServe
 def test_twin_edges(workers: Start, own_broker: MosquittoServer, topics: Topics, figure: Start) -> None:
     """Of two edges of one name the one that started first gives way: its requests end, and it says why."""
     workers(200, url=own_broker.url)
+
+    def twin(incarnation: int) -> Requester:
+        presence = edge_presence("twin", topics, "drive.bag", "echo", window=16, incarnation=incarnation)
+        return connect(own_broker.url, "twin", topics, presence=presence)
+
     with ExitStack() as stack:
-        elder = connect(
-            own_broker.url,
-            "twin",
-            topics,
-            presence=edge_presence("twin", topics, "drive.bag", "echo", window=16, incarnation=1),
-        )
+        elder = twin(1)
         stack.callback(elder.close)
         ended: SimpleQueue[InferResult] = SimpleQueue()
         request = make_request("echo", {"x": np.zeros((1, 2), np.int64)}, {})
         for _ in range(3):
             elder.submit(request, 30, ended.put)
-        younger = connect(
-            own_broker.url,
-            "twin",
-            topics,
-            presence=edge_presence("twin", topics, "drive.bag", "echo", window=16, incarnation=2),
-        )
+        younger = twin(2)
         stack.callback(younger.close)
         outcomes = [ended.get(timeout=10).outcome for _ in range(3)]
         assert isinstance(elder.failure, NameTaken)
