@@ -1,1 +1,1 @@
-"""Pictures: ROS encodings, demosaicing, mosaics, colour, decoding, and fitting to a model's input."""
+"""Pictures: ROS encodings, decoding, demosaicing of Bayer mosaics, colour, and conversion to a model's input."""

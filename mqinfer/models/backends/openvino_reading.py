@@ -108,13 +108,13 @@ def reshape(model: Any, inputs: Sequence[TensorSpec], path: Path) -> None:
     Raises:
         ModelNotLoadable: The model can't have these shapes.
     """
-    wanted = {port: list(spec.shape) for port, spec in enumerate(inputs) if _shape(model.inputs[port]) != spec.shape}
+    shapes = {port: list(spec.shape) for port, spec in enumerate(inputs) if _shape(model.inputs[port]) != spec.shape}
     try:
-        if wanted:
-            model.reshape(wanted)
+        if shapes:
+            model.reshape(shapes)
     except RuntimeError as error:
         raise ModelNotLoadable(
-            f"{path}: it can't take the shapes in model.toml, {list(wanted.values())}: {reason(error)}"
+            f"{path}: it can't take the shapes in model.toml, {list(shapes.values())}: {reason(error)}"
         ) from error
 
 

@@ -73,7 +73,7 @@ class Place:
         return ConfigError(f"{self} = {value!r}: expected {expected}")
 
     def add_unused(self, key: str) -> None:
-        """Remember a key of the table at this place that has no effect, without the numbers of list elements."""
+        """Add a key of the table at this place to those without effect, without the numbers of list elements."""
         self.unused.append(re.sub(r"\[\d+\]", "", self.at(key).key))
 
     def warn_of_unused(self) -> None:

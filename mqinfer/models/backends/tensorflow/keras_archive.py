@@ -38,7 +38,7 @@ _WITH_VOCABULARY = frozenset({"StringLookup", "IntegerLookup", "TextVectorizatio
 
 
 def check_keras(path: Path) -> None:
-    """Raise if a file is no Keras file, or that names other objects than Keras's own.
+    """Raise if a file is no Keras file, or names other objects than Keras's own.
 
     Raises:
         MissingExtra: h5py, which comes with Keras, is not installed.
