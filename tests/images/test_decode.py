@@ -197,7 +197,7 @@ def test_unknown_encoding(encoding: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "said"),
+    ("image", "expected"),
     [
         (("rgb8", 2, 4, 12, 23), ["rgb8", "4x2", "step 12", "23 bytes", "24"]),
         (("rgb8", 2, 4, 11, 24), ["4x2", "step 11", "12 bytes"]),
@@ -215,12 +215,12 @@ def test_unknown_encoding(encoding: str) -> None:
         (("32FC5", 1, 1, 20, 20), ["32FC5", "5 channels"]),
     ],
 )
-def test_contradictions(image: tuple[str, int, int, int, int], said: list[str]) -> None:
+def test_contradictions(image: tuple[str, int, int, int, int], expected: list[str]) -> None:
     """Sizes that contradict each other are refused with all the numbers, before memory is taken."""
     encoding, height, width, step, size = image
     with pytest.raises(BadImage) as caught:
         to_rgb(RawImage(encoding, height, width, step, is_bigendian=False, data=bytes(size)))
-    for part in said:
+    for part in expected:
         assert part in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Pixels to model inputs, against plain NumPy written out axis by axis."""
+"""Conversion of pixels to model inputs, against plain NumPy written out axis by axis."""
 
 from typing import Any
 

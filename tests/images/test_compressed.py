@@ -40,7 +40,7 @@ def bgr(rgb: Array) -> Array:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("jpeg", CompressedFormat("", is_depth=False, is_swapped=False)),
         ("png", CompressedFormat("", is_depth=False, is_swapped=False)),
@@ -55,9 +55,9 @@ def bgr(rgb: Array) -> Array:
         ("32FC1; compressedDepth", CompressedFormat("32FC1", is_depth=True, is_swapped=False)),
     ],
 )
-def test_format_strings(text: str, said: CompressedFormat) -> None:
+def test_format_strings(text: str, expected: CompressedFormat) -> None:
     """The strings that are met in practice."""
-    assert parse_format(text) == said
+    assert parse_format(text) == expected
 
 
 @given(st.text(max_size=40))
