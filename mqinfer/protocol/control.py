@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from mqinfer.protocol.decoding import read_json, write_json
+from mqinfer.protocol.decoding import MAX_STATE_BYTES, read_json, write_json
 from mqinfer.protocol.errors import BadEnvelope, BadTopic
 from mqinfer.protocol.topics import check_name, check_version
 from mqinfer.protocol.types import Buffer, Outcome
@@ -59,7 +59,6 @@ _OF_MODEL = {
 }
 _OF_REPOSITORY = {"load": Operation.LOAD, "unload": Operation.UNLOAD}
 _REASONS = (Outcome.CANCELLED, Outcome.SUPERSEDED)
-_MAX_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +261,7 @@ def read_body(payload: Buffer) -> CallBody:
         BadEnvelope: It is not a JSON object, or a field has the wrong type.
         LimitExceeded: It is longer than 64 KiB.
     """
-    return read_json(payload, CallBody, "control request", _MAX_BYTES) if len(payload) else CallBody()
+    return read_json(payload, CallBody, "control request", MAX_STATE_BYTES) if len(payload) else CallBody()
 
 
 class Cancellation(Struct, frozen=True):
@@ -288,7 +287,7 @@ class Cancellation(Struct, frozen=True):
             BadEnvelope: A field is missing or has the wrong type.
             LimitExceeded: It is longer than 64 KiB.
         """
-        found = read_json(payload, cls, "cancellation", _MAX_BYTES)
+        found = read_json(payload, cls, "cancellation", MAX_STATE_BYTES)
         if found.outcome not in _REASONS:
             raise BadEnvelope(f"cancellation: 'outcome' is {found.outcome!s}; it must be one of {', '.join(_REASONS)}")
         return found

@@ -34,7 +34,7 @@ MAX_JSON_BYTES = 8 << 20
 """Longest JSON that is parsed; Python takes up to 21 times as much memory for it (`[[],[],[]]`)."""
 
 MAX_STATE_BYTES = 64 << 10
-"""Longest state of a worker, server or client."""
+"""Longest state, cancellation or body of a call."""
 
 _SCALARS = frozenset((bool, int, float, str))
 _FAULT = re.compile(r"(?P<fault>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`)?", re.DOTALL)

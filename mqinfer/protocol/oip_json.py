@@ -62,7 +62,17 @@ CONTENT_TYPE = "application/json"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """User property with the length of the JSON part, in bytes, where a binary tail follows."""
 BINARY_OUTPUT = "binary_data_output"
-"""Request parameter: true asks for a reply with a binary tail."""
+"""Request parameter: true requests a reply with a binary tail."""
+
+_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_FLOATS = frozenset((Datatype.FP32, Datatype.FP64))
+_KINDS = {str: "string", bool: "true or false", int: "integer"}
+_FP16 = "FP16 travels only in the binary tail (user property Inference-Header-Content-Length)"
+
+
+class _TensorParameters(Struct):
+    binary_data_size: Count | None = None
+    encoding: str = "raw"
 
 
 class _Tensor(Struct, gc=False):
@@ -275,11 +285,6 @@ def _tensors(
     return tuple(found)
 
 
-class _TensorParameters(Struct):
-    binary_data_size: Count | None = None
-    encoding: str = "raw"
-
-
 def _tensor(entry: _Tensor, tail: memoryview, limits: Limits) -> tuple[EncodedTensor, memoryview]:
     name, datatype, shape, parameters = entry.name, entry.datatype, entry.shape, entry.parameters or {}
     array_bytes(name, datatype, shape, limits)
@@ -296,20 +301,14 @@ def _tensor(entry: _Tensor, tail: memoryview, limits: Limits) -> tuple[EncodedTe
     return EncodedTensor(name, datatype, shape, known.encoding, tail[:size], further), tail[size:]
 
 
-_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
-_FLOATS = frozenset((Datatype.FP32, Datatype.FP64))
-_KINDS = {str: "string", bool: "true or false", int: "integer"}
-_FP16 = "FP16 travels only in the binary tail (user property Inference-Header-Content-Length)"
-
-
 def _raw_of_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: list[Any]) -> bytes:
     """Return the raw form of a tensor's `data`.
 
     Args:
-        name: The tensor's.
+        name: Name of the tensor.
         datatype: As declared.
         shape: As declared.
-        data: Flat, or nested as `shape` says.
+        data: Flat, or nested exactly as the shape.
 
     Raises:
         BadTensor: The data differ from what is declared.

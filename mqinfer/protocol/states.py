@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field, to_builtins
 
-from mqinfer.protocol.decoding import read_json, write_json
+from mqinfer.protocol.decoding import MAX_STATE_BYTES, read_json, write_json
 from mqinfer.protocol.types import Buffer, Count
 
 __all__ = [
@@ -23,8 +23,6 @@ __all__ = [
     "WorkerStatus",
     "read_incarnation",
 ]
-
-_MAX_STATE_BYTES = 64 << 10
 
 
 class WorkerStatus(StrEnum):
@@ -102,7 +100,7 @@ class WorkerState(Struct, frozen=True):
             BadEnvelope: A field is missing or has the wrong type.
             LimitExceeded: It is longer than 64 KiB.
         """
-        return read_json(payload, cls, "worker state", _MAX_STATE_BYTES)
+        return read_json(payload, cls, "worker state", MAX_STATE_BYTES)
 
 
 class ServerState(Struct, frozen=True):
@@ -130,7 +128,7 @@ class ServerState(Struct, frozen=True):
             BadEnvelope: A field is missing or has the wrong type.
             LimitExceeded: It is longer than 64 KiB.
         """
-        return read_json(payload, cls, "server state", _MAX_STATE_BYTES)
+        return read_json(payload, cls, "server state", MAX_STATE_BYTES)
 
 
 class ClientState(Struct, frozen=True):
@@ -169,5 +167,5 @@ def read_incarnation(payload: Buffer) -> tuple[int, str]:
         BadEnvelope: One of the two is missing or of the wrong type.
         LimitExceeded: The state is longer than 64 KiB.
     """
-    found = read_json(payload, _AnyState, "state", _MAX_STATE_BYTES)
+    found = read_json(payload, _AnyState, "state", MAX_STATE_BYTES)
     return found.incarnation, found.status

@@ -30,6 +30,63 @@ __all__ = [
 DEFAULT_ROOT = "mqinfer/v1"
 _ROOT = re.compile(r"[^/+#\x00-\x1f\x7f$][^/+#\x00-\x1f\x7f]*(/[^/+#\x00-\x1f\x7f]+)*")
 
+CONTROL = "control"
+"""Takes the place of the model in the topics of replies to control requests, so no model may have this name."""
+EVERY_SERVER = "all"
+"""Takes the place of a server's name to address every server, so no server may have this name."""
+
+_RESERVED = {"model": CONTROL}
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_NAME_RULE = "1 to 64 lower-case letters, digits, '_', '.' or '-', beginning with a letter or digit"
+_REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_REQUEST_RULE = "1 to 64 letters, digits, '_', '.' or '-'"
+_VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
+_VERSION_RULE = "a decimal integer of at most 19 digits, such as 3"
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return the name of a model, client, worker or server if it follows the rule.
+
+    Args:
+        kind: What it names, such as `model`; for the message.
+        name: The name.
+
+    Raises:
+        BadTopic: It does not follow `[a-z0-9][a-z0-9_.-]{0,63}`, or is reserved.
+    """
+    if _RESERVED.get(kind) == name:
+        raise BadTopic(f"{kind} name {name!r} is reserved for topics; choose another name")
+    return _check(_NAME, _NAME_RULE, kind, name)
+
+
+def check_version(version: str) -> str:
+    """Return a version if it follows the rule.
+
+    Raises:
+        BadTopic: It is not a decimal integer of at most 19 digits, or has leading zeros.
+    """
+    return _check(_VERSION, _VERSION_RULE, "version", version)
+
+
+def check_request(request: str) -> str:
+    """Return the id of a request if it follows the rule.
+
+    Raises:
+        BadTopic: It does not follow `[A-Za-z0-9_.-]{1,64}`.
+    """
+    return _check(_REQUEST, _REQUEST_RULE, "request id", request)
+
+
+def is_request(text: str) -> bool:
+    """Return whether a text follows the rule for the id of a request."""
+    return _REQUEST.fullmatch(text) is not None
+
+
+def _check(pattern: re.Pattern[str], rule: str, kind: str, value: str) -> str:
+    if not pattern.fullmatch(value):
+        raise BadTopic(f"{kind} {value[:80]!r} can't be used in a topic; it must be {rule}")
+    return value
+
 
 @dataclass(frozen=True, slots=True)
 class InferAddress:
@@ -286,61 +343,3 @@ def _parse_infer(root: str, topic: str) -> InferAddress:
             name = check_name("worker", worker)
             return InferAddress(check_name("model", model), None, check_name("client", client), name)
     raise _foreign(root, topic, "request")
-
-
-CONTROL = "control"
-"""Takes the place of the model in the topics of replies to control requests, so no model may have this name."""
-EVERY_SERVER = "all"
-"""Takes the place of a server's name to address every server, so no server may have this name."""
-
-_RESERVED = {"model": CONTROL}
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
-_NAME_RULE = "1 to 64 lower-case letters, digits, '_', '.' or '-', beginning with a letter or digit"
-_REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_REQUEST_RULE = "1 to 64 letters, digits, '_', '.' or '-'"
-_VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
-_VERSION_RULE = "a decimal integer of at most 19 digits, such as 3"
-
-
-def check_name(kind: str, name: str) -> str:
-    """Return the name of a model, client, worker or server if it follows the rule.
-
-    Args:
-        kind: What it names, such as `model`; for the message.
-        name: The name.
-
-    Raises:
-        BadTopic: It does not follow `[a-z0-9][a-z0-9_.-]{0,63}`, or is reserved.
-    """
-    if _RESERVED.get(kind) == name:
-        raise BadTopic(f"{kind} name {name!r} is reserved for topics; choose another name")
-    return _check(_NAME, _NAME_RULE, kind, name)
-
-
-def check_version(version: str) -> str:
-    """Return a version if it follows the rule.
-
-    Raises:
-        BadTopic: It is not a decimal integer of at most 19 digits, or has leading zeros.
-    """
-    return _check(_VERSION, _VERSION_RULE, "version", version)
-
-
-def check_request(request: str) -> str:
-    """Return the id of a request if it follows the rule.
-
-    Raises:
-        BadTopic: It does not follow `[A-Za-z0-9_.-]{1,64}`.
-    """
-    return _check(_REQUEST, _REQUEST_RULE, "request id", request)
-
-
-def is_request(text: str) -> bool:
-    """Return whether a text follows the rule for the id of a request."""
-    return _REQUEST.fullmatch(text) is not None
-
-
-def _check(pattern: re.Pattern[str], rule: str, kind: str, value: str) -> str:
-    if not pattern.fullmatch(value):
-        raise BadTopic(f"{kind} {value[:80]!r} can't be used in a topic; it must be {rule}")
-    return value
