@@ -1,4 +1,4 @@
-"""Codecs: arrays to the bytes that travel, and back; every declared size is checked before memory is taken for it."""
+"""Codecs: arrays to the bytes that travel, and back; declared sizes are checked before memory is allocated for them."""
 
 from mqinfer.codecs.image import encoded_image
 from mqinfer.codecs.probe import ImageInfo, probe_image

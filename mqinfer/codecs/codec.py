@@ -1,4 +1,4 @@
-"""The contract of a codec: an array to bytes, and back to exactly the array that the message declares."""
+"""The protocol of a codec: from an array to bytes, and back to exactly the array that the message declares."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ __all__ = ["Codec", "Encoded"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """What a codec makes of an array: bytes, and what else a receiver must know to read them."""
+    """An encoded array: its bytes, and the parameters that a receiver needs to decode them."""
 
     data: Buffer
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 class Codec(Protocol):
-    """One way to write a tensor. Stateless: any thread may use it."""
+    """One encoding of tensors. Stateless: any thread may use it."""
 
     @property
     def levels(self) -> range:
-        """The levels that may follow its name after a colon; empty where there are none."""
+        """Levels that may follow its name after a colon; empty for none."""
 
     def encode(self, name: str, array: Array, level: int | None) -> Encoded:
-        """Write an array.
+        """Encode an array.
 
         Args:
-            name: The tensor's, for messages.
+            name: Name of the tensor, for messages.
             array: Little-endian, of any strides.
             level: One of `levels`, or None for the codec's default.
 
         Raises:
-            BadEncoding: The codec can't write such an array.
-            BadTensor: An element is not what its datatype says.
+            BadEncoding: The codec can't encode such an array.
+            BadTensor: An element is not of its datatype.
         """
 
     def decode(self, tensor: EncodedTensor, limits: Limits) -> Array:
-        """Read an array; its declared shape has been checked against `limits`.
+        """Decode an array; its declared shape has been checked against `limits`.
 
         Raises:
-            BadEncoding: The bytes don't make the declared array.
-            BadTensor: The raw bytes don't make it.
-            LimitExceeded: A bound that only this codec knows is exceeded.
+            BadEncoding: The bytes are not those of the declared array.
+            BadTensor: The raw bytes are not those of the declared array.
+            LimitExceeded: A limit that only this codec can check is exceeded.
         """

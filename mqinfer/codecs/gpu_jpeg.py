@@ -1,10 +1,10 @@
-"""JPEG decoding on an NVIDIA GPU by nvImageCodec (https://docs.nvidia.com/cuda/nvimagecodec/), where it really works.
+"""JPEG decoding on an NVIDIA GPU by nvImageCodec (https://docs.nvidia.com/cuda/nvimagecodec/).
 
-It reads JPEGs in OpenCV's place in a worker whose model runs on a GPU: the CPU's cores are then free for the rest. The
-pixels come back to the host, where pictures are made into the model's input.
+In a worker whose model runs on a GPU it takes the place of OpenCV, which leaves the CPU's cores to other work. The
+pixels are copied to the host, where pictures become the model's input.
 
-A picture of our own is decoded first: a library that is installed and has no driver, no device or another idea of
-colours is not used, and that is said once. What the GPU can't read later goes to OpenCV.
+A test picture is decoded first: if the library has no driver or no device, or decodes other colours, OpenCV is used and
+a warning is logged once. What the GPU can't decode later goes to OpenCV.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["jpeg_reader"]
 log = logging.getLogger("mqinfer.codecs")
 
 _TOLERANCE = 8
-"""Of 255: decoders round the cosine transform and enlarge the chroma planes differently."""
+"""Allowed difference, of 255: decoders round the cosine transform and enlarge the chroma planes differently."""
 
 
 def jpeg_reader(device: str) -> ReadPicture:
-    """Give what reads JPEGs in a process whose model runs on `device`: `cpu` or `cuda:N`, as a card says it."""
+    """Return the decoder of JPEGs for a process whose model runs on `device`: `cpu` or `cuda:N`, as in its card."""
     kind, _, index = device.partition(":")
     if kind != "cuda":
         return read_with_opencv
@@ -44,14 +44,14 @@ def jpeg_reader(device: str) -> ReadPicture:
         _try_out(on_gpu)
     except (RuntimeError, MqinferError) as error:
         reason = " ".join(str(error).split())
-        log.warning("nvImageCodec is installed and can't be used on %s (%s): OpenCV decodes JPEGs", device, reason)
+        log.warning("nvImageCodec can't be used on %s (%s): OpenCV decodes JPEGs", device, reason)
         return read_with_opencv
     log.info("JPEGs are decoded on %s by nvImageCodec %s", device, nvimgcodec.__version__)
     return on_gpu
 
 
 class _OnGpu:
-    """A decoder with its buffers on a GPU. Threads take turns: nothing says that it may be shared."""
+    """A decoder with its buffers on a GPU. A lock guards it, since nvImageCodec does not promise thread safety."""
 
     def __init__(self, nvimgcodec: Any, index: int) -> None:
         self._library = nvimgcodec
@@ -59,13 +59,13 @@ class _OnGpu:
         # As OpenCV's libjpeg-turbo enlarges chroma planes, so that it makes no difference which of the two decoded.
         self._decoder = nvimgcodec.Decoder(device_id=index, max_num_cpu_threads=1, options=":fancy_upsampling=1")
         colours = {1: nvimgcodec.ColorSpec.GRAY, 3: nvimgcodec.DecodeParams().color_spec}  # the default is sRGB
-        self._wishes = {
+        self._params = {
             channels: nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=colour)
             for channels, colour in colours.items()
         }
 
     def __call__(self, data: Buffer, info: ImageInfo) -> Array | None:
-        """Read a picture; what the GPU can't read goes to OpenCV, which says what is wrong with a broken one."""
+        """Decode a picture; what the GPU can't decode goes to OpenCV, which raises the error for a corrupt one."""
         try:
             picture = self.decode(data, info)
         except RuntimeError as error:
@@ -74,23 +74,23 @@ class _OnGpu:
         return read_with_opencv(data, info) if picture is None else picture
 
     def decode(self, data: Buffer, info: ImageInfo) -> Array | None:
-        """Decode to [H, W, channels] in host memory; None where nvImageCodec can't.
+        """Decode to [H, W, channels] in host memory; return None where nvImageCodec can't.
 
         Raises:
             RuntimeError: It failed.
         """
         with self._lock:
             stream = self._library.CodeStream(np.frombuffer(data, np.uint8))
-            image = self._decoder.decode(stream, params=self._wishes[info.channels])
+            image = self._decoder.decode(stream, params=self._params[info.channels])
             host = None if image is None else image.cpu()
         return None if host is None else np.asarray(host)
 
 
 def _try_out(on_gpu: _OnGpu) -> None:
-    """Decode a colour gradient and compare it with what OpenCV makes of it.
+    """Decode a colour gradient and compare it with what OpenCV decodes.
 
     Raises:
-        RuntimeError: It can't be decoded, or looks different.
+        RuntimeError: It can't be decoded, or its pixels differ.
         MissingExtra: OpenCV is not installed.
     """
     ramp = np.arange(0, 256, 8, dtype=np.uint8)
@@ -99,7 +99,7 @@ def _try_out(on_gpu: _OnGpu) -> None:
     info = probe_image(data)
     mine, reference = on_gpu.decode(data, info), read_with_opencv(data, info)
     if mine is None or reference is None or mine.shape != reference.shape:
-        raise RuntimeError("it gives no picture of a plain JPEG")
+        raise RuntimeError("it can't decode a plain JPEG")
     difference = int(np.abs(mine.astype(int) - reference.astype(int)).max())
     if difference > _TOLERANCE:
         raise RuntimeError(f"its pixels differ from OpenCV's by {difference}")

@@ -1,8 +1,7 @@
 """`jpeg` and `png`: pictures of 8 bits (PNG also 16), grey or RGB, through OpenCV.
 
-Nothing is decoded before the header has been read, compared with the declared shape and held against the limits: a
-JPEG of 691 bytes once made OpenCV take 5 GB. ICC profiles and EXIF orientation are ignored: the pixels come as they are
-stored.
+The header is read and compared with the declared shape and the limits before anything is decoded: a JPEG of 691 bytes
+once made OpenCV allocate 5 GB. ICC profiles and EXIF orientation are ignored: the pixels are returned as stored.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from mqinfer.protocol.types import Buffer, EncodedTensor, Scalar
 __all__ = ["ImageCodec", "ReadPicture", "encoded_image", "read_with_opencv"]
 
 ReadPicture = Callable[[Buffer, ImageInfo], Array | None]
-"""Reads a picture whose header has been checked: [H, W] or [H, W, channels], in RGB order; None where it is corrupt."""
+"""Decodes a picture with a checked header to [H, W] or [H, W, channels], in RGB order; None if it is corrupt."""
 
 _DATATYPES = {8: Datatype.UINT8, 16: Datatype.UINT16}
 _LEVELS = {"jpeg": range(1, 101), "png": range(10)}
@@ -33,18 +32,18 @@ _RULE = {"jpeg": "UINT8", "png": "UINT8 or UINT16"}
 
 
 def encoded_image(name: str, data: Buffer, parameters: Mapping[str, Scalar] | None = None) -> EncodedTensor:
-    """Wrap a JPEG or PNG as it is, for passing it on without decoding.
+    """Return a JPEG or PNG file as a tensor, without decoding it.
 
     Args:
-        name: Of the model's input.
+        name: Name of the model's input.
         data: The whole file.
-        parameters: Further per-tensor parameters.
+        parameters: Further parameters of the tensor.
 
     Returns:
         A tensor of shape [1, H, W, 3], or [1, H, W] for grey.
 
     Raises:
-        BadEncoding: It is no JPEG or PNG, or of a kind that receivers refuse (alpha, CMYK, 12 bits).
+        BadEncoding: It is neither JPEG nor PNG, or of a kind that receivers refuse (alpha, CMYK, 12 bits).
     """
     info = probe_image(data)
     _check_kind(name, info)
@@ -53,7 +52,7 @@ def encoded_image(name: str, data: Buffer, parameters: Mapping[str, Scalar] | No
 
 
 def read_with_opencv(data: Buffer, info: ImageInfo) -> Array | None:
-    """Be the `ReadPicture` that is always there.
+    """Decode a picture on the CPU; the default `ReadPicture`.
 
     Raises:
         MissingExtra: OpenCV is not installed.
@@ -70,11 +69,11 @@ def read_with_opencv(data: Buffer, info: ImageInfo) -> Array | None:
 
 @dataclass(frozen=True, slots=True)
 class ImageCodec:
-    """Both codecs. Arrays are [H, W], [H, W, 1] or [H, W, 3] in RGB order, with an optional leading axis of 1.
+    """The codecs `jpeg` and `png`, for [H, W], [H, W, 1] or [H, W, 3] in RGB order, with an optional leading axis of 1.
 
     Attributes:
         format: `jpeg` (levels are its quality, 1 to 100) or `png` (levels are zlib's, 0 to 9).
-        read: What decodes it.
+        read: The decoder.
     """
 
     format: str
@@ -86,7 +85,7 @@ class ImageCodec:
         return _LEVELS[self.format]
 
     def encode(self, name: str, array: Array, level: int | None) -> Encoded:
-        """Write a picture."""
+        """Encode a picture."""
         cv2 = opencv()
         picture = self._picture(name, array)
         wanted = _DEFAULT_LEVEL[self.format] if level is None else level
@@ -95,13 +94,13 @@ class ImageCodec:
             stored = cv2.cvtColor(picture, cv2.COLOR_RGB2BGR) if picture.ndim == 3 else picture
             done, data = cv2.imencode("." + self.format, stored, [option, wanted])
         except cv2.error as error:
-            raise BadEncoding(f"tensor {name!r}: OpenCV can't write it as {self.format}: {error}") from error
+            raise BadEncoding(f"tensor {name!r}: OpenCV can't encode it as {self.format}: {error}") from error
         if not done:
-            raise BadEncoding(f"tensor {name!r}: OpenCV can't write it as {self.format}")
+            raise BadEncoding(f"tensor {name!r}: OpenCV can't encode it as {self.format}")
         return Encoded(data.reshape(-1).data)
 
     def decode(self, tensor: EncodedTensor, limits: Limits) -> Array:
-        """Read a picture."""
+        """Decode a picture."""
         info = probe_image(tensor.data)
         self._check_declared(tensor, info)
         if info.height * info.width > limits.image_pixels:
@@ -115,7 +114,7 @@ class ImageCodec:
         return picture.reshape(tensor.shape)
 
     def _picture(self, name: str, array: Array) -> Array:
-        """Drop the batch axis and the axis of a single channel."""
+        """Return the array without the batch axis and without the axis of a single channel."""
         shape = array.shape[1:] if _is_batch_of_one(array.shape) else array.shape
         grey = len(shape) == 2 or (len(shape) == 3 and shape[2] == 1)
         if not (grey or (len(shape) == 3 and shape[2] == 3)) or 0 in shape or array.dtype not in _DTYPES[self.format]:
@@ -127,7 +126,7 @@ class ImageCodec:
 
     def _check_declared(self, tensor: EncodedTensor, info: ImageInfo) -> None:
         if info.format != self.format:
-            raise BadEncoding(f"tensor {tensor.name!r}: encoding says {self.format}, but the bytes are {info.format}")
+            raise BadEncoding(f"tensor {tensor.name!r}: encoding is {self.format}, but the bytes are {info.format}")
         _check_kind(tensor.name, info)
         size = (info.height, info.width)
         frames = (size, (*size, 1)) if info.channels == 1 else ((*size, 3),)
@@ -143,7 +142,7 @@ class ImageCodec:
 
 
 def _is_batch_of_one(shape: tuple[int, ...]) -> bool:
-    """Whether the first axis is a batch axis; [1, W, 3] is one row of colour rather than a grey picture."""
+    """Return whether the first axis is a batch axis; [1, W, 3] is one row of colour rather than a grey picture."""
     return shape[:1] == (1,) and (len(shape) == 4 or (len(shape) == 3 and shape[2] not in (1, 3)))
 
 

@@ -1,8 +1,8 @@
 """`lz4` and `shuffle-lz4`: the raw form in one LZ4 block, without a stored size.
 
 The block format is https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md. The size of the raw form
-follows from datatype and shape (of a BYTES tensor: from the parameter `raw_size`), never from the block: fourteen bytes
-can claim 2 GiB.
+is that of datatype and shape (for BYTES: the parameter `raw_size`), never one that the block claims: fourteen bytes can
+claim 2 GiB.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from mqinfer.protocol.types import Buffer, EncodedTensor
 __all__ = ["Lz4Codec", "compress_block", "decompress_block"]
 
 _MAX_RATIO = 255
-"""No byte of a block makes more than this many bytes: a run's length grows by 255 a byte."""
+"""A block of n bytes decompresses to at most 255 * n bytes, since the length of a run grows by 255 with each byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lz4Codec:
-    """Both codecs: with `shuffle`, bytes of equal significance are grouped first (floats then compress far better).
+    """The codecs `lz4` and `shuffle-lz4`, which groups bytes of equal significance so that floats compress better.
 
-    Level 1 to 12 is LZ4's high-compression mode; without one it is the fast mode. Receivers need not know.
+    Levels 1 to 12 select LZ4's high-compression mode; without a level it is the fast mode. Receivers need not know.
     """
 
     shuffle: bool = False
@@ -40,7 +40,7 @@ class Lz4Codec:
         return range(1, 13)
 
     def encode(self, name: str, array: Array, level: int | None) -> Encoded:
-        """Write an array."""
+        """Encode an array."""
         data = raw_bytes(name, array)
         size = memoryview(data).nbytes
         if self.shuffle and array.dtype.kind != "O":
@@ -49,7 +49,7 @@ class Lz4Codec:
         return Encoded(compress_block(data, level) if size else b"", parameters)
 
     def decode(self, tensor: EncodedTensor, limits: Limits) -> Array:
-        """Read an array; memory is taken for exactly the declared size."""
+        """Decode an array; exactly the declared size is allocated."""
         raw: Buffer = decompress_block(tensor.name, tensor.data, _raw_size(tensor, limits))
         if self.shuffle and tensor.datatype is not Datatype.BYTES:
             raw = _transpose(raw, (dtype_of(tensor.datatype).itemsize, -1))
@@ -57,7 +57,7 @@ class Lz4Codec:
 
 
 def compress_block(data: Buffer, level: int | None) -> bytes:
-    """Write one LZ4 block, in the fast mode unless a level of the high-compression mode is given."""
+    """Compress to one LZ4 block, in the fast mode unless a level of the high-compression mode is given."""
     mode = "default" if level is None else "high_compression"
     packed: bytes = lz4.block.compress(data, mode=mode, compression=level or 9, store_size=False)
     return packed
@@ -75,29 +75,29 @@ def _raw_size(tensor: EncodedTensor, limits: Limits) -> int:
 
 
 def decompress_block(name: str, packed: Buffer, size: int) -> bytes:
-    """Read one LZ4 block of exactly `size` bytes; memory is taken for no more.
+    """Decompress one LZ4 block to exactly `size` bytes; no more is allocated.
 
     Args:
-        name: The tensor's, for messages.
-        packed: The block; nothing for no bytes.
-        size: What the receiver knows that it makes.
+        name: Name of the tensor, for messages.
+        packed: The block; empty for no bytes.
+        size: Bytes that it must decompress to.
 
     Raises:
-        BadEncoding: It is corrupt, or makes more or less.
+        BadEncoding: It is corrupt, or decompresses to more or less.
     """
     length = memoryview(packed).nbytes
     if size > length * _MAX_RATIO or (length and not size):
-        raise BadEncoding(f"tensor {name!r}: {length} bytes of LZ4 can't make the {size} bytes that are declared")
+        raise BadEncoding(f"tensor {name!r}: {length} bytes of LZ4 can't hold the {size} bytes that are declared")
     if not size:
         return b""
     try:
         raw: bytes = lz4.block.decompress(packed, uncompressed_size=size)
     except lz4.block.LZ4BlockError as error:
         raise BadEncoding(
-            f"tensor {name!r}: LZ4 block of {length} bytes is corrupt, or makes more than the {size} declared"
+            f"tensor {name!r}: LZ4 block of {length} bytes is corrupt, or holds more than the {size} declared"
         ) from error
     if len(raw) != size:
-        raise BadEncoding(f"tensor {name!r}: LZ4 block makes {len(raw)} bytes, but {size} are declared")
+        raise BadEncoding(f"tensor {name!r}: LZ4 block holds {len(raw)} bytes, but {size} are declared")
     return raw
 
 

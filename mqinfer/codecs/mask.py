@@ -1,8 +1,8 @@
 """`mask`: class masks, as run lengths or as packed pixels, in one LZ4 block.
 
-Eight bytes say which of the two it is; docs/protocol.md, section 6, has the format byte by byte. Runs win on anything
-that a segmentation network makes: a quarter of what `lz4` makes of the same mask, and less than half of a PNG, which
-takes twenty times as long. Noise, and pictures, go packed, and so take little more than `lz4` does.
+The first eight bytes state which of the two it is; docs/protocol.md, section 6, has the format byte by byte. Masks of
+segmentation networks become runs: a quarter of the bytes of `lz4`, and less than half of a PNG, which takes twenty
+times as long. Noise and pictures are packed, which takes little more than `lz4`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RUNS = 0
 _BITS = (1, 2, 4, 8)
 _LONGEST = (1 << 16) - 1
 _PIXELS_PER_RUN = 8
-"""At the least, on average. Else expanding the runs would take several times the memory that the pixels take."""
+"""Least number of pixels a run, on average; shorter runs take several times the memory of the pixels to expand."""
 _BYTES_PER_RUN = 3
 
 
@@ -39,7 +39,7 @@ class MaskCodec:
     levels = range(1, 13)
 
     def encode(self, name: str, array: Array, level: int | None) -> Encoded:
-        """Write a mask: as runs if they are long enough, else with as few bits a pixel as its largest number needs."""
+        """Encode a mask: as runs if they are long enough, else with as few bits a pixel as its largest number needs."""
         if array.dtype not in (np.uint8, np.bool_):
             raise BadEncoding(f"tensor {name!r}: mask takes UINT8 or BOOL, not {array.dtype}; use lz4 or raw")
         if not array.size:
@@ -56,9 +56,9 @@ class MaskCodec:
         return Encoded(head + compress_block(content.data, level))
 
     def decode(self, tensor: EncodedTensor, _limits: Limits) -> Array:
-        """Read a mask."""
+        """Decode a mask."""
         if tensor.datatype not in (Datatype.UINT8, Datatype.BOOL):
-            raise BadEncoding(f"tensor {tensor.name!r}: mask makes UINT8 or BOOL, not {tensor.datatype}")
+            raise BadEncoding(f"tensor {tensor.name!r}: mask holds UINT8 or BOOL, not {tensor.datatype}")
         pixels = _read(tensor.name, memoryview(tensor.data), nbytes(tensor.datatype, tensor.shape))
         if tensor.datatype is Datatype.BOOL and pixels.max(initial=0) > 1:
             raise BadEncoding(f"tensor {tensor.name!r}: a BOOL must be 0 or 1")
@@ -84,7 +84,7 @@ def _read(name: str, data: memoryview, size: int) -> Pixels:
 
 
 def _bounds(pixels: Pixels) -> npt.NDArray[np.intp]:
-    """Find where runs begin, and where the last one ends."""
+    """Return where runs begin, and where the last one ends."""
     changes = np.flatnonzero(pixels[1:] != pixels[:-1])
     bounds = np.empty(changes.size + 2, np.intp)
     bounds[0], bounds[-1] = 0, pixels.size
@@ -93,7 +93,7 @@ def _bounds(pixels: Pixels) -> npt.NDArray[np.intp]:
 
 
 def _write_runs(pixels: Pixels, bounds: npt.NDArray[np.intp]) -> Pixels:
-    """Write three planes: the runs' class numbers, the low bytes of their lengths, the high bytes."""
+    """Return three planes: the runs' class numbers, the low bytes of their lengths, the high bytes."""
     values, lengths = pixels[bounds[:-1]], bounds[1:] - bounds[:-1]
     if lengths.max() > _LONGEST:
         values, lengths = _split(values, lengths)
@@ -104,7 +104,7 @@ def _write_runs(pixels: Pixels, bounds: npt.NDArray[np.intp]) -> Pixels:
 
 
 def _split(values: Pixels, lengths: npt.NDArray[np.intp]) -> tuple[Pixels, npt.NDArray[np.intp]]:
-    """Write a run that is too long for 16 bits as several of the same class."""
+    """Split runs that are too long for 16 bits into several of the same class."""
     parts = -(-lengths // _LONGEST)
     pieces = np.full(parts.sum(), _LONGEST)
     pieces[np.cumsum(parts) - 1] = lengths - (parts - 1) * _LONGEST
@@ -116,12 +116,12 @@ def _read_runs(name: str, content: Buffer, size: int) -> Pixels:
     lengths = np.ascontiguousarray(planes[1:].T).view("<u2")[:, 0]
     total = int(lengths.sum(dtype=np.int64))
     if total != size:
-        raise BadEncoding(f"tensor {name!r}: the mask's runs make {total} pixels, but {size} are declared")
+        raise BadEncoding(f"tensor {name!r}: the mask's runs have {total} pixels, but {size} are declared")
     return np.repeat(planes[0], lengths)
 
 
 def _pack(pixels: Pixels, bits: int) -> Pixels:
-    """Put as many pixels as fit into each byte, the first one lowest."""
+    """Pack as many pixels as fit into each byte, the first one in the lowest bits."""
     if bits == 8:
         return pixels
     count = 8 // bits

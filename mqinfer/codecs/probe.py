@@ -1,4 +1,4 @@
-"""What a JPEG or PNG says of itself, read from its first bytes and segments, before anything is decoded.
+"""The headers of JPEG and PNG files, read before anything is decoded.
 
 JPEG: ITU-T T.81, annex B. PNG: https://www.w3.org/TR/png-3/. Every loop is bounded by a number of segments.
 """
@@ -22,18 +22,18 @@ _FRAMES = {0xC0: False, 0xC1: False, 0xC2: True}
 """Start-of-frame markers that are read: baseline and extended sequential (not progressive), and progressive."""
 _OTHER_FRAMES = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _BARE = frozenset((0x01, *range(0xD0, 0xD9)))
-"""Markers without a segment behind them."""
+"""Markers that no segment follows."""
 _MAX_SEGMENTS = 1024
 _MAX_CHUNKS = 1 << 16
 _MAX_SCANS = 32
 _PIXELS_PER_JPEG_BYTE = 512
 """The first scan spends at least one bit on each 8x8 block, whatever its Huffman codes."""
 _MAX_DEFLATE_RATIO = 1032
-"""A byte of deflate makes at most this many (https://zlib.net/zlib_tech.html)."""
+"""A byte of deflate inflates to at most this many (https://zlib.net/zlib_tech.html)."""
 _HARMLESS = 1 << 14
-"""So much deflate inflates to 16 MiB at most; of more, it is looked whether it ends where the picture does."""
+"""Bytes of deflate that inflate to at most 16 MiB; longer data are inflated to check that they end with the picture."""
 _INFLATED = 1 << 16
-"""Bytes that are inflated at a time for that."""
+"""Bytes inflated at a time for that check."""
 _PIXEL_CHUNKS = frozenset((b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"))
 _SEGMENT = Struct(">BBH")
 _FRAME = Struct(">BHHB")
@@ -45,7 +45,7 @@ _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """Of an encoded picture.
+    """Format and size of an encoded picture.
 
     Attributes:
         format: `jpeg` or `png`.
@@ -65,10 +65,10 @@ class ImageInfo:
 
 
 def probe_image(data: Buffer) -> ImageInfo:
-    """Read format and size from the header; costs microseconds, whatever the picture's size.
+    """Return format and size from the header; takes microseconds for any size.
 
     Raises:
-        BadEncoding: It is no JPEG or PNG, or its header is broken.
+        BadEncoding: It is neither JPEG nor PNG, or its header is corrupt.
     """
     view = memoryview(data)
     try:
@@ -82,20 +82,20 @@ def probe_image(data: Buffer) -> ImageInfo:
 
 
 def check_complete(data: Buffer, info: ImageInfo, *, trusted: bool = False) -> Buffer:
-    """Refuse what decoders accept in silence, or choke on: truncated pictures, bombs, and JPEGs with many scans.
+    """Raise for pictures that decoders accept silently or take too long for: truncated, bombs, JPEGs of many scans.
 
     Args:
         data: The picture.
-        info: Of the same.
-        trusted: Whether it comes from the user's own file. Then nobody looks whether a PNG inflates to more than its
-            pixels, which takes half as long as decoding it.
+        info: Its format and size.
+        trusted: Skip the check that a PNG does not inflate to more than its pixels, which takes half as long as
+            decoding it; for the user's own files.
 
     Returns:
-        What is to be decoded: the picture; a PNG without whatever does not make its pixels. Decoders inflate a PNG's
-        texts and profiles, and few bytes of those can keep them busy for minutes.
+        The bytes to decode: the picture; for a PNG only the chunks of its pixels, since decoders inflate its texts and
+        profiles too, and a few bytes of those can take minutes.
 
     Raises:
-        BadEncoding: The picture is not whole, or claims more than its bytes can hold.
+        BadEncoding: The picture is truncated, or claims more than its bytes can hold.
     """
     try:
         if info.format == "jpeg":
@@ -107,7 +107,7 @@ def check_complete(data: Buffer, info: ImageInfo, *, trusted: bool = False) -> B
 
 
 def _segments(view: memoryview) -> Iterator[tuple[int, int]]:
-    """Walk a JPEG's segments up to the first scan; yields each marker, and where its content begins."""
+    """Yield each marker of a JPEG up to the first scan, and where its content begins."""
     position = 2
     for _ in range(_MAX_SEGMENTS):
         prefix, marker, length = _SEGMENT.unpack_from(view, position)
@@ -155,7 +155,7 @@ def _check_jpeg(view: memoryview, info: ImageInfo) -> None:
 def _png_header(view: memoryview) -> ImageInfo:
     _, _, kind, width, height, bits, colour, _, _, interlace = _IHDR.unpack_from(view, 4)
     if kind != b"IHDR" or not 0 < width < 1 << 31 or not 0 < height < 1 << 31:
-        raise BadEncoding(f"PNG: first chunk {kind!r}, {width}x{height}; IHDR with a size above 0 must come first")
+        raise BadEncoding(f"PNG: first chunk {kind!r}, {width}x{height}; IHDR with a size above 0 must be the first")
     if colour not in _PNG_CHANNELS or bits not in (1, 2, 4, 8, 16):
         raise BadEncoding(f"PNG: colour type {colour} with {bits} bits a sample does not exist")
     return ImageInfo("png", height, width, _PNG_CHANNELS[colour], bool(interlace), 16 if bits == 16 else 8)
@@ -182,7 +182,7 @@ def _plain_png(view: memoryview, info: ImageInfo, *, trusted: bool) -> Buffer:
 
 
 def _chunks(view: memoryview) -> Iterator[tuple[bytes, int, int]]:
-    """Walk a PNG's chunks up to IEND, checksums checked; yields the kind of each, and where it begins and ends."""
+    """Yield kind, begin and end of each chunk of a PNG up to IEND, after checking its checksum."""
     position = len(_PNG)
     for _ in range(_MAX_CHUNKS):
         length, kind = _CHUNK.unpack_from(view, position)
@@ -198,7 +198,7 @@ def _chunks(view: memoryview) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _check_end(pixels: Sequence[memoryview], info: ImageInfo) -> None:
-    """Refuse deflated pixels that go on behind the picture: OpenCV would read them to the end."""
+    """Raise where the deflated pixels go on behind the picture: OpenCV would inflate them to the end."""
     # A palette and bits of less than 8 take less than this; Adam7 begins at most two rows and a bit for each one.
     left = info.height * (info.width * info.channels * info.bits // 8 + 3) + 64
     inflating = zlib.decompressobj()
@@ -210,5 +210,5 @@ def _check_end(pixels: Sequence[memoryview], info: ImageInfo) -> None:
             except zlib.error as error:
                 raise BadEncoding(f"PNG: corrupt pixels: {error}") from error
             if left < 0:
-                raise BadEncoding(f"PNG inflates to more than the {info.width}x{info.height} that it says: a bomb")
+                raise BadEncoding(f"PNG inflates to more than its {info.width}x{info.height} pixels: a bomb")
             rest = inflating.unconsumed_tail

@@ -33,16 +33,16 @@ Codecs = Mapping[str, Codec]
 
 
 class _RawCodec:
-    """`raw`: an array's own bytes, without a copy either way."""
+    """The codec `raw`: an array's own bytes, without a copy either way."""
 
     levels = range(0)
 
     def encode(self, name: str, array: Array, _level: int | None) -> Encoded:
-        """Write an array; nothing is copied where it is contiguous."""
+        """Encode an array; a contiguous one is not copied."""
         return Encoded(raw_bytes(name, array))
 
     def decode(self, tensor: EncodedTensor, _limits: Limits) -> Array:
-        """Read an array as a read-only view."""
+        """Decode an array as a read-only view."""
         return from_raw(tensor.name, tensor.datatype, tensor.shape, tensor.data)
 
 
@@ -60,26 +60,26 @@ _NEED_OPENCV = frozenset(("jpeg", "png"))
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """A codec's name, and the level asked for (None: its default)."""
+    """The name of a codec, and the requested level (None for its default)."""
 
     name: str
     level: int | None = None
 
 
 def available_encodings() -> tuple[str, ...]:
-    """Name the codecs that work here: `jpeg` and `png` need OpenCV."""
+    """Return the names of the codecs that work here: `jpeg` and `png` need OpenCV."""
     opencv = find_spec("cv2") is not None
     return tuple(name for name in _CODECS if opencv or name not in _NEED_OPENCV)
 
 
 def codecs_for(device: str) -> Codecs:
-    """Give the codecs for a process whose model runs on `device`: on `cuda:N`, that GPU decodes JPEGs where it can."""
+    """Return the codecs for a process whose model runs on `device`; on `cuda:N` that GPU decodes JPEGs if it can."""
     return {**_CODECS, "jpeg": ImageCodec("jpeg", jpeg_reader(device))}
 
 
 @lru_cache(maxsize=64)
 def parse_encoding(text: str) -> Encoding:
-    """Read an encoding such as `raw`, `jpeg:90` or `lz4:9`.
+    """Parse an encoding such as `raw`, `jpeg:90` or `lz4:9`.
 
     Raises:
         BadEncoding: There is no such codec, or it has no such level.
@@ -99,19 +99,19 @@ def parse_encoding(text: str) -> Encoding:
 def encode_tensor(
     name: str, array: Array, encoding: str = "raw", parameters: Mapping[str, Scalar] | None = None
 ) -> EncodedTensor:
-    """Write an array as it will travel.
+    """Encode an array as it will travel.
 
     Args:
-        name: Of the model's input or output.
+        name: Name of the model's input or output.
         array: Any shape and strides, either byte order; strings become BYTES.
-        encoding: A codec's name, with a level if need be, such as `jpeg:90`.
-        parameters: Further per-tensor parameters.
+        encoding: The name of a codec, optionally with a level, such as `jpeg:90`.
+        parameters: Further parameters of the tensor.
 
     Returns:
         The tensor. With `raw` and a contiguous array, `data` is a view: don't change the array until it has been sent.
 
     Raises:
-        BadEncoding: The codec is unknown or can't write such an array.
+        BadEncoding: The codec is unknown or can't encode such an array.
         BadTensor: The protocol has no datatype for the array.
         MissingExtra: The codec needs OpenCV.
     """
@@ -122,19 +122,19 @@ def encode_tensor(
 
 
 def decode_tensor(tensor: EncodedTensor, limits: Limits = DEFAULT_LIMITS, codecs: Codecs = _CODECS) -> Array:
-    """Read an array; every declared size is checked before memory is taken for it.
+    """Decode an array; its declared size is checked before memory is allocated for it.
 
     Args:
-        tensor: As it came.
-        limits: Bounds.
-        codecs: Those of the process; from `codecs_for` where a GPU may help.
+        tensor: As received.
+        limits: Limits of this receiver.
+        codecs: The codecs of this process; from `codecs_for` where a GPU may decode.
 
     Returns:
-        The array, little-endian. With `raw` it is a read-only view on the payload; BYTES is an object array of `bytes`.
+        The array, little-endian. With `raw` it is a read-only view of the payload; BYTES is an object array of `bytes`.
 
     Raises:
-        BadEncoding: The codec is unknown, or its bytes don't make the declared array.
-        BadTensor: The shape or the raw bytes won't do.
+        BadEncoding: The codec is unknown, or the bytes are not those of the declared array.
+        BadTensor: The shape or the raw bytes are wrong.
         LimitExceeded: Something is larger than `limits`.
         MissingExtra: The codec needs OpenCV.
     """

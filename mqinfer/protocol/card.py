@@ -1,4 +1,4 @@
-"""What a model says of itself: the card that workers publish, retained, as JSON.
+"""Model cards: the metadata of a model, which its workers publish retained, as JSON.
 
 The JSON is the Open Inference Protocol's model metadata, with everything else under `parameters`.
 """
@@ -33,7 +33,7 @@ _Level = Annotated[int, Meta(ge=0, le=255)]
 
 
 class ColourOrder(StrEnum):
-    """Order of the channels that a model wants."""
+    """Order of the channels that a model expects."""
 
     RGB = "rgb"
     BGR = "bgr"
@@ -41,7 +41,7 @@ class ColourOrder(StrEnum):
 
 
 class Layout(StrEnum):
-    """Order of the axes that a model wants (Triton: FORMAT_NHWC, FORMAT_NCHW)."""
+    """Order of the axes that a model expects (Triton: FORMAT_NHWC, FORMAT_NCHW)."""
 
     NHWC = "NHWC"
     NCHW = "NCHW"
@@ -52,8 +52,8 @@ class Layout(StrEnum):
 class ImageContract:
     """How a picture becomes one of the model's inputs.
 
-    The value that the model sees is `(pixel * scale - mean) / std`, with `pixel` of 0 to 255; the sender does the
-    resizing, the worker the rest, so that uint8 travels.
+    The model gets `(pixel * scale - mean) / std`, with `pixel` from 0 to 255. The sender resizes and the worker does
+    the rest, so that uint8 travels.
 
     Attributes:
         input: Name of the input.
@@ -63,7 +63,7 @@ class ImageContract:
         layout: Order of the axes.
         scale: Factor on the pixel.
         mean: Subtracted after scaling: one number a channel, or one for all.
-        std: Divided by after that: one number a channel, or one for all.
+        std: Divisor after that: one number a channel, or one for all.
     """
 
     input: str
@@ -86,23 +86,23 @@ class ClassInfo:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """Model metadata in the Open Inference Protocol's words, and what else a sender needs to know.
+    """The Open Inference Protocol's model metadata, and what else a sender needs.
 
     Attributes:
         name: The model.
         version: The version that this card describes.
-        versions: All versions being served.
+        versions: All versions that are served.
         platform: `tensorflow_graphdef`, `tensorflow_savedmodel`, `onnx_onnxv1`, …
         inputs: With their batch axis, -1 where any size will do.
         outputs: Likewise.
         max_batch_size: 0 where the model has no batch axis (Triton's meaning).
         encodings: Codecs that the worker can decode.
-        image: How a picture becomes an input, or None where the model takes no pictures.
-        classes: Of the mask or of the classifier, in the order of their numbers.
+        image: How a picture becomes an input, or None where the model has no input for pictures.
+        classes: Classes of the mask or of the classifier, in the order of their numbers.
         model_hash: Content hash of the model's files, `sha256:` and 64 hex digits.
         precision: Of the computation, such as `fp32`.
-        backend: What runs it, with its version.
-        device: What it really runs on, such as `cpu` or `cuda:0`.
+        backend: The engine that runs it, with its version.
+        device: The device that it runs on, such as `cpu` or `cuda:0`.
     """
 
     name: str
@@ -122,7 +122,7 @@ class ModelCard:
 
 
 class _Parameters(Struct, frozen=True):
-    """What a card has beyond the Open Inference Protocol's metadata."""
+    """The fields of a card beyond the Open Inference Protocol's metadata."""
 
     version: str | None = None
     max_batch_size: Count = 0
@@ -145,7 +145,7 @@ class _Card(Struct, frozen=True):
 
 
 def card_to_json(card: ModelCard) -> bytes:
-    """Write a card.
+    """Return a card as JSON.
 
     Raises:
         BadEnvelope: A value can't be written as JSON.
@@ -175,12 +175,12 @@ def card_to_json(card: ModelCard) -> bytes:
 
 
 def card_from_json(payload: Buffer) -> ModelCard:
-    """Read a card.
+    """Decode a card from JSON.
 
     Raises:
-        BadEnvelope: It is no model card: what is missing or of the wrong type is named.
-        BadTensor: It names a datatype that does not exist.
-        LimitExceeded: It is longer than 1 MiB, or wants larger pictures than any receiver takes.
+        BadEnvelope: A field is missing or has the wrong type.
+        BadTensor: A datatype does not exist.
+        LimitExceeded: It is longer than 1 MiB, or asks for larger pictures than receivers accept.
     """
     card = read_json(payload, _Card, "model card", _MAX_CARD_BYTES)
     known, versions = card.parameters or _Parameters(), card.versions
@@ -223,7 +223,7 @@ def _image_record(image: ImageContract) -> dict[str, Any]:
 
 def _check_size(image: ImageContract) -> None:
     pixels = (image.width or 1) * (image.height or 1)
-    if pixels > DEFAULT_LIMITS.image_pixels:  # a sender makes pictures of that size
+    if pixels > DEFAULT_LIMITS.image_pixels:  # senders resize their pictures to it
         raise LimitExceeded(
             f"model card: pictures of {image.width}x{image.height} pixels; at most {DEFAULT_LIMITS.image_pixels} are"
             " accepted"

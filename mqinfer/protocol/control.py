@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from mqinfer.protocol.decoding import read_json, write_json
+from mqinfer.protocol.decoding import MAX_STATE_BYTES, read_json, write_json
 from mqinfer.protocol.errors import BadEnvelope, BadTopic
 from mqinfer.protocol.topics import check_name, check_version
 from mqinfer.protocol.types import Buffer, Outcome
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class Operation(StrEnum):
-    """What a server can be asked; the values are the paths."""
+    """Operations of a server; the values are their paths."""
 
     SERVER = "server"
     LIVE = "health/live"
@@ -57,18 +57,17 @@ _OF_MODEL = {
     "config": Operation.CONFIG,
     "stats": Operation.STATS,
 }
-_MAX_BYTES = 64 << 10
-_REASONS = (Outcome.CANCELLED, Outcome.SUPERSEDED)
 _OF_REPOSITORY = {"load": Operation.LOAD, "unload": Operation.UNLOAD}
+_REASONS = (Outcome.CANCELLED, Outcome.SUPERSEDED)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A question or an order to a server.
+    """A call to a server.
 
     Attributes:
-        operation: Which.
-        model: Whom it is about; empty where it is about no model.
+        operation: What it asks for.
+        model: The model that it concerns; empty for none.
         version: Of the model; None for the default one, or for all.
     """
 
@@ -78,13 +77,13 @@ class Call:
 
     @property
     def path(self) -> str:
-        """What stands in the topic behind the client's name."""
+        """The part of the topic behind the client's name."""
         model = self.model if self.version is None else f"{self.model}/versions/{check_version(self.version)}"
         return self.operation.format(model=model)
 
 
 def read_path(levels: Sequence[str]) -> Call:
-    """Read the levels of a control topic behind the client's name.
+    """Return the call that the levels of a control topic behind the client's name stand for.
 
     Raises:
         BadTopic: There is no such operation, or a name or version breaks the rules.
@@ -100,7 +99,7 @@ def read_path(levels: Sequence[str]) -> Call:
         case ["models", model, *rest] if _verb(rest) in _OF_MODEL:
             return Call(_OF_MODEL[_verb(rest)], check_name("model", model))
     known = ", ".join(operation for operation in Operation)
-    raise BadTopic(f"{'/'.join(levels)[:200]!r} is no control operation; there are: {known}")
+    raise BadTopic(f"{'/'.join(levels)[:200]!r} is no control operation; expected one of {known}")
 
 
 def _verb(rest: Sequence[str]) -> str | None:
@@ -122,9 +121,9 @@ class IndexEntry:
 
     Attributes:
         name: The model.
-        version: Empty where the folder has none that could be served.
-        state: Whether it serves.
-        reason: Why it does not, or why the last attempt to load it anew failed.
+        version: Empty where the folder has no version that could be served.
+        state: Whether it is served.
+        reason: Why it is not, or why the last attempt to reload it failed.
     """
 
     name: str
@@ -133,13 +132,13 @@ class IndexEntry:
     reason: str = ""
 
     def to_record(self) -> dict[str, str]:
-        """Make what stands in the JSON."""
+        """Return the JSON object."""
         return {"name": self.name, "version": self.version, "state": self.state, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """How often something happened and how long it took in all, in nanoseconds."""
+    """How often something happened, and its total time in nanoseconds."""
 
     count: int = 0
     ns: int = 0
@@ -148,13 +147,13 @@ class Duration:
         return Duration(self.count + other.count, self.ns + other.ns)
 
     def to_record(self) -> dict[str, int]:
-        """Make what stands in the JSON."""
+        """Return the JSON object."""
         return {"count": self.count, "ns": self.ns}
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStatistics:
-    """The runs of one batch size: decoding and pre-processing of its requests, the engine, splitting the outputs."""
+    """Times of one batch size: decoding and pre-processing its requests, the engine, splitting the outputs."""
 
     compute_input: Duration = Duration()
     compute_infer: Duration = Duration()
@@ -170,19 +169,19 @@ class BatchStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatistics:
-    """One version of a model, since its processes started; those of several processes can be added.
+    """Counts of one version of a model since its processes started; those of several processes can be added.
 
     Attributes:
-        last_inference: Of the last result, in milliseconds since the epoch; 0 where there was none.
-        inference_count: Rows that were inferred: a batch of 8 counts 8.
+        last_inference: Time of the last result, in milliseconds since the epoch; 0 for none.
+        inference_count: Rows inferred: a batch of 8 counts 8.
         execution_count: Runs of the model: a batch counts 1.
-        success: Requests that got a result, from receipt to reply.
-        fail: Requests that got none.
-        queue: Of the successful ones: waiting.
+        success: Requests with a result, from receipt to reply.
+        fail: Requests without a result.
+        queue: Time that successful requests waited.
         compute_input: Decoding and pre-processing.
-        compute_infer: The engine; each request of a batch counts all of the batch's time.
+        compute_infer: The engine; each request of a batch counts the whole time of the batch.
         compute_output: Splitting, post-processing and encoding.
-        batches: By rows.
+        batches: Times by number of rows.
         memory_bytes: Resident memory of the processes.
     """
 
@@ -216,7 +215,7 @@ class ModelStatistics:
         )
 
     def to_record(self, name: str, version: str) -> dict[str, Any]:
-        """Make an entry of `model_stats`."""
+        """Return an entry of `model_stats`."""
         stages = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
         return {
             "name": name,
@@ -234,10 +233,10 @@ class ModelStatistics:
 
 
 class CallBody(Struct, frozen=True):
-    """The JSON that comes with a call.
+    """The body of a call.
 
     Attributes:
-        ready: For the index: only what is ready.
+        ready: List only what is ready (for the index).
         parameters: Any; a `response_topic` among them stands in for the MQTT property.
     """
 
@@ -246,49 +245,49 @@ class CallBody(Struct, frozen=True):
 
     @property
     def response_topic(self) -> object:
-        """Where the reply goes, if a parameter names it; a stranger wrote it, so it may be anything."""
+        """The parameter that names the topic of the reply; unchecked, so it may be of any type."""
         return (self.parameters or {}).get("response_topic")
 
     @property
     def further(self) -> list[str]:
-        """The names of all other parameters, in order."""
+        """Names of all other parameters, sorted."""
         return sorted((self.parameters or {}).keys() - {"response_topic"})
 
 
 def read_body(payload: Buffer) -> CallBody:
-    """Read what comes with a call; nothing stands for an empty object.
+    """Decode the body of a call; an empty payload stands for `{}`.
 
     Raises:
-        BadEnvelope: It is no JSON object, or a field has the wrong type.
+        BadEnvelope: It is not a JSON object, or a field has the wrong type.
         LimitExceeded: It is longer than 64 KiB.
     """
-    return read_json(payload, CallBody, "control request", _MAX_BYTES) if len(payload) else CallBody()
+    return read_json(payload, CallBody, "control request", MAX_STATE_BYTES) if len(payload) else CallBody()
 
 
 class Cancellation(Struct, frozen=True):
-    """Requests that nobody waits for any more. Workers that have them skip them, and send no reply.
+    """Requests that a client has cancelled. Workers that have them skip them, and send no reply.
 
     Attributes:
         ids: Of the sender's own requests.
-        outcome: What the sender counted them as: `cancelled` or `superseded`.
+        outcome: The outcome that the sender counted: `cancelled` or `superseded`.
     """
 
     ids: tuple[str, ...] = ()
     outcome: Outcome = Outcome.CANCELLED
 
     def to_json(self) -> bytes:
-        """Write it as JSON."""
+        """Return it as JSON."""
         return write_json(to_builtins(self), "cancellation")
 
     @classmethod
     def from_json(cls, payload: Buffer) -> Cancellation:
-        """Read it from JSON.
+        """Decode it from JSON.
 
         Raises:
-            BadEnvelope: It is no cancellation: what is missing or of the wrong type is named.
+            BadEnvelope: A field is missing or has the wrong type.
             LimitExceeded: It is longer than 64 KiB.
         """
-        found = read_json(payload, cls, "cancellation", _MAX_BYTES)
+        found = read_json(payload, cls, "cancellation", MAX_STATE_BYTES)
         if found.outcome not in _REASONS:
             raise BadEnvelope(f"cancellation: 'outcome' is {found.outcome!s}; it must be one of {', '.join(_REASONS)}")
         return found

@@ -1,7 +1,7 @@
-"""Maps from strangers, MessagePack or JSON, to typed shapes; one typed error for whatever is wrong with them.
+"""Decoding of maps from strangers, MessagePack or JSON, into typed shapes, and one typed error for each fault.
 
-The shapes are `msgspec.Struct` classes: msgspec checks types and ranges in C while it reads. Fields that a shape does
-not have are ignored, so that a newer peer may add some.
+Shapes are `msgspec.Struct` classes (or dataclasses): msgspec checks types and ranges in C. Fields that a shape does not
+have are ignored, so that a newer peer may add some.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 MAX_JSON_BYTES = 8 << 20
-"""Longest text that is parsed: Python takes up to 21 times as much memory for it (`[[],[],[]]`)."""
+"""Longest JSON that is parsed; Python takes up to 21 times as much memory for it (`[[],[],[]]`)."""
 
 MAX_STATE_BYTES = 64 << 10
-"""Longest state of a worker, server or client."""
+"""Longest state, cancellation or body of a call."""
 
 _SCALARS = frozenset((bool, int, float, str))
 _FAULT = re.compile(r"(?P<fault>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`)?", re.DOTALL)
@@ -57,16 +57,16 @@ _Shape = TypeVar("_Shape", bound=Struct)
 
 
 def read_json(text: Buffer, shape: type[_Shape], what: str, limit: int = MAX_JSON_BYTES) -> _Shape:
-    """Read a JSON object of a shape.
+    """Decode a JSON object of a shape.
 
     Args:
         text: UTF-8.
-        shape: What it must hold.
-        what: Names it in messages, such as `model card`.
+        shape: The fields that it must have.
+        what: What it is, such as `model card`; for the message.
         limit: In bytes.
 
     Raises:
-        BadEnvelope: It is no such object: the message names the field.
+        BadEnvelope: It is not JSON, or a field is missing or wrong: the message names the field.
         BadTensor: A datatype does not exist.
         LimitExceeded: It is longer than `limit`.
     """
@@ -74,7 +74,7 @@ def read_json(text: Buffer, shape: type[_Shape], what: str, limit: int = MAX_JSO
 
 
 def check(found: object, shape: type[_Shape], what: str) -> _Shape:
-    """Make a shape of a decoded map; errors as for `read_json`."""
+    """Return the shape of a decoded map; errors as for `read_json`."""
     try:
         return msgspec.convert(found, shape)
     except msgspec.ValidationError as error:
@@ -82,7 +82,7 @@ def check(found: object, shape: type[_Shape], what: str) -> _Shape:
 
 
 def parse_json(text: Buffer, what: str, limit: int = MAX_JSON_BYTES) -> Any:
-    """Parse any JSON; arguments and errors as for `read_json`. All of its strings can be written as UTF-8."""
+    """Parse any JSON whose strings can be written as UTF-8; arguments and errors as for `read_json`."""
     size = memoryview(text).nbytes
     if size > limit:
         raise LimitExceeded(f"{what}: {size} bytes of JSON; at most {limit} are accepted; send large tensors as binary")
@@ -96,15 +96,15 @@ def parse_json(text: Buffer, what: str, limit: int = MAX_JSON_BYTES) -> Any:
     except UnicodeEncodeError as error:
         raise BadEnvelope(f"{what}: contains half of a surrogate pair; strings must be Unicode") from error
     except (ValueError, RecursionError) as error:
-        raise BadEnvelope(f"{what}: no JSON in UTF-8: {error}") from error
+        raise BadEnvelope(f"{what}: not JSON in UTF-8: {error}") from error
     return found
 
 
 def write_json(fields: Mapping[str, Any], what: str) -> bytes:
-    """Write a JSON object, without blanks.
+    """Return a JSON object without blanks.
 
     Raises:
-        BadEnvelope: A value is not one that JSON has; NaN and infinities are not.
+        BadEnvelope: JSON has no such value; it has neither NaN nor infinities.
     """
     try:
         return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
@@ -115,10 +115,10 @@ def write_json(fields: Mapping[str, Any], what: str) -> bytes:
 
 
 def scalars(parameters: Mapping[str, Any], known: frozenset[str], what: str) -> Mapping[str, Scalar]:
-    """Return the parameters that are not `known`, all of them booleans, numbers and strings.
+    """Return the parameters that are not among the `known` ones.
 
     Raises:
-        BadEnvelope: One is none of these.
+        BadEnvelope: One is neither a boolean, a number nor a string.
     """
     if known.issuperset(parameters):
         return {}
@@ -130,13 +130,13 @@ def scalars(parameters: Mapping[str, Any], known: frozenset[str], what: str) -> 
 
 
 def refusal(error: Exception, shape: type[Struct], what: str, wrong: str = "") -> InvalidRequest:
-    """Return our error for one of msgspec's.
+    """Return the error of this protocol for an error of msgspec.
 
     Args:
-        error: What msgspec raised.
-        shape: What it should have read.
-        what: Names the message, as for `read_json`.
-        wrong: What to say before the reason where the bytes are of no such format at all.
+        error: The error of msgspec.
+        shape: The shape that it was to decode.
+        what: What was decoded, as for `read_json`.
+        wrong: The fault where the bytes are not of the format at all.
     """
     if not isinstance(error, msgspec.ValidationError):
         return BadEnvelope(f"{what}: {wrong}: {error}")
@@ -156,7 +156,7 @@ def refusal(error: Exception, shape: type[Struct], what: str, wrong: str = "") -
 
 
 def _sentence(fault: str) -> str:
-    """Word an expectation of msgspec's, such as "Expected `int`, got `str`"."""
+    """Return an expectation of msgspec, such as "Expected `int`, got `str`", in plain words."""
     for theirs, ours in _NAMES.items():
         fault = fault.replace(theirs, ours)
     expected, _, got = fault.removeprefix("Expected ").partition(", got ")
@@ -164,7 +164,7 @@ def _sentence(fault: str) -> str:
 
 
 def _choices(shape: type[Struct], path: str) -> str:
-    """List what a field may hold, found by its path, such as `inputs[0].datatype`."""
+    """List the values of the enumeration at a path of a shape, such as `inputs[0].datatype`."""
     kind: shapes.Type = shapes.type_info(shape)
     for name in re.sub(r"\[.*?\]", "", path).split("."):
         while isinstance(kind, shapes.UnionType | shapes.ListType | shapes.VarTupleType):

@@ -2,21 +2,21 @@
 
 ::
 
-    MqinferError                   internal
-    ├── InvalidRequest             invalid_request     the sender's fault, sending it again won't help
+    MqinferError                   internal            a defect of mqinfer or of the machine
+    ├── InvalidRequest             invalid_request     at fault itself: sending it again does not help
     │   ├── BadEnvelope            bad_envelope        magic, header length, MessagePack or JSON
     │   ├── BadTensor              bad_tensor          name, datatype, shape or size
-    │   ├── BadEncoding            bad_encoding        a codec can't make the array that was declared
+    │   ├── BadEncoding            bad_encoding        a codec can't make the declared array
     │   ├── BadTopic               bad_topic           a name or topic outside the rules
     │   └── LimitExceeded          limit_exceeded      larger than a stated limit
     ├── ModelNotFound              model_not_found
     ├── ModelFailed                model_failed        the model raised while it ran
-    │   └── Poison                 poison              workers died on the request, twice
+    │   └── Poison                 poison              two workers crashed on the request
     ├── ModelNotLoadable           model_not_loadable  missing, truncated, or of an unknown format
-    ├── Unanswered                 unanswered          no result, through nobody's fault in the request
+    ├── Unanswered                 unanswered          no result, and the request is not to blame
     │   ├── Expired                expired             the deadline passed
     │   ├── Rejected               rejected            a worker was busy or draining
-    │   ├── Corrupted              corrupted           bits flipped on the way: not what its sender sent
+    │   ├── Corrupted              corrupted           bits flipped on the way
     │   ├── Cancelled              cancelled
     │   ├── Superseded             superseded          a newer frame took its place
     │   └── NoWorker               no_worker           nobody serves the model
@@ -27,12 +27,12 @@
     │   ├── NameTaken              name_taken          another process of the same name has started
     │   └── MessageTooLarge        message_too_large   above the broker's Maximum Packet Size
     ├── SourceError                source_error        a bag, video, folder or camera
-    │   └── BadImage               bad_image           one frame can't be turned into pixels
+    │   └── BadImage               bad_image           one frame can't be decoded
     ├── ConfigError                config_error        an option, a model.toml, an URL
     └── MissingExtra               missing_extra       an optional dependency is not installed
 
-The second column is the class's stable wire code (`error.code` in a reply). A message says what was
-wrong, where, and what to do.
+The second column is the class's stable wire code (`error.code` in a reply). Each class also names the outcome of a
+request that fails with it. A message states what was wrong, where, and what to do.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ __all__ = [
 class Outcome(StrEnum):
     """How a request ended. Every request ends in exactly one of these.
 
-    Users import it from `mqinfer.protocol.types`; it stands here because each class of error names its own.
+    Import it from `mqinfer.protocol.types`; it is defined here because each class of error names its own.
     """
 
     OK = "ok"
@@ -90,11 +90,11 @@ class Outcome(StrEnum):
 
 
 class MqinferError(Exception):
-    """Root of the tree; on its own: a defect of mqinfer or of the machine.
+    """Root of the tree. On its own it means a defect of mqinfer or of the machine.
 
     Attributes:
         code: The class's wire code.
-        outcome: How a request ends that fails with it.
+        outcome: The outcome of a request that fails with it.
     """
 
     code: ClassVar[str] = "internal"
@@ -102,19 +102,19 @@ class MqinferError(Exception):
 
 
 class InvalidRequest(MqinferError):
-    """The request can't be served as it stands; sending it again won't help."""
+    """The request can't be served as it is; sending it again does not help."""
 
     code = "invalid_request"
 
 
 class BadEnvelope(InvalidRequest):
-    """The payload is no message of this protocol: magic, header length, MessagePack or JSON."""
+    """The payload is not a message of this protocol: magic, header length, MessagePack or JSON."""
 
     code = "bad_envelope"
 
 
 class BadTensor(InvalidRequest):
-    """A tensor's name, datatype, shape or size is not what it should be."""
+    """A tensor's name, datatype, shape or size is wrong."""
 
     code = "bad_tensor"
 
@@ -150,13 +150,13 @@ class ModelFailed(MqinferError):
 
 
 class Poison(ModelFailed):
-    """Two workers died while they had the request; it is not sent to a third."""
+    """Two workers crashed while they had the request; it is not sent to a third."""
 
     code = "poison"
 
 
 class ModelNotLoadable(MqinferError):
-    """A model file is missing, truncated, of an unknown format, or needs what is not installed."""
+    """A model file is missing, truncated, of an unknown format, or needs a package that is not installed."""
 
     code = "model_not_loadable"
 
@@ -182,14 +182,14 @@ class Rejected(Unanswered):
 
 
 class Corrupted(Unanswered):
-    """A payload is not what its sender sent: its checksum is another. Sent again, it may come through."""
+    """A payload differs from its checksum: bits flipped on the way. Sending it again may succeed."""
 
     code = "corrupted"
     outcome = Outcome.REJECTED
 
 
 class Cancelled(Unanswered):
-    """The caller took the request back."""
+    """The caller cancelled the request."""
 
     code = "cancelled"
     outcome = Outcome.CANCELLED
@@ -209,7 +209,7 @@ class NoWorker(Unanswered):
 
 
 class LinkError(MqinferError):
-    """The way to the broker."""
+    """A failure of the link to the broker."""
 
     code = "link_error"
 
@@ -221,7 +221,7 @@ class BrokerUnreachable(LinkError):
 
 
 class NotConnected(LinkError):
-    """The link is down at this moment; nothing was sent."""
+    """The link is down at the moment; nothing was sent."""
 
     code = "not_connected"
 
@@ -233,7 +233,7 @@ class NotAuthorized(LinkError):
 
 
 class NameTaken(LinkError):
-    """Another process has started under the same name; this one gives way."""
+    """Another process has started under the same name; this one stops."""
 
     code = "name_taken"
 
@@ -251,7 +251,7 @@ class SourceError(MqinferError):
 
 
 class BadImage(SourceError):
-    """One frame can't be turned into pixels; the next one may."""
+    """One frame can't be decoded; the next one may be fine."""
 
     code = "bad_image"
 
@@ -269,7 +269,7 @@ class MissingExtra(MqinferError):
 
     @classmethod
     def of(cls, package: str, extra: str) -> MissingExtra:
-        """Say which package is missing and which extra brings it.
+        """Return the error for a package that is missing, with the command that installs it.
 
         Args:
             package: Name of the distribution that can't be imported.
@@ -286,10 +286,10 @@ def _tree(root: type[MqinferError]) -> dict[str, type[MqinferError]]:
 
 
 def error_from_code(code: str, message: str) -> MqinferError:
-    """Make the exception that a reply's `error` stands for.
+    """Return the exception for the `error` of a reply.
 
     Args:
-        code: Wire code; an unknown one (of a newer peer) gives the root class.
-        message: What the peer said.
+        code: Wire code; an unknown one (of a newer peer) makes the root class.
+        message: The message of the peer.
     """
     return _tree(MqinferError).get(code, MqinferError)(message)

@@ -1,4 +1,4 @@
-"""Bounds that are checked before memory is taken for anything a message claims."""
+"""Limits that a decoder checks before it allocates memory for what a message claims."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 __all__ = ["DEFAULT_LIMITS", "Limits"]
 
 _PACKET_HEAD_BYTES = 64 << 10
-"""Of a PUBLISH, for what stands before its payload: the topic and the properties."""
+"""Room for the topic and the properties of a PUBLISH, which stand before its payload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The largest of everything that a decoder accepts.
+    """The largest of everything that a decoder accepts, in bytes unless the name has another unit.
 
     Attributes:
         payload_bytes: A whole message.
@@ -34,7 +34,7 @@ class Limits:
 
     @property
     def packet_bytes(self) -> int:
-        """The MQTT packet that a message of the largest payload needs; a link's Maximum Packet Size."""
+        """Size of the MQTT packet with the largest payload; the Maximum Packet Size of a link."""
         return self.payload_bytes + _PACKET_HEAD_BYTES
 
 

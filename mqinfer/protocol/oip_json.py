@@ -1,6 +1,6 @@
 """`application/json`: the Open Inference Protocol's own JSON, with its optional binary tail.
 
-So that a script, Node-RED or `mosquitto_pub` can ask for an inference. Over HTTP the length of the JSON part before a
+With it a script, Node-RED or `mosquitto_pub` can ask for an inference. Over HTTP the length of the JSON part before a
 binary tail stands in the header `Inference-Header-Content-Length`; over MQTT in the user property of that name.
 Specification: https://github.com/kserve/open-inference-protocol, and Triton's binary tensor data extension.
 
@@ -62,7 +62,17 @@ CONTENT_TYPE = "application/json"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """User property with the length of the JSON part, in bytes, where a binary tail follows."""
 BINARY_OUTPUT = "binary_data_output"
-"""Request parameter: true asks for a reply with a binary tail."""
+"""Request parameter: true requests a reply with a binary tail."""
+
+_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_FLOATS = frozenset((Datatype.FP32, Datatype.FP64))
+_KINDS = {str: "string", bool: "true or false", int: "integer"}
+_FP16 = "FP16 travels only in the binary tail (user property Inference-Header-Content-Length)"
+
+
+class _TensorParameters(Struct):
+    binary_data_size: Count | None = None
+    encoding: str = "raw"
 
 
 class _Tensor(Struct, gc=False):
@@ -98,14 +108,14 @@ class _ReplyParameters(ReplyShape, gc=False):
 
 
 def encode_request(request: InferRequest, *, binary: bool = False) -> tuple[bytes, int | None]:
-    """Write a request.
+    """Return a request as JSON.
 
     Args:
-        request: Its model does not travel in the payload: it stands in the topic.
-        binary: Put the tensors' bytes behind the JSON (the only way for FP16 and for codecs).
+        request: The request; its model stands in the topic, not in the payload.
+        binary: Append the tensors' bytes to the JSON (the only way for FP16 and for codecs).
 
     Returns:
-        The payload, and the length of its JSON part where a tail follows.
+        The payload, and the length of its JSON part if a tail follows.
 
     Raises:
         BadEncoding: A tensor is encoded, and `binary` is false.
@@ -122,15 +132,15 @@ def encode_request(request: InferRequest, *, binary: bool = False) -> tuple[byte
 
 
 def encode_response(response: InferResponse, *, arrays: Mapping[str, Array], binary: bool) -> tuple[bytes, int | None]:
-    """Write a reply.
+    """Return a reply as JSON.
 
     Args:
-        response: The reply; its `outputs` are not looked at.
+        response: The reply; its `outputs` are ignored.
         arrays: The outputs, by name; left out unless the outcome is `ok`.
-        binary: Put the outputs' bytes behind the JSON.
+        binary: Append the outputs' bytes to the JSON.
 
     Returns:
-        The payload, and the length of its JSON part where a tail follows.
+        The payload, and the length of its JSON part if a tail follows.
 
     Raises:
         BadEnvelope: A field or parameter can't be written.
@@ -158,22 +168,22 @@ def decode_request(
     header_length: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> InferRequest:
-    """Read a request.
+    """Decode a request.
 
     Args:
-        payload: JSON, with a binary tail if `header_length` says so.
+        payload: JSON, with a binary tail if `header_length` is given.
         model_name: From the topic.
         model_version: From the topic.
-        header_length: Of the JSON part, or None where that is all.
-        limits: Bounds.
+        header_length: Length of the JSON part, or None if there is no tail.
+        limits: Limits of this receiver.
 
     Returns:
-        The request; `id` is empty where it has none. Tensors are raw, those of the tail are views on the payload.
-        Where an output asks for `binary_data`, so does the whole request (`BINARY_OUTPUT`).
+        The request, with an empty `id` if it has none. Tensors are raw; those of the tail are views of the payload.
+        If an output asks for `binary_data`, so does the whole request (`BINARY_OUTPUT`).
 
     Raises:
-        BadEnvelope: It is no such JSON.
-        BadTensor: A tensor's name, datatype, shape or data won't do.
+        BadEnvelope: It is not JSON, or a field is missing or wrong.
+        BadTensor: A tensor's name, datatype, shape or data is wrong.
         LimitExceeded: Something is larger than `limits`.
     """
     text, tail = _split(payload, header_length, limits, "request")
@@ -188,11 +198,11 @@ def decode_request(
 def decode_response(
     payload: Buffer, header_length: int | None = None, limits: Limits = DEFAULT_LIMITS
 ) -> InferResponse:
-    """Read a reply; tensors are raw, those of the tail are views on the payload.
+    """Decode a reply; tensors are raw, those of the tail are views of the payload.
 
     Raises:
-        BadEnvelope: It is no such JSON.
-        BadTensor: A tensor's name, datatype, shape or data won't do.
+        BadEnvelope: It is not JSON, or a field is missing or wrong.
+        BadTensor: A tensor's name, datatype, shape or data is wrong.
         LimitExceeded: Something is larger than `limits`.
     """
     text, tail = _split(payload, header_length, limits, "reply")
@@ -269,15 +279,10 @@ def _tensors(
         tensor, tail = _tensor(entry, tail, limits)
         found.append(tensor)
     if tail:
-        raise BadEnvelope(f"{len(tail)} bytes are left behind the {key}; the sizes don't add up")
+        raise BadEnvelope(f"{len(tail)} bytes are left behind the {key}; their sizes don't add up to the payload")
     if len({tensor.name for tensor in found}) != len(found):
-        raise BadTensor(f"two {key} of the same name; give each once")
+        raise BadTensor(f"two {key} have the same name; send each once")
     return tuple(found)
-
-
-class _TensorParameters(Struct):
-    binary_data_size: Count | None = None
-    encoding: str = "raw"
 
 
 def _tensor(entry: _Tensor, tail: memoryview, limits: Limits) -> tuple[EncodedTensor, memoryview]:
@@ -290,27 +295,23 @@ def _tensor(entry: _Tensor, tail: memoryview, limits: Limits) -> tuple[EncodedTe
         data = _raw_of_data(name, datatype, shape, entry.data or [])
         return EncodedTensor(name, datatype, shape, "raw", data, further), tail
     if size > len(tail):
-        raise BadTensor(f"tensor {name!r}: {size} bytes wanted, {len(tail)} left behind the JSON; set {HEADER_LENGTH}")
+        raise BadTensor(
+            f"tensor {name!r}: takes {size} bytes, but {len(tail)} are left behind the JSON; set {HEADER_LENGTH}"
+        )
     return EncodedTensor(name, datatype, shape, known.encoding, tail[:size], further), tail[size:]
 
 
-_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
-_FLOATS = frozenset((Datatype.FP32, Datatype.FP64))
-_KINDS = {str: "string", bool: "true or false", int: "integer"}
-_FP16 = "FP16 goes only by the binary tail (user property Inference-Header-Content-Length), as the protocol has it"
-
-
 def _raw_of_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: list[Any]) -> bytes:
-    """Make the raw form of a tensor's `data`.
+    """Return the raw form of a tensor's `data`.
 
     Args:
-        name: The tensor's.
+        name: Name of the tensor.
         datatype: As declared.
         shape: As declared.
-        data: Flat, or nested as `shape` says.
+        data: Flat, or nested exactly as the shape.
 
     Raises:
-        BadTensor: The data are not what is declared.
+        BadTensor: The data differ from what is declared.
     """
     flat = _flatten(name, data, shape)
     kinds = set(map(type, flat))
@@ -327,10 +328,10 @@ def _raw_of_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: li
 
 
 def _data_of_array(name: str, array: Array) -> list[Any]:
-    """Make a tensor's flat `data`.
+    """Return a tensor's flat `data`.
 
     Raises:
-        BadTensor: It is FP16, or holds strings that are not UTF-8: these go only by the binary tail.
+        BadTensor: It is FP16, or has strings that are not UTF-8: these travel only in the binary tail.
     """
     datatype = datatype_of(array.dtype)
     if datatype is Datatype.FP16:
@@ -344,7 +345,7 @@ def _data_of_array(name: str, array: Array) -> list[Any]:
 
 
 def _flatten(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """Give the elements in row-major order; what is nested must be nested as the shape says, all the way."""
+    """Return the elements in row-major order; nested data must be nested exactly as the shape."""
     flat = data
     if len(shape) > 1 and data and type(data[0]) is list:
         if len(data) != shape[0]:
@@ -394,7 +395,7 @@ def _text(name: str, element: object) -> str:
     try:
         return to_bytes(element, name).decode()
     except UnicodeDecodeError as error:
-        raise BadTensor(f"tensor {name!r}: a string is not UTF-8; it goes only by the binary tail") from error
+        raise BadTensor(f"tensor {name!r}: a string is not UTF-8; it travels only in the binary tail") from error
 
 
 def _name_of(element: float) -> str:

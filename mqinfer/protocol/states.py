@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field, to_builtins
 
-from mqinfer.protocol.decoding import read_json, write_json
+from mqinfer.protocol.decoding import MAX_STATE_BYTES, read_json, write_json
 from mqinfer.protocol.types import Buffer, Count
 
 __all__ = [
@@ -23,8 +23,6 @@ __all__ = [
     "WorkerStatus",
     "read_incarnation",
 ]
-
-_MAX_STATE_BYTES = 64 << 10
 
 
 class WorkerStatus(StrEnum):
@@ -56,9 +54,9 @@ class ServedModel(Struct, frozen=True):
     """A model version that a worker serves.
 
     Attributes:
-        name: Of the model.
+        name: Name of the model.
         version: The version.
-        default: Whether requests that name no version are for it.
+        default: Whether it serves the requests that name no version.
     """
 
     name: str
@@ -67,18 +65,18 @@ class ServedModel(Struct, frozen=True):
 
 
 class WorkerState(Struct, frozen=True):
-    """One worker's state.
+    """The state of a worker.
 
     Attributes:
         worker: Its name.
-        status: Whether it takes requests.
+        status: Whether it accepts requests.
         incarnation: Its start number, larger for a later start ("boot" on the wire). The will repeats it, so that the
             will of an earlier process of that name is not taken for one of the running process.
         models: The versions that it serves.
-        capacity: Requests that it takes at once; above it answers `rejected`.
-        depth: Requests in hand.
+        capacity: Most requests that it accepts at once; it rejects the others.
+        depth: Requests that it has accepted and not answered.
         service_time_us: Smoothed time of one request, in microseconds.
-        counters: Whatever it counts, by name, since its start.
+        counters: What it has counted since its start, by name.
     """
 
     worker: str
@@ -91,18 +89,18 @@ class WorkerState(Struct, frozen=True):
     counters: Mapping[str, Count] = {}
 
     def to_json(self) -> bytes:
-        """Write it as JSON."""
+        """Return it as JSON."""
         return write_json(to_builtins(self), f"state of worker {self.worker!r}")
 
     @classmethod
     def from_json(cls, payload: Buffer) -> WorkerState:
-        """Read it from JSON.
+        """Decode it from JSON.
 
         Raises:
-            BadEnvelope: It is no worker state: what is missing or of the wrong type is named.
+            BadEnvelope: A field is missing or has the wrong type.
             LimitExceeded: It is longer than 64 KiB.
         """
-        return read_json(payload, cls, "worker state", _MAX_STATE_BYTES)
+        return read_json(payload, cls, "worker state", MAX_STATE_BYTES)
 
 
 class ServerState(Struct, frozen=True):
@@ -119,30 +117,30 @@ class ServerState(Struct, frozen=True):
     incarnation: Count = field(name="boot")
 
     def to_json(self) -> bytes:
-        """Write it as JSON."""
+        """Return it as JSON."""
         return write_json(to_builtins(self), f"state of server {self.server!r}")
 
     @classmethod
     def from_json(cls, payload: Buffer) -> ServerState:
-        """Read it from JSON.
+        """Decode it from JSON.
 
         Raises:
-            BadEnvelope: It is no server state: what is missing or of the wrong type is named.
+            BadEnvelope: A field is missing or has the wrong type.
             LimitExceeded: It is longer than 64 KiB.
         """
-        return read_json(payload, cls, "server state", _MAX_STATE_BYTES)
+        return read_json(payload, cls, "server state", MAX_STATE_BYTES)
 
 
 class ClientState(Struct, frozen=True):
-    """The state of a client that shows itself to dashboards, such as an edge.
+    """The state of a client that dashboards list, such as an edge.
 
     Attributes:
         client: Its name.
-        status: Whether it is there.
+        status: Whether it is connected.
         incarnation: As for workers.
         source: What it reads, such as the name of a bag.
         model: The model that it asks.
-        window: The most requests that it has in flight.
+        window: Most requests that it has in flight.
     """
 
     client: str
@@ -153,7 +151,7 @@ class ClientState(Struct, frozen=True):
     window: Count = 0
 
     def to_json(self) -> bytes:
-        """Write it as JSON."""
+        """Return it as JSON."""
         return write_json(to_builtins(self), f"state of client {self.client!r}")
 
 
@@ -163,11 +161,11 @@ class _AnyState(Struct):
 
 
 def read_incarnation(payload: Buffer) -> tuple[int, str]:
-    """Read the incarnation and the status of any of these states.
+    """Return the incarnation and the status of any of these states.
 
     Raises:
         BadEnvelope: One of the two is missing or of the wrong type.
         LimitExceeded: The state is longer than 64 KiB.
     """
-    found = read_json(payload, _AnyState, "state", _MAX_STATE_BYTES)
+    found = read_json(payload, _AnyState, "state", MAX_STATE_BYTES)
     return found.incarnation, found.status

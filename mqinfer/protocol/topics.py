@@ -1,4 +1,4 @@
-"""Names, the topics that are built of them, and topics parsed back into names.
+"""Names, topics built from names, and names parsed from topics.
 
 A name with a wildcard, a slash or a NUL never gets into a topic.
 """
@@ -30,14 +30,71 @@ __all__ = [
 DEFAULT_ROOT = "mqinfer/v1"
 _ROOT = re.compile(r"[^/+#\x00-\x1f\x7f$][^/+#\x00-\x1f\x7f]*(/[^/+#\x00-\x1f\x7f]+)*")
 
+CONTROL = "control"
+"""Takes the place of the model in the topics of replies to control requests, so no model may have this name."""
+EVERY_SERVER = "all"
+"""Takes the place of a server's name to address every server, so no server may have this name."""
+
+_RESERVED = {"model": CONTROL}
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_NAME_RULE = "1 to 64 lower-case letters, digits, '_', '.' or '-', beginning with a letter or digit"
+_REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_REQUEST_RULE = "1 to 64 letters, digits, '_', '.' or '-'"
+_VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
+_VERSION_RULE = "a decimal integer of at most 19 digits, such as 3"
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return the name of a model, client, worker or server if it follows the rule.
+
+    Args:
+        kind: What it names, such as `model`; for the message.
+        name: The name.
+
+    Raises:
+        BadTopic: It does not follow `[a-z0-9][a-z0-9_.-]{0,63}`, or is reserved.
+    """
+    if _RESERVED.get(kind) == name:
+        raise BadTopic(f"{kind} name {name!r} is reserved for topics; choose another name")
+    return _check(_NAME, _NAME_RULE, kind, name)
+
+
+def check_version(version: str) -> str:
+    """Return a version if it follows the rule.
+
+    Raises:
+        BadTopic: It is not a decimal integer of at most 19 digits, or has leading zeros.
+    """
+    return _check(_VERSION, _VERSION_RULE, "version", version)
+
+
+def check_request(request: str) -> str:
+    """Return the id of a request if it follows the rule.
+
+    Raises:
+        BadTopic: It does not follow `[A-Za-z0-9_.-]{1,64}`.
+    """
+    return _check(_REQUEST, _REQUEST_RULE, "request id", request)
+
+
+def is_request(text: str) -> bool:
+    """Return whether a text follows the rule for the id of a request."""
+    return _REQUEST.fullmatch(text) is not None
+
+
+def _check(pattern: re.Pattern[str], rule: str, kind: str, value: str) -> str:
+    if not pattern.fullmatch(value):
+        raise BadTopic(f"{kind} {value[:80]!r} can't be used in a topic; it must be {rule}")
+    return value
+
 
 @dataclass(frozen=True, slots=True)
 class InferAddress:
-    """What a request topic says: whom it is for and who sends it.
+    """The names in the topic of a request.
 
     Attributes:
-        model: The model asked.
-        version: The version asked, or None.
+        model: The model.
+        version: The version, or None.
         client: The sender.
         worker: The worker whose lane it is, or None on a shared channel.
     """
@@ -50,7 +107,7 @@ class InferAddress:
 
 @dataclass(frozen=True, slots=True)
 class ResultAddress:
-    """What a result topic says."""
+    """The names in the topic of a result."""
 
     model: str
     client: str
@@ -59,12 +116,12 @@ class ResultAddress:
 
 @dataclass(frozen=True, slots=True)
 class ControlAddress:
-    """What a control topic says.
+    """The names in a control topic.
 
     Attributes:
-        server: The server asked, or `all`.
+        server: The server, or `all`.
         client: The sender.
-        path: What it asks for, level by level; `mqinfer.protocol.control.read_path` reads it.
+        path: Levels of the call; `mqinfer.protocol.control.read_path` reads them.
     """
 
     server: str
@@ -74,10 +131,10 @@ class ControlAddress:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Every topic below one root. Builders and parsers raise BadTopic for whatever breaks the naming rules.
+    """All topics below one root. Builders and parsers raise BadTopic for names that break the rules.
 
     Attributes:
-        root: One level or more, without wildcards; all parties of one site share it.
+        root: One level or more, without wildcards; all parties of a site share it.
     """
 
     root: str = DEFAULT_ROOT
@@ -85,118 +142,118 @@ class Topics:
     def __post_init__(self) -> None:
         if not _ROOT.fullmatch(self.root) or len(self.root.encode(errors="replace")) > 256:
             raise BadTopic(
-                f"topic root {self.root[:80]!r} won't do; it must be levels joined by '/', none empty, without '+', '#'"
+                f"topic root {self.root[:80]!r} is wrong; it must be levels joined by '/', none empty, without '+', '#'"
                 f" or control characters, not beginning with '$', at most 256 bytes, such as {DEFAULT_ROOT}"
             )
 
     def infer(self, model: str, client: str, version: str | None = None) -> str:
-        """Name the shared channel of a model, or of one version of it, for one sender."""
+        """Return the shared channel of a model, or of one version of it, for one sender."""
         return _infer(self.root, model, client, version)
 
     def infer_filter(self, model: str, version: str | None = None) -> str:
-        """Filter for the same from every sender; workers share it."""
+        """Return the filter for the same from every sender; workers share it."""
         return f"{_channel(self.root, model, version)}/+"
 
     def lane(self, worker: str, model: str, client: str) -> str:
-        """Name one worker's own channel for one model and sender."""
+        """Return the lane of a worker for one model and sender."""
         path = f"{check_name('worker', worker)}/infer/{check_name('model', model)}/{check_name('client', client)}"
         return f"{self.root}/workers/{path}"
 
     def lane_filter(self, worker: str) -> str:
-        """Filter for all requests to one worker."""
+        """Return the filter for all requests to one worker."""
         return f"{self.root}/workers/{check_name('worker', worker)}/infer/+/+"
 
     def cancel(self, model: str, client: str) -> str:
-        """Name the topic on which a client takes back requests to a model; every worker of the model listens."""
+        """Return the topic of a client's cancellations to a model; every worker of the model subscribes to it."""
         return f"{_model(self.root, model)}/cancel/{check_name('client', client)}"
 
     def cancel_filter(self, model: str) -> str:
-        """Filter for the same from every sender; not shared, since nobody knows which worker has a request."""
+        """Return the filter for the same from every sender; not shared, since any worker may have a request."""
         return f"{_model(self.root, model)}/cancel/+"
 
     def result(self, model: str, client: str, request: str) -> str:
-        """Name the topic of one reply."""
+        """Return the topic of one reply."""
         return _results(self.root, model, client) + check_request(request)
 
     def results_of_client(self, client: str) -> str:
-        """Filter for all replies to one client."""
+        """Return the filter for all replies to one client."""
         return f"{self.root}/results/+/{check_name('client', client)}/+"
 
     def results_of_model(self, model: str) -> str:
-        """Filter for all replies of one model: what a dashboard or a recorder subscribes to."""
+        """Return the filter for all replies of one model: what dashboards and recorders subscribe to."""
         return f"{self.root}/results/{check_name('model', model)}/+/+"
 
     def card(self, model: str) -> str:
-        """Name the topic of a model's card (retained)."""
+        """Return the topic of a model's card (retained)."""
         return f"{_model(self.root, model)}/card"
 
     def cards(self) -> str:
-        """Filter for all model cards."""
+        """Return the filter for all model cards."""
         return f"{self.root}/models/+/card"
 
     def worker_state(self, worker: str) -> str:
-        """Name the topic of a worker's state (retained, and its will)."""
+        """Return the topic of a worker's state (retained, and its will)."""
         return f"{self.root}/workers/{check_name('worker', worker)}/state"
 
     def worker_states(self) -> str:
-        """Filter for all workers' states."""
+        """Return the filter for all workers' states."""
         return f"{self.root}/workers/+/state"
 
     def client_state(self, client: str) -> str:
-        """Name the topic of a client's state (retained, and its will)."""
+        """Return the topic of a client's state (retained, and its will)."""
         return f"{self.root}/clients/{check_name('client', client)}/state"
 
     def control(self, server: str, client: str, path: str) -> str:
-        """Name the topic of an order to a server, or to `all`; `path` is that of a `mqinfer.protocol.control.Call`."""
+        """Return the topic of a call to a server, or to `all`; `path` is that of a `mqinfer.protocol.control.Call`."""
         return f"{_control(self.root, server)}/{check_name('client', client)}/{path}"
 
     def control_filter(self, server: str) -> str:
-        """Filter for all orders to a server; its state lies there too."""
+        """Return the filter for all calls to a server; it covers the server's state too."""
         return f"{_control(self.root, server)}/+/#"
 
     def control_result(self, client: str, request: str) -> str:
-        """Name the topic of a server's reply."""
+        """Return the topic of a server's reply."""
         return f"{self.root}/results/{CONTROL}/{check_name('client', client)}/{check_request(request)}"
 
     def control_results(self, client: str) -> str:
-        """Filter for all servers' replies to one client."""
+        """Return the filter for all servers' replies to one client."""
         return f"{self.root}/results/{CONTROL}/{check_name('client', client)}/+"
 
     def control_state(self, server: str) -> str:
-        """Name the topic of a server's state (retained, and its will)."""
+        """Return the topic of a server's state (retained, and its will)."""
         return f"{_control(self.root, server)}/state"
 
     def control_states(self) -> str:
-        """Filter for all servers' states."""
+        """Return the filter for all servers' states."""
         return f"{self.root}/{CONTROL}/+/state"
 
     def parse_control(self, topic: str) -> ControlAddress:
-        """Take apart a control topic."""
+        """Return the names in a control topic."""
         match _levels(self.root, topic):
             case ["control", server, client, first, *rest]:
                 return ControlAddress(check_name("server", server), check_name("client", client), (first, *rest))
         raise _foreign(self.root, topic, "control")
 
     def parse_control_state(self, topic: str) -> str:
-        """Give the server whose state topic it is."""
+        """Return the server of a state topic."""
         match _levels(self.root, topic):
             case ["control", server, "state"]:
                 return check_name("server", server)
         raise _foreign(self.root, topic, "server state")
 
     def parse_infer(self, topic: str) -> InferAddress:
-        """Take apart a request topic: a model's channel, a version's channel or a worker's lane."""
+        """Return the names in the topic of a request: a model's channel, a version's channel or a worker's lane."""
         return _parse_infer(self.root, topic)
 
     def parse_result(self, topic: str) -> ResultAddress:
-        """Take apart a result topic."""
+        """Return the names in the topic of a result."""
         match _levels(self.root, topic):
             case ["results", model, client, request]:
                 return ResultAddress(check_name("model", model), check_name("client", client), check_request(request))
         raise _foreign(self.root, topic, "result")
 
     def parse_cancel(self, topic: str) -> str:
-        """Give the client that takes requests back on a topic."""
+        """Return the client that publishes cancellations on a topic."""
         match _levels(self.root, topic):
             case ["models", model, "cancel", client]:
                 check_name("model", model)
@@ -204,14 +261,14 @@ class Topics:
         raise _foreign(self.root, topic, "cancellation")
 
     def parse_worker_state(self, topic: str) -> str:
-        """Give the worker whose state topic it is."""
+        """Return the worker of a state topic."""
         match _levels(self.root, topic):
             case ["workers", worker, "state"]:
                 return check_name("worker", worker)
         raise _foreign(self.root, topic, "worker state")
 
     def parse_card(self, topic: str) -> str:
-        """Give the model whose card topic it is."""
+        """Return the model of a card topic."""
         match _levels(self.root, topic):
             case ["models", model, "card"]:
                 return check_name("model", model)
@@ -219,13 +276,13 @@ class Topics:
 
 
 def may_reply(topics: Topics, response_topic: str, model: str, client: str) -> bool:
-    """Whether a worker may answer there: only below `{root}/results/{model}/{client}/`.
+    """Return whether a worker may reply there: only below `{root}/results/{model}/{client}/`.
 
     Args:
-        topics: The site's topics.
-        response_topic: What the request names; any text.
-        model: Of the request's topic.
-        client: Of the request's topic, where the broker's access rules vouch for it.
+        topics: The topics of the site.
+        response_topic: The Response Topic of the request; any text.
+        model: From the topic of the request.
+        client: From the topic of the request, where the broker's access rules have checked it.
     """
     try:
         own = _results(topics.root, model, client)
@@ -235,7 +292,7 @@ def may_reply(topics: Topics, response_topic: str, model: str, client: str) -> b
 
 
 def may_answer(topics: Topics, response_topic: str, client: str) -> bool:
-    """Whether a server may answer there: only below `{root}/results/control/{client}/`; otherwise as `may_reply`."""
+    """Return whether a server may reply there: only below `{root}/results/control/{client}/`; else as `may_reply`."""
     own = topics.control_results(client).removesuffix("+")
     return response_topic.startswith(own) and is_request(response_topic[len(own) :])
 
@@ -261,7 +318,7 @@ def _foreign(root: str, topic: str, kind: str) -> BadTopic:
     return BadTopic(f"{topic[:200]!r} is no {kind} topic below {root!r}")
 
 
-# These three are on the path of every request, with the same few names; only names that follow the rules are kept.
+# Every request needs these three, with the same few names; only names that follow the rules are cached.
 
 
 @lru_cache(maxsize=1024)
@@ -286,61 +343,3 @@ def _parse_infer(root: str, topic: str) -> InferAddress:
             name = check_name("worker", worker)
             return InferAddress(check_name("model", model), None, check_name("client", client), name)
     raise _foreign(root, topic, "request")
-
-
-CONTROL = "control"
-"""Stands for the model in the topics of replies to control requests, so no model may be called so."""
-EVERY_SERVER = "all"
-"""Stands for a server's name where each is meant, so none may be called so."""
-
-_RESERVED = {"model": CONTROL}
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
-_NAME_RULE = "1 to 64 lower-case letters, digits, '_', '.' or '-', beginning with a letter or digit"
-_REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_REQUEST_RULE = "1 to 64 letters, digits, '_', '.' or '-'"
-_VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
-_VERSION_RULE = "a decimal integer of at most 19 digits, such as 3"
-
-
-def check_name(kind: str, name: str) -> str:
-    """Return a model's, client's or worker's name if it follows the rule.
-
-    Args:
-        kind: What it names, for the message, such as `model`.
-        name: To be checked.
-
-    Raises:
-        BadTopic: It does not follow `[a-z0-9][a-z0-9_.-]{0,63}`, or is reserved.
-    """
-    if _RESERVED.get(kind) == name:
-        raise BadTopic(f"{kind} {name!r} can't be: the name stands for something else in topics; take another one")
-    return _check(_NAME, _NAME_RULE, kind, name)
-
-
-def check_version(version: str) -> str:
-    """Return a version if it follows the rule.
-
-    Raises:
-        BadTopic: It is no decimal integer of at most 19 digits, or has leading zeros.
-    """
-    return _check(_VERSION, _VERSION_RULE, "version", version)
-
-
-def check_request(request: str) -> str:
-    """Return a request's id if it follows the rule.
-
-    Raises:
-        BadTopic: It does not follow `[A-Za-z0-9_.-]{1,64}`.
-    """
-    return _check(_REQUEST, _REQUEST_RULE, "request id", request)
-
-
-def is_request(text: str) -> bool:
-    """Whether a text may stand as a request's id."""
-    return _REQUEST.fullmatch(text) is not None
-
-
-def _check(pattern: re.Pattern[str], rule: str, kind: str, value: str) -> str:
-    if not pattern.fullmatch(value):
-        raise BadTopic(f"{kind} {value[:80]!r} can't stand in a topic; it must be {rule}")
-    return value

@@ -1,4 +1,4 @@
-"""The nouns that travel: frozen dataclasses that check themselves, with no behaviour beyond that.
+"""The value objects that travel: requests, replies, and what they are made of.
 
 Field names follow the Open Inference Protocol v2 where it has a word for the thing
 (https://github.com/kserve/open-inference-protocol). Times are whole nanoseconds unless a name says otherwise.
@@ -39,7 +39,7 @@ __all__ = [
 
 Scalar = bool | int | float | str
 
-# Numbers with bounds: plain ones for the type checker, checked where a message is decoded.
+# Numbers with bounds, checked where a message is decoded; plain numbers for the type checker.
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Positive = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 Integer = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -70,8 +70,8 @@ class EncodedTensor:
         datatype: Of the decoded array.
         shape: Of the decoded array; every entry is 0 or more.
         encoding: Name of the codec (`raw`, `lz4`, `shuffle-lz4`, `mask`, `jpeg`, `png`).
-        data: The encoded bytes; on the receiving side a view on the payload.
-        parameters: Further per-tensor parameters. `image_encoding` (a ROS name such as `rgb8`) marks an image:
+        data: The encoded bytes; on the receiving side a view of the payload.
+        parameters: Further parameters of the tensor. `image_encoding` (a ROS name such as `rgb8`) marks a picture:
             the worker then applies the model's image contract to it.
     """
 
@@ -85,12 +85,12 @@ class EncodedTensor:
 
 @value_object()
 class RequestedOutput:
-    """One output that the sender wants.
+    """An output that the sender requests.
 
     Attributes:
-        name: The output's.
+        name: Name of the output.
         encoding: Codec to send it in, or None for the worker's choice.
-        classification: 0 for the output as it is; above it, so many of its largest elements come instead, as text
+        classification: 0 for the output as it is; n above 0 for its n largest elements instead, as text
             `value:index[:label]`, the largest first (Triton's classification extension).
     """
 
@@ -100,12 +100,12 @@ class RequestedOutput:
 
     def __post_init__(self) -> None:
         if self.classification < 0:
-            raise BadTensor(f"output {self.name!r}: classification is {self.classification}; it must be 0 or more")
+            raise BadTensor(f"output {self.name!r}: classification is {self.classification}; expected 0 or more")
 
 
 @value_object()
 class Capture:
-    """Where and when a frame was taken; a result repeats it unchanged.
+    """Where and when a frame was captured; a result repeats it unchanged.
 
     Attributes:
         source: Stream, camera or ROS topic.
@@ -128,17 +128,17 @@ class InferRequest:
     """One request for inference.
 
     Attributes:
-        id: Names the request; every retry repeats it. mqinfer's own clients use 32 hex digits (16 bytes).
+        id: Identifies the request; every retry repeats it. mqinfer's own clients use 32 hex digits (16 bytes).
         model_name: The model.
-        model_version: A version, or None for the one that the model's policy prefers.
+        model_version: A version, or None for the default one of the model's policy.
         inputs: Tensors in the order in which their bytes follow.
-        outputs: The outputs wanted; empty for all.
+        outputs: The requested outputs; empty for all.
         timeout_us: Microseconds that were left when this was sent, or None for no deadline.
         priority: 1 is the highest, 0 the model's default (Triton's convention).
         attempt: 1 for the first sending.
         response_topic: Where the reply goes.
         capture: Where the frame came from.
-        parameters: Any further request parameters.
+        parameters: Any further parameters.
     """
 
     id: str
@@ -156,7 +156,7 @@ class InferRequest:
 
 @value_object()
 class Timings:
-    """Where a request's time went, in nanoseconds; the worker fills in its part, the client the rest.
+    """How long each stage of a request took, in nanoseconds; the worker fills in its part, the client the rest.
 
     The split is that of the latency formula T_n + T_cq + T_sq + T_sc of Distributed NoScope: `transmission`,
     `client_queue`, `server_queue`, and the five stages of computation.
@@ -173,23 +173,23 @@ class Timings:
 
     @property
     def server(self) -> int:
-        """From the worker's receipt of the request to the hand-over of the reply, in nanoseconds."""
+        """Time from the worker's receipt of the request to its reply, in nanoseconds."""
         return self.server_queue + self.decode + self.preprocess + self.inference + self.postprocess + self.encode
 
     @property
     def total(self) -> int:
-        """All stages together, in nanoseconds."""
+        """Sum of all stages, in nanoseconds."""
         return self.client_queue + self.transmission + self.server
 
 
 @value_object()
 class WorkerLoad:
-    """What a worker says of itself in every reply.
+    """How busy a worker is; every reply reports it.
 
     Attributes:
-        depth: Requests in hand, running ones included, when the reply was sent.
+        depth: Requests that it had accepted and not answered when it sent the reply, running ones included.
         service_time_us: Smoothed time of one request in the worker, in microseconds.
-        window: Requests that this client may have unanswered at the worker; 0 where it does not say.
+        window: How many requests this client may have in flight at the worker; 0 for unknown.
     """
 
     depth: int = 0
@@ -199,7 +199,7 @@ class WorkerLoad:
 
 @value_object()
 class ErrorInfo:
-    """Why there is no result: a wire code of `mqinfer.protocol.errors` and a sentence."""
+    """Why a request failed: a wire code of `mqinfer.protocol.errors` and a sentence."""
 
     code: str
     message: str
@@ -210,7 +210,7 @@ class InferResponse:
     """The reply to one request, as it travels.
 
     Attributes:
-        id: The request's.
+        id: Id of the request.
         model_name: The model that answered.
         model_version: The version that answered.
         outcome: How the request ended.
@@ -219,11 +219,11 @@ class InferResponse:
         model_hash: Content hash of the model's files.
         worker: Name of the worker.
         stage: Which part of a cascade answered (`worker`, or `edge` for a local model).
-        timings: Where the time went, the worker's part.
-        load: The worker's queue when it answered.
-        attempt: The attempt that was answered.
-        capture: The request's, unchanged.
-        parameters: Any further response parameters.
+        timings: How long each stage took, the worker's part.
+        load: How busy the worker was when it replied.
+        attempt: The attempt that this reply answers.
+        capture: That of the request, unchanged.
+        parameters: Any further parameters.
     """
 
     id: str

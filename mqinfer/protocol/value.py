@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def value_object(*, eq: bool = True) -> Callable[[type[T]], type[T]]:
-    """Make a class a dataclass with slots that nothing assigns to after its construction.
+    """Return a decorator that makes a class a dataclass with slots, whose fields are not assigned to again.
 
     Args:
-        eq: Whether equal fields make equal objects, which can then be hashed; otherwise identity counts.
+        eq: Compare and hash objects by their fields; otherwise by identity.
     """
     return dataclass(slots=True, eq=eq, unsafe_hash=eq)

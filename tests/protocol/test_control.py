@@ -98,6 +98,6 @@ def test_a_server_answers_only_below_the_senders_results(response_topic: str, al
 
 def test_no_model_may_be_called_control() -> None:
     """Its results would lie where servers answer."""
-    with pytest.raises(BadTopic, match="stands for something else"):
+    with pytest.raises(BadTopic, match="reserved for topics"):
         check_name("model", "control")
     assert check_name("client", "control") == "control"

@@ -189,7 +189,7 @@ def test_encoded_tensors_travel_in_the_tail_only() -> None:
 
 BAD_BODIES: dict[str, tuple[bytes, int | None, type[InvalidRequest], str]] = {
     "empty": (b"", None, BadEnvelope, "0 bytes"),
-    "no JSON": (b"hello", None, BadEnvelope, "no JSON"),
+    "no JSON": (b"hello", None, BadEnvelope, "not JSON"),
     "not UTF-8": (b'{"id": "\xff"}', None, BadEnvelope, "UTF-8"),
     "an array": (b"[]", None, BadEnvelope, "must be a map, not an array"),
     "deep": (b"[" * 200_000, None, BadEnvelope, "JSON"),
