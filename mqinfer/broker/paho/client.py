@@ -21,7 +21,6 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Container
-from contextlib import suppress
 from importlib.metadata import version
 from itertools import islice
 from time import monotonic
@@ -76,6 +75,7 @@ class LinkClient(Client):
 
     Attributes:
         failure: What broke the connection, as far as the socket reported it.
+        can_write_at_once: Whether a thread may write while another one reads: paho's websockets allow no such thing.
 
     """
 
@@ -101,6 +101,7 @@ class LinkClient(Client):
         self._paho_waits = False
         self._is_tls = identity.tls is not None
         self._is_websocket = identity.address.transport == "websockets"
+        self.can_write_at_once = not self._is_websocket
 
     def send(self, message: Message, head: Head, taken: Container[int]) -> int:
         """Queue a PUBLISH; return its packet identifier, which is none of those taken."""
@@ -131,11 +132,6 @@ class LinkClient(Client):
         return data
 
     @property
-    def can_write_at_once(self) -> bool:
-        """Whether a thread may write while another one reads: paho's websockets allow no such thing."""
-        return not self._is_websocket
-
-    @property
     def holds_acks(self) -> bool:
         """Whether PUBACKs wait for something that they can travel with."""
         return bool(self._pubacks)
@@ -149,9 +145,11 @@ class LinkClient(Client):
         if self._out_packet:
             return
         self._gather_pubacks()
-        with suppress(OSError):  # full or broken: the link's thread goes on from there
+        try:
             while self._buffers and self._sock is not None:
                 self._forget(self._transmit(self._sock))
+        except OSError:  # full or broken: the link's thread goes on from there
+            return
 
     def read(self) -> MQTTErrorCode:
         """Read what has come, with TLS also what the socket no longer reports to `select`."""

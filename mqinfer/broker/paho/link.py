@@ -120,7 +120,7 @@ class PahoLink:
         """
         loop = self._loop
         epoch = loop.epoch if loop is not None else 0  # before the look at `connected`
-        if loop is None or not loop.connected or loop.is_closing:
+        if loop is None or not loop.connected or loop.close_by is not None:
             raise NotConnected(f"the link to {self._identity.address} is down; nothing was sent")
         if len(loop.outbox) >= MOST_QUEUED:
             raise NotConnected(f"the link to {self._identity.address} is behind by {MOST_QUEUED} messages")

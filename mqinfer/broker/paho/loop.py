@@ -91,6 +91,7 @@ class Loop:
 
     Attributes:
         connected: Whether messages are sent now.
+        close_by: When a connection that is being closed ends at the latest, in monotonic seconds; None until `close`.
         epoch: Number of the connection; a message of an earlier one is dropped.
         failure: Why the loop gave up for good before it was closed.
         max_packet_size: In bytes, or None while unknown.
@@ -114,7 +115,7 @@ class Loop:
         self._writing = threading.Lock()
         self._waker = Waker()
         self._backoff = Backoff()
-        self._close_by: float | None = None
+        self.close_by: float | None = None
         self._timeout = 0.0
         self._thread = threading.Thread(target=self._run, name=f"mqinfer-link-{identity.client_id}", daemon=True)
 
@@ -132,14 +133,9 @@ class Loop:
         """Return whether the caller runs on this thread."""
         return self._thread is threading.current_thread()
 
-    @property
-    def is_closing(self) -> bool:
-        """Whether `close` was called."""
-        return self._close_by is not None
-
     def close(self, timeout: float) -> None:
         """Wait until all is acknowledged, at most `timeout` seconds, disconnect, and join the thread."""
-        self._close_by = time.monotonic() + timeout
+        self.close_by = time.monotonic() + timeout
         self._waker.wake()
         self._thread.join()
         self._waker.close()
@@ -157,7 +153,7 @@ class Loop:
             self._waker.wake()
 
     def _send_at_once(self, outgoing: Outgoing) -> bool:
-        if not self._waker.is_armed or not self._writing.acquire(blocking=False):
+        if not self._waker.armed or not self._writing.acquire(blocking=False):
             return False
         try:
             session = self._session
@@ -182,7 +178,7 @@ class Loop:
             failure = BrokerUnreachable(f"the link to {self._identity.address} failed: {error}")
         finally:
             self.connected = False
-            if self._close_by is None:
+            if self.close_by is None:
                 self.failure = failure
             if not self.opened.done():
                 self.opened.set_exception(failure)
@@ -191,7 +187,7 @@ class Loop:
 
     def _keep_connected(self, timeout: float) -> LinkError | None:
         """Connect again and again until closed; return what makes another attempt useless."""
-        while self._close_by is None:
+        while self.close_by is None:
             session = Session(self._identity, self._routes, version5=self.version5)
             error = self._run_session(session, timeout)
             if session.version_refused and self.version5:
@@ -206,8 +202,8 @@ class Loop:
         return None
 
     def _pause(self, error: LinkError) -> None:
-        self._waker.drain()  # arms, before the look at `_close_by`
-        if self._close_by is None:
+        self._waker.drain()  # arms, before the look at `close_by`
+        if self.close_by is None:
             seconds = self._backoff.next()
             _log.warning("%s; next attempt in %.1f s", error, seconds)
             wait([self._waker.fileno()], seconds)
@@ -237,27 +233,27 @@ class Loop:
                         session.flush()
                 if not self.connected:
                     self._await_readiness(session, ready_by)
-                if self._close_by is not None:
-                    self._try_to_leave(session, self._close_by)
+                if self.close_by is not None:
+                    self._try_to_leave(session, self.close_by)
                 watched = _watch(selector, session, watched)
 
     def _time_to_sleep(self, session: Session) -> float:
-        self._waker.arm()
+        self._waker.armed = True
         if self.outbox.can_empty(session):
             return 0.0
         if session.holds_acks:
             return _HOLD_S
-        if self._close_by is None:
+        if self.close_by is None:
             return _TICK_S
         now = time.monotonic()
-        deadline = self._close_by if now < self._close_by else self._close_by + _LEAVE_S
+        deadline = self.close_by if now < self.close_by else self.close_by + _LEAVE_S
         return max(0.0, min(_TICK_S, deadline - now))
 
     def _turn(self, session: Session, ready: list[object]) -> None:
         """Read, then send what the handlers and the other threads have queued, all of it in one go."""
         if self._waker in ready:
             self._waker.drain()
-        self._waker.disarm()
+        self._waker.armed = False
         if session in ready:
             session.read()
         with self._writing:
@@ -292,7 +288,7 @@ class Loop:
             self._session = None
         session.end()
         self.outbox.clear()
-        if not was_connected or self._close_by is not None:
+        if not was_connected or self.close_by is not None:
             return
         if self._backoff.lost(time.monotonic()):  # Mosquitto 2.0 does not report to a client that it was taken over
             _log.warning(

@@ -132,7 +132,13 @@ class Session:
     @property
     def can_write_at_once(self) -> bool:
         """Whether a publisher's own thread may send one more message; nothing but the client's socket is used then."""
-        return self._client.can_write_at_once and self.ready and self.has_room
+        return (
+            self._client.can_write_at_once
+            and self.accepted
+            and self.alive
+            and not self._resubscribing
+            and len(self._acks) < self.receive_maximum
+        )
 
     def write_at_once(self) -> None:
         """Send what is waiting, on the thread of a publisher."""
