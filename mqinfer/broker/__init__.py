@@ -1,12 +1,9 @@
-"""The link to a broker: paho-mqtt, an in-memory twin with the same contract, and a private Mosquitto."""
+"""The link to a broker: by URL over MQTT with paho-mqtt, or to a broker within the process with the same contract."""
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Ack, ConnectionHandler, Link, Message, MessageHandler, ReasonCode, ignore_ack
-from mqinfer.broker.memory_broker import MemoryBroker
-from mqinfer.broker.memory_link import MemoryLink
-from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.broker.paho.link import PahoLink
+from mqinfer.broker.memory import MemoryBroker, MemoryLink
 
 __all__ = [
     "Ack",
@@ -17,8 +14,6 @@ __all__ = [
     "MemoryLink",
     "Message",
     "MessageHandler",
-    "MosquittoServer",
-    "PahoLink",
     "ReasonCode",
     "TlsOptions",
     "ignore_ack",

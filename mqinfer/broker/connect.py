@@ -7,8 +7,7 @@ from weakref import WeakValueDictionary
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link, Message
-from mqinfer.broker.memory_broker import MemoryBroker
-from mqinfer.broker.memory_link import MemoryLink
+from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.broker.paho.link import PahoLink
 
 __all__ = ["make_link"]

@@ -6,12 +6,13 @@ Narrow on purpose, so that another engine is one new file. `tests/broker/test_li
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import Protocol
 
 from mqinfer.protocol.errors import LinkError
 from mqinfer.protocol.types import Buffer
+from mqinfer.protocol.value import value_object
 
 __all__ = ["Ack", "ConnectionHandler", "Link", "Message", "MessageHandler", "ReasonCode", "ignore_ack"]
 
@@ -26,7 +27,7 @@ class ReasonCode(IntEnum):
     QUOTA_EXCEEDED = 0x97
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_object(eq=False)
 class Message:
     """One MQTT publication with the MQTT 5 properties that mqinfer uses.
 
@@ -56,7 +57,7 @@ class Message:
     tail: tuple[Buffer, ...] = ()
 
     def joined(self) -> Message:
-        """The message with all of its payload in one piece."""
+        """Return the message with all of its payload in one piece."""
         return replace(self, payload=b"".join((self.payload, *self.tail)), tail=()) if self.tail else self
 
 
@@ -66,13 +67,13 @@ Ack = Callable[[int], None]
 
 
 def ignore_ack(reason_code: int) -> None:
-    """Take no notice of a PUBACK: for messages that are repeated anyway, such as states."""
+    """Ignore a PUBACK: for messages that are repeated anyway, such as states."""
 
 
 class Link(Protocol):
-    """A connection to a broker that heals itself. Any thread may call any method, but no handler may call `close`.
+    """A connection to a broker that reconnects by itself. Any thread may call any method; no handler may call `close`.
 
-    Handlers run on the link's own thread: they only hand over. A handler that raises is logged and costs one message.
+    Handlers run on the link's own thread and must be short. A handler that raises is logged and loses one message.
     """
 
     @property
@@ -81,14 +82,14 @@ class Link(Protocol):
 
     @property
     def failure(self) -> LinkError | None:
-        """Why the link has given up for good, before it was closed; None while it heals itself.
+        """Why the link has given up for good, before it was closed; None while it reconnects by itself.
 
-        The connection's handler is told `False` once more when it is set.
+        The connection's handler is called with `False` once more when it is set.
         """
 
     @property
     def max_packet_size(self) -> int | None:
-        """What may be sent, in bytes: the broker's Maximum Packet Size, or a receiver's where that is smaller.
+        """Largest packet that may be sent, in bytes: the broker's Maximum Packet Size, or a receiver's if smaller.
 
         None while unknown, and with MQTT 3.1.1.
         """
@@ -100,17 +101,17 @@ class Link(Protocol):
             timeout: In seconds.
 
         Raises:
-            BrokerUnreachable: Nobody answered in time.
+            BrokerUnreachable: No broker answered in time.
             NotAuthorized: The broker refused the credentials.
         """
 
     def publish(self, message: Message, on_ack: Ack = ignore_ack) -> None:
-        """Send a message; returns before it has left.
+        """Send a message; return before it has left.
 
         Args:
             message: What to send.
-            on_ack: Gets the PUBACK's reason code, on the link's thread; never called for QoS 0 or when the
-                connection is lost first (`on_connection` tells of that).
+            on_ack: Called with the PUBACK's reason code, on the link's thread; never for QoS 0 or when the
+                connection is lost first (`on_connection` reports that).
 
         Raises:
             NotConnected: The link is down; the message is not kept.
@@ -118,11 +119,11 @@ class Link(Protocol):
         """
 
     def subscribe(self, topic_filter: str, handler: MessageHandler, *, share: str | None = None) -> None:
-        """Receive the messages of a filter, again after each reconnect; waits for the broker's word while connected.
+        """Receive the messages of a filter, also after each reconnect; wait for the broker's answer while connected.
 
         Args:
-            topic_filter: With `+` and `#` if need be. Filters of one link must not overlap.
-            handler: Gets each message, on the link's thread.
+            topic_filter: May hold `+` and `#`. Filters of one link must not overlap.
+            handler: Called with each message, on the link's thread.
             share: Name of the group whose members compete for the messages (`$share/{share}/{filter}`).
 
         Raises:

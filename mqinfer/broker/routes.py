@@ -1,4 +1,4 @@
-"""Which handler gets a message."""
+"""Which topics a topic filter matches (MQTT 5, section 4.7), and which handler receives a message."""
 
 from __future__ import annotations
 
@@ -6,19 +6,64 @@ import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
-from mqinfer.broker.filters import compile_filter
 from mqinfer.broker.link import Message, MessageHandler
 from mqinfer.protocol.errors import BadTopic
 
-__all__ = ["Route", "Routes"]
+__all__ = ["Route", "Routes", "check_topic", "compile_filter", "subscription_name"]
 
 _log = logging.getLogger("mqinfer.broker")
+
+_LONGEST = 65_535  # bytes; a topic travels behind a length of two bytes
+
+
+@lru_cache(maxsize=1024)
+def compile_filter(topic_filter: str) -> re.Pattern[str]:
+    """Return the expression whose `fullmatch` decides whether a topic matches.
+
+    Args:
+        topic_filter: With `+` for one level and `#` for all that follow.
+
+    Raises:
+        BadTopic: A wildcard shares its level with other characters, or `#` is not the last level.
+    """
+    levels = topic_filter.split("/")
+    is_sound = 0 < len(topic_filter.encode()) <= _LONGEST and "\0" not in topic_filter
+    if not is_sound or any(_is_misplaced(level, last=i == len(levels) - 1) for i, level in enumerate(levels)):
+        raise BadTopic(f"topic filter {topic_filter!r}: '+' and '#' take a whole level, '#' only the last one")
+    # A leading wildcard doesn't match the broker's own topics, which start with "$".
+    guard = r"(?!\$)" if levels[0] in {"+", "#"} else ""
+    if levels[-1] != "#":
+        return re.compile(guard + "/".join(map(_expression, levels)), re.DOTALL)
+    if levels == ["#"]:
+        return re.compile(guard + ".*", re.DOTALL)
+    return re.compile(guard + "/".join(map(_expression, levels[:-1])) + "(?:/.*)?", re.DOTALL)
+
+
+def check_topic(topic: str) -> bytes:
+    """Return a topic in UTF-8, if it can be published to.
+
+    Raises:
+        BadTopic: It is empty, has a wildcard or a NUL, or is longer than 65,535 bytes.
+    """
+    encoded = topic.encode()
+    if not 0 < len(encoded) <= _LONGEST or "+" in topic or "#" in topic or "\0" in topic:
+        raise BadTopic(f"topic {topic[:200]!r}: expected 1 to 65,535 bytes without wildcards and NUL")
+    return encoded
+
+
+def _is_misplaced(level: str, *, last: bool) -> bool:
+    return ("#" in level and (level != "#" or not last)) or ("+" in level and level != "+")
+
+
+def _expression(level: str) -> str:
+    return "[^/]*" if level == "+" else re.escape(level)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A subscription: the filter as the broker is told it, and who gets what matches."""
+    """A subscription: the filter as the broker receives it, and the handler of what matches."""
 
     subscription: str
     pattern: re.Pattern[str]
@@ -26,7 +71,7 @@ class Route:
 
     @classmethod
     def make(cls, topic_filter: str, share: str | None, handler: MessageHandler) -> Route:
-        """Make the route of a filter.
+        """Return the route of a filter.
 
         Raises:
             BadTopic: The filter has a wildcard out of place.
@@ -47,18 +92,18 @@ class Routes:
         return iter(self._table)
 
     def put(self, route: Route) -> None:
-        """Add a route, in the place of an older one of the same subscription."""
+        """Add a route, replacing an older one of the same subscription."""
         self._table = (*self._without(route.subscription), route)
 
     def remove(self, subscription: str) -> None:
-        """Take a route away."""
+        """Remove a route."""
         self._table = self._without(subscription)
 
     def _without(self, subscription: str) -> tuple[Route, ...]:
         return tuple(route for route in self._table if route.subscription != subscription)
 
     def deliver(self, message: Message) -> None:
-        """Hand a message to the handler of its topic; what the handler raises is logged and costs this message."""
+        """Call the handler of a message's topic; what the handler raises is logged and loses this message only."""
         for route in self._table:
             if route.pattern.fullmatch(message.topic):
                 try:
@@ -70,7 +115,7 @@ class Routes:
 
 
 def subscription_name(topic_filter: str, share: str | None) -> str:
-    """The filter as the broker is told it.
+    """Return the filter as the broker receives it.
 
     Raises:
         BadTopic: The group's name has a slash or a wildcard in it (MQTT 5, section 4.8.2).
@@ -78,5 +123,5 @@ def subscription_name(topic_filter: str, share: str | None) -> str:
     if share is None:
         return topic_filter
     if not share or any(character in share for character in "/+#\0"):
-        raise BadTopic(f"share group {share!r}: it needs a name without '/', '+' and '#'")
+        raise BadTopic(f"share group {share!r}: expected a name without '/', '+' and '#'")
     return f"$share/{share}/{topic_filter}"

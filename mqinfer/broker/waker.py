@@ -17,12 +17,16 @@ class Waker:
     While armed, the first `wake` writes a byte and disarms, so a thread that is awake, or will be soon, costs the
     others no system call. Whoever waits arms before it looks at its work for the last time: work that comes after that
     look finds the waker armed and ends the wait.
+
+    Attributes:
+        armed: Whether the next `wake` ends the wait. The thread that waits sets it: a plain attribute, since a call for
+            each turn of a loop would cost more.
     """
 
     def __init__(self) -> None:
         self._receiver: socket.socket | None = None
         self._sender: socket.socket | None = None
-        self._armed = False
+        self.armed = False
         self._signals = False
 
     def open(self, *, signals: bool = False) -> Self:
@@ -36,7 +40,7 @@ class Waker:
         self._receiver, self._sender = socket.socketpair()
         self._receiver.setblocking(False)
         self._sender.setblocking(False)
-        self._armed = True
+        self.armed = True
         self._signals = signals and threading.current_thread() is threading.main_thread()
         if self._signals:
             signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
@@ -55,23 +59,10 @@ class Waker:
         """Return what to wait for: readable after `wake`; -1 before `open`."""
         return -1 if self._receiver is None else self._receiver.fileno()
 
-    @property
-    def is_armed(self) -> bool:
-        """Whether the thread waits, or is about to."""
-        return self._armed
-
-    def arm(self) -> None:
-        """Let the next `wake` end the wait."""
-        self._armed = True
-
-    def disarm(self) -> None:
-        """Let `wake` do nothing until `arm`."""
-        self._armed = False
-
     def wake(self) -> None:
         """End the wait, or the next one, if armed."""
-        if self._armed and self._sender is not None:
-            self._armed = False
+        if self.armed and self._sender is not None:
+            self.armed = False
             with suppress(OSError):  # full: the thread is woken anyway; closed: no thread waits any more
                 self._sender.send(b"\0")
 
@@ -81,4 +72,4 @@ class Waker:
             with suppress(BlockingIOError):
                 while self._receiver.recv(64):
                     pass
-        self._armed = True
+        self.armed = True

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from mqinfer.broker.mosquitto import BrokerFolder
+from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import keep_current, secured
-from mqinfer.broker.mosquitto.template import render
 from mqinfer.cli.broker_access import add_to
 from mqinfer.cli.options import until_signal
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.broker.backoff import Backoff
+from mqinfer.broker.paho.loop import Backoff
 
 ULP = 1 + 1e-12  # a ceiling is reached by way of a product and a sum
 draws = st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=60)
@@ -75,12 +75,3 @@ def test_a_loop_ends() -> None:
     backoff = highest()
     assert losses(backoff, [0.0] * 10)[-1]
     assert losses(backoff, [60.0] * 10) == [False] * 9 + [True]
-
-
-def test_reset_begins_anew() -> None:
-    """An `open` by hand has the shortest wait first."""
-    backoff = highest()
-    for _ in range(10):
-        backoff.next()
-    backoff.reset()
-    assert backoff.next() == 0.1

@@ -9,8 +9,7 @@ import pytest
 
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Message, ReasonCode
-from mqinfer.broker.memory_broker import MemoryBroker
-from mqinfer.broker.memory_link import MemoryLink
+from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.protocol.errors import NotConnected
 
 PATIENCE = 10.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import numpy as np
@@ -12,18 +13,18 @@ from paho.mqtt import _packet as paho_packets
 from paho.mqtt.client import topic_matches_sub
 from paho.mqtt.enums import MQTTProtocolVersion
 
-from mqinfer.broker.filters import check_topic, compile_filter
 from mqinfer.broker.link import Message
 from mqinfer.broker.packets import (
     PUBACK,
-    decode_head,
+    Received,
     decode_puback,
+    decode_publish,
     decode_variable_integer,
     encode_head,
     encode_puback,
-    packet_size,
 )
-from mqinfer.broker.paho.packet_reader import OtherPacket, PacketReader, ReceivedMessage
+from mqinfer.broker.paho.packet_reader import OtherPacket, PacketReader
+from mqinfer.broker.routes import check_topic, compile_filter
 from mqinfer.protocol.errors import BadEnvelope, BadTopic, ConfigError, MessageTooLarge
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
@@ -44,7 +45,8 @@ messages = st.builds(
 
 def fields(message: Message) -> tuple[object, ...]:
     """All of a message, to compare."""
-    return tuple(bytes(message.payload) if name == "payload" else getattr(message, name) for name in Message.__slots__)
+    names = (field.name for field in dataclasses.fields(message))
+    return tuple(bytes(message.payload) if name == "payload" else getattr(message, name) for name in names)
 
 
 def encode(message: Message, identifier: int = 77, *, version5: bool = True) -> bytes:
@@ -53,7 +55,7 @@ def encode(message: Message, identifier: int = 77, *, version5: bool = True) -> 
     data = bytearray(head.data)
     if head.identifier_at:
         data[head.identifier_at : head.identifier_at + 2] = identifier.to_bytes(2, "big")
-    assert packet_size(message, head) == len(data) + len(message.payload)
+    assert head.size == len(data) + len(message.payload)
     return bytes(data) + bytes(message.payload)
 
 
@@ -79,14 +81,14 @@ def test_the_reader_takes_any_cut(sent: list[Message], sizes: list[int], capacit
     """However the stream is cut, and however small the buffer, the same packets come out."""
     stream = b"".join(encode(message, 1 + i) + encode_puback(i) for i, message in enumerate(sent))
     got = read_all(PacketReader(version5=True, capacity=capacity), stream, sizes)
-    assert [fields(p.message) for p in got if isinstance(p, ReceivedMessage)] == [fields(message) for message in sent]
+    assert [fields(p.message) for p in got if isinstance(p, Received)] == [fields(message) for message in sent]
     acks = [decode_puback(p.body) for p in got if isinstance(p, OtherPacket)]
     assert acks == [(i, 0) for i in range(len(sent))]
 
 
-def read_all(reader: PacketReader, stream: bytes, sizes: list[int]) -> list[ReceivedMessage | OtherPacket]:
+def read_all(reader: PacketReader, stream: bytes, sizes: list[int]) -> list[Received | OtherPacket]:
     """Feed a stream in pieces of these sizes, over and over."""
-    got: list[ReceivedMessage | OtherPacket] = []
+    got: list[Received | OtherPacket] = []
     turn = 0
     while stream:
         space = reader.space()
@@ -104,7 +106,7 @@ def test_without_properties(message: Message) -> None:
     """On 3.1.1 the properties stay behind, and all else arrives."""
     reader = PacketReader(version5=False)
     (packet,) = read_all(reader, encode(message, version5=False), [64])
-    assert isinstance(packet, ReceivedMessage)
+    assert isinstance(packet, Received)
     bare = Message(message.topic, message.payload, message.qos, message.retain)
     assert fields(packet.message) == fields(bare)
 
@@ -115,7 +117,7 @@ def test_a_large_payload_is_aligned_and_read_only(lead: int) -> None:
     reader = PacketReader(version5=True)
     message = Message("t" * (lead + 1), bytes(range(256)) * 1000)
     (packet,) = read_all(reader, encode(message), [50_000])
-    assert isinstance(packet, ReceivedMessage)
+    assert isinstance(packet, Received)
     payload = packet.message.payload
     assert np.frombuffer(payload, np.uint8).ctypes.data % 64 == 0
     assert memoryview(payload).readonly
@@ -127,7 +129,7 @@ def test_very_many_user_properties_are_read_in_one_go() -> None:
     started = time.thread_time()
     sent = Message("t", b"", user_properties=(("", ""),) * 200_000)
     (packet,) = read_all(PacketReader(version5=True), encode(sent), [1 << 20])
-    assert isinstance(packet, ReceivedMessage)
+    assert isinstance(packet, Received)
     assert packet.message.user_properties == sent.user_properties
     assert time.thread_time() - started < 20
 
@@ -147,7 +149,7 @@ def test_a_flipped_byte(message: Message, data: st.DataObject) -> None:
     packet = bytearray(encode(message))
     packet[data.draw(st.integers(0, len(packet) - 1))] = data.draw(st.integers(0, 255))
     try:
-        decode_head(memoryview(packet)[2:], packet[0] >> 1 & 1, version5=True)
+        decode_publish(packet[0], memoryview(packet)[2:], version5=True)
     except BadEnvelope:
         return
 
@@ -183,7 +185,8 @@ def test_a_packet_that_is_too_large_is_refused_before_memory_is_taken(monkeypatc
 def test_properties_that_are_skipped() -> None:
     """Payload Format Indicator and Subscription Identifier are read over."""
     body = b"\0\1a" + b"\7\x01\1\x0b\xff\x7f\x01\0" + b"payload"
-    assert decode_head(memoryview(body), 0, version5=True).payload_at == 11
+    received = decode_publish(0x30, memoryview(body), version5=True)
+    assert (received.payload_at, received.message.payload) == (11, b"payload")
 
 
 def test_what_is_not_encoded() -> None:

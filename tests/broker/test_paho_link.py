@@ -17,13 +17,13 @@ from paho.mqtt.enums import CallbackAPIVersion
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Message
+from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.broker.mosquitto.template import render
-from mqinfer.broker.paho.client import PlainClient
+from mqinfer.broker.paho.client import check_paho
+from mqinfer.broker.paho.connecting import set_nodelay
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.broker.paho.session import Session
-from mqinfer.broker.paho.sockets import FastClient, _is_known_paho, fits
-from mqinfer.protocol.errors import BrokerUnreachable, MessageTooLarge, NotAuthorized, NotConnected
+from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MessageTooLarge, NotAuthorized, NotConnected
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 pytestmark = pytest.mark.broker
@@ -183,10 +183,7 @@ def test_closing_while_the_broker_is_away(server: MosquittoServer, unique: Uniqu
     assert not link.connected
 
 
-@pytest.mark.parametrize("client", [None, PlainClient])
-def test_a_narrow_receive_maximum(
-    unique: Unique, closing: Callable[[PahoLink], PahoLink], client: type[PlainClient] | None
-) -> None:
+def test_a_narrow_receive_maximum(unique: Unique, closing: Callable[[PahoLink], PahoLink]) -> None:
     """No more messages are unacknowledged than the broker allows, and all of a burst get through."""
 
     def configuration(port: int) -> str:
@@ -196,12 +193,12 @@ def test_a_narrow_receive_maximum(
 
     class Watched(Session):
         def write(self) -> None:
-            most[0] = max(most[0], len(self._acks))
+            most[0] = max(most[0], self.in_flight)
             super().write()
 
     with MosquittoServer(configuration=configuration) as narrow, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mqinfer.broker.paho.link.Session", Watched)
-        link = closing(link_to(narrow, unique("c"), client=client))
+        patch.setattr("mqinfer.broker.paho.loop.Session", Watched)
+        link = closing(link_to(narrow, unique("c")))
         link.open()
         got: list[Message] = []
 
@@ -219,15 +216,12 @@ def test_a_narrow_receive_maximum(
     assert most == [3]
 
 
-def test_an_unknown_paho(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where paho's private names are others, its public interface does the work."""
-    address = BrokerAddress.parse(broker_url)
-    assert fits(address)
-    monkeypatch.setattr("mqinfer.broker.paho.sockets._PRIVATE_NAMES", ("_no_such_name",))
-    _is_known_paho.cache_clear()
-    assert not fits(address)
-    monkeypatch.undo()
-    _is_known_paho.cache_clear()
+def test_an_unknown_paho(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A paho whose private names are others is refused by the name that it lacks."""
+    check_paho()
+    monkeypatch.delattr(Client, "_packet_handle")
+    with pytest.raises(ConfigError, match=r"paho-mqtt 2.*lacks _packet_handle"):
+        check_paho()
 
 
 def test_a_link_that_gave_up_opens_again(
@@ -238,15 +232,16 @@ def test_a_link_that_gave_up_opens_again(
     roundtrip: Roundtrip,
 ) -> None:
     """After its thread has ended for good, `open` starts anew."""
-    told = Told()
-    link = closing(PahoLink(BrokerAddress.parse(broker_url), client_id=unique("c"), on_connection=told))
+    told, client_id = Told(), unique("c")
+    link = closing(PahoLink(BrokerAddress.parse(broker_url), client_id=client_id, on_connection=told))
     link.open()
     with monkeypatch.context() as patch:
         patch.setattr(Session, "write", _fail)
         link.publish(Message(unique("t"), b"x"))
         told.wait_for(True, False, False)
-        assert link._thread is not None
-        link._thread.join(PATIENCE)
+        for thread in threading.enumerate():
+            if thread.name == f"mqinfer-link-{client_id}":
+                thread.join(PATIENCE)
     link.open()
     assert roundtrip(link, unique("t")).payload == b"x"
 
@@ -255,19 +250,20 @@ def _fail(_self: object) -> None:
     raise RuntimeError("a defect")
 
 
-def test_nagle_is_off(broker_url: str, unique: Unique, closing: Callable[[PahoLink], PahoLink]) -> None:
+def test_nagle_is_off(
+    broker_url: str, unique: Unique, closing: Callable[[PahoLink], PahoLink], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """TCP_NODELAY is set on the socket: without it each QoS 1 round trip stalls for 83 ms."""
-    sockets: list[int] = []
+    options: list[int] = []
 
-    class Watching(FastClient):
-        def _call_socket_open(self, sock: Any) -> None:
-            super()._call_socket_open(sock)
-            sockets.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    def set_and_look(client: Client, userdata: Any, sock: socket.socket) -> None:
+        set_nodelay(client, userdata, sock)
+        options.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
-    link = closing(PahoLink(BrokerAddress.parse(broker_url), client_id=unique("c"), client=Watching))
-    link.open()
-    assert sockets
-    assert all(sockets)
+    monkeypatch.setattr("mqinfer.broker.paho.connecting.set_nodelay", set_and_look)
+    closing(PahoLink(BrokerAddress.parse(broker_url), client_id=unique("c"))).open()
+    assert options
+    assert all(options)
 
 
 def test_nobody_listens(unique: Unique) -> None:
@@ -373,13 +369,11 @@ def test_the_thread_dies(
 
 
 @pytest.mark.parametrize("refusal", [b"\x20\x03\x00\x84\x00", b"\x20\x02\x00\x01"])
-@pytest.mark.parametrize("client", [None, PlainClient])
 def test_mqtt_3_1_1(
     broker_url: str,
     unique: Unique,
     closing: Callable[[PahoLink], PahoLink],
     refusal: bytes,
-    client: type[PlainClient] | None,
     roundtrip: Roundtrip,
 ) -> None:
     """Where the broker refuses MQTT 5, in its words or in those of 3.1.1, the link speaks 3.1.1: messages flow."""
@@ -401,7 +395,7 @@ def test_mqtt_3_1_1(
 
     with listener(serve) as address:
         will = Message(unique("will"), b"lost", content_type="a/b")
-        link = closing(PahoLink(address, client_id=unique("c"), client=client, will=will))
+        link = closing(PahoLink(address, client_id=unique("c"), will=will))
         link.open()
         got = roundtrip(link, unique("t"), b"y" * 100_000)
         assert (got.payload, got.content_type) == (b"y" * 100_000, None)
@@ -409,15 +403,12 @@ def test_mqtt_3_1_1(
         link.close()
 
 
-@pytest.mark.parametrize("client", [FastClient, PlainClient])
-def test_a_broker_keeps_to_itself_what_is_too_large(
-    unique: Unique, closing: Callable[[PahoLink], PahoLink], client: type[PlainClient | FastClient]
-) -> None:
+def test_a_broker_keeps_to_itself_what_is_too_large(unique: Unique, closing: Callable[[PahoLink], PahoLink]) -> None:
     """A broker that takes more than the link does drops it; the link goes on, and sends nothing like it itself."""
     topic, largest = unique("t"), DEFAULT_LIMITS.packet_bytes
     configuration = lambda port: render(port).replace("max_packet_size 67108864", "max_packet_size 80000000")  # noqa: E731
     with MosquittoServer(configuration=configuration) as server:
-        link = closing(link_to(server, unique("c"), client=client))
+        link = closing(link_to(server, unique("c")))
         link.open()
         assert link.max_packet_size == largest
         got: SimpleQueue[int] = SimpleQueue()

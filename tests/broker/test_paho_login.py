@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Message
+from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.broker.mosquitto.template import render
-from mqinfer.broker.paho.client import PlainClient
 from mqinfer.broker.paho.link import PahoLink
-from mqinfer.broker.paho.sockets import fits
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, NotAuthorized
 
 pytestmark = pytest.mark.broker
@@ -71,7 +72,6 @@ def test_websockets(unique: Unique, closing: Callable[[PahoLink], PahoLink], rou
         websockets_port = probe.getsockname()[1]
     with MosquittoServer(configuration=lambda port: render(port, websockets_port=websockets_port)):
         address = BrokerAddress.parse(f"ws://127.0.0.1:{websockets_port}/mqtt")
-        assert not fits(address)
         link = closing(PahoLink(address, client_id=unique("c")))
         link.open()
         assert roundtrip(link, unique("t"), b"z" * 50_000).payload == b"z" * 50_000
@@ -119,21 +119,51 @@ def tls_address(server: MosquittoServer, folder: Path, ca: str = "ca.pem", clien
     return BrokerAddress.parse(url, ca_file=folder / ca, cert_file=files[0], key_file=files[1])
 
 
-@pytest.mark.parametrize("client", [None, PlainClient])
 def test_tls(
     tls_server: MosquittoServer,
     certificates: Path,
     unique: Unique,
     closing: Callable[[PahoLink], PahoLink],
-    client: type[PlainClient] | None,
     roundtrip: Roundtrip,
 ) -> None:
     """With the private CA and a client certificate large and small messages go through."""
     address = tls_address(tls_server, certificates, client="client")
-    link = closing(PahoLink(address, client_id=unique("c"), client=client))
+    link = closing(PahoLink(address, client_id=unique("c")))
     link.open()
     for size in (0, 100, 3_000_000):
         assert roundtrip(link, unique("t"), bytes(size)).payload == bytes(size)
+
+
+def test_traffic_both_ways_over_tls(
+    tls_server: MosquittoServer, certificates: Path, unique: Unique, closing: Callable[[PahoLink], PahoLink]
+) -> None:
+    """Threads that publish write while the link's own thread reads: all arrives whole, over one connection."""
+    topic, told, threads, each = unique("t"), list[bool](), 3, 200
+    arrived: SimpleQueue[bytes] = SimpleQueue()
+    link = closing(
+        PahoLink(
+            tls_address(tls_server, certificates, client="client"), client_id=unique("c"), on_connection=told.append
+        )
+    )
+    link.open()
+    link.subscribe(topic, lambda message: arrived.put(bytes(message.payload)))
+
+    def payload(number: int) -> bytes:
+        return b"%d " % number + bytes(number % 7 * 20_000)
+
+    def publish(first: int) -> None:
+        for number in range(first, threads * each, threads):
+            link.publish(Message(topic, payload(number)))
+            time.sleep(0.001)  # so that the link's thread falls asleep, and a publisher writes itself
+
+    publishers = [threading.Thread(target=publish, args=(first,)) for first in range(threads)]
+    for thread in publishers:
+        thread.start()
+    for thread in publishers:
+        thread.join()
+    got = {arrived.get(timeout=PATIENCE) for _ in range(threads * each)}
+    assert got == {payload(number) for number in range(threads * each)}
+    assert told == [True]
 
 
 def test_tls_with_an_unknown_ca(tls_server: MosquittoServer, certificates: Path, unique: Unique) -> None:

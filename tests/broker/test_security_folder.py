@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqinfer.broker.filters import compile_filter
 from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role, access_rules
 from mqinfer.broker.mosquitto.access import put_section, sections, without_section
 from mqinfer.broker.mosquitto.certificates import Authority, Pair, check_host
-from mqinfer.broker.mosquitto.configuration import listeners, render_secure, with_port
-from mqinfer.broker.mosquitto.passwords import hash_password, put_password, without_password
-from mqinfer.broker.mosquitto.template import render
+from mqinfer.broker.mosquitto.configuration import listeners, render, render_secure, with_port
+from mqinfer.broker.mosquitto.files import hash_password, put_password, without_password
+from mqinfer.broker.routes import compile_filter
 from mqinfer.protocol.errors import BadTopic, ConfigError, MqinferError
 from mqinfer.protocol.topics import Topics
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -241,12 +242,13 @@ def test_a_will_outside_the_rules(secured: Any, links: Mapping[str, PahoLink], u
     for topic in topics:
         links["witness"].subscribe(topic, handle)
     for topic, payload in zip(topics, (b"forged", b"last"), strict=True):
-        link = PahoLink(secured.address("w"), client_id=unique("c"), will=Message(topic, payload))
-        told = threading.Event()
-        link._on_connection = lambda connected, told=told: None if connected else told.set()
+        states: SimpleQueue[bool] = SimpleQueue()
+        link = PahoLink(
+            secured.address("w"), client_id=unique("c"), will=Message(topic, payload), on_connection=states.put
+        )
         link.open(PATIENCE)
         link.cut()
-        assert told.wait(PATIENCE)
+        assert [states.get(timeout=PATIENCE) for _ in range(2)] == [True, False]
         link.close()
     assert came.wait(PATIENCE)
     for topic in topics:
@@ -312,14 +314,3 @@ def _until(secured: Any, login: Login, *, allowed: bool) -> None:
             break
     link.close()
     assert is_so
-
-
-def test_one_thread_alone_uses_a_tls_connection(secured: Any, mosquitto: Any, unique: Unique) -> None:
-    """A publisher's own thread writes where there is no TLS only: OpenSSL takes no reading and writing at once."""
-    for address, may_write in ((secured.address("w"), False), (BrokerAddress.parse(mosquitto.url), True)):
-        link = PahoLink(address, client_id=unique("c"))
-        link.open(PATIENCE)
-        session = link._session
-        assert session
-        assert session.can_write_at_once is may_write
-        link.close()

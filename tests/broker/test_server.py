@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto
-from mqinfer.broker.mosquitto.template import render
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
 
 ROOT = Path(__file__).parents[2]

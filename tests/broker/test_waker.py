@@ -42,12 +42,12 @@ def test_a_thread_ends_a_wait() -> None:
 def test_who_is_awake_costs_no_system_call() -> None:
     """Disarmed, `wake` writes nothing; armed, the first one writes and disarms."""
     with closing(Waker().open()) as waker:
-        waker.disarm()
+        waker.armed = False
         waker.wake()
         assert not wait([waker.fileno()], 0)
-        waker.arm()
+        waker.armed = True
         waker.wake()
-        assert not waker.is_armed
+        assert not waker.armed
         assert wait([waker.fileno()], 0)
 
 

@@ -13,8 +13,7 @@ import pytest
 
 from mqinfer import ClientOptions, InferResult, Outcome
 from mqinfer.broker import make_link
-from mqinfer.broker.memory_broker import MemoryBroker
-from mqinfer.broker.memory_link import MemoryLink
+from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester

@@ -14,7 +14,7 @@ import pytest
 from mqinfer import Client, Outcome
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message
-from mqinfer.broker.memory_link import MemoryLink
+from mqinfer.broker.memory import MemoryLink
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor

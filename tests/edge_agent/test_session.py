@@ -16,7 +16,7 @@ from mqinfer.bags.sources import open_source
 from mqinfer.bags.writer import BagWriter
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
-from mqinfer.broker.memory_link import MemoryLink
+from mqinfer.broker.memory import MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker

@@ -12,7 +12,7 @@ import pytest
 
 from mqinfer import InferResult, Outcome
 from mqinfer.bags.frame import Frame
-from mqinfer.broker.memory_link import MemoryLink
+from mqinfer.broker.memory import MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester

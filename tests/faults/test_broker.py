@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mqinfer.bench.faults import Traffic, Workers, beside, resident_bytes
+from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.broker.mosquitto.template import render
 from mqinfer.protocol.types import Outcome
 
 Start = Callable[..., Any]

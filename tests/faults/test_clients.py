@@ -20,8 +20,8 @@ import pytest
 from mqinfer.bench.faults import Traffic, Workers, beside, resident_bytes
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
+from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.broker.mosquitto.template import render
 from mqinfer.client.connection import connect
 from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester

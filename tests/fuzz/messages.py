@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mqinfer.broker.link import Message
 from mqinfer.broker.packets import decode_puback
-from mqinfer.broker.paho.packet_reader import PacketReader, ReceivedMessage
+from mqinfer.broker.paho.packet_reader import OtherPacket, PacketReader
 from mqinfer.client.control import _read_reply
 from mqinfer.cloud_worker.serving.incoming import accept, read_request
 from mqinfer.cloud_worker.serving.replies import write_reply
@@ -149,7 +149,7 @@ def packets(data: bytes) -> None:
         stream = stream[count:]
         reader.advance(count)
         for packet in reader.packets():
-            if not isinstance(packet, ReceivedMessage):
+            if isinstance(packet, OtherPacket):
                 if packet.command & 0xF0 == 0x40:
                     decode_puback(packet.body)
                 continue

@@ -1,18 +1,24 @@
-"""The configuration of a Mosquitto with TLS, passwords and access rules: every limit is the packaged one's."""
+"""The configuration of a private Mosquitto, from the packaged `mosquitto.conf`: open on loopback, or secured.
+
+The packaged file works as it is (`mosquitto -c mosquitto.conf`) and explains each of its limits; they hold for both.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from mqinfer.broker.mosquitto.template import render
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["Kind", "Listener", "Ports", "listeners", "render_secure", "with_port"]
+__all__ = ["Kind", "Listener", "Ports", "listeners", "render", "render_secure", "with_port"]
 
-_OPEN = re.compile(r"^# --- Listeners -.*?(?=^# --- Latency)", re.MULTILINE | re.DOTALL)
+_OPEN_TCP = "listener 1883 127.0.0.1\n"
+_OPEN_WEBSOCKETS = "listener 9001 127.0.0.1\n"
+_BROWSERS = "# --- Browsers"  # the last section: what follows it belongs to the websockets listener
+_OPEN_SECTION = re.compile(r"^# --- Listeners -.*?(?=^# --- Latency)", re.MULTILINE | re.DOTALL)
 _FIRST_LINES = re.compile(r"\A(#.*\n)+")
 _LISTENER = re.compile(r"^listener ([0-9]+)(.*)$", re.MULTILINE)
 
@@ -44,7 +50,7 @@ class Listener:
     Attributes:
         port: The port.
         bind: Its address; empty for every address of the machine.
-        kind: How clients get in there.
+        kind: How clients log in there.
     """
 
     port: int
@@ -92,20 +98,37 @@ max_topic_alias 0
 """
 
 
+def render(port: int, *, websockets_port: int | None = None, bind: str = "127.0.0.1") -> str:
+    """Return the configuration of a Mosquitto without logins.
+
+    Args:
+        port: Where it listens for MQTT over TCP.
+        websockets_port: Where it listens for browsers, or None.
+        bind: Address of both listeners. Whoever reaches it may connect.
+    """
+    text = files("mqinfer.broker.mosquitto").joinpath("mosquitto.conf").read_text(encoding="utf-8")
+    head, mark, browsers = text.replace(_OPEN_TCP, f"listener {port} {bind}\n").partition(_BROWSERS)
+    if websockets_port is None:
+        return head
+    return head + mark + browsers.replace(_OPEN_WEBSOCKETS, f"listener {websockets_port} {bind}\n")
+
+
 def render_secure(folder: Path, ports: Ports) -> str:
-    """Write the configuration.
+    """Return the configuration of a Mosquitto with TLS, logins and access rules.
 
     Args:
         folder: Of certificates, passwords and access rules.
         ports: Where it listens.
 
     Raises:
-        ConfigError: The folder's path can't stand in a configuration.
+        ConfigError: The folder's path has control characters.
     """
     place = str(folder.resolve())
     if not place.isprintable():
-        raise ConfigError(f"the folder {place!r} can't stand in a configuration: its path has control characters")
-    limits = _FIRST_LINES.sub("", _OPEN.sub("", render(ports.certificates)))
+        raise ConfigError(
+            f"the folder {place!r} has control characters, which a configuration can't hold; choose another path"
+        )
+    limits = _FIRST_LINES.sub("", _OPEN_SECTION.sub("", render(ports.certificates)))
     tls = _TLS.format(folder=place)
     wanted = (_LISTENERS, ports.certificates), (_PASSWORDS, ports.passwords), (_WEBSOCKETS, ports.websockets)
     listeners = "".join(
@@ -142,5 +165,5 @@ def _listener(head: re.Match[str], options: str) -> Listener:
 
 
 def with_port(text: str, port: int) -> str:
-    """Let a configuration's first listener listen on another port."""
+    """Return a configuration whose first listener has another port."""
     return _LISTENER.sub(lambda found: f"listener {port}{found[2]}", text, count=1)

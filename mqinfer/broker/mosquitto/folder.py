@@ -29,8 +29,7 @@ from mqinfer.broker.mosquitto.access import (
 )
 from mqinfer.broker.mosquitto.certificates import Authority, Pair, check_host
 from mqinfer.broker.mosquitto.configuration import Listener, Ports, listeners, render_secure
-from mqinfer.broker.mosquitto.passwords import new_password, put_password, without_password
-from mqinfer.broker.mosquitto.private_files import read_file, write_file
+from mqinfer.broker.mosquitto.files import new_password, put_password, read_file, without_password, write_file
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics, check_name
 

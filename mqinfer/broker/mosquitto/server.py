@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Self
 
 from mqinfer.broker.malloc import KEEP_FREED
-from mqinfer.broker.mosquitto.template import render
+from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
 
 __all__ = ["MosquittoServer", "find_mosquitto"]

@@ -8,33 +8,23 @@ multiple of 64 bytes, so that tensors which an envelope pads to 64 are aligned f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from mqinfer.broker.link import Message
-from mqinfer.broker.packets import PUBLISH, ReceivedHead, decode_head, decode_variable_integer
+from mqinfer.broker.packets import PUBLISH, Received, decode_publish, decode_variable_integer
 from mqinfer.protocol.errors import BadEnvelope
-from mqinfer.protocol.types import Buffer
 
-__all__ = ["OtherPacket", "PacketReader", "ReceivedMessage"]
+__all__ = ["OtherPacket", "PacketReader"]
 
 _CAPACITY = 1 << 16
-_LARGEST = 268_435_460  # what MQTT allows: five bytes of fixed header, and what four bytes of seven bits hold
+_LARGEST = 268_435_460  # what MQTT allows: five bytes of fixed header, and what four bytes of seven bits count
 _ALIGNMENT = 64
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedMessage:
-    """A PUBLISH and its packet identifier, which is 0 with QoS 0."""
-
-    message: Message
-    identifier: int
-
-
-@dataclass(frozen=True, slots=True)
-class OtherPacket:
-    """Any other packet: the first byte, and what follows the fixed header."""
+class OtherPacket(NamedTuple):
+    """Any packet but a PUBLISH: the first byte, and what follows the fixed header."""
 
     command: int
     body: bytes
@@ -47,7 +37,7 @@ class _Large:
     command: int
     memory: memoryview
     filled: int
-    head: ReceivedHead | None  # None: `memory` is the whole body, else the payload alone
+    received: Received | None  # None: `memory` is the whole body; otherwise the payload alone
 
 
 class PacketReader:
@@ -56,7 +46,7 @@ class PacketReader:
     Args:
         version5: Whether the connection speaks MQTT 5.
         capacity: Bytes of the buffer for small packets.
-        max_packet_size: Of a packet, in bytes: what CONNECT named. No memory is taken for a larger one.
+        max_packet_size: What CONNECT named, in bytes. No memory is taken for a larger packet.
     """
 
     def __init__(self, *, version5: bool, capacity: int = _CAPACITY, max_packet_size: int = _LARGEST) -> None:
@@ -68,23 +58,23 @@ class PacketReader:
         self._large: _Large | None = None
 
     def space(self) -> memoryview:
-        """Where to receive the next bytes; never empty after `packets` was exhausted."""
+        """Return where to receive the next bytes; never empty after `packets` was exhausted."""
         if self._large is not None:
             return self._large.memory[self._large.filled :]
         return self._buffer[self._end :]
 
     def advance(self, count: int) -> None:
-        """Take note that `count` bytes were received into `space`."""
+        """Count `count` bytes as received into `space`."""
         if self._large is not None:
             self._large.filled += count
         else:
             self._end += count
 
-    def packets(self) -> Iterator[ReceivedMessage | OtherPacket]:
-        """Give all packets that are complete by now.
+    def packets(self) -> Iterator[Received | OtherPacket]:
+        """Yield all packets that are complete by now.
 
         Raises:
-            BadEnvelope: The bytes are no MQTT, or a packet is too large; the connection is of no use any more.
+            BadEnvelope: The bytes are no MQTT, or a packet is too large; the connection can't be used any more.
         """
         large = self._large
         if large is not None:
@@ -96,8 +86,8 @@ class PacketReader:
             yield packet
         self._make_room()
 
-    def _cut(self) -> ReceivedMessage | OtherPacket | None:
-        """Take the next packet out of the buffer, if it is complete; start a large one if that is what comes."""
+    def _cut(self) -> Received | OtherPacket | None:
+        """Cut the next packet out of the buffer if it is complete; start a large one if that is next."""
         view = self._buffer[self._start : self._end]
         try:
             remaining, at = decode_variable_integer(view, 1)
@@ -115,48 +105,36 @@ class PacketReader:
         return None
 
     def _begin(self, command: int, view: memoryview, remaining: int) -> _Large:
-        head, already = None, view
+        received, already = None, view
         if command & 0xF0 == PUBLISH:
             try:
-                head = decode_head(view, _qos(command), version5=self._version5)
-                already = view[head.payload_at :]
+                received = decode_publish(command, view, version5=self._version5, payload=b"")
+                already = view[received.payload_at :]
             except BadEnvelope:
-                head = None  # the header goes on in the next read, or is malformed: `_finish` will know
-        memory = _aligned(remaining if head is None else remaining - head.payload_at)
+                received = None  # the header goes on in the next read, or is malformed: `_finish` will know
+        memory = _aligned(remaining if received is None else remaining - received.payload_at)
         memory[: len(already)] = already
-        return _Large(command, memory, len(already), head)
+        return _Large(command, memory, len(already), received)
 
-    def _finish(self, large: _Large) -> ReceivedMessage | OtherPacket:
-        if large.head is not None:
-            return _message(large.command, large.head, large.memory.toreadonly())
-        if large.command & 0xF0 != PUBLISH:
-            return OtherPacket(large.command, bytes(large.memory))
-        head = decode_head(large.memory, _qos(large.command), version5=self._version5)
-        return _message(large.command, head, large.memory[head.payload_at :].toreadonly())
+    def _finish(self, large: _Large) -> Received | OtherPacket:
+        received, memory = large.received, large.memory
+        if received is None:
+            if large.command & 0xF0 != PUBLISH:
+                return OtherPacket(large.command, bytes(memory))
+            received = decode_publish(large.command, memory, version5=self._version5, payload=b"")
+            memory = memory[received.payload_at :]
+        return received._replace(message=replace(received.message, payload=memory.toreadonly()))
 
-    def _decode(self, command: int, body: memoryview) -> ReceivedMessage | OtherPacket:
+    def _decode(self, command: int, body: memoryview) -> Received | OtherPacket:
         if command & 0xF0 != PUBLISH:
             return OtherPacket(command, bytes(body))
-        head = decode_head(body, _qos(command), version5=self._version5)
-        return _message(command, head, bytes(body[head.payload_at :]))
+        return decode_publish(command, body, version5=self._version5)
 
     def _make_room(self) -> None:
         rest = self._end - self._start
         if self._start:
             self._buffer[:rest] = self._buffer[self._start : self._end]
         self._start, self._end = 0, rest
-
-
-def _qos(command: int) -> int:
-    qos = command >> 1 & 3
-    if qos > 1:
-        raise BadEnvelope(f"PUBLISH with QoS {qos}; only 0 and 1 were subscribed to")
-    return qos
-
-
-def _message(command: int, head: ReceivedHead, payload: Buffer) -> ReceivedMessage:
-    message = Message(head.topic, payload, _qos(command), bool(command & 1), **head.properties)
-    return ReceivedMessage(message, head.identifier)
 
 
 def _aligned(size: int) -> memoryview:

@@ -19,10 +19,15 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from mqinfer.broker.link import Ack, Message, ReasonCode
 from mqinfer.broker.packets import Head
-from mqinfer.broker.paho.client import Identity, PlainClient, configure, connect_properties
-from mqinfer.broker.paho.refusals import UNSUPPORTED_VERSION, disconnection, refusal
-from mqinfer.broker.paho.sockets import FastClient, fits
-from mqinfer.broker.paho.tls_errors import tls_error
+from mqinfer.broker.paho.client import LinkClient
+from mqinfer.broker.paho.connecting import (
+    UNSUPPORTED_VERSION,
+    Identity,
+    connect_properties,
+    disconnection,
+    refusal,
+    tls_error,
+)
 from mqinfer.broker.routes import Routes
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized
 from mqinfer.protocol.limits import DEFAULT_LIMITS
@@ -31,29 +36,21 @@ __all__ = ["Session"]
 
 _log = logging.getLogger("mqinfer.broker")
 
-_RECEIVE_MAXIMUM = 65_535  # what a broker means that names none (MQTT 5, section 3.2.2.3.3)
+_RECEIVE_MAXIMUM = 65_535  # of a broker that names none (MQTT 5, section 3.2.2.3.3)
 _TICK_S = 1.0
-_RECEIVE_MAXIMUM_311 = 20  # MQTT 3.1.1 can't name it; Mosquitto's default
+_RECEIVE_MAXIMUM_311 = 20  # MQTT 3.1.1 has no field for it; Mosquitto's default
 
 
 class Session:
-    """A connection and what is outstanding on it.
+    """A connection, and the messages in flight on it.
 
     Args:
         identity: Who connects where.
-        routes: What to subscribe to, and who gets the messages.
+        routes: What to subscribe to, and who receives the messages.
         version5: Whether to speak MQTT 5, or 3.1.1.
-        client: The paho client to use; None for the one that fits.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        routes: Routes,
-        *,
-        version5: bool,
-        client: type[PlainClient | FastClient] | None = None,
-    ) -> None:
+    def __init__(self, identity: Identity, routes: Routes, *, version5: bool) -> None:
         self._identity = identity
         self._routes = routes
         self._acks: dict[int, Ack] = {}
@@ -66,26 +63,28 @@ class Session:
         self._leaving = False
         self._next_tick = 0.0
         self.error: LinkError | None = None
-        self.window = _RECEIVE_MAXIMUM_311
+        self.receive_maximum = _RECEIVE_MAXIMUM_311
         self.max_packet_size: int | None = None
-        self._client = (client or (FastClient if fits(identity.address) else PlainClient))(identity, version5=version5)
-        self._client.deliver = routes.deliver
-        self._client.acked = self._on_ack
+        self._client = LinkClient(identity, version5=version5, deliver=routes.deliver, acked=self._on_ack)
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
         self._client.on_subscribe = self._on_subscribe
         self._client.on_unsubscribe = self._on_unsubscribe
-        configure(self._client, identity)
 
     @property
     def ready(self) -> bool:
-        """Whether the broker has accepted the connection and has answered all subscriptions that were made anew."""
+        """Whether the broker has accepted the connection and answered all subscriptions that were made again."""
         return self.accepted and self.alive and not self._resubscribing
+
+    @property
+    def in_flight(self) -> int:
+        """QoS 1 messages that were sent and are not acknowledged."""
+        return len(self._acks)
 
     @property
     def has_room(self) -> bool:
         """Whether one more QoS 1 message fits into the broker's Receive Maximum."""
-        return len(self._acks) < self.window
+        return len(self._acks) < self.receive_maximum
 
     @property
     def is_drained(self) -> bool:
@@ -94,11 +93,11 @@ class Session:
 
     @property
     def wants_write(self) -> bool:
-        """Whether bytes wait for the socket to take them."""
+        """Whether bytes wait for the socket to accept them."""
         return self._client.want_write()
 
     def fileno(self) -> int:
-        """For `select`; -1 when the socket is gone."""
+        """Return the descriptor for `select`; -1 when the socket is gone."""
         sock = self._client.socket()
         return -1 if sock is None else sock.fileno()
 
@@ -109,19 +108,19 @@ class Session:
             timeout: In seconds, for TCP, TLS and websockets each.
 
         Raises:
-            BrokerUnreachable: Nobody answers, or TLS fails.
-            NotAuthorized: The broker refuses the certificate, or wants one.
+            BrokerUnreachable: No broker answers, or TLS fails.
+            NotAuthorized: The broker refuses the certificate, or requires one.
         """
         address = self._identity.address
         self._client.connect_timeout = timeout
-        how: dict[str, Any] = {"clean_start": MQTT_CLEAN_START_FIRST_ONLY}  # 3.1.1: said to the constructor
+        how: dict[str, Any] = {"clean_start": MQTT_CLEAN_START_FIRST_ONLY}  # 3.1.1: set by the constructor
         if self.version5:
             how = {"clean_start": True, "properties": connect_properties()}
         try:
             self._client.connect(address.host, address.port, self._identity.keepalive_s, **how)
         except ssl.SSLError as error:
             raise tls_error(address, error) from error
-        except (OSError, ValueError) as error:  # ValueError: what paho and idna make of an impossible host name
+        except (OSError, ValueError) as error:  # ValueError: from paho and idna for an impossible host name
             raise BrokerUnreachable(
                 f"no broker answers at {address} ({error}); start one with: mqinfer broker --port {address.port}"
             ) from error
@@ -132,20 +131,21 @@ class Session:
 
     @property
     def can_write_at_once(self) -> bool:
-        """Whether a publisher's own thread may send: nothing of the client's but its socket is touched then.
-
-        Not with TLS: OpenSSL allows no reading by one thread while another writes, and Python 3.11 does not prevent it
-        (measured: a connection lost every few seconds of traffic both ways).
-        """
-        return isinstance(self._client, FastClient) and self._identity.tls is None and self.ready
+        """Whether a publisher's own thread may send one more message; nothing but the client's socket is used then."""
+        return (
+            self._client.can_write_at_once
+            and self.accepted
+            and self.alive
+            and not self._resubscribing
+            and len(self._acks) < self.receive_maximum
+        )
 
     def write_at_once(self) -> None:
         """Send what is waiting, on the thread of a publisher."""
-        if isinstance(self._client, FastClient):
-            self._client.write_at_once()
+        self._client.write_at_once()
 
     def write(self) -> None:
-        """Send what is waiting, as much as the socket takes."""
+        """Send what is waiting, as much as the socket accepts."""
         if self._client.want_write():
             self._client.loop_write()
 
@@ -160,7 +160,7 @@ class Session:
             self._client.loop_write()
 
     def tick(self) -> None:
-        """Keep the connection alive and find out when it isn't; does something about once a second."""
+        """Keep the connection alive, and detect that it isn't, about once a second."""
         now = time.monotonic()
         if now >= self._next_tick:
             self._next_tick = now + _TICK_S
@@ -173,7 +173,7 @@ class Session:
             self._acks[identifier] = on_ack
 
     def subscribe(self, name: str) -> Future[None]:
-        """Ask for a subscription; the future has the broker's answer, or ends with the connection."""
+        """Ask for a subscription; return the broker's answer, which ends with the connection."""
         if self.version5:
             _, identifier = self._client.subscribe(name, options=SubscribeOptions(qos=1))
         else:
@@ -181,7 +181,7 @@ class Session:
         return self._wait_for(identifier, name)
 
     def unsubscribe(self, name: str) -> Future[None]:
-        """Give a subscription back; its route goes when the broker has answered."""
+        """Remove a subscription; its route goes when the broker has answered."""
         _, identifier = self._client.unsubscribe(name)
         return self._wait_for(identifier, name)
 
@@ -192,7 +192,7 @@ class Session:
             self._client.disconnect()
 
     def cut(self) -> Future[None]:
-        """Break the connection without a DISCONNECT; `read` will find it broken."""
+        """Break the connection without a DISCONNECT; `read` finds it broken."""
         with socket.fromfd(self.fileno(), socket.AF_INET, socket.SOCK_STREAM) as same:
             same.shutdown(socket.SHUT_RDWR)
         done: Future[None] = Future()
@@ -200,10 +200,10 @@ class Session:
         return done
 
     def end(self) -> None:
-        """Forget the connection, without a word to the broker if it is still there."""
+        """Close the socket without a DISCONNECT, if it is still open."""
         self.alive = False
         for _, answer in self._pending.values():
-            answer.set_result(None)  # it will be made anew with the next connection
+            answer.set_result(None)  # it is made again with the next connection
         self._pending.clear()
         self._acks.clear()
         sock = self._client.socket()
@@ -233,7 +233,7 @@ class Session:
             self.error = refusal(self._identity, reason)
             return
         if self.version5:
-            self.window = getattr(found, "ReceiveMaximum", _RECEIVE_MAXIMUM)
+            self.receive_maximum = getattr(found, "ReceiveMaximum", _RECEIVE_MAXIMUM)
             # Whoever receives names the same, so a larger message would vanish in a broker that takes it.
             own = DEFAULT_LIMITS.packet_bytes
             self.max_packet_size = min(own, getattr(found, "MaximumPacketSize", own))

@@ -1,0 +1,361 @@
+"""A broker within the process, and links to it: the contract of `mqinfer.broker.link` without a network.
+
+The broker behaves as Mosquitto does where mqinfer can notice the difference: shared subscriptions take turns, a message
+without a subscriber is acknowledged with 0x10, and a full queue drops the newest message although its sender receives
+"success". No payload is copied, unless it is in pieces.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, NamedTuple
+
+from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, ReasonCode, ignore_ack
+from mqinfer.broker.packets import encode_head
+from mqinfer.broker.routes import compile_filter, subscription_name
+from mqinfer.protocol.errors import ConfigError, LinkError, MessageTooLarge, NotConnected
+
+__all__ = ["MemoryBroker", "MemoryLink"]
+
+_log = logging.getLogger("mqinfer.broker")
+
+_MAX_PACKET_SIZE = 64 << 20  # as in mosquitto.conf
+_MAX_QUEUED = 1000  # as in mosquitto.conf
+_MAX_EVENTS = 65_535  # as many messages as MQTT can number
+_numbers = count()
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscription:
+    """One filter of one link; `group` is the name of the share group, or None."""
+
+    link: MemoryLink
+    topic_filter: str
+    group: str | None
+    handler: MessageHandler
+
+    def matches(self, topic: str) -> bool:
+        return compile_filter(self.topic_filter).fullmatch(topic) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    """A message on its way, and when it expires on the broker's clock."""
+
+    message: Message
+    expires_at: float
+
+    def at(self, now: float, *, retain: bool) -> Message | None:
+        """Return the message as it is delivered now: with the seconds that are left, or None once it has expired."""
+        if now >= self.expires_at:
+            return None
+        left = None if self.message.expiry_s is None else math.ceil(self.expires_at - now)
+        if left == self.message.expiry_s and retain == self.message.retain:
+            return self.message
+        return replace(self.message, expiry_s=left, retain=retain)
+
+
+class _Event(NamedTuple):
+    """A call for the link's thread, unless its session has ended by then."""
+
+    session: int
+    call: Callable[[Any], None]
+    argument: Any
+
+
+class MemoryBroker:
+    """Routes messages between the links attached to it.
+
+    Args:
+        max_packet_size: Largest message that links may publish, in bytes of the MQTT packet it would be.
+        max_queued: Messages that may wait for one link; further ones are dropped and counted.
+        clock: Monotonic seconds, for message expiry.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_packet_size: int = _MAX_PACKET_SIZE,
+        max_queued: int = _MAX_QUEUED,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.max_packet_size = max_packet_size
+        self.max_queued = max_queued
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._links: dict[str, MemoryLink] = {}
+        self._subscriptions: list[_Subscription] = []
+        self._turns: dict[tuple[str, str], Iterator[int]] = {}
+        self._retained: dict[str, _Queued] = {}
+        self._dropped = 0
+
+    @property
+    def dropped(self) -> int:
+        """Messages dropped because a link's queue was full."""
+        return self._dropped
+
+    def attach(self, link: MemoryLink, client_id: str) -> MemoryLink | None:
+        """Attach a link; return the one with the same client id, whose session this ends."""
+        with self._lock:
+            taken_over = self._links.get(client_id)
+            self._links[client_id] = link
+        return taken_over if taken_over is not link else None
+
+    def detach(self, link: MemoryLink, client_id: str) -> None:
+        """Detach a link, and remove its subscriptions."""
+        with self._lock:
+            if self._links.get(client_id) is link:
+                del self._links[client_id]
+            self._subscriptions = [each for each in self._subscriptions if each.link is not link]
+
+    def subscribe(self, subscription: _Subscription) -> None:
+        """Add a subscription, replacing the link's older one with the same filter."""
+        with self._lock:
+            self._remove(subscription)
+            self._subscriptions.append(subscription)
+            if subscription.group is None:
+                for topic, queued in self._retained.items():
+                    if subscription.matches(topic):
+                        self._deliver(subscription, queued, retain=True)
+
+    def unsubscribe(self, subscription: _Subscription) -> None:
+        """Remove a subscription."""
+        with self._lock:
+            self._remove(subscription)
+
+    def publish(self, message: Message) -> int:
+        """Route a message; return the reason code of its PUBACK."""
+        queued = _Queued(message, math.inf if message.expiry_s is None else self.clock() + message.expiry_s)
+        with self._lock:
+            if message.retain:
+                self._retain(queued)
+            receivers = self._receivers(message.topic)
+            for subscription in receivers:
+                self._deliver(subscription, queued, retain=False)
+        return ReasonCode.SUCCESS if receivers else ReasonCode.NO_MATCHING_SUBSCRIBERS
+
+    def _remove(self, old: _Subscription) -> None:
+        key = (old.link, old.topic_filter, old.group)
+        self._subscriptions = [
+            each for each in self._subscriptions if (each.link, each.topic_filter, each.group) != key
+        ]
+
+    def _retain(self, queued: _Queued) -> None:
+        if len(queued.message.payload):
+            self._retained[queued.message.topic] = queued
+        else:  # an empty retained message clears its topic (MQTT 5, section 3.3.1.3)
+            self._retained.pop(queued.message.topic, None)
+
+    def _receivers(self, topic: str) -> list[_Subscription]:
+        """Return every plain subscription that matches, and of each share group the member whose turn it is."""
+        receivers = []
+        groups: dict[tuple[str, str], list[_Subscription]] = {}
+        for each in self._subscriptions:
+            if each.matches(topic):
+                if each.group is None:
+                    receivers.append(each)
+                else:
+                    groups.setdefault((each.group, each.topic_filter), []).append(each)
+        for key, members in groups.items():
+            receivers.append(members[next(self._turns.setdefault(key, count())) % len(members)])
+        return receivers
+
+    def _deliver(self, subscription: _Subscription, queued: _Queued, *, retain: bool) -> None:
+        if not subscription.link.offer(subscription, queued, retain=retain):
+            self._dropped += 1
+
+
+class MemoryLink:
+    """A `Link` to a `MemoryBroker`. Handlers run on a thread of its own, as with a real broker.
+
+    A payload is delivered as it is: a `bytearray` must not be changed after it was published.
+
+    Args:
+        broker: Shared by the links that exchange messages.
+        client_id: Of this link; a second link with the same one ends the first.
+        will: Published by the broker when the link is lost without `close`.
+        on_connection: Called at each connection and each loss, on the link's thread.
+    """
+
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        *,
+        client_id: str = "",
+        will: Message | None = None,
+        on_connection: ConnectionHandler | None = None,
+    ) -> None:
+        if will is not None:
+            encode_head(will)  # refuse a will that can't be published here, not when it is due
+        self._broker = broker
+        self._client_id = client_id or f"memory-{next(_numbers)}"
+        self._will = will
+        self._on_connection = on_connection
+        self._subscriptions: dict[tuple[str, str | None], _Subscription] = {}
+        self._events: queue.SimpleQueue[_Event | None] = queue.SimpleQueue()
+        self._session = 0  # events of an earlier session are void
+        self._connected = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether a publication would be sent now."""
+        return self._connected
+
+    @property
+    def failure(self) -> LinkError | None:
+        """None: it never gives up."""
+        return None
+
+    @property
+    def max_packet_size(self) -> int | None:
+        """The broker's Maximum Packet Size in bytes."""
+        return self._broker.max_packet_size
+
+    def open(self, timeout: float = 10.0) -> None:
+        """Attach to the broker.
+
+        Args:
+            timeout: In seconds, for `on_connection` to return.
+        """
+        if self._thread is None:
+            self._events = queue.SimpleQueue()
+            self._thread = threading.Thread(target=self._run, name=f"mqinfer-memory-{self._client_id}", daemon=True)
+            self._thread.start()
+        self.restore()
+        self.settle(timeout)
+
+    def publish(self, message: Message, on_ack: Ack = ignore_ack) -> None:
+        """Send a message.
+
+        Args:
+            message: What to send.
+            on_ack: Called with the reason code, on the link's thread; never for QoS 0.
+
+        Raises:
+            NotConnected: The link is down, or its own handlers are far behind.
+            MessageTooLarge: The message is above `max_packet_size`.
+        """
+        if not self._connected:
+            raise NotConnected(f"the link {self._client_id} is down; nothing was sent")
+        if self._events.qsize() > _MAX_EVENTS:
+            raise NotConnected(
+                f"the link {self._client_id} has {_MAX_EVENTS} events waiting; its handlers are too slow"
+            )
+        size = encode_head(message).size
+        if size > self._broker.max_packet_size:
+            raise MessageTooLarge(
+                f"topic {message.topic!r}: {size} bytes, and the broker accepts {self._broker.max_packet_size}"
+            )
+        code = self._broker.publish(message.joined())
+        if message.qos:
+            self._events.put(_Event(self._session, on_ack, code))
+
+    def subscribe(self, topic_filter: str, handler: MessageHandler, *, share: str | None = None) -> None:
+        """Receive the messages of a filter.
+
+        Args:
+            topic_filter: With `+` and `#` if need be.
+            handler: Called with each message, on the link's thread.
+            share: Name of the group whose members compete for the messages.
+
+        Raises:
+            BadTopic: The filter has a wildcard out of place.
+        """
+        subscription_name(topic_filter, share)
+        compile_filter(topic_filter)
+        subscription = _Subscription(self, topic_filter, share, handler)
+        self._subscriptions[topic_filter, share] = subscription
+        if self._connected:
+            self._broker.subscribe(subscription)
+
+    def unsubscribe(self, topic_filter: str, *, share: str | None = None) -> None:
+        """Stop receiving; messages that the broker has already sent may still come until this returns."""
+        subscription = self._subscriptions.get((topic_filter, share))
+        if subscription is not None:
+            self._broker.unsubscribe(subscription)
+            self.settle()
+            self._subscriptions.pop((topic_filter, share), None)
+
+    def drop(self) -> None:
+        """Lose the connection, as a crash or a cut cable would: the broker publishes the will. `restore` reconnects."""
+        if not self._connected:
+            return
+        self._leave()
+        self._events.put(_Event(self._session, self._report, False))
+        if self._will is not None:
+            self._broker.publish(self._will.joined())
+
+    def restore(self) -> None:
+        """Connect again after `drop`: subscribe again, then call `on_connection`."""
+        if self._connected:
+            return
+        taken_over = self._broker.attach(self, self._client_id)
+        if taken_over is not None:
+            _log.critical("client id %s: taken over by another link with the same one", self._client_id)
+            taken_over.drop()
+        for subscription in list(self._subscriptions.values()):
+            self._broker.subscribe(subscription)
+        self._connected = True
+        self._events.put(_Event(self._session, self._report, True))
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Deliver what is waiting, for at most `timeout` seconds, then leave the broker without a will."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if thread is threading.current_thread():
+            self._thread = thread
+            raise ConfigError(f"the link {self._client_id}: a handler can't close its own link")
+        self._broker.detach(self, self._client_id)
+        self._connected = False
+        self._events.put(None)
+        thread.join(timeout)
+
+    def offer(self, subscription: _Subscription, item: _Queued, *, retain: bool) -> bool:
+        """Queue a message for a handler and return True, or False if the queue is full; called by the broker."""
+        if self._events.qsize() >= self._broker.max_queued:
+            return False
+        self._events.put(_Event(self._session, self._deliver, (subscription, item, retain)))
+        return True
+
+    def _leave(self) -> None:
+        self._connected = False
+        self._session += 1
+        self._broker.detach(self, self._client_id)
+
+    def settle(self, timeout: float = 10.0) -> None:
+        """Wait until every event that is queued now has been handled; returns at once on the link's own thread."""
+        if self._thread is None or self._thread is threading.current_thread():
+            return
+        done = threading.Event()
+        self._events.put(_Event(self._session, lambda _: done.set(), None))
+        done.wait(timeout)
+
+    def _run(self) -> None:
+        while (event := self._events.get()) is not None:
+            if event.session == self._session:
+                try:
+                    event.call(event.argument)
+                except Exception:  # noqa: BLE001 - the root of the thread: a handler that fails loses its one event
+                    _log.exception("link %s: a handler failed", self._client_id)
+
+    def _report(self, connected: bool) -> None:  # noqa: FBT001 - the shape of a ConnectionHandler
+        if self._on_connection is not None:
+            self._on_connection(connected)
+
+    def _deliver(self, queued: tuple[_Subscription, _Queued, bool]) -> None:
+        subscription, item, retain = queued
+        message = item.at(self._broker.clock(), retain=retain)
+        if message is not None and (subscription.topic_filter, subscription.group) in self._subscriptions:
+            try:
+                subscription.handler(message)
+            except Exception:  # noqa: BLE001 - as above, with the topic
+                _log.exception("topic %s: the handler failed; the message is lost", message.topic)

@@ -1,0 +1,315 @@
+"""The thread that owns a connection: it connects, sends, receives, and connects again until it is closed.
+
+- Only it calls paho. A publisher appends to a bounded queue; and while this thread sleeps, the publisher writes to the
+  socket itself, which saves a switch of threads. The lock around writing is never held while a handler runs.
+- Nothing is kept over a loss of the connection: what was queued or unacknowledged is dropped and counted, and the owner
+  of a request sends it again when `on_connection` reports the new connection.
+- A refused login or a name that another connection has taken over ends it: trying again would never stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from multiprocessing.connection import wait
+
+from mqinfer.broker.link import ConnectionHandler
+from mqinfer.broker.paho.connecting import Identity
+from mqinfer.broker.paho.outbox import Outbox, Outgoing, Question
+from mqinfer.broker.paho.session import Session
+from mqinfer.broker.routes import Routes
+from mqinfer.broker.waker import Waker
+from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized, NotConnected
+
+__all__ = ["Backoff", "Loop"]
+
+_log = logging.getLogger("mqinfer.broker")
+
+_TICK_S = 1.0  # how often the keep-alive is looked at
+_HOLD_S = 0.001  # how long PUBACKs wait for a message that they can travel with
+_LEAVE_S = 1.0  # how long a DISCONNECT may take to leave
+_HANDSHAKE_S = 5.0  # how long a broker may take to accept, on a reconnect
+
+# A wait adds at most this share of what was waited so far: whoever was away for two seconds is found within one more.
+# The usual doubling with each attempt may wait for as long again, or longer where the first draws were short.
+_SHARE = 0.5
+# So many connections that ended within so many seconds are a loop. A link that is cut every second is none.
+_LOOP, _LOOP_S = 10, 5.0
+
+
+class Backoff:
+    """Exponential back-off with full jitter, so that a fleet doesn't reconnect in step.
+
+    Source: Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015; here with a floor.
+
+    Args:
+        shortest: Least wait, in seconds.
+        longest: Most wait, in seconds.
+        draw: Returns numbers in [0, 1).
+    """
+
+    def __init__(self, shortest: float = 0.1, longest: float = 5.0, draw: Callable[[], float] = random.random) -> None:
+        self._shortest = shortest
+        self._longest = longest
+        self._draw = draw
+        self._waited = 0.0
+        self._ends: deque[float] = deque(maxlen=_LOOP)
+
+    def next(self) -> float:
+        """Return the seconds to wait now; the ceiling grows with what was waited so far."""
+        ceiling = min(self._shortest + _SHARE * self._waited, self._longest)
+        seconds = self._shortest + (ceiling - self._shortest) * self._draw()
+        self._waited += seconds
+        return seconds
+
+    def lost(self, now: float) -> bool:
+        """Count the loss of a connection; start anew unless losses come so fast that they are a loop.
+
+        Returns:
+            Whether they are one.
+        """
+        self._ends.append(now)
+        is_loop = len(self._ends) == _LOOP and now - self._ends[0] < _LOOP_S
+        if not is_loop:
+            self._waited = 0.0
+        return is_loop
+
+
+class Loop:
+    """The thread of one link, from `start` to `close`. Any thread may call the public methods.
+
+    Args:
+        identity: Who connects where.
+        routes: What to subscribe to, and who receives the messages.
+        on_connection: Called at each connection, each loss, and the end with `failure` set.
+
+    Attributes:
+        connected: Whether messages are sent now.
+        close_by: When a connection that is being closed ends at the latest, in monotonic seconds; None until `close`.
+        epoch: Number of the connection; a message of an earlier one is dropped.
+        failure: Why the loop gave up for good before it was closed.
+        max_packet_size: In bytes, or None while unknown.
+        opened: Done with the first connection, or fails with what made it impossible.
+        outbox: What waits for the thread.
+        version5: Whether the connection speaks MQTT 5.
+    """
+
+    def __init__(self, identity: Identity, routes: Routes, on_connection: ConnectionHandler | None) -> None:
+        self.connected = False
+        self.epoch = 0
+        self.failure: LinkError | None = None
+        self.max_packet_size: int | None = None
+        self.opened: Future[None] = Future()
+        self.outbox = Outbox()
+        self.version5 = True
+        self._identity = identity
+        self._routes = routes
+        self._on_connection = on_connection
+        self._session: Session | None = None
+        self._writing = threading.Lock()
+        self._waker = Waker()
+        self._backoff = Backoff()
+        self.close_by: float | None = None
+        self._timeout = 0.0
+        self._thread = threading.Thread(target=self._run, name=f"mqinfer-link-{identity.client_id}", daemon=True)
+
+    def start(self, timeout: float) -> None:
+        """Start the thread; the first connection may take `timeout` seconds."""
+        self._timeout = timeout
+        self._waker.open()
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Return whether the thread runs."""
+        return self._thread.is_alive()
+
+    def is_current(self) -> bool:
+        """Return whether the caller runs on this thread."""
+        return self._thread is threading.current_thread()
+
+    def close(self, timeout: float) -> None:
+        """Wait until all is acknowledged, at most `timeout` seconds, disconnect, and join the thread."""
+        self.close_by = time.monotonic() + timeout
+        self._waker.wake()
+        self._thread.join()
+        self._waker.close()
+
+    def ask(self, question: Question) -> Future[None]:
+        """Let the thread ask the broker for something; return where the answer will be."""
+        answer = self.outbox.ask(question)
+        self._waker.wake()
+        return answer
+
+    def send(self, outgoing: Outgoing) -> None:
+        """Send a message: at once on the caller's thread if this one sleeps and nothing is in front, or by this one."""
+        if not self._send_at_once(outgoing):
+            self.outbox.put(outgoing)
+            self._waker.wake()
+
+    def _send_at_once(self, outgoing: Outgoing) -> bool:
+        if not self._waker.armed or not self._writing.acquire(blocking=False):
+            return False
+        try:
+            session = self._session
+            if session is None or outgoing.epoch != self.epoch or self.outbox or not session.can_write_at_once:
+                return False
+            session.send(outgoing.message, outgoing.head, outgoing.on_ack)
+            session.write_at_once()
+            if session.wants_write:
+                self._waker.wake()
+            return True
+        finally:
+            self._writing.release()
+
+    # What follows runs on the thread.
+
+    def _run(self) -> None:
+        failure: LinkError = NotConnected("the link was closed")
+        try:
+            failure = self._keep_connected(self._timeout) or failure
+        except Exception as error:  # noqa: BLE001 - the root of the thread; `connected` and `on_connection` report it
+            _log.critical("the thread of the link to %s failed", self._identity.address, exc_info=True)
+            failure = BrokerUnreachable(f"the link to {self._identity.address} failed: {error}")
+        finally:
+            self.connected = False
+            if self.close_by is None:
+                self.failure = failure
+            if not self.opened.done():
+                self.opened.set_exception(failure)
+            elif self.failure:
+                self._report(connected=False)
+
+    def _keep_connected(self, timeout: float) -> LinkError | None:
+        """Connect again and again until closed; return what makes another attempt useless."""
+        while self.close_by is None:
+            session = Session(self._identity, self._routes, version5=self.version5)
+            error = self._run_session(session, timeout)
+            if session.version_refused and self.version5:
+                _log.info("%s does not speak MQTT 5; trying 3.1.1", self._identity.address)
+                self.version5 = False
+                continue
+            if not self.opened.done() or isinstance(error, NotAuthorized):
+                _log.log(logging.CRITICAL if self.opened.done() else logging.DEBUG, "giving up: %s", error)
+                return error
+            self._pause(error)
+            timeout = _HANDSHAKE_S
+        return None
+
+    def _pause(self, error: LinkError) -> None:
+        self._waker.drain()  # arms, before the look at `close_by`
+        if self.close_by is None:
+            seconds = self._backoff.next()
+            _log.warning("%s; next attempt in %.1f s", error, seconds)
+            wait([self._waker.fileno()], seconds)
+
+    def _run_session(self, session: Session, timeout: float) -> LinkError:
+        """Run one connection from dialling to its end; return why it ended."""
+        try:
+            session.dial(timeout)
+            if session.alive:
+                self._serve(session, time.monotonic() + timeout)
+        except LinkError as error:
+            return error
+        finally:
+            self._disconnected(session)
+        return session.error or NotConnected("the link was closed")
+
+    def _serve(self, session: Session, ready_by: float) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._waker, selectors.EVENT_READ)
+            selector.register(session, selectors.EVENT_READ)
+            watched = selectors.EVENT_READ
+            while session.alive:
+                events = selector.select(self._time_to_sleep(session))
+                self._turn(session, [key.fileobj for key, _ in events])
+                if not events:
+                    with self._writing:
+                        session.flush()
+                if not self.connected:
+                    self._await_readiness(session, ready_by)
+                if self.close_by is not None:
+                    self._try_to_leave(session, self.close_by)
+                watched = _watch(selector, session, watched)
+
+    def _time_to_sleep(self, session: Session) -> float:
+        self._waker.armed = True
+        if self.outbox.can_empty(session):
+            return 0.0
+        if session.holds_acks:
+            return _HOLD_S
+        if self.close_by is None:
+            return _TICK_S
+        now = time.monotonic()
+        deadline = self.close_by if now < self.close_by else self.close_by + _LEAVE_S
+        return max(0.0, min(_TICK_S, deadline - now))
+
+    def _turn(self, session: Session, ready: list[object]) -> None:
+        """Read, then send what the handlers and the other threads have queued, all of it in one go."""
+        if self._waker in ready:
+            self._waker.drain()
+        self._waker.armed = False
+        if session in ready:
+            session.read()
+        with self._writing:
+            self.outbox.empty_into(session, self.epoch)
+            session.write()
+            session.tick()
+
+    def _await_readiness(self, session: Session, ready_by: float) -> None:
+        if session.ready:
+            self.epoch += 1
+            self.max_packet_size = session.max_packet_size
+            self._session = session
+            self.connected = True
+            self._report(connected=True)
+            if not self.opened.done():
+                self.opened.set_result(None)
+        elif session.alive and time.monotonic() > ready_by:
+            raise BrokerUnreachable(
+                f"{self._identity.address} accepted the connection but has not answered; is it an MQTT broker?"
+            )
+
+    def _try_to_leave(self, session: Session, close_by: float) -> None:
+        now = time.monotonic()
+        if now > close_by + _LEAVE_S:
+            session.end()
+        elif now >= close_by or (session.is_drained and not self.outbox):
+            session.leave()
+
+    def _disconnected(self, session: Session) -> None:
+        was_connected, self.connected = self.connected, False
+        with self._writing:
+            self._session = None
+        session.end()
+        self.outbox.clear()
+        if not was_connected or self.close_by is not None:
+            return
+        if self._backoff.lost(time.monotonic()):  # Mosquitto 2.0 does not report to a client that it was taken over
+            _log.warning(
+                "%s ends one connection after the other; does another program use the client id %s?",
+                self._identity.address,
+                self._identity.client_id,
+            )
+        self._report(connected=False)
+
+    def _report(self, *, connected: bool) -> None:
+        if self._on_connection is None:
+            return
+        try:
+            self._on_connection(connected)
+        except Exception:  # noqa: BLE001 - foreign code on the link's thread
+            _log.exception("on_connection(%s) failed", connected)
+
+
+def _watch(selector: selectors.BaseSelector, session: Session, watched: int) -> int:
+    """Let `select` report a socket that accepts bytes again, while some wait; seldom changed: it is a system call."""
+    wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if session.wants_write else 0)
+    if wanted != watched and session.alive:
+        selector.modify(session, wanted)
+    return wanted
