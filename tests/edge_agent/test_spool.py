@@ -254,3 +254,19 @@ def test_a_run_that_is_stopped_while_nothing_more_fits(requester: Requester, tmp
     lost = [said for said in notes.said if "not kept in the spool (its bound" in said]
     assert len(lost) == snapshot.outcomes[Outcome.CANCELLED] - kept > 0
     assert all("give another --spool" in said for said in lost)
+
+
+def test_a_full_spool_holds_the_reader_until_the_connection_is_back(requester: Requester, tmp_path: Path) -> None:
+    """The spool takes a few frames and the others wait in memory; with the connection all of them come out in order."""
+    link = link_of(requester)
+
+    def restore_once_full() -> bool:
+        if spool.refusal:
+            link.restore()
+        return False
+
+    with closing(Spool(tmp_path, max_bytes=500)) as spool:
+        notes, snapshot = replay(requester, spool, frames(60, {5: link.drop}), restore_once_full)
+        assert len(spool) == 0
+    assert snapshot.outcomes[Outcome.OK] == 60
+    assert [number for number, _, _ in notes.written] == list(range(60))
