@@ -157,7 +157,7 @@ class Replay:
 
     def _all_ended(self, timeout: float | None) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: not self._pending, timeout)
+            return self._changed.wait_for(lambda: not self.pending, timeout)
 
     def _leave(self, backlog: Backlog) -> None:
         """End the frames in the spool and, without a connection, those in flight; the spool keeps them."""

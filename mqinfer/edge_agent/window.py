@@ -131,11 +131,6 @@ class Stream(Generic[T]):
         self._queue: deque[T] = deque()  # one frame with the policy `latest`; bounded by the reader otherwise
 
     @property
-    def queued(self) -> int:
-        """Frames that wait for room in the window."""
-        return len(self._queue)
-
-    @property
     def has_room(self) -> bool:
         """Whether the window admits another frame."""
         return self.in_flight < self._window.limit

@@ -53,7 +53,7 @@ def live(frames: int, interval: float, service: float, workers: int = 1, most: i
             send(entered, now)
     settle(float("inf"))
     assert stream.in_flight == 0
-    assert stream.queued == 0
+    assert stream.take() == [], "nothing is queued"
     assert len(served.ages) + served.lost == frames
     return served
 
