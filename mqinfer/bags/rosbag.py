@@ -16,7 +16,7 @@ from mqinfer.images.compressed import picture_size
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import MissingExtra, MqinferError, SourceError
 
-__all__ = ["IMAGE_TYPES", "Rosbag", "StampedImage", "files_to_read", "is_bag", "storage_of"]
+__all__ = ["IMAGE_TYPES", "Rosbag", "is_bag"]
 
 if TYPE_CHECKING:
     from rosbags.highlevel import AnyReader
@@ -62,7 +62,7 @@ class Rosbag:
         """Its format in words."""
         if not self._reader.is2:
             return "ROS 1 bag"
-        storage = storage_of(self.path)
+        storage = _storage_of(self.path)
         return f"ROS 2 bag, {storage}" if storage else "ROS 2 bag"
 
     @property
@@ -190,7 +190,7 @@ def _open(path: Path, resources: ExitStack) -> AnyReader:
         raise MissingExtra.of("rosbags", "edge") from missing
     with _foreign_errors(path):
         # Recordings of ROS 2 Humble and earlier contain no message definitions.
-        reader = AnyReader(files_to_read(path, resources), default_typestore=get_typestore(Stores.ROS2_HUMBLE))
+        reader = AnyReader(_files_to_read(path, resources), default_typestore=get_typestore(Stores.ROS2_HUMBLE))
         return resources.enter_context(reader)
 
 
@@ -241,13 +241,13 @@ def is_bag(path: Path) -> bool:
     return path.suffix == ".bag" or path.suffix in _STORAGES or _is_zipped(path)
 
 
-def storage_of(path: Path) -> str:
+def _storage_of(path: Path) -> str:
     """Return the storage of a ROS 2 bag by the suffix of its files: `mcap`, `sqlite3`, or empty if unknown."""
     suffixes = (suffix for each in (path, *_contents(path)) for suffix in each.suffixes)
     return next((_STORAGES[suffix] for suffix in suffixes if suffix in _STORAGES), "")
 
 
-def files_to_read(path: Path, resources: ExitStack) -> list[Path]:
+def _files_to_read(path: Path, resources: ExitStack) -> list[Path]:
     """Return the paths for rosbags' reader: a folder with metadata, or storage files.
 
     Args:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from mqinfer.bags.frame import Frame
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import ConfigError, MissingExtra, SourceError
 
@@ -109,10 +108,6 @@ class BagWriter:
             message = self._message(kind, header, image)
             serialize = self._types.serialize_ros1 if self._ros1 else self._types.serialize_cdr
             self._writer.write(connection, log_time_ns, serialize(message, kind))
-
-    def write_frame(self, frame: Frame) -> None:
-        """Append a frame of any source, on the topic that is its `source`."""
-        self.write(frame.source, frame.image, frame.capture_time_ns, frame.log_time_ns, frame.frame_id)
 
     def close(self) -> None:
         """Write the index and close the file."""

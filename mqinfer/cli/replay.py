@@ -29,9 +29,8 @@ from mqinfer.client.options import ClientOptions
 from mqinfer.edge_agent.quality_ladder import QualityBounds
 from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.report import summary, summary_table, write_summary
-from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
+from mqinfer.edge_agent.session import ReplaySettings, SessionReport, edge_presence, run_session
 from mqinfer.edge_agent.sinks.factory import SINK_KINDS
-from mqinfer.edge_agent.state import edge_presence
 from mqinfer.edge_agent.window import Policy
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.protocol.errors import ConfigError

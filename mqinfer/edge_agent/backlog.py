@@ -92,9 +92,9 @@ class Backlog:
         return bool(self._spooled) or not self._requester.connected
 
     def place(self, pending: PendingFrame, prepared: PreparedFrame) -> Place:
-        """Decide where a prepared frame goes; while the disk is full, wait for a connection, room or the end."""
+        """Wait for room in the window or, without a connection, on the disk, and return where a prepared frame goes."""
         with self._changed:
-            pending.stream.leave()  # frames for the disk enter without room
+            self._changed.wait_for(lambda: self.is_needed or self._can_send(pending))
             while not (self.is_needed and self._keep(pending, prepared)):
                 self._changed.wait_for(lambda: self._can_send(pending) or self._is_lost, _FULL_CHECK_S)
                 if self._can_send(pending):

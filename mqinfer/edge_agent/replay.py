@@ -2,7 +2,8 @@
 
 The way of a frame, one method a step: `_read` takes it from the source when there is room, `_queue` puts it into its
 stream, `_advance` lets it into the stream's window, `_prepare_and_submit` demosaics, resizes and encodes it, `_submit`
-hands it to the client, `_settle` receives the outcome, and `Results` writes it to the sinks.
+hands it to the client, `_settle` receives the outcome, and `Results` writes it to the sinks. With a spool a frame is
+prepared first (`_prepare_and_place`), and enters the window or goes to the disk.
 
 Threads: the caller's reads and paces, two prepare and submit, the client's settle, one writes to the sinks.
 """
@@ -105,7 +106,6 @@ class Replay:
         self._backlog: Backlog | None = None
         if spool is not None:
             self._backlog = Backlog(spool, requester, self._changed, self._submit, options.timeout)
-            requester.watch(self._advance_all)
 
     @property
     def pending(self) -> int:
@@ -157,7 +157,7 @@ class Replay:
 
     def _all_ended(self, timeout: float | None) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: not self._pending, timeout)
+            return self._changed.wait_for(lambda: not self.pending, timeout)
 
     def _leave(self, backlog: Backlog) -> None:
         """End the frames in the spool and, without a connection, those in flight; the spool keeps them."""
@@ -202,51 +202,56 @@ class Replay:
             self._pending[pending.number] = pending
 
     def _queue(self, pending: PendingFrame) -> None:
-        """Put a frame into its stream; with `latest` it takes the place of an older one."""
+        """Put a frame into its stream, where with `latest` it takes the place of an older one."""
         self._begin(pending)
         with self._changed:
-            lost = pending.stream.put(pending, time.monotonic())
+            pending.stream.ladder.on_frame(time.monotonic())
+            lost = None if self._backlog else pending.stream.put(pending)
+        if self._backlog:
+            self._pool.submit(self._prepare_and_place, pending, self._backlog)
         self._advance(pending.stream)
         if lost:
             self._conclude(lost, None, self._failed(lost, Superseded("a newer frame of the stream came first")))
 
     def _advance(self, stream: Stream[PendingFrame]) -> None:
-        """Start the queued frames that the window has room for; those for the disk need none."""
+        """Start the queued frames that the window has room for."""
         with self._changed:
-            to_disk = self._backlog is not None and self._backlog.is_needed
-            entered = stream.take(needs_room=not to_disk)
+            entered = stream.take()
         for pending in entered:
             self._pool.submit(self._prepare_and_submit, pending)
 
-    def _advance_all(self) -> None:
-        for stream in tuple(self._streams.values()):
-            self._advance(stream)
-
     def _prepare_and_submit(self, pending: PendingFrame) -> None:
-        try:
-            prepared = self._prepare(pending)
-        except MqinferError as error:  # this frame's fault; there is no request
-            log.warning("%s, frame %d: %s", pending.frame.source, pending.frame.sequence, error)
-            self._settle(pending, None, self._failed(pending, error))
+        prepared = self._prepare(pending)
+        if isinstance(prepared, InferResult):
+            self._settle(pending, None, prepared)
+        else:
+            self._submit(pending, prepared)
+
+    def _prepare_and_place(self, pending: PendingFrame, backlog: Backlog) -> None:
+        """Prepare a frame before it enters the window: without a connection it goes to the disk."""
+        prepared = self._prepare(pending)
+        if isinstance(prepared, InferResult):
+            self._conclude(pending, None, prepared)
             return
-        place = self._backlog.place(pending, prepared) if self._backlog else Place.LINK
+        place = backlog.place(pending, prepared)
         if place is Place.LINK:
             self._submit(pending, prepared)
         elif place is Place.DISK:
             self._room.release()
-            self._advance(pending.stream)
-        elif self._backlog:
-            self._conclude(pending, prepared, self._failed(pending, Cancelled(self._backlog.not_kept)))
+        else:
+            self._conclude(pending, prepared, self._failed(pending, Cancelled(backlog.not_kept)))
 
-    def _prepare(self, pending: PendingFrame) -> PreparedFrame:
+    def _prepare(self, pending: PendingFrame) -> PreparedFrame | InferResult:
+        """Demosaic, resize and encode a frame; return its outcome if that fails, since there is no request then."""
         frame, step = pending.frame, pending.stream.ladder.step
         try:
             return self._preparer.prepare(frame, partial(self._statistics.stage, frame.source), step)
-        except MqinferError:
-            raise
+        except MqinferError as error:  # this frame's fault
+            log.warning("%s, frame %d: %s", frame.source, frame.sequence, error)
+            return self._failed(pending, error)
         except Exception as error:  # a defect; the frame gets its outcome all the same, or the run would wait for it
             log.exception("%s, frame %d", frame.source, frame.sequence)
-            raise MqinferError(f"preparing the frame failed: {error!r}") from error
+            return self._failed(pending, MqinferError(f"preparing the frame failed: {error!r}"))
 
     def _submit(self, pending: PendingFrame, prepared: PreparedFrame) -> None:
         options = self._options
@@ -272,7 +277,6 @@ class Replay:
             if prepared and self._backlog.take_back(pending, prepared, result):
                 if not was_spooled:
                     self._room.release()
-                self._advance(pending.stream)
                 return
             result = self._backlog.settle(pending, prepared, result)
         with self._changed:

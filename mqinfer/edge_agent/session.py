@@ -13,6 +13,7 @@ from rich.console import Console
 from mqinfer.bags.frame import Frame, FrameSource
 from mqinfer.bags.pacing import Pacer, replay
 from mqinfer.bags.sources import open_source
+from mqinfer.broker.presence import Presence
 from mqinfer.client.cards import CardShelf
 from mqinfer.client.requester import Requester
 from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_output_encoding
@@ -24,8 +25,10 @@ from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
+from mqinfer.protocol.states import ClientState, ClientStatus
+from mqinfer.protocol.topics import Topics
 
-__all__ = ["ReplaySettings", "SessionReport", "run_session"]
+__all__ = ["ReplaySettings", "SessionReport", "edge_presence", "run_session"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,26 @@ def run_session(
     snapshot.check()
     info = RunInfo(card.name, options.version or card.version, card.model_hash, broker, encoding, files)
     return SessionReport(snapshot, info, requester.failure or broke_off)
+
+
+def edge_presence(  # noqa: PLR0913 - what is published of an edge
+    name: str, topics: Topics, source: str, model: str, *, window: int, incarnation: int | None = None
+) -> Presence:
+    """Return the presence of one run of an edge: `ready` at each connection, `lost` as its will.
+
+    Args:
+        name: Name of its client.
+        topics: Below the root of the site.
+        source: Name of its source.
+        model: Name of the model that it sends to.
+        window: Upper bound of its requests in flight.
+        incarnation: Start number of the process; None for a new one.
+    """
+
+    def encode(status: str, incarnation: int) -> bytes:
+        return ClientState(name, ClientStatus(status), incarnation, source, model, window).to_json()
+
+    return Presence(name, topics.client_state(name), encode, status="ready", incarnation=incarnation)
 
 
 def _open(settings: ReplaySettings) -> FrameSource:

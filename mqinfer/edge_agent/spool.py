@@ -77,7 +77,7 @@ class Spool:
             self._database.execute("BEGIN EXCLUSIVE")  # held until the end, so that a second process fails at once
             with self._database:
                 self._database.execute(_TABLE)
-            self._bytes, self._count, self._last = self._measure()
+            self._bytes, self._count = self._measure()
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(
                 f"spool {folder} can't be used: {error}; give another folder, or free this one"
@@ -87,11 +87,6 @@ class Spool:
     def __len__(self) -> int:
         """Return the number of frames."""
         return self._count
-
-    @property
-    def last(self) -> int:
-        """Number of the newest frame; 0 if there never was one."""
-        return self._last
 
     def put(self, tensor: EncodedTensor, capture: Capture, bytes_raw: int) -> int | None:
         """Store a frame behind all others.
@@ -121,8 +116,7 @@ class Spool:
             self.refusal = ""
             self._bytes += len(data)
             self._count += 1
-            self._last = int(row.lastrowid or 0)
-            return self._last
+            return row.lastrowid
 
     def _refuse(self, why: str) -> None:
         if not self.refusal:
@@ -181,11 +175,9 @@ class Spool:
                 "spool %s: no space for its journal (%s); the next run may send frames again", self._path, error
             )
 
-    def _measure(self) -> tuple[int, int, int]:
-        size, count, last = self._database.execute(
-            "SELECT coalesce(sum(length(data)), 0), count(*), coalesce(max(id), 0) FROM frames"
-        ).fetchone()
-        return int(size), int(count), int(last)
+    def _measure(self) -> tuple[int, int]:
+        size, count = self._database.execute("SELECT coalesce(sum(length(data)), 0), count(*) FROM frames").fetchone()
+        return int(size), int(count)
 
 
 def _read(number: int, head: str, data: bytes) -> SpooledFrame:

@@ -131,44 +131,26 @@ class Stream(Generic[T]):
         self._queue: deque[T] = deque()  # one frame with the policy `latest`; bounded by the reader otherwise
 
     @property
-    def queued(self) -> int:
-        """Frames that wait for room in the window."""
-        return len(self._queue)
-
-    @property
     def has_room(self) -> bool:
         """Whether the window admits another frame."""
         return self.in_flight < self._window.limit
 
-    def put(self, frame: T, now: float) -> T | None:
-        """Queue a frame.
-
-        Args:
-            frame: The newest one.
-            now: In seconds.
-
-        Returns:
-            The frame that lost its place by the policy `latest`.
-        """
-        self.ladder.on_frame(now)
+    def put(self, frame: T) -> T | None:
+        """Queue a frame; return the one that lost its place to it by the policy `latest`."""
         superseded = self._queue.popleft() if self._keeps_newest and self._queue else None
         self._queue.append(frame)
         return superseded
 
-    def take(self, *, needs_room: bool = True) -> list[T]:
-        """Take the queued frames that enter the window now.
-
-        Args:
-            needs_room: False to take them all, whether there is room or not.
-        """
+    def take(self) -> list[T]:
+        """Take the queued frames that the window has room for; they are in flight from now on."""
         entered = []
-        while self._queue and (self.has_room or not needs_room):
+        while self._queue and self.has_room:
             self.in_flight += 1
             entered.append(self._queue.popleft())
         return entered
 
     def enter(self) -> None:
-        """Count a frame in that was not queued here."""
+        """Count a frame in that was not queued here; its owner has waited for room."""
         self.in_flight += 1
 
     def leave(self) -> None:

@@ -112,7 +112,7 @@ def write_ros2() -> WriteRos2:
 
 @pytest.fixture
 def shared() -> Path:
-    """Give the folder of real data, or skip."""
+    """Return the folder of real data, or skip."""
     if not SHARED.is_dir():
         pytest.skip("../shared/data is absent")
     return SHARED

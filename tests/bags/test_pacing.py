@@ -23,11 +23,11 @@ class Time:
     waits: list[float] = field(default_factory=list)
 
     def clock(self) -> float:
-        """Tell the time."""
+        """Return the time."""
         return self.now
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Move the time."""
         self.waits.append(seconds)
         self.now += seconds
 

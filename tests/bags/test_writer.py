@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from rosbags.highlevel import AnyReader
 
-from mqinfer.bags.frame import Frame
 from mqinfer.bags.writer import BagWriter, Storage
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.lab.drives.mosaic import make_mosaic, raw_image
@@ -55,7 +54,7 @@ def test_every_storage(storage: Storage, compression: str | None, tmp_path: Path
     path = tmp_path / ("drive.bag" if storage == "bag" else "drive")
     with BagWriter(path, storage, compression) as writer:
         writer.write("/raw", raw, 1_700_000_000_123_456_789, 1_700_000_000_200_000_001, "left")
-        writer.write_frame(Frame("/jpeg", 0, 1_700_000_001_000_000_007, 1_700_000_001_000_000_009, "right", compressed))
+        writer.write("/jpeg", compressed, 1_700_000_001_000_000_007, 1_700_000_001_000_000_009, "right")
     (_, raw_time, got_raw), (_, jpeg_time, got_jpeg) = messages(path)
     assert (raw_time, stamp_ns(got_raw)) == (1_700_000_000_200_000_001, 1_700_000_000_123_456_789)
     assert (got_raw.encoding, got_raw.height, got_raw.width, got_raw.step) == ("mono16", 2, 3, 8)

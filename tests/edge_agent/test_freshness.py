@@ -48,12 +48,12 @@ def live(frames: int, interval: float, service: float, workers: int = 1, most: i
     for number in range(frames):
         now = number * interval
         settle(now)
-        served.lost += stream.put(now, now) is not None
+        served.lost += stream.put(now) is not None
         for entered in stream.take():
             send(entered, now)
     settle(float("inf"))
     assert stream.in_flight == 0
-    assert stream.queued == 0
+    assert stream.take() == [], "nothing is queued"
     assert len(served.ages) + served.lost == frames
     return served
 

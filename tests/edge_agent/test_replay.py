@@ -44,7 +44,7 @@ class UnevenEcho(EchoBackend):
     """An echo whose runs take differently long."""
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
-        """Give the inputs back after a moment."""
+        """Return the inputs after a moment."""
         threading.Event().wait(random.random() * 0.004)  # noqa: S311  to mix up the order
         return super().infer(inputs, outputs)
 

@@ -21,8 +21,7 @@ from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.edge_agent.replay import ReplayOptions
-from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
-from mqinfer.edge_agent.state import edge_presence
+from mqinfer.edge_agent.session import ReplaySettings, SessionReport, edge_presence, run_session
 from mqinfer.images.picture import RawImage
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, NameTaken, SourceError

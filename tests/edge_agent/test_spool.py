@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,11 +72,25 @@ def test_the_bound_is_kept(tmp_path: Path) -> None:
         assert store(spool, 2) is not None
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+@pytest.fixture
+def databases(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """The databases that spools open, through which a test makes the disk fail."""
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def opening(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", opening)
+    return opened
+
+
+def test_a_full_disk(tmp_path: Path, databases: list[sqlite3.Connection]) -> None:
     """What does not fit is refused with the reason, and what is there leaves to make room."""
     with closing(Spool(tmp_path)) as spool:
         first = store(spool, 0)
-        spool._database.execute("PRAGMA max_page_count = 1")  # no page more than there are: SQLite's own full disk
+        databases[0].execute("PRAGMA max_page_count = 1")  # no page more than there are: SQLite's own full disk
         while store(spool, 1):
             pass
         assert "full" in spool.refusal
@@ -83,19 +99,19 @@ def test_a_full_disk(tmp_path: Path) -> None:
         assert not spool.refusal
 
 
-def test_what_cannot_be_deleted_now_is_deleted_later(tmp_path: Path) -> None:
+def test_what_cannot_be_deleted_now_is_deleted_later(tmp_path: Path, databases: list[sqlite3.Connection]) -> None:
     """A frame that has its outcome counts until it is gone; when the file is closed it gets its last chance."""
     with closing(Spool(tmp_path)) as spool:
         numbers = [store(spool, each) or 0 for each in range(3)]
-        spool._database.execute("PRAGMA query_only = ON")
+        databases[0].execute("PRAGMA query_only = ON")
         spool.remove(numbers[0])
         assert len(spool) == 3
-        spool._database.execute("PRAGMA query_only = OFF")
+        databases[0].execute("PRAGMA query_only = OFF")
         spool.remove(numbers[1])
         assert len(spool) == 1
-        spool._database.execute("PRAGMA query_only = ON")
+        databases[0].execute("PRAGMA query_only = ON")
         spool.remove(numbers[2])
-        spool._database.execute("PRAGMA query_only = OFF")
+        databases[0].execute("PRAGMA query_only = OFF")
     with closing(Spool(tmp_path)) as again:
         assert len(again) == 0
 
@@ -142,7 +158,7 @@ def requester(
 
 
 def frames(count: int, at: dict[int, Callable[[], object]]) -> Iterator[Frame]:
-    """Give frames, and do something before some of them."""
+    """Yield frames, and call something before some of them."""
     for number in range(count):
         at.get(number, lambda: None)()
         pixels = tensor_of(number)[0]
@@ -169,7 +185,7 @@ def replay(
 
 
 def link_of(requester: Requester) -> MemoryLink:
-    """Give the link, which a test can break."""
+    """Return the link, which a test can break."""
     assert isinstance(requester.link, MemoryLink)
     return requester.link
 
@@ -244,7 +260,7 @@ def test_a_connection_that_fails_for_good_leaves_everything_in_the_spool(request
 
 
 def test_a_run_that_is_stopped_while_nothing_more_fits(requester: Requester, tmp_path: Path) -> None:
-    """The reader waits for room, and a stop is heard all the same; a frame is kept, or is said not to be and why."""
+    """The reader waits for room, and a stop ends the run all the same; a frame is kept, or its outcome says why not."""
     link = link_of(requester)
     with closing(Spool(tmp_path, max_bytes=500)) as spool:
         notes, snapshot = replay(requester, spool, frames(100, {5: link.drop}), lambda: bool(spool.refusal))
@@ -254,3 +270,19 @@ def test_a_run_that_is_stopped_while_nothing_more_fits(requester: Requester, tmp
     lost = [said for said in notes.said if "not kept in the spool (its bound" in said]
     assert len(lost) == snapshot.outcomes[Outcome.CANCELLED] - kept > 0
     assert all("give another --spool" in said for said in lost)
+
+
+def test_a_full_spool_holds_the_reader_until_the_connection_is_back(requester: Requester, tmp_path: Path) -> None:
+    """The spool takes a few frames and the others wait in memory; with the connection all of them come out in order."""
+    link = link_of(requester)
+
+    def restore_once_full() -> bool:
+        if spool.refusal:
+            link.restore()
+        return False
+
+    with closing(Spool(tmp_path, max_bytes=500)) as spool:
+        notes, snapshot = replay(requester, spool, frames(60, {5: link.drop}), restore_once_full)
+        assert len(spool) == 0
+    assert snapshot.outcomes[Outcome.OK] == 60
+    assert [number for number, _, _ in notes.written] == list(range(60))

@@ -34,7 +34,7 @@ class Clock:
         self.now = 5_000_000_000
 
     def __call__(self) -> int:
-        """Give the time."""
+        """Return the time."""
         return self.now
 
 

@@ -26,7 +26,7 @@ from mqinfer.client.connection import connect
 from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.state import edge_presence
+from mqinfer.edge_agent.session import edge_presence
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
 from mqinfer.protocol.errors import MessageTooLarge, NameTaken
 from mqinfer.protocol.topics import Topics

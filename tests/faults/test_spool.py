@@ -1,4 +1,4 @@
-"""A full disk under the spool of `mqinfer replay`: RELIABILITY, section 6; issue 4, item 8."""
+"""A full disk under the spool of `mqinfer replay`."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def fill_in_an_outage(replay: Replaying, broker: MosquittoServer, disk: Disk) ->
     """Take the broker away under load, wait until the spool takes no more, and give the rest of the disk to others."""
     replay.wait_for(lambda: len(replay.results()) >= 20)
     broker.kill()
-    replay.wait_for(lambda: "takes no more frames" in replay.log())
+    replay.wait_for(lambda: "stores no more frames" in replay.log())
     disk.fill()
     before = len(replay.results())
     time.sleep(1.5)
