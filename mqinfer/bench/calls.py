@@ -160,7 +160,12 @@ def count_frames(workload: Workload, sinks: Sequence[Sequence[str]]) -> list[Pas
 
 
 def side_of(tally: Tally, times: int) -> Side:
-    """Return what one of so many requests passes through, without what happens less than every second request."""
+    """Return what one request passes through, from the tally of many requests; leave out what happens less often.
+
+    Args:
+        tally: Of all requests.
+        times: Number of requests.
+    """
     often: Counter[tuple[str, str]] = Counter()
     for (_, file, function, _), count in tally.items():
         often[file, function] += count
@@ -258,7 +263,7 @@ class _Processes:
 
 
 def _client(counter: CallCounter, url: str, repository: str, name: str) -> None:
-    """Send as many requests, so many at a time, as each line of standard input asks for."""
+    """Send requests as each line of standard input asks: `CALLERS REQUESTS`."""
     (workload,) = load_workloads(Path(repository), [name])
     with Client(url) as client:
         print("ready", flush=True)
@@ -305,4 +310,4 @@ def main(role: str, *arguments: str) -> None:
     try:
         roles[role](counter, *arguments)
     finally:
-        counter.uninstall()  # the interpreter takes itself apart after this
+        counter.uninstall()  # while the interpreter shuts down, a profile function would fail

@@ -44,7 +44,7 @@ def test_packets_of_a_type_vanish_wherever_the_stream_is_split(kinds: list[tuple
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A TCP server that gives everything back; its port."""
+    """Run a TCP server that sends everything back; its port."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve(connection: socket.socket) -> None:
@@ -86,7 +86,7 @@ def test_the_proxy_passes_everything_on(echo: int) -> None:
 
 
 def test_delay_and_bandwidth_take_their_time(echo: int) -> None:
-    """A way of 0.1 s, and 20 kB at 100 kB/s, can't take less."""
+    """A delay of 0.1 s, and 20 kB at 100 kB/s, can't take less."""
     with FaultProxy(echo) as proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client:
         proxy.up(delay_s=0.1)
         start = time.monotonic()
@@ -117,7 +117,7 @@ def _read(client: socket.socket) -> None:
 
 
 def test_what_is_swallowed_is_gone(echo: int) -> None:
-    """Nothing comes, and nobody is told."""
+    """Nothing arrives, and no side is notified."""
     with FaultProxy(echo) as proxy, socket.create_connection(("127.0.0.1", proxy.port), timeout=0.2) as client:
         proxy.down(swallow=True)
         with pytest.raises(TimeoutError):

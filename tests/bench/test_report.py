@@ -39,7 +39,7 @@ def test_ratio_is_the_median_of_the_rounds_ratios() -> None:
     assert RUN.ratio("frame", OverMqtt.name, BareGrpc.name, lambda each: each.rate) is None
 
 
-def test_series_gives_medians() -> None:
+def test_a_series_has_medians() -> None:
     """Of rates, and of every entry of a mapping."""
     found = RUN.find("small", BareGrpc.name)
     assert found is not None

@@ -63,7 +63,7 @@ def test_versions_are_measured_side_by_side(repository: Path) -> None:
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_a_version_that_gives_bare_logits(repository: Path) -> None:
+def test_a_version_that_returns_bare_logits(repository: Path) -> None:
     """The worker's own words."""
     with pytest.raises(BadEncoding, match="'logits': mask takes UINT8 or BOOL"):
         measure_segmentation(repository, "road", [3], 1, lambda _: None)

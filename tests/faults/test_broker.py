@@ -123,7 +123,7 @@ def test_all_at_once(workers: Start, traffic: Start, figure: Start, pick: Start,
         time.sleep(2)
         crew.halt(1)
         time.sleep(2)
-        crew.go_on(1)
+        crew.resume(1)
 
     with beside(disturb):
         client.pace(rate, int(rate * seconds))

@@ -155,7 +155,7 @@ def test_edge_restart(workers: Start, traffic: Start, broker_url: str, topics: T
     figure(row, "replies to its forerunner, counted as late", counters.late)
     tail = max(each.took for each in successor.ended[-20:])
     figure(row, "slowest of the last 20", f"{tail * 1e3:.0f} ms")
-    assert crew.deaths == 0
+    assert crew.crashes == 0
 
 
 def test_slow_consumer(

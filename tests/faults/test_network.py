@@ -193,10 +193,10 @@ def test_flipped_bits(
         "sent again; damaged replies; connections",
         f"{counters.retries}; {counters.malformed}; {between.connections}",
     )
-    figure(row, "workers that died", crew.deaths, "0", passed=crew.deaths == 0)
+    figure(row, "workers that died", crew.crashes, "0", passed=crew.crashes == 0)
     assert wrong == 0
     assert set(outcomes) <= _EXCUSED
-    assert crew.deaths == 0
+    assert crew.crashes == 0
     assert all(each.outcome is Outcome.OK for each in client.ended[done:])
 
 

@@ -151,7 +151,7 @@ def test_killed_workers(workers: Start, traffic: Start, figure: Start, pick: Sta
         "<= 120 ms (100 and service)",
         passed=worst <= 0.12,
     )
-    assert crew.deaths == times
+    assert crew.crashes == times
     assert share <= 1.05
 
 
@@ -170,7 +170,7 @@ def test_halted_worker(workers: Start, traffic: Start, figure: Start, pick: Star
             begin = time.monotonic()
             crew.halt(number % 3)
             time.sleep(seconds)
-            crew.go_on(number % 3)
+            crew.resume(number % 3)
             halts.append((begin, time.monotonic()))
 
     _under_load(client, RATE / 2, (seconds + 1.5) * times, halt)
@@ -255,11 +255,11 @@ def test_poison(workers: Start, traffic: Start, figure: Start, pick: Start) -> N
     poisoned = [each for each in client.ended if each.number == POISON]
     row = f"a poisonous request in {between}, {poisons} of them"
     figure(row, "their outcomes", dict(Counter(each.code for each in poisoned)), "poison", passed=True)
-    figure(row, "workers that died a poison", f"{crew.deaths / poisons:g}", "2", passed=crew.deaths == 2 * poisons)
+    figure(row, "workers that died a poison", f"{crew.crashes / poisons:g}", "2", passed=crew.crashes == 2 * poisons)
     ok = counters.outcomes[Outcome.OK]
     figure(row, "ok of the others", f"{ok}/{client.asked - poisons}", "all", passed=ok == client.asked - poisons)
     assert {each.code for each in poisoned} == {"poison"}
-    assert crew.deaths == 2 * poisons
+    assert crew.crashes == 2 * poisons
     assert ok == client.asked - poisons
 
 

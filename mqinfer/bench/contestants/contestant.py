@@ -22,7 +22,7 @@ class Drive:
 
     Attributes:
         seconds: From the first request's start to the last one's end.
-        latencies_ns: Of each request, from the caller's call to the array in its hand.
+        latencies_ns: Of each request, from the caller's call until it has the array.
         timings: Where each request's time went, for contestants that report it.
     """
 

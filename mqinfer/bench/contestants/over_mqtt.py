@@ -111,9 +111,9 @@ class OverMqtt:
         """Disconnect and stop the worker."""
         self._stack.close()
 
-    def _ask(self, way: Callable[..., _Result]) -> _Result:
+    def _ask(self, send: Callable[..., _Result]) -> _Result:
         workload = self._workload
-        return way(workload.model, workload.feeds, timeout=_REQUEST_TIMEOUT_S, outputs=[workload.output])
+        return send(workload.model, workload.feeds, timeout=_REQUEST_TIMEOUT_S, outputs=[workload.output])
 
     def _drive_one(self, seconds: float) -> Drive:
         infer = self._connected().infer

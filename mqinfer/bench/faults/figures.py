@@ -1,4 +1,4 @@
-"""What a fault did to the path, beside its target: one row each, as Markdown."""
+"""The effect of a fault on the path beside its target: one row each, as Markdown."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Figure:
     Attributes:
         row: The fault and the load.
         what: What was counted or measured.
-        figure: As people read it.
-        target: The same for what it is to be; empty where it is only stated.
+        figure: As text.
+        target: As text; empty where the figure is only stated.
         passed: None where there is no target.
     """
 
@@ -30,7 +30,7 @@ class Figure:
 
 
 def as_markdown(figures: Sequence[Figure]) -> str:
-    """Lay figures out as a table, a fault's name once."""
+    """Return the figures as a table, with each fault's name once."""
     lines = ["| fault and load | what | figure | target | |", "|---|---|---|---|---|"]
     last = ""
     for each in figures:

@@ -1,4 +1,4 @@
-"""Takes MQTT packets of some types out of a stream of bytes, wherever the stream is split. Pure."""
+"""Removes MQTT packets of some types from a stream of bytes, wherever the stream is split. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class PacketFilter:
     """Follows one direction of one connection from its first byte."""
 
     def __init__(self) -> None:
-        """Begin at a packet's first byte."""
+        """Start at a packet's first byte."""
         self._head = bytearray()
         self._left = 0
         self._is_dropped = False
         self.dropped = 0
-        """Packets that were taken out."""
+        """Packets that were removed."""
 
     def feed(self, data: bytes, types: frozenset[int]) -> bytes:
-        """Pass bytes on, less the packets of these types."""
+        """Return the bytes without the packets of these types."""
         passed = bytearray()
         view = memoryview(data)
         while view:
@@ -39,7 +39,7 @@ class PacketFilter:
         return bytes(passed)
 
     def _begin(self, types: frozenset[int]) -> bytes:
-        """Note a packet whose fixed header is complete; gives the header, if it passes."""
+        """Return the fixed header that is now complete, or nothing where its packet is removed."""
         head, self._head = bytes(self._head), bytearray()
         self._left = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(head[1:]))
         self._is_dropped = head[0] >> 4 in types

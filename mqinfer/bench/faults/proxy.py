@@ -1,8 +1,8 @@
-"""A TCP proxy between clients and a broker that breaks what passes through it, each direction on its own.
+"""A TCP proxy between clients and a broker that injects faults, in each direction separately.
 
-What toxiproxy does for any protocol (latency, bandwidth, cut, black hole), and two things that it doesn't: bits that
-flip, with a seed, and MQTT packets of a type that vanish, such as PUBACK. One thread runs an event loop; the public
-methods may be called from any other.
+It has the faults of toxiproxy (latency, bandwidth, cut, black hole) and two more: bits that flip, with a seed, and MQTT
+packets of a type that are dropped, such as PUBACK. One thread runs an event loop; the public methods may be called from
+any other.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ __all__ = ["FaultProxy", "Faults"]
 T = TypeVar("T")
 _CHUNK = 16 << 10
 _QUEUED_CHUNKS = 256
-"""On the way at a time, each way of each connection: 4 MiB, more than 200 Mbit/s times 100 ms."""
+"""Queued in each direction of each connection: 4 MiB, more than 200 Mbit/s * 100 ms."""
 _CREDIT_S = 0.05
-"""A loop that was woken late makes up for so much of it, so that the bandwidth is what was asked for."""
+"""A loop that wakes late catches up by at most this time, so that the bandwidth is as configured."""
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER on, for zero seconds: closing sends RST."""
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What happens to bytes of one direction.
+    """The faults of one direction.
 
     Attributes:
-        delay_s: Seconds that each byte takes.
-        bytes_per_s: Bandwidth of all connections together; None for no bound.
-        swallow: Everything vanishes, and nobody is told: a half-open connection.
-        flip_every: A bit is flipped about every so many bytes; 0 for none.
-        without: Types of MQTT packets that vanish.
+        delay_s: Delay of each byte, in seconds.
+        bytes_per_s: Bandwidth of all connections together; None for no limit.
+        swallow: Everything is dropped and no side is notified: a half-open connection.
+        flip_every: Mean number of bytes between flipped bits; 0 flips none.
+        without: Types of MQTT packets that are dropped.
     """
 
     delay_s: float = 0.0
@@ -50,7 +50,7 @@ class Faults:
 
 
 @dataclass(slots=True, eq=False)
-class _Way:
+class _Direction:
     """One direction of all connections."""
 
     faults: Faults = field(default_factory=Faults)
@@ -64,13 +64,13 @@ class FaultProxy:
 
     Args:
         port: Of the broker, on this machine.
-        seed: Of the bits that flip.
+        seed: For the bits that flip.
     """
 
     def __init__(self, port: int, seed: int = 0) -> None:
         self._target = port
         self._random = random.Random(seed)  # noqa: S311 - which bits flip is no secret
-        self._up, self._down = _Way(), _Way()
+        self._up, self._down = _Direction(), _Direction()
         self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._refuses = False
@@ -82,43 +82,43 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """The proxy's address for clients."""
         return f"mqtt://127.0.0.1:{self.port}"
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that clients got through to the broker."""
+        """Bytes passed from clients to the broker."""
         return self._up.passed
 
     @property
     def bytes_down(self) -> int:
-        """Bytes that the broker got through to clients."""
+        """Bytes passed from the broker to clients."""
         return self._down.passed
 
     @property
     def packets_dropped(self) -> int:
-        """MQTT packets that vanished for their type, both ways."""
+        """MQTT packets dropped for their type, in both directions."""
         return self._up.dropped_packets + self._down.dropped_packets
 
     def up(self, **faults: Any) -> None:
-        """Set what happens from clients to the broker; fields of `Faults`, the others are back to none."""
+        """Set the faults from clients to the broker: fields of `Faults`; those left out are reset."""
         self._up.faults = replace(Faults(), **faults)
 
     def down(self, **faults: Any) -> None:
-        """The same from the broker to clients."""
+        """Set the faults from the broker to clients, in the same way."""
         self._down.faults = replace(Faults(), **faults)
 
     def both(self, **faults: Any) -> None:
-        """The same both ways."""
+        """Set the same faults in both directions."""
         self.up(**faults)
         self.down(**faults)
 
     def refuse(self, refuses: bool = True) -> None:  # noqa: FBT001, FBT002 - a switch
-        """Reset new connections at once, or let them in again."""
+        """Reset new connections at once, or accept them again."""
         self._refuses = refuses
 
     def cut(self, *, reset: bool = True) -> int:
-        """End every connection, with RST or with FIN; returns how many there were."""
+        """End every connection, with RST or with FIN; return how many there were."""
         return self._do(self._cut(reset=reset))
 
     def __enter__(self) -> Self:
@@ -175,29 +175,35 @@ class FaultProxy:
         self._tasks.difference_update(tasks)
         self._pairs.discard(pair)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: _Way) -> None:
-        """Read ahead, and let a second task write each chunk when it is due."""
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: _Direction) -> None:
+        """Read ahead; a second task writes each chunk when it is due."""
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_QUEUED_CHUNKS)
-        sending = self._loop.create_task(self._send(queue, writer, way))
+        sending = self._loop.create_task(self._send(queue, writer, direction))
         packets = PacketFilter()
         try:
             while data := await reader.read(_CHUNK):
-                kept = packets.feed(data, way.faults.without)
-                way.dropped_packets, packets.dropped = way.dropped_packets + packets.dropped, 0
-                if kept and not way.faults.swallow:
-                    await queue.put((self._loop.time() + way.faults.delay_s, self._flip(kept, way.faults.flip_every)))
+                kept = packets.feed(data, direction.faults.without)
+                direction.dropped_packets, packets.dropped = direction.dropped_packets + packets.dropped, 0
+                if kept and not direction.faults.swallow:
+                    await queue.put(
+                        (self._loop.time() + direction.faults.delay_s, self._flip(kept, direction.faults.flip_every))
+                    )
             await queue.join()
         except OSError:
-            pass  # one side is gone; the other is told by whoever waits for this
+            pass  # one side is gone; the caller closes the other
         finally:
             sending.cancel()
 
-    async def _send(self, queue: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter, way: _Way) -> None:
+    async def _send(
+        self, queue: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter, direction: _Direction
+    ) -> None:
         while True:
             due, data = await queue.get()
-            if way.faults.bytes_per_s:
-                way.free_at = max(way.free_at, self._loop.time() - _CREDIT_S) + len(data) / way.faults.bytes_per_s
-                due = max(due, way.free_at)
+            if direction.faults.bytes_per_s:
+                direction.free_at = (
+                    max(direction.free_at, self._loop.time() - _CREDIT_S) + len(data) / direction.faults.bytes_per_s
+                )
+                due = max(due, direction.free_at)
             if (wait := due - self._loop.time()) > 0:
                 await asyncio.sleep(wait)
             try:
@@ -205,7 +211,7 @@ class FaultProxy:
                 await writer.drain()
             except OSError:
                 writer.transport.abort()
-            way.passed += len(data)
+            direction.passed += len(data)
             queue.task_done()
 
     def _flip(self, data: bytes, every: int) -> bytes:

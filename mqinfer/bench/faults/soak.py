@@ -1,4 +1,4 @@
-"""The soak: load for as long as asked, a random fault every few seconds, and books that must balance at the end.
+"""The soak: load for a given time, a random fault every few seconds, and exactly one outcome for every request.
 
 Three worker processes, a Mosquitto of its own, and one client behind a proxy. Each fault is over before the next one
 begins, and the load never stops.
@@ -33,18 +33,18 @@ _DELAY_MS = 20.0
 _WORKERS = 3
 _SAMPLE_S = 1.0
 _SETTLED = 0.2
-"""The first part of a run, of which memory is not judged: everything is touched for the first time."""
+"""Memory is judged on the samples after this share of the run: before it everything is used for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoakOptions:
-    """How long, and how hard.
+    """How a soak is run.
 
     Attributes:
-        seconds: Of load.
-        every: Seconds between the beginnings of faults, at least.
+        seconds: How long load is applied.
+        every: Least time between the starts of two faults, in seconds.
         rate: Requests a second; three workers of 20 ms can take 150.
-        seed: Of the faults.
+        seed: For the random faults.
     """
 
     seconds: float = 3600.0
@@ -55,19 +55,19 @@ class SoakOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """What faults are done to."""
+    """The parts that faults are injected into."""
 
     broker: MosquittoServer
     workers: Workers
     proxy: FaultProxy
 
 
-def soak(options: SoakOptions, say: Callable[[str], None] = lambda _: None) -> list[Figure]:
-    """Run it.
+def soak(options: SoakOptions, report: Callable[[str], None] = lambda _: None) -> list[Figure]:
+    """Run the soak.
 
     Args:
-        options: How long, and how hard.
-        say: Told of each fault.
+        options: How it is run.
+        report: Called with the name of each fault.
 
     Returns:
         The figures.
@@ -86,7 +86,7 @@ def soak(options: SoakOptions, say: Callable[[str], None] = lambda _: None) -> l
         samples: list[tuple[float, int, int]] = []
         stage = _Stage(broker, workers, proxy)
         with (
-            beside(lambda: _inject(stage, options, over, injected, say)),
+            beside(lambda: _inject(stage, options, over, injected, report)),
             beside(lambda: _sample(over, samples)),
         ):
             try:
@@ -98,14 +98,14 @@ def soak(options: SoakOptions, say: Callable[[str], None] = lambda _: None) -> l
 
 
 def _inject(
-    stage: _Stage, options: SoakOptions, over: threading.Event, injected: Counter[str], say: Callable[[str], None]
+    stage: _Stage, options: SoakOptions, over: threading.Event, injected: Counter[str], report: Callable[[str], None]
 ) -> None:
     chance = random.Random(options.seed)  # noqa: S311 - which fault comes next is no secret
     while not over.wait(options.every):
         fault = chance.choice(_FAULTS)
         name = fault.__name__.lstrip("_").replace("_", " ")
         injected[name] += 1
-        say(name)
+        report(name)
         fault(stage, chance.randrange(_WORKERS))
 
 
@@ -116,7 +116,7 @@ def _kill_a_worker(stage: _Stage, number: int) -> None:
 def _halt_a_worker(stage: _Stage, number: int) -> None:
     stage.workers.halt(number)
     time.sleep(3)
-    stage.workers.go_on(number)
+    stage.workers.resume(number)
 
 
 def _restart_a_worker(stage: _Stage, number: int) -> None:
@@ -138,21 +138,21 @@ def _cut_the_client(stage: _Stage, number: int) -> None:
     stage.proxy.cut(reset=number % 2 == 0)
 
 
-def _let_the_connection_hang(stage: _Stage, _: int) -> None:
+def _hang_the_connection(stage: _Stage, _: int) -> None:
     stage.proxy.both(swallow=True)
     time.sleep(3)
     stage.proxy.cut()
     stage.proxy.both()
 
 
-def _swallow_acknowledgements(stage: _Stage, _: int) -> None:
+def _drop_acknowledgements(stage: _Stage, _: int) -> None:
     stage.proxy.down(without=frozenset({PUBACK}))
     time.sleep(1)
     stage.proxy.cut()
     stage.proxy.both()
 
 
-def _slow_the_way_down(stage: _Stage, _: int) -> None:
+def _slow_the_network_down(stage: _Stage, _: int) -> None:
     stage.proxy.both(delay_s=0.2)
     time.sleep(3)
     stage.proxy.both()
@@ -165,14 +165,14 @@ _FAULTS: Sequence[Callable[[_Stage, int], None]] = (
     _kill_the_broker,
     _restart_the_broker,
     _cut_the_client,
-    _let_the_connection_hang,
-    _swallow_acknowledgements,
-    _slow_the_way_down,
+    _hang_the_connection,
+    _drop_acknowledgements,
+    _slow_the_network_down,
 )
 
 
 def _sample(over: threading.Event, samples: list[tuple[float, int, int]]) -> None:
-    """Note time, memory and open files of this process, which is the edge."""
+    """Sample time, memory and open files of this process, which is the edge."""
     pid = os.getpid()
     while not over.wait(_SAMPLE_S):
         samples.append((time.monotonic(), resident_bytes(pid), open_files(pid)))
@@ -201,7 +201,7 @@ def _figures(
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Fit a line by least squares; 0 where there are too few points."""
+    """Return the slope of the least-squares line; 0 where there are fewer than three points."""
     if len(points) < 3:
         return 0.0
     mean_x = sum(x for x, _ in points) / len(points)

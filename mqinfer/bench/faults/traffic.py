@@ -1,4 +1,4 @@
-"""One client under load, and its books: what was asked, what came back, when, and whether it was the right thing."""
+"""One client under load, with a record of each request: its number, its outcome, its times, and whether it is right."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["Ended", "Traffic"]
+__all__ = ["RequestRecord", "Traffic"]
 
 _FIRST = 1000
 """Clients number their requests from multiples of this many millions, so that no two ask the same."""
@@ -30,17 +30,17 @@ _tags = count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RequestRecord:
     """One request with its outcome; times are monotonic seconds.
 
     Attributes:
-        number: That it carried.
+        number: The number that it carried.
         outcome: How it ended.
         code: Of its error, empty where it succeeded.
-        worker: That answered.
+        worker: Name of the worker that replied.
         attempts: How often it was sent.
-        submitted: When the caller asked.
-        at: When the outcome came.
+        submitted: When the caller sent it.
+        at: When it ended.
     """
 
     number: int
@@ -53,22 +53,22 @@ class Ended:
 
     @property
     def took(self) -> float:
-        """Seconds from asking to outcome."""
+        """Seconds from the submission to the outcome."""
         return self.at - self.submitted
 
 
 class Traffic:
-    """Asks the echo model for numbers; a context manager.
+    """Sends numbers to the echo model; a context manager.
 
     Args:
         url: Of the broker.
-        topics: Where everything lies.
+        topics: The topic root.
         window: Requests in flight at a time.
         width: Integers a request, as the model's rows have.
         name: Of the client; made up where None.
         max_pending: Requests without an outcome at a time.
-        keeps: Whether `ended` is kept; a soak does without, so that its books don't grow.
-        lanes: Whether it chooses among the workers; False: the broker deals its requests in turn.
+        keeps: Whether `ended` is kept; a soak does not, so that its memory does not grow.
+        lanes: Whether it chooses among the workers; False: the broker shares its requests out.
     """
 
     def __init__(  # noqa: PLR0913 - each is one knob of a scenario
@@ -85,16 +85,16 @@ class Traffic:
     ) -> None:
         options = ClientOptions(window=window, max_pending=max_pending, lanes=lanes)
         self.requester = connect(url, name or random_name(), topics, options)
-        self.ended: list[Ended] = []
+        self.ended: list[RequestRecord] = []
         self.asked = 0
         self.wrong = 0
-        """Replies that carried something else than what was asked."""
+        """Replies that carried other numbers than the request."""
         self._keeps = keeps
         self._finished = 0
         self._took = array("d")
         self._tally: Counter[tuple[Outcome, str]] = Counter()
-        self._times = bytearray()  # outcomes by number, of those that were counted up
-        self._given: Counter[int] = Counter()  # the same of those that the caller chose
+        self._times = bytearray()  # outcomes by number, for numbers that this class chose
+        self._given: Counter[int] = Counter()  # the same for numbers that the caller chose
         self._width = width
         self._first = next(_tags) * _FIRST * 1_000_000
         self._changed = threading.Condition()
@@ -106,31 +106,31 @@ class Traffic:
         self.requester.close()
 
     def ask(self, timeout: float, number: int | None = None) -> int:
-        """Ask once, and go on; returns the number that it carries."""
+        """Submit one request without waiting; return the number that it carries."""
         if number is None:
             number = self._first + len(self._times)
             self._times.append(0)
         self.asked += 1
         submitted = time.monotonic()
         request = make_request(MODEL, {"x": np.full((1, self._width), number, np.int64)}, {})
-        self.requester.submit(request, timeout, lambda result: self._note(number, submitted, result))
+        self.requester.submit(request, timeout, lambda result: self._record(number, submitted, result))
         return number
 
     def burst(self, requests: int, timeout: float = 60.0) -> None:
-        """Ask so many times at once."""
+        """Submit so many requests at once."""
         for _ in range(requests):
             self.ask(timeout)
 
     def pace(self, rate: float, requests: int, timeout: float = 60.0) -> None:
-        """Ask so many times, so often a second; what is late is not left out."""
+        """Submit so many requests at a rate a second; a late one is sent late, not left out."""
         for _ in ticks(rate, requests):
             self.ask(timeout)
 
     def wait(self, timeout: float = 90.0) -> None:
-        """Wait until everything has an outcome.
+        """Wait until every request has an outcome.
 
         Raises:
-            TimeoutError: Something has none.
+            TimeoutError: A request has none.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._finished >= self.asked, timeout):
@@ -140,36 +140,36 @@ class Traffic:
         """Verify the invariant: each request has exactly one outcome, with its own numbers, and the sums balance.
 
         Args:
-            repeated: A number that was asked for on purpose more than once.
+            repeated: A number that was sent more than once on purpose.
 
         Raises:
-            MqinferError: They don't, which is a defect of mqinfer.
+            MqinferError: They do not, which is a defect of mqinfer.
         """
         counters = self.requester.counters()
         twice = [place for place, times in enumerate(self._times) if times != 1]
         twice += [number for number, times in self._given.items() if times != 1 and number != repeated]
         faults = {
-            "outcomes that came not once": twice,
-            "replies with something else": self.wrong,
-            "outcomes missing": self.asked - self._finished,
-            "submitted and not asked": counters.submitted - self.asked,
+            "outcomes not exactly once": twice,
+            "replies with other numbers": self.wrong,
+            "missing outcomes": self.asked - self._finished,
+            "submitted by the client only": counters.submitted - self.asked,
             "off balance": counters.submitted - counters.pending - sum(counters.outcomes.values()),
             "outcomes that differ": self._by_outcome() - Counter(counters.outcomes),
         }
         if found := {what: fault for what, fault in faults.items() if fault}:
-            raise MqinferError(f"the books don't balance: {found}; {counters}")
+            raise MqinferError(f"the outcomes do not add up: {found}; {counters}")
         return counters
 
     def outcomes(self) -> dict[str, int]:
-        """Count what there is by outcome and, where that is one, error code."""
+        """Return the number of requests by error code, or by outcome where there was no error."""
         return {code or outcome.value: times for (outcome, code), times in self._tally.items()}
 
     def publishes(self) -> float:
-        """Tell how often a request was sent, in the mean."""
+        """Return how often a request was published, in the mean."""
         return (self.asked + self.requester.counters().retries) / max(1, self.asked)
 
     def percentile(self, share: float) -> float:
-        """Give the time below which so much of the requests with an `ok` took, in seconds."""
+        """Return the time within which this share of the successful requests ended, in seconds."""
         took = sorted(self._took)
         return took[min(len(took) - 1, int(share * len(took)))]
 
@@ -179,7 +179,7 @@ class Traffic:
             by_outcome[outcome] += times
         return by_outcome
 
-    def _note(self, number: int, submitted: float, result: InferResult) -> None:
+    def _record(self, number: int, submitted: float, result: InferResult) -> None:
         now = time.monotonic()
         right = result.outcome is not Outcome.OK or bool((result.outputs["x"] == number).all())
         code = result.error.code if result.error else ""
@@ -194,12 +194,14 @@ class Traffic:
             if result.outcome is Outcome.OK:
                 self._took.append(now - submitted)
             if self._keeps:
-                self.ended.append(Ended(number, result.outcome, code, result.worker, result.attempts, submitted, now))
+                self.ended.append(
+                    RequestRecord(number, result.outcome, code, result.worker, result.attempts, submitted, now)
+                )
             self._changed.notify_all()
 
 
 def ticks(rate: float, count: int) -> Iterator[int]:
-    """Wait for each of so many ticks of a clock, so often a second; what is late comes at once."""
+    """Yield so many ticks at a rate a second; a tick that is late is yielded at once."""
     start = time.monotonic()
     for tick in range(count):
         if (wait := start + tick / rate - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""What goes on beside a scenario: threads of work, and the memory and open files of processes (Linux)."""
+"""Observes a scenario: threads beside it, and the memory and open files of processes (Linux)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EVERY_S = 0.05
 
 @contextmanager
 def beside(work: Callable[[], object]) -> Iterator[threading.Thread]:
-    """Run something on a thread while the body runs; waits for both."""
+    """Run a function on a thread while the body runs; wait for both."""
     thread = threading.Thread(target=work, name="beside", daemon=True)
     thread.start()
     try:
@@ -26,7 +26,7 @@ def beside(work: Callable[[], object]) -> Iterator[threading.Thread]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory of a process; 0 where it is gone."""
+    """Return the resident memory of a process; 0 where it is gone."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
     except (OSError, IndexError):
@@ -35,7 +35,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def open_files(pid: int) -> int:
-    """Count the open files of a process; 0 where it is gone."""
+    """Return the number of open files of a process; 0 where it is gone."""
     try:
         return len(list(Path(f"/proc/{pid}/fd").iterdir()))
     except OSError:
@@ -43,7 +43,7 @@ def open_files(pid: int) -> int:
 
 
 class Peak:
-    """The most resident memory that processes had while the body ran; a context manager.
+    """The peak of the resident memory of processes while the body runs; a context manager.
 
     Args:
         pids: Of the processes.
@@ -55,7 +55,7 @@ class Peak:
         self._thread = threading.Thread(target=self._watch, name="peak", daemon=True)
 
     def __getitem__(self, pid: int) -> int:
-        """Give a process's peak in bytes."""
+        """Return a process's peak in bytes."""
         return self._peaks[pid]
 
     def __enter__(self) -> Self:

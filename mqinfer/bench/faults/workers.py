@@ -1,4 +1,4 @@
-"""Worker processes that echo after a given time, under a supervisor of this process, and what can be done to them."""
+"""Worker processes with an echo model, under a supervisor in this process, and faults of them: kill, halt, drain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _READY_S = 60.0
 
 
 def write_echo(repository: Path, delay_ms: float, width: int = 2, die_on: int = 0) -> Path:
-    """Put the echo model into a new repository: one row of 64-bit integers, so that nothing is batched.
+    """Write the echo model into a new repository: one row of 64-bit integers, so that nothing is batched.
 
     Args:
         repository: Its folder.
@@ -49,11 +49,11 @@ class Workers:
         folder: For the repositories; empty.
         url: Of the broker.
         delays_ms: Time of one run, one a worker.
-        topics: Where everything lies.
-        name: Beginning of the workers' names.
+        topics: The topic root.
+        name: Prefix of the workers' names.
         width: Integers a row.
         die_on: A value that ends the process that runs it; 0 for none.
-        capacity: Requests in hand a worker.
+        capacity: Greatest depth of a worker.
         urls: Of the broker, one a worker, where they differ.
     """
 
@@ -79,20 +79,20 @@ class Workers:
             specs += plan(Repository(repository), ProcessSpec(repository, "", 0, address, options, device="cpu"))
         self.names = [spec.options.name for spec in specs]
         self.events: SimpleQueue[Event] = SimpleQueue()
-        self._supervisor = Supervisor(specs, self._note)
+        self._supervisor = Supervisor(specs, self._count)
         self._thread = threading.Thread(target=self._supervisor.run, name="mqinfer-fault-workers", daemon=True)
         self._changed = threading.Condition()
         self.ready = 0
-        """How often a process came up."""
-        self.deaths = 0
-        """How often one died."""
+        """How often a process became ready."""
+        self.crashes = 0
+        """How often a process crashed."""
         self.failed = 0
         """How many of those were not started again."""
 
-    def _note(self, event: Event) -> None:
+    def _count(self, event: Event) -> None:
         with self._changed:
             self.ready += event.kind == "ready"
-            self.deaths += event.kind in {"died", "failed"}
+            self.crashes += event.kind in {"died", "failed"}
             self.failed += event.kind == "failed"
             self._changed.notify_all()
 
@@ -112,33 +112,33 @@ class Workers:
         self._thread.join()
 
     def wait_until_ready(self, times: int) -> None:
-        """Wait until processes came up so many times in total.
+        """Wait until processes became ready so many times in total.
 
         Raises:
-            TimeoutError: Within a minute they did not.
+            TimeoutError: They did not within a minute.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self.ready >= times, _READY_S):
                 raise TimeoutError(f"{self.ready} of {times} starts of workers within {_READY_S:g} s")
 
     def pid(self, number: int) -> int | None:
-        """Process id of a worker, None while it is down."""
+        """Return the process id of a worker; None while it is down."""
         return self._supervisor.pids.get(self.names[number])
 
     def kill(self, number: int) -> bool:
-        """SIGKILL; False where it is down already."""
+        """Send SIGKILL; return False where the worker is down already."""
         return self._send(self.names[number], signal.SIGKILL)
 
     def halt(self, number: int) -> bool:
-        """SIGSTOP: it is silent, and its connection stands."""
+        """Send SIGSTOP: the worker is silent, and its connection stays open."""
         return self._send(self.names[number], signal.SIGSTOP)
 
-    def go_on(self, number: int) -> bool:
-        """SIGCONT."""
+    def resume(self, number: int) -> bool:
+        """Send SIGCONT."""
         return self._send(self.names[number], signal.SIGCONT)
 
     def drain(self, number: int) -> bool:
-        """SIGTERM to the worker: it finishes, goes, and its supervisor starts it again."""
+        """Send SIGTERM: the worker finishes its requests and exits, and its supervisor starts it again."""
         return self._send(self.names[number], signal.SIGTERM)
 
     def _send(self, name: str, number: signal.Signals) -> bool:
