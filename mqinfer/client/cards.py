@@ -16,7 +16,7 @@ log = logging.getLogger("mqinfer.client")
 
 
 class CardShelf:
-    """Collects cards from the first question on."""
+    """Collects the cards from the first `get` on."""
 
     def __init__(self, link: Link, topics: Topics) -> None:
         self._link = link
@@ -34,7 +34,7 @@ class CardShelf:
             timeout: In seconds.
 
         Raises:
-            ModelNotFound: There is none; the message names the models that are there.
+            ModelNotFound: There was none in time; the message lists the models on this broker.
         """
         self._subscribe()
         with self._changed:

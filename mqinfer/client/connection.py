@@ -1,4 +1,4 @@
-"""From an address to a requester that is connected and listens for its replies."""
+"""From an address to a requester that is connected and receives its replies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def connect(  # noqa: PLR0913 - what a client is
         topics: Below the root of the site.
         options: How it sends.
         timeout: For the connection, in seconds.
-        presence: How the client is seen; None for not at all.
+        presence: The client's state on the broker; None for none.
 
     Raises:
         BrokerUnreachable: No broker answers at the address.

@@ -1,4 +1,4 @@
-"""Asks servers to list, load and unload models, and how they are: an operator's side of `{root}/control/...`."""
+"""Lists, loads and unloads models on servers, and reads their status: an operator's side of `{root}/control/...`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ControlReply:
     Attributes:
         server: Its name.
         content: The reply's JSON; None where there is an error.
-        error: Why it did not do what was asked, or None.
+        error: Why it failed, or None.
     """
 
     server: str
@@ -50,7 +50,7 @@ class ControlReply:
 
 
 class ControlClient:
-    """Manages servers through a broker; one question at a time, from any thread.
+    """Manages servers through a broker; one call at a time, from any thread.
 
     Example:
         >>> with ControlClient("mqtt://127.0.0.1:1883") as control:  # doctest: +SKIP
@@ -101,20 +101,20 @@ class ControlClient:
     def ask(
         self, call: Call, body: Mapping[str, Any] | None = None, *, server: str | None = None, timeout: float = 10.0
     ) -> list[ControlReply]:
-        """Ask one server, or every one that there is, and wait for all answers.
+        """Send a call to one server, or to all, and wait for the replies.
 
         Args:
-            call: What is asked.
-            body: The protocol's JSON that goes with it.
+            call: What the servers do.
+            body: The call's JSON.
             server: Name of the server; None for all.
-            timeout: In seconds; who has not answered by then is among the replies with an error.
+            timeout: In seconds; a server that has not replied by then is among the replies with an error.
 
         Returns:
-            By the servers' names; at least one.
+            Sorted by the servers' names; at least one.
 
         Raises:
             NoWorker: There is no such server, or none at all.
-            NotAuthorized: The broker does not let this client give orders.
+            NotAuthorized: The broker does not allow this client to control servers.
             LinkError: Nothing could be sent.
         """
         with self._asking:
@@ -126,21 +126,21 @@ class ControlClient:
                 return self._outcome(server, timeout)
 
     def wait_for(self, server: str, timeout: float = 30.0) -> None:
-        """Wait until a server takes orders.
+        """Wait until a server is ready.
 
         Args:
             server: Its name.
             timeout: In seconds.
 
         Raises:
-            NoWorker: It has not said so in time.
+            NoWorker: It was not ready in time.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._servers.get(server) is ServerStatus.READY, timeout):
-                raise NoWorker(f"server {server!r} has not said within {timeout:g} s that it takes orders")
+                raise NoWorker(f"server {server!r} was not ready within {timeout:g} s")
 
     def load(self, model: str, *, server: str | None = None, timeout: float = 300.0) -> list[ControlReply]:
-        """Load a model, or what has changed of it; when this returns, what was there before is no longer served.
+        """Load a model, or what has changed of it; when this returns, the version of before is no longer served.
 
         Args:
             model: Its folder in the servers' repositories.
@@ -148,7 +148,7 @@ class ControlClient:
             timeout: In seconds.
 
         Raises:
-            MqinferError: A server could not; its name and the reason are in the message.
+            MqinferError: A server failed; its name and the reason are in the message.
         """
         return check_replies(self.ask(Call(Operation.LOAD, model), server=server, timeout=timeout))
 
@@ -175,7 +175,7 @@ class ControlClient:
             content_type="application/json",
             response_topic=self._topics.control_result(self._name, self._request.hex()),
             correlation_data=self._request,
-            expiry_s=max(1, math.ceil(timeout)),  # an order that nobody waits for any more is not carried out
+            expiry_s=max(1, math.ceil(timeout)),  # a call that nobody waits for any more is not carried out
         )
 
     def _is_complete(self, server: str | None) -> bool:
@@ -192,12 +192,12 @@ class ControlClient:
 
     def _outcome(self, server: str | None, timeout: float) -> list[ControlReply]:
         if self._refusal == ReasonCode.NOT_AUTHORIZED:
-            raise NotAuthorized(f"the broker does not let client {self._name!r} give orders to servers; {NAME_HINT}")
+            raise NotAuthorized(f"the broker does not allow client {self._name!r} to control servers; {NAME_HINT}")
         known = ", ".join(sorted(name for name, status in self._servers.items() if status is ServerStatus.READY))
         missing = {server} - self._replies.keys() if server else self._missing()
         if not self._replies and (not missing or self._refusal is not None or server not in {None, *self._servers}):
             whom = f"no server {server!r}" if server else "no server"
-            raise NoWorker(f"{whom} takes orders on this broker (ready: {known or 'none'}); start: mqinfer worker")
+            raise NoWorker(f"{whom} is ready on this broker (ready: {known or 'none'}); start: mqinfer worker")
         late = [ControlReply(name, error=self._silence(name, timeout)) for name in missing]
         return sorted([*self._replies.values(), *late], key=lambda reply: reply.server)
 
@@ -205,7 +205,7 @@ class ControlClient:
         status = self._servers.get(server, ServerStatus.READY)
         if status is not ServerStatus.READY:
             return NoWorker(f"server {server} is {status}")
-        return Expired(f"server {server} has not answered within {timeout:g} s")
+        return Expired(f"server {server} has not replied within {timeout:g} s")
 
     def _on_ack(self, code: int) -> None:
         if code != ReasonCode.SUCCESS:
@@ -226,7 +226,7 @@ class ControlClient:
 
     def _on_reply(self, message: Message) -> None:
         if message.correlation_data != self._request:
-            return  # of a question whose time is over
+            return  # to a call whose time is over
         try:
             reply = _read_reply(message)
         except MqinferError as error:
@@ -248,9 +248,9 @@ def _read_reply(message: Message) -> ControlReply:
 
 
 def check_replies(replies: list[ControlReply]) -> list[ControlReply]:
-    """Give back the replies of those that did what was asked of all.
+    """Return the replies of the servers that succeeded.
 
-    A server that does not have the model does not count, as long as another one has it.
+    A server that does not have the model is left out, as long as another one has it.
 
     Raises:
         MqinferError: Of the first server that failed; the message names every one, with its reason.

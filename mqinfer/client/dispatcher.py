@@ -47,7 +47,6 @@ _LONGEST_PAUSE_S = 1.0
 
 Ended = tuple[Entry, MqinferError]
 """A request that got no reply, and why."""
-_NONE_ENDED: Sequence[Ended] = ()
 
 
 @value_object(eq=False)
@@ -63,6 +62,9 @@ class Step:
     send: Entry | None
     ended: Sequence[Ended]
     more: bool
+
+
+_NOTHING = Step(None, (), more=False)
 
 
 class Dispatcher:
@@ -136,10 +138,10 @@ class Dispatcher:
         if has_room and entry is None:
             wake_at = min(wake_at, self._fleet.next_opening(now))
         self.wake_at = wake_at
-        ended = _NONE_ENDED
-        if self._ended:
-            ended, self._ended = self._ended, []
-        return Step(entry, ended, entry is not None and table.queued > 0)
+        if entry is None and not self._ended:
+            return _NOTHING
+        ended, self._ended = self._ended, []
+        return Step(entry, ended, more=entry is not None and table.queued > 0)
 
     def acked(self, entry: Entry, attempt: int, code: int, now: float) -> None:
         """Take in the reason code of the PUBACK to a request's attempt."""
@@ -188,7 +190,7 @@ class Dispatcher:
             if entry.lane is None:
                 self._fleet.shared_reply(response.model_name, now - entry.sent)
             else:
-                entry.lane.release(response.id)
+                entry.lane.in_flight.pop(response.id, None)
                 if entry.lane.worker == response.worker:
                     entry.lane.measure_transit(max(0.0, now - entry.sent - response.timings.server / 1e9))
         self._fleet.update_load(response.worker, response.load, now)

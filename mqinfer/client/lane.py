@@ -115,10 +115,6 @@ class Lane:
             return now + self.silence.attempt_unknown
         return now + max(self.silence.attempt, self.silence.attempt_factor * expected)
 
-    def release(self, request_id: str) -> None:
-        """Drop a request that was answered, or is no longer this worker's."""
-        self.in_flight.pop(request_id, None)
-
     def measure_transit(self, seconds: float) -> None:
         """Take in how long a request and its reply were on the network; over a slow link that includes their queue."""
         if self.transit:

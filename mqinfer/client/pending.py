@@ -63,8 +63,8 @@ class Entry:
     settle: Settle
     submitted: float
     deadline: float
-    sent: float
-    channel: Channel = ("", None)
+    sent: float = field(init=False)
+    channel: Channel = field(init=False)
     place: Place = Place.QUEUED
     attempts: int = 0
     acknowledged: int = 0
@@ -76,6 +76,7 @@ class Entry:
     crashed_on: frozenset[tuple[str, int]] = frozenset()
 
     def __post_init__(self) -> None:
+        self.sent = self.submitted
         self.channel = (self.request.model_name, self.request.model_version)
 
     def answered(
@@ -258,7 +259,7 @@ class PendingTable:
         """Take a request out of flight."""
         del self.in_flight[entry.request.id]
         if entry.lane is not None:
-            entry.lane.release(entry.request.id)
+            entry.lane.in_flight.pop(entry.request.id, None)
 
     def _enqueue(self, entry: Entry, *, first: bool = False) -> None:
         queue = self.queues.get(entry.channel)

@@ -128,7 +128,7 @@ class Requester:
                 now = self._clock()
             self._numbered += 1
             own = self._messages.own(request, f"{self._nonce}{self._numbered:016x}", timeout)
-            self._dispatcher.submit(Entry(own, settle, submitted, submitted + timeout, submitted))
+            self._dispatcher.submit(Entry(own, settle, submitted, submitted + timeout))
             step = self._take(now)
         self._carry_out(step)
         return own.id
@@ -209,7 +209,8 @@ class Requester:
     def _take(self, now: float) -> Step:
         """Ask the dispatcher what is next, set the timer, and wake callers that wait for room; the lock is held."""
         step = self._dispatcher.take(now, connected=self.link.connected)
-        self._timer.look()
+        if self._dispatcher.wake_at < self._timer.sleeps_until:
+            self._timer.look()
         if self._callers and self._dispatcher.room > 0:
             self._room.notify(self._dispatcher.room)
         return step

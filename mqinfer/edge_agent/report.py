@@ -18,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mqinfer.client.latency import Percentiles
+from mqinfer.edge_agent.latency import Percentiles
 from mqinfer.edge_agent.sinks.sink import writing
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.protocol.types import Outcome

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
-from mqinfer.client.latency import Histogram, Percentiles
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.latency import Histogram, Percentiles
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import Outcome, Timings
 
@@ -136,7 +136,7 @@ class ReplayStatistics:
     """Counts frames and outcomes, and measures stages. Thread-safe.
 
     Rates count from its construction. Percentiles cover the whole run and are within 1/128 of the true ones
-    (`mqinfer.client.latency`). They leave out frames without a result, whose times measure the deadline and not the
+    (`mqinfer.edge_agent.latency`). They leave out frames without a result, whose times measure the deadline and not the
     path; the outcomes count those.
 
     Args:

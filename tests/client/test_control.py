@@ -127,15 +127,15 @@ def test_a_server_that_goes_or_keeps_silent(site: Callable[..., Any]) -> None:
     assert str(reply.error) == "server one is lost"
     (silent,) = control.ask(INDEX, timeout=0.05)
     assert isinstance(silent.error, Expired)
-    assert "server two has not answered" in str(silent.error)
+    assert "server two has not replied" in str(silent.error)
 
 
 def test_nobody_is_there(site: Callable[..., Any]) -> None:
     """No server at all, and none of that name, are said with those that there are."""
     control, _ = site()
-    with pytest.raises(NoWorker, match="no server takes orders"):
+    with pytest.raises(NoWorker, match="no server is ready"):
         control.ask(INDEX, timeout=5)
-    with pytest.raises(NoWorker, match="'x' has not said"):
+    with pytest.raises(NoWorker, match="'x' was not ready"):
         control.wait_for("x", timeout=0.01)
 
 

@@ -104,7 +104,7 @@ def test_a_silent_worker_gets_nothing_more_until_it_replies() -> None:
     assert first.is_usable(0.05)
     assert not first.is_usable(0.07)
     assert all(chosen(fleet, 0.07) is not first for _ in range(3))
-    first.release("1")
+    first.in_flight.pop("1")
     fleet.update_load(first.worker, WorkerLoad(1, 20_000), 0.08)
     assert first.is_usable(0.08)
 
@@ -119,7 +119,7 @@ def test_quarantine_doubles_and_ends_with_one_request() -> None:
     assert chosen(fleet, 2.0) is lane
     lane.send("1", 2.0)
     assert fleet.choose(ANY, 2.0) is NoLane.WAIT
-    lane.release("1")
+    lane.in_flight.pop("1")
     lane.quarantine(3.0)
     assert fleet.next_opening(3.0) == pytest.approx(5.0)
     fleet.update_load("a", WorkerLoad(1, 10_000), 4.0)
@@ -207,7 +207,7 @@ def makespan(services: list[float], requests: int, clients: int) -> float:
         now, _, client, worker, request = heapq.heappop(events)
         lane = fleets[client].lane(worker)
         assert lane is not None
-        lane.release(request)
+        lane.in_flight.pop(request)
         fleets[client].update_load(worker, WorkerLoad(depth[worker], round(services[int(worker[1:])] * 1e6)), now)
         depth[worker] -= 1
         pump(client, now)
@@ -236,7 +236,7 @@ def test_equal_workers_take_turns_although_their_figures_differ_a_little() -> No
     order = []
     for number in range(40):
         lane = send(fleet, str(number))
-        lane.release(str(number))
+        lane.in_flight.pop(str(number))
         order.append(lane.worker)
     assert Counter(order) == dict.fromkeys("abcd", 10)
 
@@ -251,7 +251,7 @@ def serve_for(fleet: Fleet, start: float, seconds: float, rate: float, services:
         now = start + number / rate
         lane = send(fleet, str(number), now)
         got[lane.worker] += 1
-        lane.release(str(number))
+        lane.in_flight.pop(str(number))
         smoothed = lane.service + 0.2 * (services[lane.worker] - lane.service)
         fleet.update_load(lane.worker, WorkerLoad(1, round(smoothed * 1e6)), now + services[lane.worker])
     return got

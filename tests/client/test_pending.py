@@ -17,7 +17,7 @@ def ignore(result: InferResult) -> None:
 
 def make_entry(name: str, now: float = 0.0, timeout: float = 100.0) -> Entry:
     """Make an entry as a requester does."""
-    return Entry(InferRequest(name, "model", ()), ignore, submitted=now, deadline=now + timeout, sent=now)
+    return Entry(InferRequest(name, "model", ()), ignore, submitted=now, deadline=now + timeout)
 
 
 def queue_of(table: PendingTable) -> list[str]:

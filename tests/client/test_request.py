@@ -29,7 +29,9 @@ REQUEST = MESSAGES.own(InferRequest("", "model", (encode_tensor("x", np.zeros(3,
 
 def entry(request: InferRequest = REQUEST, *, after: float = 0.0, attempts: int = 1, left: float = 2.0) -> Entry:
     """An entry that is sent so many seconds after it was asked for, with so many left."""
-    return Entry(request, lambda _: None, submitted=0.0, deadline=after + left, sent=after, attempts=attempts)
+    made = Entry(request, lambda _: None, submitted=0.0, deadline=after + left, attempts=attempts)
+    made.sent = after
+    return made
 
 
 def received(message: Message) -> InferRequest:
