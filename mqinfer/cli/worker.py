@@ -28,7 +28,7 @@ from mqinfer.protocol.topics import Topics
 __all__ = ["worker"]
 
 _console = Console(stderr=True)
-_STYLES = {"ready": "green", "failed": "bold red", "died": "red"}
+_STYLES = {"ready": "green", "failed": "bold red", "crashed": "red"}
 
 
 def worker(

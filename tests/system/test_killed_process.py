@@ -50,7 +50,7 @@ def test_a_killed_process_comes_back_and_touches_no_other_model(
             wait([clients["killed"].submit("killed", {"x": X}, timeout=30)])
             os.kill(pid, signal.SIGKILL)
             kinds: list[str] = []
-            while kinds[-1:] != ["ready"] or "died" not in kinds:
+            while kinds[-1:] != ["ready"] or "crashed" not in kinds:
                 kinds.append(server.events.get(timeout=60).kind)
             served = clients["killed"].infer("killed", {"x": X}, timeout=30)
         finally:

@@ -92,7 +92,7 @@ class Workers:
     def _note(self, event: Event) -> None:
         with self._changed:
             self.ready += event.kind == "ready"
-            self.deaths += event.kind in {"died", "failed"}
+            self.deaths += event.kind in {"crashed", "failed"}
             self.failed += event.kind == "failed"
             self._changed.notify_all()
 
