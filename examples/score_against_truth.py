@@ -23,7 +23,7 @@ from mcap.reader import make_reader
 from mqinfer.bags.sources import open_source
 from mqinfer.images.decode import to_array
 from mqinfer.lab.drives.synthetic import CLASSES
-from mqinfer.lab.optimize.metrics import confusion, report
+from mqinfer.lab.optimize.parity import confusion, segmentation_score
 
 Mask = npt.NDArray[np.uint8]
 
@@ -61,7 +61,7 @@ def main() -> int:
     options = parser.parse_args()
     pairs = [pair.rpartition("=") for pair in options.pairs]
     counts = np.sum([counted(bag, Path(mcap)) for bag, _, mcap in pairs], axis=0)
-    scores = report(counts, [info.name for info in CLASSES])
+    scores = segmentation_score(counts, [info.name for info in CLASSES])
     for name, score in scores.per_class.items():
         print(f"  {name:12} {score:.3f}")
     print(f"mean IoU over {len(scores.per_class)} classes: {scores.mean_iou:.3f} (required: {options.require_iou:.2f})")

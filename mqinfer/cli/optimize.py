@@ -76,7 +76,9 @@ def optimize(
     original = Repository(repository).find(model, version)
     given = _samples(calibrate, topic, truth, samples, frames)
     console = Console(stderr=True, highlight=False)
-    found = run(original, options, given, calibrate or str(samples), say=lambda line: console.print(line, markup=False))
+    found = run(
+        original, options, given, calibrate or str(samples), progress=lambda line: console.print(line, markup=False)
+    )
     table = Console()
     if not table.is_terminal:
         table.width = 250  # keep each row on one line in a pipe

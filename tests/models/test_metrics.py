@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from mqinfer.lab.optimize.metrics import confusion, mean_iou, report
+from mqinfer.lab.optimize.parity import confusion, mean_iou, segmentation_score
 from mqinfer.protocol.errors import InvalidRequest
 
 NAMES = ("sky", "road", "car")
@@ -40,7 +40,7 @@ def test_counts_add_up(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]
     """Frames counted apart and added give the same as a stack."""
     apart = confusion(first, truth, 3) + confusion(second, truth, 3)
     stacked = mean_iou(np.stack([first, second]), np.stack([truth, truth]), NAMES)
-    assert report(apart, NAMES) == stacked
+    assert segmentation_score(apart, NAMES) == stacked
 
 
 def test_ignored_pixels_and_nothing_at_all() -> None:

@@ -101,7 +101,7 @@ def test_the_truth_gives_classifiers_an_accuracy() -> None:
 
 def test_other_shapes_are_no_product() -> None:
     """A product whose output has another shape is wrong, and the message says which."""
-    with pytest.raises(ConfigError, match=r"'y' is \[3\] in the product and \[2\] before"):
+    with pytest.raises(ConfigError, match=r"'y' has the shape \[3\] in the product, expected \[2\]"):
         parity(np.zeros(2), np.zeros(3))
 
 

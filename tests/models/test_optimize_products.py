@@ -53,9 +53,9 @@ def test_a_plan_holds_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("engines", "precisions", "message"),
     [
-        (["tflite"], ["fp32"], "'tflite' is unknown; there are onnx, openvino"),
+        (["tflite"], ["fp32"], "'tflite' is unknown; expected one of onnx, openvino"),
         (["onnx"], ["fp8"], "'fp8' is unknown"),
-        (["onnx"], ["bf16"], "nothing to make of onnx in bf16"),
+        (["onnx"], ["bf16"], "nothing to make for onnx in bf16"),
     ],
 )
 def test_plans_that_come_to_nothing(engines: list[str], precisions: list[str], message: str) -> None:
@@ -161,7 +161,7 @@ def _nodes(path: Path) -> Any:
 def test_no_way_to_onnx(repository: Path) -> None:
     """A format that nothing converts is an error that names those that can be."""
     original = _model(repository)
-    with pytest.raises(ConfigError, match="no way from openvino_ir to ONNX; there is one from onnx_onnxv1"):
+    with pytest.raises(ConfigError, match="openvino_ir can't be converted to ONNX; expected one of onnx_onnxv1"):
         to_onnx(original, card_of(platform="openvino_ir"))
 
 
@@ -195,9 +195,9 @@ def test_a_picture_feeds_any_version() -> None:
 def test_samples_that_do_not_fit_the_model() -> None:
     """A picture for a model without an image input, and arrays that lack an input."""
     inputs = [ROWS, TensorSpec("z", Datatype.FP32, (-1, 4))]
-    with pytest.raises(ConfigError, match=r"takes x, z, not one picture; give arrays: --samples FILE.npz"):
+    with pytest.raises(ConfigError, match=r"takes x, z, not one picture; pass arrays with --samples FILE.npz"):
         feeds(Sample(np.zeros((4, 6, 3), np.uint8)), inputs, None)
-    with pytest.raises(ConfigError, match="samples hold x; the model also wants 'z'"):
+    with pytest.raises(ConfigError, match="samples hold x; the model also needs 'z'"):
         feeds(Sample(inputs={"x": np.zeros((1, 4))}), inputs, None)
 
 
@@ -215,7 +215,7 @@ def test_a_measurement_repeats_its_sample() -> None:
     """The batch is the same sample so many times; a model of one batch size takes no other."""
     inputs = SampleInputs(Sample(inputs={"x": np.arange(4.0)[None]}), None)
     assert inputs.make([ROWS], 3)["x"].tolist() == [[0, 1, 2, 3]] * 3
-    with pytest.raises(ConfigError, match="no batch of 3"):
+    with pytest.raises(ConfigError, match="does not accept a batch of 3"):
         inputs.make([TensorSpec("x", Datatype.FP32, (1, 4))], 3)
 
 

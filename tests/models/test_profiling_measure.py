@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.lab.profiling import Loaded, Plan, Point, Profile, RandomInputs, Subject, Turn, measure, ratio
-from mqinfer.lab.profiling.child import Order, _Measuring
-from mqinfer.lab.profiling.memory import forget_peak, peak_bytes, resident_bytes
+from mqinfer.lab.profiling.child import TurnRequest, _Measuring
+from mqinfer.lab.profiling.memory import peak_bytes, reset_peak, resident_bytes
 from mqinfer.models.engines import choose_loader
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
@@ -77,7 +77,7 @@ def test_open_axes_are_stated() -> None:
         ({"y": (1,)}, 1, "given for 'y'; the model's inputs are x"),
         ({"x": (1, 5)}, 1, "does not fit"),
         ({"x": (1,)}, 1, "does not fit"),
-        ({}, 2, "no batch of 2"),
+        ({}, 2, "a batch of 2 is not possible"),
     ],
 )
 def test_inputs_that_do_not_fit(shapes: dict[str, tuple[int, ...]], batch: int, words: str) -> None:
@@ -117,7 +117,7 @@ def test_the_peak_is_seen_and_forgotten() -> None:
     """What was held for a moment is in the peak until the peak is forgotten."""
     assert np.ones(64 * MIB, np.uint8).all()
     assert peak_bytes() >= resident_bytes() + 32 * MIB
-    forget_peak()
+    reset_peak()
     assert peak_bytes() < resident_bytes() + 32 * MIB
 
 
@@ -125,7 +125,7 @@ def test_making_inputs_is_not_the_models(write_onnx: WriteOnnx, tmp_path: Path) 
     """Memory that the inputs' making took is forgotten, the warm-up is not measured, runs are as many as ordered."""
     backend = choose_loader(path := write_onnx(tmp_path / "model.onnx"))(path, LoadOptions())
     before = resident_bytes()
-    measured = _Measuring(backend, Bulky()).turn(Order(batch=2, seconds=1e-9, least=5, warm_up=1))
+    measured = _Measuring(backend, Bulky()).turn(TurnRequest(batch=2, seconds=1e-9, least=5, warm_up=1))
     assert len(measured.latencies_ns) == 5
     assert measured.peak_bytes < before + 48 * MIB
     backend.close()
@@ -157,7 +157,7 @@ def test_side_by_side(write_onnx: WriteOnnx, tmp_path: Path) -> None:
         assert [len(each.latencies_ns) >= QUICK.least for each in point.turns] == [True] * QUICK.rounds
         assert point.p99_ms >= point.p50_ms > 0
     assert profiles["one"].at(1) is not None
-    assert "no batch of 3" in profiles["one"].points[1].problem
+    assert "a batch of 3 is not possible" in profiles["one"].points[1].problem
     assert "there is no such file" in profiles["absent"].problem
     assert "does not read" in profiles["cannot"].problem
     assert "exit code -9" in profiles["dies"].problem

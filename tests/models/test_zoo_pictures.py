@@ -10,10 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from mqinfer.lab.zoo import building
-from mqinfer.lab.zoo.coco import COCO
+from mqinfer.lab.zoo.classes import COCO
 from mqinfer.lab.zoo.networks import yolo_v2 as module
-from mqinfer.lab.zoo.networks.mobilenet_224 import mobilenet
-from mqinfer.lab.zoo.networks.noscope import noscope
+from mqinfer.lab.zoo.networks.classifiers import mobilenet, noscope
 from mqinfer.lab.zoo.networks.yolo_v2 import ANCHORS, decode, suppress, yolo_v2
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Repository
