@@ -168,7 +168,7 @@ def test_no_way_to_onnx(repository: Path) -> None:
 def test_a_converter_that_loses_an_output(repository: Path) -> None:
     """What the original's back end says of its ends must be there afterwards."""
     original = _model(repository)
-    with pytest.raises(ModelNotLoadable, match="the converter lost z; it gave x, y"):
+    with pytest.raises(ModelNotLoadable, match="the converted model lacks z; it has x, y"):
         to_onnx(original, card_of(TensorSpec("z", Datatype.FP32, (1, 4))))
 
 

@@ -74,7 +74,7 @@ def test_open_axes_are_stated() -> None:
 @pytest.mark.parametrize(
     ("shapes", "batch", "words"),
     [
-        ({"y": (1,)}, 1, "given for 'y'; the model's inputs are x"),
+        ({"y": (1,)}, 1, "shape for unknown input 'y'; the model's inputs are x"),
         ({"x": (1, 5)}, 1, "does not fit"),
         ({"x": (1,)}, 1, "does not fit"),
         ({}, 2, "a batch of 2 is not possible"),

@@ -73,10 +73,10 @@ def test_engines_by_name() -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ("tensorrt", "there are tensorflow"),
-        ("tensorflow:bf16", "openvino only"),
-        ("openvino:", "one of bf16"),
-        ("onnx,onnxruntime", "twice"),
+        ("tensorrt", "expected one of tensorflow"),
+        ("tensorflow:bf16", "only openvino has a precision"),
+        ("openvino:", "bf16 or fp16"),
+        ("onnx,onnxruntime", "an entry is repeated"),
     ],
 )
 def test_engines_that_are_not_there(names: str, words: str) -> None:
@@ -155,13 +155,13 @@ def test_csv() -> None:
 
 
 def test_the_plot(tmp_path: Path) -> None:
-    """A picture of 1600x720 with something in it; nothing to draw is an error."""
+    """A picture of 1600x720 with something in it; nothing to plot is an error."""
     cv2 = pytest.importorskip("cv2")
     draw(found(TENSORFLOW, RUNTIME, TORCH), tmp_path / "plot.png")
     picture = cv2.imread(str(tmp_path / "plot.png"))
     assert picture.shape == (720, 1600, 3)
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
-    with pytest.raises(ConfigError, match="nothing to draw"):
+    with pytest.raises(ConfigError, match="nothing to plot"):
         draw(found(TORCH), tmp_path / "none.png")
 
 
@@ -198,7 +198,7 @@ def test_the_command(write_onnx: WriteOnnx, repository: Path, tmp_path: Path) ->
         (["copy", "--batch", "1,x"], "whole numbers"),
         (["copy", "--batch", "4,1"], "ascending"),
         (["copy", "--shape", "7"], "NAME="),
-        (["copy", "--backend", "caffe"], "there are tensorflow"),
+        (["copy", "--backend", "caffe"], "expected one of tensorflow"),
         (["copy", "--device", "tpu"], "cuda"),
     ],
 )
