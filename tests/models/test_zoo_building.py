@@ -154,7 +154,7 @@ def test_same_bytes_each_time(tmp_path: Path) -> None:
 
 def test_unknown_model(tmp_path: Path) -> None:
     """The message names what there is."""
-    with pytest.raises(ConfigError, match="has no resnet; it has drive_segmentation"):
+    with pytest.raises(ConfigError, match="unknown models resnet; expected some of drive_segmentation"):
         building.build(tmp_path, ["resnet"])
 
 
