@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqinfer.models.postprocess import class_colour
+from mqinfer.models.repository.config_keys import class_colour
 from mqinfer.protocol.card import ClassInfo
 
 __all__ = ["CITYSCAPES", "COCO"]
