@@ -27,7 +27,7 @@ from mqinfer.models.load_options import LoadOptions
 from mqinfer.models.repository.files import check_model_files
 from mqinfer.protocol.datatypes import Array
 
-__all__ = ["Subject", "TurnRequest", "run_child"]
+__all__ = ["Subject", "TurnRequest", "TurnRunner", "run_child"]
 
 _MODULES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "pytorch": "torch"}
 """Engine to Python module."""
@@ -78,14 +78,14 @@ def run_child(subject: Subject, pipe: Connection) -> None:
         pipe.send(f"{error}" or type(error).__name__)
         return
     pipe.send(loaded)
-    measuring = _Measuring(backend, subject.inputs)
+    runner = TurnRunner(backend, subject.inputs)
     while True:
         try:
             request = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            pipe.send(measuring.turn(request))
+            pipe.send(runner.turn(request))
         except Exception as error:  # noqa: BLE001 - as above
             pipe.send(f"{error}" or type(error).__name__)
 
@@ -108,7 +108,7 @@ def _import(engine: str | None) -> None:
         import_module(_MODULES[engine])
 
 
-class _Measuring:
+class TurnRunner:
     """Runs a model and keeps the inputs of the current batch size."""
 
     def __init__(self, backend: Backend, inputs: InputSource) -> None:
