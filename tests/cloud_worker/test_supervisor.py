@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, find_version
-from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
+from mqinfer.cloud_worker.supervision.supervisor import Event, Inbox, Supervisor
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import BadTopic, ModelNotFound
 from mqinfer.protocol.topics import Topics
@@ -64,6 +65,29 @@ def test_a_version_that_was_removed(write_echo: WriteEcho) -> None:
     """A version that is no longer in the repository is an error."""
     with pytest.raises(ModelNotFound, match="version 2 of model 'a' is no longer in the repository"):
         find_version(Repository(write_echo("a")), "a", 2)
+
+
+def test_actions_run_in_order_and_an_error_goes_to_its_own_future() -> None:
+    """An action that raises does not stop the others."""
+    inbox, done = Inbox(), list[int]()
+    failed: Future[None] = Future()
+    assert inbox.put(lambda: done.append(1), Future())
+    assert inbox.put(lambda: done.append(1 // 0), failed)
+    assert inbox.put(lambda: done.append(3), Future())
+    inbox.run_all()
+    assert done == [1, 3]
+    assert isinstance(failed.exception(0), ZeroDivisionError)
+
+
+def test_actions_left_at_closing_are_returned_once() -> None:
+    """None of them runs, and no further action is accepted."""
+    inbox, done = Inbox(), list[int]()
+    waiting: Future[None] = Future()
+    assert inbox.put(lambda: done.append(1), waiting)
+    assert inbox.close() == [waiting]
+    assert not inbox.put(lambda: done.append(2), Future())
+    inbox.run_all()
+    assert (inbox.close(), done) == ([], [])
 
 
 class Watch:
