@@ -140,7 +140,7 @@ class ControlServer:
 
     def _receive(self, message: Message) -> None:
         if message.topic == self._topics.control_state(self._name):
-            self._presence.receive(message)  # it lies below the same filter
+            self._presence.receive(message)  # the same filter matches it
             return
         try:
             self._inbox.put_nowait(message)

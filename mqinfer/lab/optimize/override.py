@@ -55,7 +55,7 @@ def as_toml(value: Any) -> str:
         return f"{{ {', '.join(f'{_key(key)} = {as_toml(each)}' for key, each in value.items())} }}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(as_toml, value))}]"
-    # JSON's strings, numbers, true and false are TOML's, which wants DEL escaped too.
+    # JSON's strings, numbers, true and false are valid TOML, except that TOML requires DEL to be escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
