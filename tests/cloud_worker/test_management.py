@@ -274,7 +274,7 @@ def test_a_card_is_removed_unless_another_server_serves_the_model(served: tuple[
         assert operator.next() == {"name": "a", "server": "w"}
         operator.send("repository/models/a/load")
         assert operator.next()["versions"] == ["1"]
-        assert not taken_back.is_set()
+        assert not removed.is_set()
         stopped = structs.replace(other, status=WorkerStatus.STOPPED)
         operator.link.publish(Message(topics.worker_state("x.0"), stopped.to_json(), retain=True))
         operator.send("repository/models/a/unload")
