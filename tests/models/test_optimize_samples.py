@@ -46,7 +46,7 @@ def test_frames_without_truth(bag: str) -> None:
 @pytest.mark.parametrize("topic", [None, "/nowhere"])
 def test_several_topics_need_a_choice(bag: str, topic: str | None) -> None:
     """The message names the topics."""
-    with pytest.raises(ConfigError, match=r"name one image topic by --topic; it has /camera/image_raw, /camera/labels"):
+    with pytest.raises(ConfigError, match=r"choose one image topic with --topic; its image topics are /camera/image_raw, /camera/labels"):
         read_frames(bag, topic, None, 4)
 
 
@@ -65,7 +65,7 @@ def test_files_that_hold_no_samples(tmp_path: Path) -> None:
     path = tmp_path / "samples.npz"
     for arrays in ({"x": np.zeros(3), "y": np.zeros(2)}, {"x": np.float32(1)}, {"x": np.zeros((0, 2))}, {}):
         np.savez(path, allow_pickle=False, **arrays)
-        with pytest.raises(ConfigError, match="same number of samples"):
+        with pytest.raises(ConfigError, match="expected the same number in each"):
             read_arrays(path, 4)
     path.write_bytes(b"PK\x03\x04 no zip")
     with pytest.raises(ConfigError, match="can't be read"):
