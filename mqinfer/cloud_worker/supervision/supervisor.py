@@ -93,10 +93,6 @@ class Inbox:
         return left
 
 
-def _ignore(event: Event) -> None:
-    """Ignore an event."""
-
-
 @dataclass(slots=True, eq=False)
 class Supervisor:
     """Runs worker processes until `stop`.
@@ -110,7 +106,7 @@ class Supervisor:
     """
 
     specs: Sequence[ProcessSpec]
-    on_event: Callable[[Event], None] = field(default=_ignore)
+    on_event: Callable[[Event], None] = lambda _: None
     stop_timeout: float = 35.0
     may_idle: bool = False
     _children: list[Child] = field(default_factory=list)
