@@ -1,4 +1,4 @@
-"""Count the outcomes of replays, and which worker answered how many frames, from their JSON lines.
+"""Count the outcomes of replays, and the frames that each worker answered, from their JSON lines.
 
     python examples/count_outcomes.py results.jsonl [results.jsonl ...]
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def main(paths: list[str]) -> int:
-    """Print the counts; give the exit code."""
+    """Print the counts; return the exit code."""
     outcomes: Counter[str] = Counter()
     workers: Counter[str] = Counter()
     frames: Counter[tuple[str, str, int]] = Counter()

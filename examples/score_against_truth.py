@@ -1,9 +1,9 @@
-"""Score the masks of a replay against the ground truth that a synthetic drive carries on /camera/labels.
+"""Score the masks of a replay against the ground truth of a synthetic drive, on /camera/labels.
 
     python examples/score_against_truth.py drive.bag=results.mcap [BAG=MCAP ...] [--require-iou 0.80]
 
-Masks and truth are paired by their capture stamps. Prints the intersection over union of each class and its mean over
-the classes that occur; ends with exit code 1 if the mean is below what is required, or if a frame has no mask.
+Masks and truth are paired by their capture stamps. Prints the intersection over union of each class and the mean over
+the classes that occur. Exits with 1 if the mean is below the required one, or if a frame has no mask.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mcap.reader import make_reader
 from mqinfer.bags.sources import open_source
 from mqinfer.images.decode import to_array
 from mqinfer.lab.drives.synthetic import CLASSES
-from mqinfer.lab.optimize.metrics import confusion, report
+from mqinfer.lab.optimize.parity import confusion, segmentation_score
 
 Mask = npt.NDArray[np.uint8]
 
@@ -39,8 +39,8 @@ def masks(mcap: Path) -> Iterator[tuple[int, Mask]]:
                 yield stamp, pixels.reshape(image["height"], image["step"])
 
 
-def counted(bag: str, mcap: Path) -> npt.NDArray[np.int64]:
-    """Count pixels by true class (rows) and found class (columns) over all frames of a drive."""
+def count_pixels(bag: str, mcap: Path) -> npt.NDArray[np.int64]:
+    """Count pixels by true class (rows) and predicted class (columns) over all frames of a drive."""
     found = dict(masks(mcap))
     counts = np.zeros((len(CLASSES), len(CLASSES)), np.int64)
     with closing(open_source(bag, topics=["/camera/labels"])) as source:
@@ -54,14 +54,14 @@ def counted(bag: str, mcap: Path) -> npt.NDArray[np.int64]:
 
 
 def main() -> int:
-    """Print the scores; give the exit code."""
+    """Print the scores; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("pairs", nargs="+", metavar="BAG=MCAP")
     parser.add_argument("--require-iou", type=float, default=0.0)
     options = parser.parse_args()
     pairs = [pair.rpartition("=") for pair in options.pairs]
-    counts = np.sum([counted(bag, Path(mcap)) for bag, _, mcap in pairs], axis=0)
-    scores = report(counts, [info.name for info in CLASSES])
+    counts = np.sum([count_pixels(bag, Path(mcap)) for bag, _, mcap in pairs], axis=0)
+    scores = segmentation_score(counts, [info.name for info in CLASSES])
     for name, score in scores.per_class.items():
         print(f"  {name:12} {score:.3f}")
     print(f"mean IoU over {len(scores.per_class)} classes: {scores.mean_iou:.3f} (required: {options.require_iou:.2f})")

@@ -1,4 +1,4 @@
-"""Inference over MQTT: edges publish frames, workers answer them, each request ends in exactly one outcome."""
+"""Inference over MQTT: edge agents send frames, cloud workers reply, each request has exactly one outcome."""
 
 from mqinfer._version import __version__
 from mqinfer.client import AsyncClient, Client, ClientOptions, InferResult

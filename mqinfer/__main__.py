@@ -1,4 +1,4 @@
-"""`python -m mqinfer` is the `mqinfer` command."""
+"""Run the `mqinfer` command with `python -m mqinfer`."""
 
 from mqinfer.cli import main
 

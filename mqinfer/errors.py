@@ -1,4 +1,4 @@
-"""The errors that mqinfer raises, under the name that users import; the tree is drawn in `mqinfer.protocol.errors`."""
+"""All errors that mqinfer raises, for users to import. `mqinfer.protocol.errors` documents them as a tree."""
 
 from mqinfer.protocol import errors as _errors
 from mqinfer.protocol.errors import *  # noqa: F403  the whole tree, as its own `__all__` lists it

@@ -25,7 +25,7 @@ from mqinfer.protocol.errors import MissingExtra
 
 _numbers = count()
 
-# No deadline, since the machines that run the tests are shared; fixtures for every test (below) are no fault of a test.
+# No deadline, since the test machines are shared; fixtures of every test (below) are fine.
 settings.register_profile("mqinfer", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.load_profile("mqinfer")
 
@@ -49,7 +49,7 @@ def broker_url(mosquitto: MosquittoServer) -> str:
 
 @pytest.fixture
 def unique() -> Callable[[str], str]:
-    """Make a name that no other test uses: `unique("worker")` gives `worker-4711-3`."""
+    """Return a name that no other test uses: `unique("worker")` returns `worker-4711-3`."""
 
     def name(prefix: str) -> str:
         return f"{prefix}-{os.getpid()}-{next(_numbers)}"
@@ -59,7 +59,7 @@ def unique() -> Callable[[str], str]:
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """Every thread that mqinfer starts within a test is joined when the test ends."""
+    """Assert that every thread that mqinfer starts in a test has ended with it."""
     before = set(threading.enumerate())
     yield
     started = (thread.name for thread in set(threading.enumerate()) - before)
@@ -70,7 +70,7 @@ def no_thread_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def takes_at_most() -> Callable[[int], AbstractContextManager[None]]:
-    """Bound the peak of what Python allocates within a block, in bytes; for use with `with`."""
+    """Return a context manager that asserts a limit on Python's peak allocation, in bytes."""
 
     @contextmanager
     def bounded(most: int) -> Iterator[None]:
@@ -80,14 +80,14 @@ def takes_at_most() -> Callable[[int], AbstractContextManager[None]]:
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        assert peak <= most, f"{peak} bytes were taken, {most} at most were to be"
+        assert peak <= most, f"{peak} bytes were allocated, expected at most {most}"
 
     return bounded
 
 
 @pytest.fixture
 def write_echo(tmp_path: Path) -> Callable[..., Path]:
-    """Put an echo model into a repository: `write_echo("name", ("x", "FP32", [-1, 4]), config="...")`."""
+    """Write an echo model into a repository: `write_echo("name", ("x", "FP32", [-1, 4]), config="...")`."""
 
     def write(
         model: str = "echo",
@@ -121,9 +121,9 @@ def _load(repository: Path, model: str, version: int | None) -> tuple[LoadedMode
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Worker]]:
-    """Start workers that stop with the test: `serve(url, repository_or_loaded_model, model="echo", capacity=4)`.
+    """Start workers, stopped after the test: `serve(url, repository_or_loaded_model, model="echo", capacity=4)`.
 
-    A list given as `links` gets the worker's link.
+    A list passed as `links` receives the worker's link.
     """
     workers: list[Worker] = []
 
@@ -163,7 +163,7 @@ def serve() -> Iterator[Callable[..., Worker]]:
 
 @pytest.fixture(scope="session")
 def tf() -> Any:
-    """TensorFlow, imported as the product imports it."""
+    """TensorFlow, imported as mqinfer imports it."""
     from mqinfer.models.backends.tensorflow.runtime import import_tensorflow
 
     return import_tensorflow()
@@ -201,8 +201,8 @@ def _make_old(path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def save_tf1(tf: Any) -> Callable[..., Path]:
-    """Write a SavedModel as TensorFlow 1 does: `save_tf1(folder, build)`; `build(v1)` gives signatures and main op.
+    """Write a SavedModel as TensorFlow 1 does: `save_tf1(folder, build)`; `build(v1)` returns signatures and main op.
 
-    With `old=True` it is made out as a graph of before 2017: a placeholder's empty shape meant an unknown rank then.
+    With `old=True` it looks like a graph of before 2017, when an empty shape of a placeholder meant an unknown rank.
     """
     return lambda path, build, **how: _save_tf1(tf, path, build, **how)

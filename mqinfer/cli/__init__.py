@@ -1,4 +1,4 @@
-"""The `mqinfer` command, one file a subcommand."""
+"""The `mqinfer` command, one module for each subcommand."""
 
 from mqinfer.cli.app import main
 

@@ -1,4 +1,4 @@
-"""The command's frame: its subcommands, and what becomes of errors."""
+"""The `mqinfer` command: its subcommands and its handling of errors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="mqinfer",
-    help="Inference over MQTT: edges publish frames, workers answer them, each request ends in exactly one outcome.",
+    help="Inference over MQTT: edge agents send frames, cloud workers reply, each request has exactly one outcome.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
-    rich_markup_mode=None,  # its brackets would eat those of mqtt://[user:password@]host
+    rich_markup_mode=None,  # markup would remove the brackets in mqtt://[user:password@]host
 )
 app.command()(worker.worker)
 app.command()(replay.replay)
@@ -41,7 +41,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command; an mqinfer error becomes one message and an exit code: 2 for wrong options, 1 otherwise."""
+    """Run the command; print an mqinfer error as one message and exit with 2 for wrong options, 1 otherwise."""
     try:
         app()
     except MqinferError as error:

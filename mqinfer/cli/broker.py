@@ -1,7 +1,9 @@
-"""`mqinfer broker`, and `mqinfer broker init|add|remove|list` for one that lets nobody in unasked."""
+"""`mqinfer broker`: a private Mosquitto; `mqinfer broker init|add|remove|list`: one with TLS and access rules."""
 
 from __future__ import annotations
 
+import shlex
+import socket
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -12,32 +14,45 @@ from mqinfer.broker.mosquitto import BrokerFolder
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import keep_current, secured
-from mqinfer.cli.broker_access import add_to
 from mqinfer.cli.options import until_signal
+from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
+from mqinfer.broker.mosquitto.access import DEFAULT_PROCESSES
+from mqinfer.broker.mosquitto.folder import DEFAULT_DAYS
+from mqinfer.cli.options import Root, until_signal
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError
+from mqinfer.protocol.topics import Topics
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Start a private Mosquitto, or set one up with certificates and access rules.")
-add_to(app)
+Directory = Annotated[Path, typer.Argument(help="Folder of the broker's configuration.")]
+Days = Annotated[int, typer.Option(help="Validity of new certificates, in days.", min=1, max=3650)]
+
+app = typer.Typer(help="Start a private Mosquitto, or set one up with TLS and access rules.")
 
 
 @app.callback(invoke_without_command=True)
 def broker(
     context: typer.Context,
     port: Annotated[
-        int | None, typer.Option(help="Port to listen on, 1883 by default; 0 for a free one.", min=0, max=65535)
+        int | None, typer.Option(help="MQTT port; 1883 by default, 0 picks a free port.", min=0, max=65535)
     ] = None,
-    websockets_port: Annotated[int | None, typer.Option(help="Port for browsers, with MQTT over WebSockets.")] = None,
-    bind: Annotated[str, typer.Option(help="Address to listen on. Others than loopback let anybody in.")] = "127.0.0.1",
-    config: Annotated[Path | None, typer.Option(help="Folder that `mqinfer broker init` has made.")] = None,
+    websockets_port: Annotated[int | None, typer.Option(help="Port for MQTT over WebSockets, for browsers.")] = None,
+    bind: Annotated[
+        str,
+        typer.Option(help="Address to listen on. Without access rules, any other than loopback is open to everyone."),
+    ] = "127.0.0.1",
+    config: Annotated[
+        Path | None, typer.Option(help="Folder made by `mqinfer broker init`: use its TLS and access rules.")
+    ] = None,
 ) -> None:
-    """Start a private Mosquitto with mqinfer's configuration, until Ctrl-C; with --config one with access rules."""
+    """Run a private Mosquitto with mqinfer's configuration until Ctrl-C."""
     if context.invoked_subcommand is not None:
         return
     if config is not None:
         if websockets_port is not None or bind != "127.0.0.1":
-            raise ConfigError("--config says where to listen; change mosquitto.conf there")
+            raise ConfigError(
+                "--bind and --websockets-port have no effect with --config; edit mosquitto.conf in its folder"
+            )
         folder = BrokerFolder(config)
         _run(secured(folder, port), folder)
         return
@@ -46,6 +61,87 @@ def broker(
         return render(chosen, websockets_port=websockets_port, bind=bind)
 
     _run(MosquittoServer(1883 if port is None else port or None, bind=bind, configuration=configuration))
+
+
+@app.command()
+def init(
+    directory: Directory,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Host name or address of the broker, for its certificate; may be repeated."),
+    ] = None,
+    client: Annotated[
+        list[str] | None, typer.Option(help="Client to add, as ROLE:NAME, such as vehicle:car-1; may be repeated.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port for clients with certificates.", min=1, max=65535)] = 8883,
+    password_port: Annotated[
+        int | None, typer.Option(help="Port for clients with passwords; none by default.", min=1, max=65535)
+    ] = None,
+    websockets_port: Annotated[
+        int | None, typer.Option(help="Port for browsers (WebSockets, passwords); none by default.", min=1, max=65535)
+    ] = None,
+    bind: Annotated[str, typer.Option(help="Address to listen on; all addresses by default.")] = "",
+    days: Days = DEFAULT_DAYS,
+    root: Root = "mqinfer/v1",
+) -> None:
+    """Write a configuration with TLS, a private CA and access rules. Run again to renew the certificate."""
+    wanted = [_role_and_name(text) for text in client or ()]
+    topics = Topics(root)
+    folder = BrokerFolder(directory)
+    folder.init(host or (), Ports(port, password_port, websockets_port, bind), days)
+    for role, name in wanted:
+        _print_login(folder, role, folder.add(role, name, topics=topics, days=days))
+    typer.echo(f"start it with: mqinfer broker --config {shlex.quote(str(directory))}")
+
+
+@app.command()
+def add(
+    directory: Directory,
+    role: Annotated[Role, typer.Argument(help="Role of the client, which sets its access rights.")],
+    name: Annotated[str, typer.Argument(help="User name of the client; also its --name in topics.")],
+    password: Annotated[bool, typer.Option("--password", help="Create a password instead of a certificate.")] = False,
+    processes: Annotated[int, typer.Option(help="Largest number of processes of a worker.", min=1)] = DEFAULT_PROCESSES,
+    days: Days = DEFAULT_DAYS,
+    root: Root = "mqinfer/v1",
+) -> None:
+    """Grant a client access, or renew its certificate or password. A running broker applies it within a second."""
+    folder = BrokerFolder(directory)
+    login = folder.add(role, name, topics=Topics(root), processes=processes, days=days, by_password=password)
+    _print_login(folder, role, login)
+
+
+@app.command()
+def remove(directory: Directory, name: Annotated[str, typer.Argument(help="User name of the client.")]) -> None:
+    """Revoke a client's access."""
+    BrokerFolder(directory).remove(name)
+    typer.echo(f"removed {name}")
+
+
+@app.command("list")
+def list_clients(directory: Directory) -> None:
+    """List the clients and their roles."""
+    for name, role in sorted(BrokerFolder(directory).clients().items()):
+        typer.echo(f"{role:10} {name}")
+
+
+def _role_and_name(text: str) -> tuple[Role, str]:
+    role, colon, name = text.partition(":")
+    if not colon or role not in set(Role):
+        raise ConfigError(f"--client {text!r}: expected ROLE:NAME, with a role of {', '.join(Role)}")
+    return Role(role), name
+
+
+def _print_login(folder: BrokerFolder, role: Role, login: Login) -> None:
+    """Print the options with which a client connects."""
+    user = f"{login.name}:{login.password}@" if login.password else ""
+    kind = "passwords" if login.password else "certificates"
+    port = next((each.port for each in folder.listeners() if each.kind == kind), folder.listeners()[-1].port)
+    options = ["--broker", f"mqtts://{user}{socket.gethostname()}:{port}", "--ca-file", str(login.ca_file)]
+    if login.cert_file and login.key_file:
+        options += ["--cert-file", str(login.cert_file), "--key-file", str(login.key_file)]
+    note = "password shown only once: the broker keeps its hash" if login.password else login.cert_file
+    typer.echo(f"{role} {login.name} ({note}) connects with")
+    typer.echo(f"  {shlex.join([*options, '--name', login.name])}")
 
 
 def _run(server: MosquittoServer, folder: BrokerFolder | None = None) -> None:
@@ -58,8 +154,8 @@ def _run(server: MosquittoServer, folder: BrokerFolder | None = None) -> None:
             stop.wait()
         else:
             keep_current(server, folder, stop)
-        if any(ended):  # with 0 it was told to end, as by a Ctrl-C that reaches the whole group
-            raise BrokerUnreachable(f"Mosquitto ended with status {ended[0]}; it said:\n{server.log().strip()}")
+        if any(ended):  # status 0 is a requested end, such as a Ctrl-C that reaches the whole process group
+            raise BrokerUnreachable(f"Mosquitto ended with status {ended[0]}; its log:\n{server.log().strip()}")
 
 
 def _watch(server: MosquittoServer, ended: list[int], stop: threading.Event) -> None:

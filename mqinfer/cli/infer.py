@@ -1,4 +1,4 @@
-"""`mqinfer infer`."""
+"""`mqinfer infer`: one request to a model."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ _FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 
 
 def infer(
-    model: Annotated[str, typer.Argument(help="Model to ask.")],
+    model: Annotated[str, typer.Argument(help="Model name.")],
     input_: Annotated[
-        list[str], typer.Option("--input", help="NAME=FILE with an .npy array or a .jpg or .png picture.")
+        list[str], typer.Option("--input", help="Input tensor as NAME=FILE: an .npy array, or a .jpg or .png picture.")
     ],
     broker: Broker = "mqtt://127.0.0.1:1883",
-    version: Annotated[str | None, typer.Option(help="Version of the model.")] = None,
+    version: Annotated[str | None, typer.Option(help="Model version; the server's default if omitted.")] = None,
     encoding: Annotated[
-        str, typer.Option(help="Codec of the arrays: raw, lz4, shuffle-lz4, mask, jpeg:90, png.")
+        str, typer.Option(help="Encoding of the arrays: raw, lz4, shuffle-lz4, mask, jpeg:QUALITY or png.")
     ] = "raw",
     top: Annotated[
-        int | None, typer.Option(help="Print a table of so many top classes of each output of floats.", min=1)
+        int | None, typer.Option(help="Print the N best classes of each floating-point output.", min=1)
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="File for the outputs, .npz.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait.", min=0.001, max=1e6)] = 10,
+    output: Annotated[Path | None, typer.Option(help="File to write the outputs to, in .npz format.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the result.", min=0.001, max=1e6)] = 10,
     name: Name = None,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
 ) -> None:
-    """Ask a model once."""
+    """Send one request to a model and print the result."""
     inputs = dict(_read(text) for text in input_)
     with Client(address(broker, ca_file, cert_file, key_file), name=name, root=root) as client:
         classification = _classification(client.card(model), top) if top else {}
@@ -67,16 +67,16 @@ def infer(
 
 
 def _classification(card: ModelCard, top: int) -> dict[str, int]:
-    """Ask for the top classes of every output that can hold scores."""
+    """Request the top classes of every floating-point output."""
     scores = {spec.name: top for spec in card.outputs if spec.datatype in _FLOATS}
     if not scores:
         outputs = ", ".join(f"{spec.name} {spec.datatype}" for spec in card.outputs)
-        raise ConfigError(f"--top: model {card.name!r} has no output of floats; its outputs are {outputs}")
+        raise ConfigError(f"--top: model {card.name!r} has no floating-point output; its outputs are {outputs}")
     return scores
 
 
 def _table(result: InferResult) -> Table:
-    """Lay out `value:index[:label]`, one line each."""
+    """Build a table from entries `value:index[:label]`, one row each."""
     table = Table("output", "entry", "rank", "value", "index", "class", box=box.SIMPLE_HEAD)
     table.title = f"{result.model_name} {result.model_version}, {result.timings.total / 1e6:.1f} ms"
     for name, array in result.outputs.items():
@@ -91,12 +91,12 @@ def _read(text: str) -> tuple[str, Input]:
     name, equals, file = text.partition("=")
     path = Path(file)
     if not equals or not name or not file:
-        raise ConfigError(f"--input {text!r} is to be NAME=FILE, such as input=frame.npy")
+        raise ConfigError(f"--input {text!r}: expected NAME=FILE, such as input=frame.npy")
     try:
         return name, _picture(name, path) if path.suffix.lower() in _PICTURES else _array(path)
     except (OSError, ValueError, EOFError, BadEncoding) as error:
         raise ConfigError(
-            f"--input {text!r}: can't read {path}: {error}; it is to be an .npy array, or a .jpg or .png picture"
+            f"--input {text!r}: can't read {path}: {error}; expected an .npy array, or a .jpg or .png picture"
         ) from error
 
 
@@ -122,7 +122,7 @@ def _write(output: Path, result: InferResult) -> None:
 
 
 def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Make strings storable without pickle."""
+    """Convert strings to a dtype that is stored without pickle."""
     return array.astype(np.bytes_) if array.dtype == np.object_ else array
 
 

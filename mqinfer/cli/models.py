@@ -1,33 +1,183 @@
-"""`mqinfer models`."""
+"""`mqinfer models`: manages the models of running servers; builds, optimises and profiles models in a repository."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from mqinfer.cli.management import add_to
+from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.optimize import optimize
-from mqinfer.cli.options import Verbose, set_up_logging
+from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, Verbose, address, set_up_logging
 from mqinfer.cli.profile import profile
+from mqinfer.client import Client
+from mqinfer.client.control import ControlClient, ControlReply, check_replies
+from mqinfer.protocol.card import card_to_json
+from mqinfer.protocol.control import Call, ModelState, Operation
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Model repository.", no_args_is_help=True)
-add_to(app)
+Server = Annotated[str | None, typer.Option(help="Server to address (its `mqinfer worker --name`); all by default.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Model = Annotated[str, typer.Argument(help="Name of the model.")]
+Timeout = Annotated[float, typer.Option(help="Seconds to wait for the replies.", min=0.001, max=1e6)]
+
+_COLOURS = {ModelState.READY: "green", ModelState.UNAVAILABLE: "red"}
+_STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
+
+
+app = typer.Typer(
+    help="Manage the models of running servers; build, optimise and profile models.", no_args_is_help=True
+)
 app.command()(optimize)
 app.command()(profile)
 
 
+@app.command("list")
+def list_models(
+    broker: Broker = "mqtt://127.0.0.1:1883",
+    server: Server = None,
+    as_json: AsJson = False,
+    timeout: Timeout = 10,
+    name: Name = None,
+    root: Root = "mqinfer/v1",
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+) -> None:
+    """List the models in the servers' repositories and their states."""
+    where = address(broker, ca_file, cert_file, key_file)
+    replies = check_replies(_ask(where, name, root, Call(Operation.INDEX), server, timeout))
+    entries = [entry for reply in replies for entry in reply.content]
+    if as_json:
+        _print_json(entries)
+        return
+    _print_table(
+        ("server", "model", "version", "state", "reason"),
+        [(e["server"], e["name"], e["version"], _coloured(e["state"]), e["reason"]) for e in entries],
+    )
+
+
+@app.command()
+def load(
+    model: Model,
+    broker: Broker = "mqtt://127.0.0.1:1883",
+    server: Server = None,
+    as_json: AsJson = False,
+    timeout: Timeout = 300,
+    name: Name = None,
+    root: Root = "mqinfer/v1",
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Load a model, or reload a changed one. New processes serve before the old ones stop."""
+    where = address(broker, ca_file, cert_file, key_file)
+    with ControlClient(where, name=name, root=root) as control:
+        replies = control.load(model, server=server, timeout=timeout)
+    _print_replies(replies, as_json, lambda reply: f"loaded {model} version {', '.join(reply.content['versions'])}")
+
+
+@app.command()
+def unload(
+    model: Model,
+    broker: Broker = "mqtt://127.0.0.1:1883",
+    server: Server = None,
+    as_json: AsJson = False,
+    timeout: Timeout = 60,
+    name: Name = None,
+    root: Root = "mqinfer/v1",
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Unload a model. Its processes answer the requests they have accepted, then exit."""
+    where = address(broker, ca_file, cert_file, key_file)
+    with ControlClient(where, name=name, root=root) as control:
+        replies = control.unload(model, server=server, timeout=timeout)
+    _print_replies(replies, as_json, lambda _: f"unloaded {model}")
+
+
+@app.command()
+def ready(
+    model: Model,
+    broker: Broker = "mqtt://127.0.0.1:1883",
+    version: Annotated[str | None, typer.Option(help="Version of the model.")] = None,
+    server: Server = None,
+    as_json: AsJson = False,
+    timeout: Timeout = 10,
+    name: Name = None,
+    root: Root = "mqinfer/v1",
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Print whether a model is ready on each server. Exit code 1 if it is ready on none."""
+    where = address(broker, ca_file, cert_file, key_file)
+    replies = check_replies(_ask(where, name, root, Call(Operation.MODEL_READY, model, version), server, timeout))
+    _print_replies(replies, as_json, lambda reply: "ready" if reply.content["ready"] else "not ready")
+    if not any(reply.content["ready"] for reply in replies):
+        raise typer.Exit(1)
+
+
+@app.command()
+def stats(
+    model: Annotated[str, typer.Argument(help="Name of the model; all by default.")] = "",
+    broker: Broker = "mqtt://127.0.0.1:1883",
+    server: Server = None,
+    as_json: AsJson = False,
+    timeout: Timeout = 10,
+    name: Name = None,
+    root: Root = "mqinfer/v1",
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Show request counts, runs and the mean time of each stage, by model."""
+    where = address(broker, ca_file, cert_file, key_file)
+    call = Call(Operation.STATS, model) if model else Call(Operation.ALL_STATS)
+    replies = check_replies(_ask(where, name, root, call, server, timeout))
+    if as_json:
+        _print_json([reply.content for reply in replies])
+        return
+    columns = ("server", "model", "version", "ok", "failed", "rows", "runs")
+    _print_table(
+        (*columns, *(f"{stage.removeprefix('compute_')} ms" for stage in _STAGES), "MiB"),
+        [_figures(reply.server, entry) for reply in replies for entry in reply.content["model_stats"]],
+    )
+
+
+@app.command()
+def card(
+    model: Model,
+    broker: Broker = "mqtt://127.0.0.1:1883",
+    timeout: Timeout = 5,
+    name: Name = None,
+    root: Root = "mqinfer/v1",
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Print a model's card as JSON: inputs, outputs, image format, classes, hash, engine and device."""
+    with Client(address(broker, ca_file, cert_file, key_file), name=name, root=root) as client:
+        _print_json(json.loads(card_to_json(client.card(model, timeout))))
+
+
 @app.command()
 def build(
-    directory: Annotated[Path, typer.Argument(help="Folder of the model repository.")] = Path("models"),
-    model: Annotated[list[str] | None, typer.Option(help="Build only this one; may be repeated.")] = None,
-    listing: Annotated[bool, typer.Option("--list", help="Only say what can be built.")] = False,
+    directory: Annotated[Path, typer.Argument(help="Model repository: a folder of MODEL/VERSION/FILE.")] = Path(
+        "models"
+    ),
+    model: Annotated[list[str] | None, typer.Option(help="Model to build; may be repeated. All by default.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the models that can be built, and build none.")] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Build the networks of the field into a model repository; what is there already is left alone."""
+    """Build the model zoo into a repository. Models already there stay as they are."""
     from mqinfer.lab import zoo
     from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
     from mqinfer.lab.drives.synthetic import CLASSES
@@ -40,3 +190,52 @@ def build(
     lessons = zoo.Lessons(lesson_drive, CLASSES, lessons_key())
     for built in zoo.build(directory, model, lessons=lessons, progress=typer.echo):
         typer.echo(f"{built.path}")
+
+
+def _ask(
+    where: BrokerAddress, name: str | None, root: str, call: Call, server: str | None, timeout: float
+) -> list[ControlReply]:
+    with ControlClient(where, name=name, root=root) as control:
+        return control.ask(call, server=server, timeout=timeout)
+
+
+def _print_replies(replies: Sequence[ControlReply], as_json: bool, describe: Callable[[ControlReply], str]) -> None:
+    if as_json:
+        _print_json([reply.content for reply in replies])
+        return
+    for reply in replies:
+        typer.echo(f"{reply.server}: {describe(reply)}")
+
+
+def _print_json(content: Any) -> None:
+    typer.echo(json.dumps(content, indent=2))
+
+
+def _print_table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
+    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table, soft_wrap=True)
+
+
+def _coloured(state: str) -> str:
+    colour = _COLOURS.get(ModelState(state), "yellow") if state in set(ModelState) else "yellow"
+    return f"[{colour}]{state}[/]"
+
+
+def _figures(server: str, entry: dict[str, Any]) -> tuple[str, ...]:
+    stages = entry["inference_stats"]
+    memory = sum(part["byte_size"] for part in entry["memory_usage"]) / 2**20
+    counts = (stages["success"]["count"], stages["fail"]["count"], entry["inference_count"], entry["execution_count"])
+    return (
+        server,
+        entry["name"],
+        entry["version"],
+        *map(str, counts),
+        *(_mean_ms(stages[stage]) for stage in _STAGES),
+        f"{memory:.0f}",
+    )
+
+
+def _mean_ms(duration: dict[str, int]) -> str:
+    return f"{duration['ns'] / duration['count'] / 1e6:.3f}" if duration["count"] else "-"

@@ -1,4 +1,4 @@
-"""`mqinfer models optimize`."""
+"""`mqinfer models optimize`: faster versions of a model, with their loss measured."""
 
 from __future__ import annotations
 
@@ -21,31 +21,45 @@ _REPORTS = "reports"
 
 
 def optimize(
-    repository: Annotated[Path, typer.Argument(help="Folder of the model repository.")],
+    repository: Annotated[Path, typer.Argument(help="Model repository: a folder of MODEL/VERSION/FILE.")],
     model: Annotated[str, typer.Argument(help="Model to optimise.")],
-    version: Annotated[int | None, typer.Option(help="The original; the one served by default otherwise.")] = None,
-    to: Annotated[str, typer.Option(help="Of onnx, openvino.")] = "onnx,openvino",
-    precision: Annotated[str, typer.Option(help="Of fp32, fp16, bf16 (OpenVINO), int8.")] = "fp32,bf16,int8",
+    version: Annotated[int | None, typer.Option(help="Version to optimise; the default version if omitted.")] = None,
+    to: Annotated[
+        str, typer.Option(help="Engines to optimise for, separated by commas: onnx, openvino.")
+    ] = "onnx,openvino",
+    precision: Annotated[
+        str, typer.Option(help="Precisions to try, separated by commas: fp32, fp16, bf16 (OpenVINO), int8.")
+    ] = "fp32,bf16,int8",
     early_argmax: Annotated[
-        bool, typer.Option("--early-argmax", help="Also products with the argmax before the last resize.")
+        bool, typer.Option("--early-argmax", help="Also try versions that take the argmax before the last resize.")
     ] = False,
     calibrate: Annotated[
-        str | None, typer.Option(help="Bag, video or folder of frames to calibrate and judge on.")
+        str | None, typer.Option(help="Bag, video or folder of frames for calibration and comparison.")
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="Image topic of the bag.")] = None,
-    truth: Annotated[str | None, typer.Option(help="Topic of true class masks, such as /camera/labels.")] = None,
-    samples: Annotated[Path | None, typer.Option(help="An .npz of arrays by input [samples, …], or a folder.")] = None,
-    frames: Annotated[int, typer.Option(help="Samples: every other one calibrates, the rest judge.", min=2)] = 32,
+    topic: Annotated[str | None, typer.Option(help="Image topic in the bag.")] = None,
+    truth: Annotated[
+        str | None, typer.Option(help="Topic of the ground-truth class masks, such as /camera/labels.")
+    ] = None,
+    samples: Annotated[
+        Path | None,
+        typer.Option(
+            help="Samples instead of --calibrate: an .npz of arrays [samples, ...] by input, or a folder of pictures."
+        ),
+    ] = None,
+    frames: Annotated[int, typer.Option(help="Samples to use: half for calibration, half for comparison.", min=2)] = 32,
     tolerance: Annotated[
-        list[str] | None, typer.Option(help="agreement=0.99, loss=0.01, difference=0.001; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Largest loss, such as agreement=0.99, loss=0.01 or difference=0.001; may be repeated."),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Turns of each version.", min=1)] = 5,
-    seconds: Annotated[float, typer.Option(help="Length of a turn.", min=0.01)] = 0.3,
-    promote: Annotated[bool, typer.Option("--promote", help="Make the best product the model's next version.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Folder of the report; MODEL/reports by default.")] = None,
+    rounds: Annotated[int, typer.Option(help="Measurements of each version.", min=1)] = 5,
+    seconds: Annotated[float, typer.Option(help="Seconds of each measurement.", min=0.01)] = 0.3,
+    promote: Annotated[
+        bool, typer.Option("--promote", help="Add the best result to the repository as the model's next version.")
+    ] = False,
+    report: Annotated[Path | None, typer.Option(help="Folder for the report; MODEL/reports by default.")] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Make faster versions of a model, prove what they lose, and refuse those that lose too much."""
+    """Make faster versions of a model, measure what they lose, and drop those that lose too much."""
     from mqinfer.lab.optimize import OptimizeOptions, as_table, parse_tolerance, write_report
     from mqinfer.lab.optimize import optimize as run
 
@@ -62,10 +76,12 @@ def optimize(
     original = Repository(repository).find(model, version)
     given = _samples(calibrate, topic, truth, samples, frames)
     console = Console(stderr=True, highlight=False)
-    found = run(original, options, given, calibrate or str(samples), say=lambda line: console.print(line, markup=False))
+    found = run(
+        original, options, given, calibrate or str(samples), progress=lambda line: console.print(line, markup=False)
+    )
     table = Console()
     if not table.is_terminal:
-        table.width = 250  # in a pipe no row is broken over two lines
+        table.width = 250  # keep each row on one line in a pipe
     table.print(as_table(found))
     for path in write_report(found, report or repository / model / _REPORTS):
         typer.echo(f"wrote {path}")
@@ -81,7 +97,7 @@ def _samples(
     from mqinfer.cli.samples import read_arrays, read_frames
 
     if bag is not None and samples is not None:
-        raise ConfigError("give --calibrate or --samples, not both")
+        raise ConfigError("--calibrate and --samples exclude each other; use one of them")
     if bag is not None:
         return read_frames(bag, topic, truth, count)
     if samples is None:

@@ -35,7 +35,7 @@ Broker = Annotated[
 ]
 CaFile = Annotated[
     Path | None,
-    typer.Option(envvar="MQINFER_CA_FILE", help="PEM file of the authority that signed the broker's certificate."),
+    typer.Option(envvar="MQINFER_CA_FILE", help="PEM file of the CA that signed the broker's certificate."),
 ]
 CertFile = Annotated[
     Path | None, typer.Option(envvar="MQINFER_CERT_FILE", help="PEM file of this client's certificate.")
@@ -45,31 +45,31 @@ Name = Annotated[
     str | None,
     typer.Option(
         envvar="MQINFER_NAME",
-        help="Name in the topics, unique on the broker; made up by default. With access rules that of the login.",
+        help="Name in topics, unique on the broker; random by default. With access rules: the user name.",
     ),
 ]
-Root = Annotated[str, typer.Option(help="Topic root.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")]
+Root = Annotated[str, typer.Option(help="Prefix of all topics.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log debug messages to standard error.")]
 
 
 def address(broker: str, ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> BrokerAddress:
-    """Read a broker URL and the TLS files beside it.
+    """Return the address of a broker from its URL and TLS files.
 
     Raises:
-        ConfigError: The URL or the combination is wrong.
+        ConfigError: The URL or the combination of files is wrong.
     """
     return BrokerAddress.parse(broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
 
 
 class _LogConsole(Console):
-    """Goes on when nobody reads the log any more: that is no reason to stop serving."""
+    """A console that ignores a closed standard error: serving continues without a log."""
 
     def on_broken_pipe(self) -> None:
         """Do nothing, where rich would end the thread that logs."""
 
 
 def set_up_logging(*, verbose: bool) -> None:
-    """Log to standard error: warnings, and with `verbose` everything of mqinfer's own."""
+    """Log warnings to standard error; with `verbose`, all messages of mqinfer."""
     handler = RichHandler(console=_LogConsole(stderr=True), show_path=False, log_time_format="%H:%M:%S")
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     if verbose:
@@ -77,7 +77,7 @@ def set_up_logging(*, verbose: bool) -> None:
 
 
 def until_signal() -> threading.Event:
-    """Make an event that SIGINT and SIGTERM set; a second SIGINT interrupts at once."""
+    """Return an event that SIGINT and SIGTERM set; a second SIGINT interrupts at once."""
     stop = threading.Event()
 
     def on_signal(number: int, _frame: object) -> None:

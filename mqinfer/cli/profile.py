@@ -1,4 +1,4 @@
-"""`mqinfer models profile`."""
+"""`mqinfer models profile`: latency, throughput and memory of a model by batch size."""
 
 from __future__ import annotations
 
@@ -16,23 +16,29 @@ __all__ = ["profile"]
 
 
 def profile(
-    repository: Annotated[Path, typer.Argument(help="Folder of the model repository.")],
+    repository: Annotated[Path, typer.Argument(help="Model repository: a folder of MODEL/VERSION/FILE.")],
     model: Annotated[str, typer.Argument(help="Model to measure.")],
-    version: Annotated[int | None, typer.Option(help="The one served by default otherwise.")] = None,
-    batch: Annotated[str, typer.Option(help="Batch sizes, ascending.")] = "1,2,4,8,16,32,64",
+    version: Annotated[int | None, typer.Option(help="Version to measure; the default version if omitted.")] = None,
+    batch: Annotated[
+        str, typer.Option(help="Batch sizes to measure, ascending, separated by commas.")
+    ] = "1,2,4,8,16,32,64",
     backend: Annotated[
-        str | None, typer.Option(help="Of tensorflow, onnxruntime, openvino[:bf16], torchscript; all by default.")
+        str | None,
+        typer.Option(
+            help="Backend to measure: tensorflow, onnxruntime, openvino[:bf16] or torchscript; all by default."
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:N or auto.")] = "cpu",
     shape: Annotated[
-        list[str] | None, typer.Option(help="NAME=1,480,640,3 for an input with open axes; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Shape of an input with dynamic axes, such as NAME=1,480,640,3; may be repeated."),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Turns of each back end at each batch size.", min=1)] = 5,
-    seconds: Annotated[float, typer.Option(help="Length of a turn.", min=0.001)] = 0.3,
-    output: Annotated[Path | None, typer.Option(help="Folder for the CSV and the plot.")] = None,
+    rounds: Annotated[int, typer.Option(help="Measurements of each backend at each batch size.", min=1)] = 5,
+    seconds: Annotated[float, typer.Option(help="Seconds of each measurement.", min=0.001)] = 0.3,
+    output: Annotated[Path | None, typer.Option(help="Folder for the figures (CSV) and the plot.")] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Measure a model's latency, throughput and memory against batch size, in every back end that can run it."""
+    """Measure a model's latency, throughput and memory by batch size, in every backend that can run it."""
     from mqinfer.lab.profiling import Plan, RandomInputs
     from mqinfer.lab.profiling import profiling as run
     from mqinfer.lab.profiling.report import as_table, memory_table
@@ -44,7 +50,7 @@ def profile(
     found = run.profile(_version(repository, model, version), options, lambda line: console.print(line, markup=False))
     table = Console()
     if not table.is_terminal:
-        table.width = 200  # in a pipe no row is broken over two lines
+        table.width = 200  # keep each row on one line in a pipe
     table.print(as_table(found))
     table.print(memory_table(found))
     for path in run.write_profile(found, output) if output else ():
@@ -56,7 +62,7 @@ def profile(
 def _named_shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, equals, sizes = text.rpartition("=")
     if not equals:
-        raise ConfigError(f"--shape {text!r}: must be NAME=1,480,640,3")
+        raise ConfigError(f"--shape {text!r}: expected NAME=1,480,640,3")
     return name, _sizes(f"--shape {name}", sizes)
 
 
@@ -64,7 +70,7 @@ def _sizes(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(size) for size in text.split(","))
     except ValueError as error:
-        raise ConfigError(f"{option} {text!r}: must be whole numbers with commas between them") from error
+        raise ConfigError(f"{option} {text!r}: expected whole numbers separated by commas") from error
 
 
 def _version(repository: Path, model: str, version: int | None) -> ModelVersion:

@@ -28,23 +28,30 @@ from mqinfer.protocol.topics import Topics
 __all__ = ["worker"]
 
 _console = Console(stderr=True)
-_STYLES = {"ready": "green", "failed": "bold red", "died": "red"}
+_STYLES = {"ready": "green", "failed": "bold red", "crashed": "red"}
 
 
 def worker(
-    repository: Annotated[Path, typer.Option(help="Model repository: MODEL/VERSION/FILE.")],
+    repository: Annotated[Path, typer.Option(help="Model repository: a folder of MODEL/VERSION/FILE.")],
     broker: Broker = "mqtt://127.0.0.1:1883",
-    model: Annotated[list[str] | None, typer.Option(help="Serve only this model; may be repeated.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Model to serve; may be repeated. All by default.")] = None,
     instances: Annotated[
-        int | None, typer.Option(help="Processes a model; by default as model.toml says.", min=1)
+        int | None,
+        typer.Option(help="Processes for each model version; by default the number in its configuration.", min=1),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device for inference: auto, cpu, cuda or cuda:N.")] = "auto",
     name: Name = None,
-    capacity: Annotated[int, typer.Option(help="Requests in hand a process; more are turned away.", min=1)] = 64,
-    threads: Annotated[int, typer.Option(help="Threads a process that decode, run and encode.", min=1)] = 2,
-    load: Annotated[bool, typer.Option(help="Load models at the start; --no-load waits for orders.")] = True,
+    capacity: Annotated[
+        int, typer.Option(help="Requests that a process accepts at a time; it rejects further ones as busy.", min=1)
+    ] = 64,
+    threads: Annotated[
+        int, typer.Option(help="Threads in each process for decoding, inference and encoding.", min=1)
+    ] = 2,
+    load: Annotated[
+        bool, typer.Option(help="Load the models at the start; with --no-load they wait for `mqinfer models load`.")
+    ] = True,
     poll: Annotated[
-        float | None, typer.Option(help="Look for changes in the repository every so many seconds.", min=0.1)
+        float | None, typer.Option(help="Scan the repository for changes every N seconds.", min=0.1)
     ] = None,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
@@ -52,7 +59,7 @@ def worker(
     key_file: KeyFile = None,
     verbose: Verbose = False,
 ) -> None:
-    """Serve the models of a repository, one process an instance, until Ctrl-C; `mqinfer models` manages them live."""
+    """Serve the models of a repository until Ctrl-C, each instance in its own process. See also: `mqinfer models`."""
     set_up_logging(verbose=verbose)
     options = WorkerOptions(name or _host_name(), Topics(root), capacity=capacity, threads=threads)
     spec = ProcessSpec(
@@ -68,8 +75,8 @@ def worker(
     for problem in scan.problems():
         _console.print(f"[bold red]not served[/] {problem.model}: {problem.reason}", highlight=False, soft_wrap=True)
     if poll is not None and not load:
-        raise ConfigError("--no-load waits for orders, --poll loads what it finds: give one of the two")
-    begins_empty = not load or poll is not None  # the first look at the repository loads what it finds
+        raise ConfigError("--no-load and --poll exclude each other: --poll loads every model it finds")
+    begins_empty = not load or poll is not None  # the first scan of the repository loads the models
     specs = [] if begins_empty else plan(scan, spec, model or (), instances)
     supervisor = Supervisor(specs, on_event=_report, may_idle=True)
     control = ControlServer(
@@ -101,6 +108,6 @@ def _report(event: Event) -> None:
 
 
 def _host_name() -> str:
-    """Make a worker name of the machine's and the process's, within the rules for names."""
+    """Return a valid worker name from host name and process id."""
     host = re.sub(r"[^a-z0-9-]", "-", socket.gethostname().lower())[:32].strip("-") or "worker"
     return f"{host}-{os.getpid()}"

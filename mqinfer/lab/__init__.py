@@ -1,1 +1,1 @@
-"""What never serves a frame: synthetic drives, the model zoo, optimizing and profiling."""
+"""Tools that serve no requests: synthetic drives, the model zoo, optimisation and profiling of models."""

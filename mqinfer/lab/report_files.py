@@ -1,4 +1,4 @@
-"""Writes the reports of a measurement, several files of text in one folder."""
+"""Writes the report of a measurement as text files in one folder."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["write_files"]
 
 
 def write_files(directory: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:
-    """Write files into a folder, which is made if it isn't there.
+    """Write files into a folder; create the folder if needed.
 
     Args:
         directory: The folder.
-        texts: What goes into each file, by its name.
+        texts: Content of each file, by file name.
 
     Returns:
-        The files' paths.
+        Paths of the files.
 
     Raises:
-        ConfigError: The folder can't be made or written.
+        ConfigError: The folder can't be created or written.
     """
     paths = tuple(directory / name for name in texts)
     try:
@@ -29,5 +29,5 @@ def write_files(directory: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:
         for path in paths:
             path.write_text(texts[path.name], encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot write to {directory}: {error.strerror or error}; name another folder") from error
+        raise ConfigError(f"cannot write to {directory}: {error.strerror or error}; choose another folder") from error
     return paths

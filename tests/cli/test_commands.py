@@ -44,8 +44,8 @@ def mqinfer(*arguments: object, timeout: float = 60) -> subprocess.CompletedProc
         (["bag", "synth"], ["--frames", "--seed", "--encoding"]),
     ],
 )
-def test_the_help_names_what_there_is(command: list[str], words: list[str]) -> None:
-    """Every subcommand explains itself, with the options that others script against."""
+def test_the_help_lists_the_options(command: list[str], words: list[str]) -> None:
+    """Each subcommand's help names the options that scripts use."""
     result = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     for word in words:
@@ -75,12 +75,12 @@ def test_the_version() -> None:
     ],
 )
 def test_wrong_options_exit_with_2(arguments: list[str]) -> None:
-    """What the parser refuses is said by it."""
+    """Arguments that the parser refuses."""
     assert CliRunner().invoke(app, arguments).exit_code == 2
 
 
 def broken(folder: Path) -> dict[str, Path]:
-    """Write files that are not what they are said to be."""
+    """Write files whose content does not match their suffix."""
     files = {
         "empty.npy": b"",
         "text.npy": b"not an array",
@@ -113,7 +113,7 @@ def broken(folder: Path) -> dict[str, Path]:
     ],
 )
 def test_a_wrong_input_is_a_wrong_option(tmp_path: Path, text: str, words: str, capfd: Any, run_main: Any) -> None:
-    """One message with the option, the file and the reason; exit code 2; nothing was asked of any broker."""
+    """One message with the option, the file and the reason; exit code 2; no connection to a broker."""
     broken(tmp_path)
     assert run_main("infer", "m", "--broker", NOWHERE, "--input", text.replace("FOLDER", str(tmp_path))) == 2
     message = capfd.readouterr().err
@@ -124,7 +124,7 @@ def test_a_wrong_input_is_a_wrong_option(tmp_path: Path, text: str, words: str, 
 
 @pytest.fixture
 def run_main(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Run `main` in this process and give its exit code."""
+    """Run `main` in this process; return its exit code."""
     from mqinfer.cli import main
 
     def run(*arguments: object) -> int:
@@ -157,7 +157,7 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_infer_in_every_form(
     url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
 ) -> None:
-    """Arrays and pictures go in, JSON comes out, and the outputs land in the file that was named."""
+    """Arrays and pictures are inputs, JSON is printed, and the outputs are in the given file."""
     repository = write_echo("echo", ("x", "FP32", [-1, 4]))
     write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
     serve(url, repository, "echo")
@@ -165,9 +165,9 @@ def test_infer_in_every_form(
     np.save(tmp_path / "x.npy", np.arange(4, dtype=np.float32).reshape(1, 4))
     output = tmp_path / "result"  # without a suffix, and none is added
     assert run_main("infer", "echo", "--broker", url, "--input", f"x={tmp_path}/x.npy", "--output", output) == 0
-    said = json.loads(capfd.readouterr().out)
-    assert said["outputs"]["x"]["values"] == [0, 1, 2, 3]
-    assert said["written"] == str(output)
+    printed = json.loads(capfd.readouterr().out)
+    assert printed["outputs"]["x"]["values"] == [0, 1, 2, 3]
+    assert printed["written"] == str(output)
     np.testing.assert_array_equal(np.load(output)["x"], [[0, 1, 2, 3]])
     pictures: dict[str, np.ndarray[Any, Any]] = {
         "rgb.png": PICTURE,
@@ -190,7 +190,7 @@ def test_infer_in_every_form(
 def test_infer_prints_the_top_classes(
     url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
 ) -> None:
-    """A table of every entry's best, with the labels of the card; a model without scores is refused by name."""
+    """The table holds the best classes of each entry with their labels; a model without scores is refused."""
     labels = "".join(f'[[classes]]\nname = "{name}"\ncolour = [0, 0, 0]\n' for name in ("cat", "dog", "a:b", "eel"))
     serve(url, write_echo("echo", ("x", "FP32", [-1, 4]), config=labels))
     np.save(tmp_path / "x.npy", np.array([[1, 5, 10, 4], [0.5, 0, 0, -1]], np.float32))
@@ -205,13 +205,13 @@ def test_infer_prints_the_top_classes(
     serve(url, write_echo("count", ("n", "INT64", [-1])), "count")
     np.save(tmp_path / "n.npy", np.array([1]))
     assert run_main("infer", "count", "--broker", url, "--input", f"n={tmp_path}/n.npy", "--top", 2) == 2
-    assert "no output of floats; its outputs are n INT64" in capfd.readouterr().err
+    assert "no floating-point output; its outputs are n INT64" in capfd.readouterr().err
 
 
 def test_an_output_that_can_not_be_written(
     url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
 ) -> None:
-    """The file and the system's word are said."""
+    """The message holds the file and the system's error."""
     serve(url, write_echo())
     np.save(tmp_path / "x.npy", np.zeros((1, 4), np.float32))
     place = tmp_path / "no" / "result.npz"
@@ -221,7 +221,7 @@ def test_an_output_that_can_not_be_written(
 
 @pytest.mark.parametrize("timeout", ["nan", "inf"])
 def test_a_timeout_that_is_no_number(tmp_path: Path, url: str, run_main: Any, capfd: Any, timeout: str) -> None:
-    """Such a time can't be counted down."""
+    """The option is refused."""
     np.save(tmp_path / "x.npy", np.zeros((1, 4), np.float32))
     assert run_main("infer", "m", "--broker", url, "--input", f"x={tmp_path}/x.npy", "--timeout", timeout) == 2
     assert "timeout" in capfd.readouterr().err
@@ -240,8 +240,8 @@ def test_a_replay_within_the_process(
     streams = capfd.readouterr()
     assert code == 0, streams.err
     assert f"wrote {summary}" in streams.out
-    said = json.loads(summary.read_text())
-    assert said["frames_read"] == said["requests"] == said["outcomes"]["ok"] == 5
+    printed = json.loads(summary.read_text())
+    assert printed["frames_read"] == printed["requests"] == printed["outcomes"]["ok"] == 5
     assert (tmp_path / "out" / "results.jsonl").exists()
 
 
@@ -306,14 +306,14 @@ def test_bad_input_to_a_replay(
     for name, place in names.items():
         arguments = [argument.replace(name, str(place)) for argument in arguments]
     assert run_main("replay", *arguments) == code
-    said = capfd.readouterr().err
-    assert words in said
-    assert "error:" in said
-    assert "Traceback" not in said
+    printed = capfd.readouterr().err
+    assert words in printed
+    assert "error:" in printed
+    assert "Traceback" not in printed
 
 
 def test_bad_input_to_a_worker(write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any) -> None:
-    """No repository, an unknown model, a bad name or address: said before any process starts."""
+    """A missing repository, an unknown model, a bad name or address: an error before any process starts."""
     repository = write_echo("a")
     for arguments, code, words in (
         (("--repository", tmp_path / "none"), 2, "there is no such folder"),
@@ -322,13 +322,13 @@ def test_bad_input_to_a_worker(write_echo: WriteEcho, tmp_path: Path, run_main: 
         (("--repository", repository, "--broker", "ftp://x"), 2, "ftp"),
     ):
         assert run_main("worker", *arguments) == code
-        said = capfd.readouterr().err
-        assert words in said
-        assert "Traceback" not in said
+        printed = capfd.readouterr().err
+        assert words in printed
+        assert "Traceback" not in printed
 
 
 def test_bag_commands(tmp_path: Path, run_main: Any, capfd: Any) -> None:
-    """A drive is rendered, listed, and not written over."""
+    """A drive is rendered and listed, and not overwritten."""
     bag = tmp_path / "drive.bag"
     make = ("bag", "synth", bag, "--ros", "1", "--frames", "2", "--width", "96", "--height", "64")
     assert run_main(*make) == 0
@@ -340,8 +340,8 @@ def test_bag_commands(tmp_path: Path, run_main: Any, capfd: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.broker
-def test_the_whole_with_processes_of_their_own(drive: Path, write_echo: WriteEcho, tmp_path: Path) -> None:
-    """Broker, worker, infer and replay as a user starts them; each ends cleanly when it is told to."""
+def test_the_commands_together(drive: Path, write_echo: WriteEcho, tmp_path: Path) -> None:
+    """Broker, worker, infer and replay as a user runs them; each ends cleanly on a signal."""
     repository = write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
     command = [sys.executable, "-u", "-m", "mqinfer"]
     broker = subprocess.Popen([*command, "broker", "--port", "0"], stdout=subprocess.PIPE, text=True)
@@ -381,14 +381,14 @@ def test_the_whole_with_processes_of_their_own(drive: Path, write_echo: WriteEch
 
 @pytest.mark.slow
 @pytest.mark.broker
-def test_a_mosquitto_that_dies_ends_the_command() -> None:
-    """`mqinfer broker` does not wait for ever beside a broker that is gone."""
+def test_a_crashed_mosquitto_ends_the_command() -> None:
+    """`mqinfer broker` ends with an error when Mosquitto is killed."""
     command = [sys.executable, "-u", "-m", "mqinfer", "broker", "--port", "0"]
     broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert broker.stdout
     broker.stdout.readline()
     children = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGKILL)
-    _, said = broker.communicate(timeout=30)
+    _, printed = broker.communicate(timeout=30)
     assert broker.returncode == 1
-    assert "Mosquitto ended with status -9" in said
+    assert "Mosquitto ended with status -9" in printed

@@ -17,13 +17,12 @@ from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.supervision.child import Phase, ProcessView
-from mqinfer.cloud_worker.supervision.config_json import config_record
+from mqinfer.cloud_worker.supervision.child import Phase, ProcessView, ServerStatistics
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
-from mqinfer.cloud_worker.supervision.inquiry import ServerStatistics
-from mqinfer.cloud_worker.supervision.management import Management, index
+from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.planning import plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.cloud_worker.supervision.records import config_record, index
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Problem, Repository, Scan
 from mqinfer.protocol.control import Call, CallBody, ModelState, ModelStatistics, Operation
@@ -35,17 +34,17 @@ WriteEcho = Callable[..., Path]
 
 
 class Fleet:
-    """Processes that are ready as soon as they are wanted, and none of which exists.
+    """A fake fleet: its processes are ready at once, and none of them exists.
 
     Attributes:
-        orders: Model and versions of each roll-out.
-        hold: While set, roll-outs do not come to their end.
+        rollouts: Model and versions of each rollout.
+        hold: While it is a list, rollouts do not finish; their futures are added to it.
     """
 
     def __init__(self, specs: Sequence[ProcessSpec] = ()) -> None:
         self.specs = specs
         self.processes: list[ProcessView] = []
-        self.orders: list[tuple[str, list[int]]] = []
+        self.rollouts: list[tuple[str, list[int]]] = []
         self.hold: list[Future[None]] | None = None
         self._serve(specs)
 
@@ -55,9 +54,9 @@ class Fleet:
             self.processes.append(ProcessView(spec, Phase.READY, load_model(spec.found, device="cpu").card))
 
     def roll_out(self, model: str, specs: Sequence[ProcessSpec], name: str) -> Future[None]:
-        """Do at once what a supervisor takes its time for."""
+        """Replace the processes at once."""
         assert name == "w"
-        self.orders.append((model, [spec.version for spec in specs]))
+        self.rollouts.append((model, [spec.version for spec in specs]))
         self.processes = [view for view in self.processes if view.spec.model != model]
         self._serve(specs)
         future: Future[None] = Future()
@@ -68,14 +67,14 @@ class Fleet:
         return future
 
     def statistics(self) -> Future[ServerStatistics]:
-        """One process that did something, and one that hangs."""
+        """Return the statistics of one process; a second one hangs."""
         future: Future[ServerStatistics] = Future()
         future.set_result(ServerStatistics({("a", 1): ModelStatistics(inference_count=3)}, ("w.9",)))
         return future
 
 
 def template(repository: Path, topics: Topics | None = None) -> ProcessSpec:
-    """Make what `mqinfer worker` makes of its options."""
+    """Make the spec that `mqinfer worker` makes from its options."""
     options = WorkerOptions("w", topics or Topics())
     return ProcessSpec(repository, "", 0, BrokerAddress("localhost"), options, device="cpu")
 
@@ -111,46 +110,46 @@ def view(phase: Phase, reason: str = "", version: int = 1) -> ProcessView:
 def test_states_of_a_version(
     write_echo: WriteEcho, processes: list[ProcessView], state: ModelState, reason: str
 ) -> None:
-    """What serves is READY whatever else goes on; otherwise what is on its way; the reason of a failure is kept."""
+    """A version with a ready process is READY; otherwise its other processes decide; reasons of failures stay."""
     (entry,) = index(Repository(write_echo("m")).scan(), processes)
     assert (entry.name, entry.version, entry.state, entry.reason) == ("m", "1", state, reason)
 
 
-def test_the_index_lists_what_is_there_and_what_runs() -> None:
-    """A version that runs but left the repository, and a folder that can't be served, are in it, in order."""
+def test_the_index_lists_the_repository_and_the_processes() -> None:
+    """It holds a running version that left the repository, and a folder that can't be served, in order."""
     found = index(Scan((), (Problem("a", "empty"),)), [view(Phase.READY, version=10), view(Phase.READY, version=9)])
     assert [(entry.name, entry.version) for entry in found] == [("a", ""), ("m", "9"), ("m", "10")]
     assert found[0].to_record() == {"name": "a", "version": "", "state": "UNAVAILABLE", "reason": "empty"}
 
 
 def test_a_load_reads_the_repository_anew(write_echo: WriteEcho) -> None:
-    """The version policy decides, and the reply names the versions."""
+    """The version policy selects the versions, and the reply lists them."""
     management, fleet = manage(write_echo("a"))
     write_echo("a", version=2)
-    assert management.answer(Call(Operation.LOAD, "a"), CallBody()).result(0) == {"name": "a", "versions": ["2"]}
-    assert fleet.orders == [("a", [2])]
-    assert management.answer(Call(Operation.MODEL_READY, "a", "1"), CallBody()).result(0)["ready"] is False
-    assert management.answer(Call(Operation.METADATA, "a"), CallBody()).result(0)["versions"] == ["2"]
+    assert management.execute(Call(Operation.LOAD, "a"), CallBody()).result(0) == {"name": "a", "versions": ["2"]}
+    assert fleet.rollouts == [("a", [2])]
+    assert management.execute(Call(Operation.MODEL_READY, "a", "1"), CallBody()).result(0)["ready"] is False
+    assert management.execute(Call(Operation.METADATA, "a"), CallBody()).result(0)["versions"] == ["2"]
 
 
-def test_what_can_not_be_loaded(write_echo: WriteEcho) -> None:
-    """An unknown model, a folder with a fault, and a model that comes with the message; nothing is touched."""
+def test_loads_that_are_refused(write_echo: WriteEcho) -> None:
+    """An unknown model, a broken folder and a model within the message are refused; no process changes."""
     repository = write_echo("a")
     management, fleet = manage(repository)
     with pytest.raises(ModelNotFound, match="no model 'b'; it has: a"):
-        management.answer(Call(Operation.LOAD, "b"), CallBody())
+        management.execute(Call(Operation.LOAD, "b"), CallBody())
     (repository / "a" / "1" / "model.echo").unlink()
     with pytest.raises(ModelNotLoadable, match="no model in it"):
-        management.answer(Call(Operation.LOAD, "a"), CallBody())
+        management.execute(Call(Operation.LOAD, "a"), CallBody())
     with pytest.raises(InvalidRequest, match=r"file:1/model\.onnx: .* never taken from a message"):
-        management.answer(Call(Operation.LOAD, "a"), CallBody(parameters={"file:1/model.onnx": "AAAA"}))
+        management.execute(Call(Operation.LOAD, "a"), CallBody(parameters={"file:1/model.onnx": "AAAA"}))
     with pytest.raises(ModelNotFound, match="not loaded on server w"):
-        management.answer(Call(Operation.UNLOAD, "b"), CallBody())
-    assert fleet.orders == []
+        management.execute(Call(Operation.UNLOAD, "b"), CallBody())
+    assert fleet.rollouts == []
 
 
-def test_a_repository_that_is_watched(write_echo: WriteEcho) -> None:
-    """Only changes are rolled out; what was unloaded stays so until it changes; what has a fault stays as it is."""
+def test_polling_the_repository(write_echo: WriteEcho) -> None:
+    """Only changes are rolled out; an unloaded model stays so until it changes; a broken one stays as it is."""
     repository = write_echo("a")
     write_echo("b")
     management, fleet = manage(repository)
@@ -158,7 +157,7 @@ def test_a_repository_that_is_watched(write_echo: WriteEcho) -> None:
     write_echo("a", version=2)
     assert list(management.poll(["b"])) == []
     assert list(management.poll()) == ["a"]
-    management.answer(Call(Operation.UNLOAD, "b"), CallBody())
+    management.execute(Call(Operation.UNLOAD, "b"), CallBody())
     assert management.poll() == {}
     assert not management.serves("b")
     write_echo("b", version=2)
@@ -168,21 +167,21 @@ def test_a_repository_that_is_watched(write_echo: WriteEcho) -> None:
     (repository / "a" / "model.toml").unlink()
     (repository / "b").rename(repository / ".b")
     assert list(management.poll()) == ["b"]
-    assert fleet.orders[-1] == ("b", [])
+    assert fleet.rollouts[-1] == ("b", [])
 
 
 def test_statistics_of_one_and_of_all(write_echo: WriteEcho) -> None:
-    """They are those of the protocol; a process that hangs is named; an unknown model may be the one that hangs."""
+    """The reply follows the protocol; a process that hangs is named, and may serve the unknown version."""
     management, _ = manage(write_echo("a"))
-    everything = management.answer(Call(Operation.ALL_STATS), CallBody()).result(0)
+    everything = management.execute(Call(Operation.ALL_STATS), CallBody()).result(0)
     (entry,) = everything["model_stats"]
     assert (entry["name"], entry["version"], entry["inference_count"]) == ("a", "1", 3)
     assert everything["unanswered"] == ("w.9",)
-    assert management.answer(Call(Operation.STATS, "a", "2"), CallBody()).result(0)["model_stats"] == []
+    assert management.execute(Call(Operation.STATS, "a", "2"), CallBody()).result(0)["model_stats"] == []
 
 
-def test_a_configuration_in_tritons_words(write_echo: WriteEcho) -> None:
-    """What the file says, and what was found in the model where it says nothing; it is JSON."""
+def test_a_configuration_with_tritons_keys(write_echo: WriteEcho) -> None:
+    """It holds the keys of the file, and what the model itself states for the others; it is JSON."""
     repository = write_echo(
         "a", ("text", "BYTES", [-1, 2]), config='parameters = { precision = "fp32" }\n[dynamic_batching]\n'
     )
@@ -197,7 +196,7 @@ def test_a_configuration_in_tritons_words(write_echo: WriteEcho) -> None:
 
 @pytest.fixture
 def served(write_echo: WriteEcho, unique: Callable[[str], str]) -> Iterator[tuple[str, Fleet]]:
-    """Put a server with such processes on an in-memory broker: its URL, and the processes."""
+    """Start a server with a fake fleet on an in-memory broker; return the URL and the fleet."""
     url = f"memory://{unique('broker')}"
     repository = write_echo("a")
     fleet = Fleet(plan_versions(Repository(repository).models(), template(repository)))
@@ -212,7 +211,7 @@ def served(write_echo: WriteEcho, unique: Callable[[str], str]) -> Iterator[tupl
 
 
 class Operator:
-    """A bare client that keeps every message of the site."""
+    """A bare client that collects its control replies."""
 
     def __init__(self, url: str) -> None:
         self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -221,17 +220,17 @@ class Operator:
         self.link.subscribe(Topics().control_results("operator"), self.messages.put)
 
     def send(self, path: str, payload: bytes = b"", topic: str | None = None) -> None:
-        """Give an order."""
-        answer_to = Topics().control_result("operator", "1") if topic is None else topic
-        self.link.publish(Message(Topics().control("w", "operator", path), payload, response_topic=answer_to))
+        """Publish a control request."""
+        reply_to = Topics().control_result("operator", "1") if topic is None else topic
+        self.link.publish(Message(Topics().control("w", "operator", path), payload, response_topic=reply_to))
 
     def next(self) -> Any:
         """Wait for the next reply."""
         return json.loads(bytes(self.messages.get(timeout=10).payload))
 
 
-def test_a_load_that_takes_long_holds_nobody_up(served: tuple[str, Fleet]) -> None:
-    """While a model loads other questions are answered; its own reply comes when it is through, or has failed."""
+def test_a_slow_load_delays_no_other_request(served: tuple[str, Fleet]) -> None:
+    """Other requests get their replies while a model loads; its own reply follows when it has loaded or failed."""
     url, fleet = served
     operator = Operator(url)
     with closing(operator.link):
@@ -249,8 +248,8 @@ def test_a_load_that_takes_long_holds_nobody_up(served: tuple[str, Fleet]) -> No
         assert operator.next() == {"error": "this server is stopping", "code": "cancelled", "server": "w"}
 
 
-def test_a_defect_costs_one_answer(served: tuple[str, Fleet], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What raises unexpectedly is logged, and the next question is answered."""
+def test_a_defect_costs_one_reply(served: tuple[str, Fleet], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unexpected error is logged, and the next request gets its reply."""
     url, _ = served
     operator = Operator(url)
     with closing(operator.link):
@@ -260,30 +259,30 @@ def test_a_defect_costs_one_answer(served: tuple[str, Fleet], monkeypatch: pytes
         assert operator.next()["live"] is True
 
 
-def test_a_card_is_taken_back_unless_another_server_serves_the_model(served: tuple[str, Fleet]) -> None:
-    """The retained card goes with the last server that serves the model, as the workers' states tell."""
+def test_a_card_is_removed_unless_another_server_serves_the_model(served: tuple[str, Fleet]) -> None:
+    """The retained card is removed with the last server that serves the model, by the workers' states."""
     url, _ = served
     topics = Topics()
-    taken_back = threading.Event()
+    removed = threading.Event()
     operator = Operator(url)
     with closing(operator.link):
         other = WorkerState("x.0", WorkerStatus.READY, 1, (ServedModel("a", "1"),))
         operator.link.publish(Message(topics.worker_state("x.0"), other.to_json(), retain=True))
         operator.link.publish(Message(topics.card("a"), b"{}", retain=True))
-        operator.link.subscribe(topics.cards(), lambda m: None if m.payload else taken_back.set())
+        operator.link.subscribe(topics.cards(), lambda m: None if m.payload else removed.set())
         operator.send("repository/models/a/unload")
         assert operator.next() == {"name": "a", "server": "w"}
         operator.send("repository/models/a/load")
         assert operator.next()["versions"] == ["1"]
-        assert not taken_back.is_set()
+        assert not removed.is_set()
         stopped = structs.replace(other, status=WorkerStatus.STOPPED)
         operator.link.publish(Message(topics.worker_state("x.0"), stopped.to_json(), retain=True))
         operator.send("repository/models/a/unload")
         assert operator.next() == {"name": "a", "server": "w"}
-        assert taken_back.wait(10)
+        assert removed.wait(10)
 
 
-def test_a_server_says_how_it_is(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:
+def test_a_server_publishes_its_state(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:
     """`ready`, then `stopped`, both retained under one boot number; `all` is no name for a server."""
     url = f"memory://{unique('broker')}"
     states: queue.SimpleQueue[ServerState] = queue.SimpleQueue()
@@ -302,15 +301,15 @@ def test_a_server_says_how_it_is(write_echo: WriteEcho, unique: Callable[[str], 
         first, last = states.get(timeout=10), states.get(timeout=10)
     assert (first.status, last.status) == ("ready", "stopped")
     assert first.incarnation == last.incarnation
-    with pytest.raises(BadTopic, match="stands for every server"):
+    with pytest.raises(BadTopic, match="reserved for requests to every server"):
         serve(WorkerOptions("all"))
 
 
 def test_a_second_server_of_the_name(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:
-    """The one that started first is told to end, and says why; the second one's state stands."""
+    """The server that started first fails with NameTaken; the second one's state stays."""
     url = f"memory://{unique('broker')}"
     repository = write_echo("a")
-    gave_way = threading.Event()
+    elder_failed = threading.Event()
 
     def serve(on_failure: Callable[[], None]) -> ControlServer:
         return ControlServer(
@@ -320,12 +319,12 @@ def test_a_second_server_of_the_name(write_echo: WriteEcho, unique: Callable[[st
             on_failure=on_failure,
         )
 
-    elder = serve(gave_way.set)
+    elder = serve(elder_failed.set)
     elder.start()
-    younger = serve(lambda: pytest.fail("the younger one gave way"))
+    younger = serve(lambda: pytest.fail("the younger one failed"))
     younger.start()
     try:
-        assert gave_way.wait(10)
+        assert elder_failed.wait(10)
         assert isinstance(elder.failure, NameTaken)
         elder.stop()
         states: queue.SimpleQueue[ServerState] = queue.SimpleQueue()

@@ -24,7 +24,7 @@ def spec(version: int, name: str = "w.0") -> ProcessSpec:
 
 
 def versions(specs: tuple[ProcessSpec, ...] | list[ProcessSpec]) -> list[int]:
-    """List what they serve, in order."""
+    """List their versions in order."""
     return sorted(each.version for each in specs)
 
 
@@ -32,8 +32,8 @@ numbers = st.lists(st.integers(1, 4), max_size=6)
 
 
 @given(numbers, numbers, st.sets(st.integers(0, 9).map("w.{}".format)))
-def test_reconciling_leads_to_what_is_wanted(running: list[int], wanted: list[int], taken: set[str]) -> None:
-    """What stays and what starts is what is wanted, what stays and what goes is what ran, and every name is unique."""
+def test_reconciling_yields_the_wanted_processes(running: list[int], wanted: list[int], taken: set[str]) -> None:
+    """Kept and started processes are the wanted ones, kept and drained ones are the running ones; names are unique."""
     free = [name for number in range(30) if (name := f"w.{number}") not in taken]
     now = [spec(version, name) for version, name in zip(running, free, strict=False)]
     changes = reconcile(now, [spec(version) for version in wanted], "w", taken)
@@ -47,7 +47,7 @@ def test_reconciling_leads_to_what_is_wanted(running: list[int], wanted: list[in
 
 @given(numbers, st.randoms())
 def test_the_same_processes_in_another_order_are_the_same(wanted: list[int], random: Random) -> None:
-    """Names and order don't count; one process more or less does."""
+    """Names and order are ignored; one process more or less is a difference."""
     one = [spec(version, f"w.{number}") for number, version in enumerate(wanted)]
     other = [spec(version) for version in wanted]
     random.shuffle(other)
@@ -56,15 +56,15 @@ def test_the_same_processes_in_another_order_are_the_same(wanted: list[int], ran
     assert not is_same([*one, spec(1)], other)
 
 
-def test_numbers_are_used_again() -> None:
-    """New processes get the lowest numbers that are free, so that few names are left behind on the broker."""
+def test_numbers_are_reused() -> None:
+    """New processes get the lowest free numbers, so that few retained names stay on the broker."""
     changes = reconcile([spec(1, "w.1")], [spec(2), spec(2)], "w", taken={"w.0", "w.3"})
     assert [each.options.name for each in changes.start] == ["w.2", "w.4"]
     assert changes.drain == ("w.1",)
 
 
-def test_what_calls_for_another_process(write_echo: WriteEcho) -> None:
-    """Other content, another configuration, the default that moves on: each changes a spec; a touched file does not."""
+def test_changes_that_need_another_process(write_echo: WriteEcho) -> None:
+    """Other content, another configuration and another default version change a spec; a touched file does not."""
     repository = write_echo("a")
     before = plan(Repository(repository), TEMPLATE)
     file = repository / "a" / "1" / "model.echo"
@@ -86,8 +86,8 @@ def test_what_calls_for_another_process(write_echo: WriteEcho) -> None:
     assert versions(handed_over.start) == [1, 2]  # the old default takes part as an ordinary version
 
 
-def test_only_the_default_version_notes_the_others(write_echo: WriteEcho) -> None:
-    """A version that joins below the default one changes the default's process alone, since that publishes the card."""
+def test_only_the_default_version_depends_on_the_others(write_echo: WriteEcho) -> None:
+    """A new version below the default one replaces only the default's process, which publishes the card."""
     write_echo("a", version=1, config=ALL)
     repository = write_echo("a", version=5)
     before = plan(Repository(repository), TEMPLATE)

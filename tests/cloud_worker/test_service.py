@@ -317,7 +317,7 @@ def lookup(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     graph = OnnxGraph("int64", ("N", 1))
     table = graph.constant(np.arange(8, dtype=np.float32) * 10)
     graph.node("Gather", table, "input", output="output", axis=0)
-    graph.give("output", "float32", ("N", 1))
+    graph.add_output("output", "float32", ("N", 1))
     graph.write(path)
     (version,) = Repository(repository).models()
     return load_model(version, device="cpu")

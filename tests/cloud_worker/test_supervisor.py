@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,11 @@ import pytest
 
 from mqinfer import Client, Outcome
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, find_version
-from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
-from mqinfer.models.loading import load_model
+from mqinfer.cloud_worker.supervision.supervisor import Event, Inbox, Supervisor
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import BadTopic, ModelNotFound
 from mqinfer.protocol.topics import Topics
@@ -29,12 +30,12 @@ X = np.zeros((1, 4), np.float32)
 
 
 def template(repository: Path, url: str = "mqtt://127.0.0.1:1", name: str = "w") -> ProcessSpec:
-    """Make what `mqinfer worker` makes of its options."""
+    """Make the spec that `mqinfer worker` makes from its options."""
     return ProcessSpec(repository, "", 0, BrokerAddress.parse(url), WorkerOptions(name), device="cpu")
 
 
 def test_one_process_an_instance(write_echo: WriteEcho) -> None:
-    """Every selected version gets as many as its `instance_group` says, numbered through."""
+    """Each selected version gets the number in its `instance_group`; the names are numbered consecutively."""
     write_echo("a", config="instance_group = [{ count = 2 }]\n")
     write_echo("b", version=1, config="version_policy = { all = {} }\n")
     repository = write_echo("b", version=3, config="version_policy = { all = {} }\n")
@@ -48,8 +49,8 @@ def test_one_process_an_instance(write_echo: WriteEcho) -> None:
     assert len(plan(Repository(repository), template(repository), ["a"], instances=5)) == 5
 
 
-def test_a_plan_for_nothing(write_echo: WriteEcho, tmp_path: Path) -> None:
-    """An empty repository and an unknown model are said with what there is; a bad name before any process starts."""
+def test_plans_that_are_refused(write_echo: WriteEcho, tmp_path: Path) -> None:
+    """An empty repository, an unknown model and a bad name are errors before any process starts."""
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelNotFound, match="no model that can be served; it has: none"):
         plan(Repository(tmp_path / "empty"), template(tmp_path / "empty"))
@@ -60,14 +61,37 @@ def test_a_plan_for_nothing(write_echo: WriteEcho, tmp_path: Path) -> None:
         plan(Repository(repository), template(repository, name="My Host"))
 
 
-def test_a_version_that_is_gone(write_echo: WriteEcho) -> None:
-    """A process that finds its version gone says so."""
-    with pytest.raises(ModelNotFound, match="no version 2 of model 'a'"):
+def test_a_version_that_was_removed(write_echo: WriteEcho) -> None:
+    """A version that is no longer in the repository is an error."""
+    with pytest.raises(ModelNotFound, match="version 2 of model 'a' is no longer in the repository"):
         find_version(Repository(write_echo("a")), "a", 2)
 
 
+def test_actions_run_in_order_and_an_error_goes_to_its_own_future() -> None:
+    """An action that raises does not stop the others."""
+    inbox, done = Inbox(), list[int]()
+    failed: Future[None] = Future()
+    assert inbox.put(lambda: done.append(1), Future())
+    assert inbox.put(lambda: done.append(1 // 0), failed)
+    assert inbox.put(lambda: done.append(3), Future())
+    inbox.run_all()
+    assert done == [1, 3]
+    assert isinstance(failed.exception(0), ZeroDivisionError)
+
+
+def test_actions_left_at_closing_are_returned_once() -> None:
+    """None of them runs, and no further action is accepted."""
+    inbox, done = Inbox(), list[int]()
+    waiting: Future[None] = Future()
+    assert inbox.put(lambda: done.append(1), waiting)
+    assert inbox.close() == [waiting]
+    assert not inbox.put(lambda: done.append(2), Future())
+    inbox.run_all()
+    assert (inbox.close(), done) == ([], [])
+
+
 class Watch:
-    """A supervisor on a thread, and what it tells."""
+    """A supervisor on a thread, and its events."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self.supervisor = supervisor
@@ -99,10 +123,10 @@ def watch() -> Iterator[Callable[[Supervisor], Watch]]:
 
 @pytest.mark.slow
 @pytest.mark.broker
-def test_processes_serve_die_come_back_and_stop(
+def test_processes_serve_crash_restart_and_stop(
     broker_url: str, write_echo: WriteEcho, watch: Callable[[Supervisor], Watch], unique: Callable[[str], str]
 ) -> None:
-    """A process is ready, is killed, is ready again; one whose model can't be loaded fails and the other serves on."""
+    """A killed process serves again; one whose model can't be loaded fails, and the other keeps serving."""
     good, bad = unique("good"), unique("bad")
     write_echo(bad, ("x", "FP32", [-1, 4]))
     repository = write_echo(good)
@@ -118,9 +142,9 @@ def test_processes_serve_die_come_back_and_stop(
         assert client.infer(good, {"x": X}).worker == worker
         pid = supervising.supervisor.pids[worker]
         os.kill(pid, signal.SIGKILL)
-        died = supervising.next()
-        assert (died.kind, died.worker) == ("died", worker)
-        assert "-9" in died.detail
+        crashed = supervising.next()
+        assert (crashed.kind, crashed.worker) == ("crashed", worker)
+        assert "-9" in crashed.detail
         assert supervising.next().kind == "ready"
         assert supervising.supervisor.pids[worker] != pid
         assert client.infer(good, {"x": X}, timeout=30).outcome is Outcome.OK
@@ -132,8 +156,8 @@ def test_processes_serve_die_come_back_and_stop(
 
 
 @pytest.mark.slow
-def test_without_a_broker_the_supervisor_gives_up(write_echo: WriteEcho, watch: Callable[[Supervisor], Watch]) -> None:
-    """No process ever served: that is said once each, and `run` returns."""
+def test_without_a_broker_the_supervisor_ends(write_echo: WriteEcho, watch: Callable[[Supervisor], Watch]) -> None:
+    """No process ever served: each reports its failure once, and `run` returns."""
     repository = write_echo("a")
     supervising = watch(Supervisor(plan(Repository(repository), template(repository))))
     failed = supervising.next()
@@ -144,20 +168,22 @@ def test_without_a_broker_the_supervisor_gives_up(write_echo: WriteEcho, watch: 
 
 
 @pytest.mark.slow
-def test_a_process_that_served_before_is_tried_again(
+@pytest.mark.broker
+def test_a_process_that_served_before_is_restarted_without_a_broker(
     write_echo: WriteEcho, watch: Callable[[Supervisor], Watch]
 ) -> None:
     """A broker that is gone for a moment does not end a worker for good."""
     repository = write_echo("a")
-    (spec,) = plan(Repository(repository), template(repository))
-    version = Repository(repository).models()[0]
-    supervisor = Supervisor([spec])
-    supervisor._children[0].card = load_model(version, device="cpu").card  # as if it had served
-    supervising = watch(supervisor)
-    died = supervising.next()
-    assert died.kind == "died"
-    assert "broker_unreachable" in died.detail
-    assert "starting it again in 0.1 s" in died.detail
+    with MosquittoServer() as server:
+        (spec,) = plan(Repository(repository), template(repository, server.url))
+        supervising = watch(Supervisor([spec]))
+        assert supervising.next().kind == "ready"
+    os.kill(supervising.supervisor.pids["w.0"], signal.SIGKILL)
+    killed, unreachable = supervising.next(), supervising.next()
+    assert (killed.kind, unreachable.kind) == ("crashed", "crashed")
+    assert "exit code -9; restart in 0.1 s" in killed.detail
+    assert "broker_unreachable" in unreachable.detail
+    assert "restart in 0.2 s" in unreachable.detail
 
 
 SCRIPT = """
@@ -174,7 +200,7 @@ if __name__ == "__main__":
 def test_workers_end_when_their_supervisor_is_killed(
     broker_url: str, write_echo: WriteEcho, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """No orphan goes on answering: the processes drain and say `stopped`."""
+    """No orphan keeps serving: the processes drain and publish `stopped`."""
     from mqinfer.broker import make_link
     from mqinfer.protocol.states import WorkerState, WorkerStatus
 

@@ -17,22 +17,22 @@ from mqinfer.protocol.topics import Topics
 
 FULL = os.environ.get("MQINFER_FAULTS") == "full"
 _MARK = "<!-- figures -->"
-"""What follows it in a document is replaced by the table."""
+"""The table replaces what follows this mark in a document."""
 _figures = pytest.StashKey[list[Figure]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option."""
+    """Add the option `--faults-report`."""
     parser.addoption("--faults-report", type=Path, help="Markdown file for the figures of the faults.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin with no figures."""
+    """Start with an empty list of figures."""
     config.stash[_figures] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything here as slow and in need of a broker; the long version may take its time."""
+    """Mark every test here as slow and as needing a broker; extend the timeout of the full counts."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slow)
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the table."""
+    """Write the table of figures."""
     path = session.config.getoption("--faults-report", default=None)
     figures = session.config.stash.get(_figures, [])
     if path and figures:
@@ -53,37 +53,37 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def pick() -> Callable[[int, int], int]:
-    """Choose a count, `pick(200, 1000)`: the suite's own, or the table's where MQINFER_FAULTS=full asks for it."""
+    """Return the first of two counts, `pick(200, 1000)`, or the second if MQINFER_FAULTS=full."""
     return lambda suite, table: table if FULL else suite
 
 
 @pytest.fixture
 def figure(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Note a figure beside its target: `figure("rolling restart", "retries", "0", "0", passed=True)`."""
+    """Record a figure with its target: `figure("rolling restart", "retries", "0", "0", passed=True)`."""
     figures = request.config.stash.setdefault(_figures, [])
 
-    def note(row: str, what: str, value: object, target: str = "", *, passed: bool | None = None) -> None:
+    def add(row: str, what: str, value: object, target: str = "", *, passed: bool | None = None) -> None:
         figures.append(Figure(row, what, str(value), target, passed))
 
-    return note
+    return add
 
 
 @pytest.fixture
 def own_broker() -> Iterator[MosquittoServer]:
-    """A Mosquitto of the test's own, to be killed."""
+    """A Mosquitto for this test alone, which may kill it."""
     with MosquittoServer() as server:
         yield server
 
 
 @pytest.fixture
 def topics(unique: Callable[[str], str]) -> Topics:
-    """A topic root of the test's own."""
+    """A topic root for this test alone."""
     return Topics(unique("faults"))
 
 
 @pytest.fixture
 def workers(tmp_path: Path, broker_url: str, topics: Topics) -> Iterator[Callable[..., Workers]]:
-    """Start worker processes, one a delay: `workers(20, 20, 100, url=...)`, all ready when it returns."""
+    """Start one worker process for each delay and wait until all are ready: `workers(20, 20, 100, url=...)`."""
     numbers = count()
     with ExitStack() as stack:
 
@@ -96,7 +96,7 @@ def workers(tmp_path: Path, broker_url: str, topics: Topics) -> Iterator[Callabl
 
 @pytest.fixture
 def traffic(broker_url: str, topics: Topics) -> Iterator[Callable[..., Traffic]]:
-    """Connect a client with books: `traffic(url=..., window=16)`."""
+    """Connect a client that records every outcome: `traffic(url=..., window=16)`."""
     with ExitStack() as stack:
 
         def start(url: str = broker_url, **options: Any) -> Traffic:

@@ -1,4 +1,4 @@
-"""Faults of the broker: RELIABILITY, section 6, rows 6 and 7."""
+"""Faults of the broker: killed with and without persistence, restarted, and several faults at once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mqinfer.protocol.types import Outcome
 
 Start = Callable[..., Any]
 RATE = 75.0
-"""Requests a second to three workers of 20 ms: half of what they can."""
+"""Requests a second to three workers of 20 ms: half of their capacity."""
 
 
 @pytest.fixture
 def persistent_broker(tmp_path: Path) -> Iterator[MosquittoServer]:
-    """A Mosquitto that saves each change, as a broker that is already there may do."""
+    """A Mosquitto that saves each change, like an existing broker may."""
     folder = tmp_path / "stored"
     folder.mkdir()
     stored = f"persistence true\npersistence_location {folder}/\nautosave_on_changes true\nautosave_interval 1\n"
@@ -31,14 +31,14 @@ def persistent_broker(tmp_path: Path) -> Iterator[MosquittoServer]:
 
 
 def served_all(client: Traffic) -> None:
-    """Every request ended as `ok`, with its own numbers, once."""
+    """Assert that every request ended as `ok` once, with its own numbers."""
     client.wait()
     counters = client.check()
     assert counters.outcomes[Outcome.OK] == client.asked, client.outcomes()
 
 
 def until_served(client: Traffic, since: float) -> float:
-    """Tell how many seconds after a moment the first outcome came."""
+    """Return the seconds from a time to the first outcome after it."""
     while True:
         later = [each.at for each in list(client.ended) if each.at > since]
         if later:
@@ -49,7 +49,7 @@ def until_served(client: Traffic, since: float) -> float:
 def outages(
     client: Traffic, broker: MosquittoServer, times: int, seconds: float, end: Callable[[], None], steady: float = 1.0
 ) -> list[float]:
-    """Take the broker away and back again, so many times; gives how long after its return it took to be served."""
+    """Stop and start the broker several times; return the time from each start to the next outcome."""
     recoveries = []
     for _ in range(times):
         time.sleep(steady)
@@ -65,7 +65,7 @@ def outages(
 def test_killed_broker(
     workers: Start, traffic: Start, figure: Start, pick: Start, request: pytest.FixtureRequest, kind: str
 ) -> None:
-    """SIGKILL of the broker under load, back after two seconds: all is served, nothing twice, no memory grows."""
+    """After SIGKILL under load and a restart two seconds later all requests are served once, and memory stays flat."""
     broker: MosquittoServer = request.getfixturevalue(kind)
     workers(20, 20, 20, url=broker.url)
     client: Traffic = traffic(broker.url)
@@ -91,7 +91,7 @@ def test_killed_broker(
 
 
 def test_restarted_broker(workers: Start, traffic: Start, figure: Start, own_broker: MosquittoServer) -> None:
-    """A broker that is stopped in order and started again at once: the same sums."""
+    """After a SIGTERM and an immediate restart all requests are served once."""
     workers(20, 20, 20, url=own_broker.url)
     client: Traffic = traffic(own_broker.url)
     recoveries: list[float] = []
@@ -105,7 +105,7 @@ def test_restarted_broker(workers: Start, traffic: Start, figure: Start, own_bro
 
 
 def test_all_at_once(workers: Start, traffic: Start, figure: Start, pick: Start, own_broker: MosquittoServer) -> None:
-    """A worker is killed, the broker is killed for two seconds, a worker is halted for two: in one run."""
+    """A killed worker, a broker that is gone for two seconds and a halted worker, all in one run."""
     crew: Workers = workers(20, 20, 20, url=own_broker.url)
     client: Traffic = traffic(own_broker.url)
     client.burst(10)

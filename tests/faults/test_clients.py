@@ -1,4 +1,4 @@
-"""Faults of clients: floods, restarts, slow consumers, twins, clock jumps, oversize: RELIABILITY, section 6."""
+"""Faults of clients: floods, restarts, slow consumers, duplicate names, clock jumps and oversized messages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ with Traffic(url, Topics(root), name=name, width=int(width), window=100) as clie
 def client_process(
     url: str, topics: Topics, name: str, rate: float, requests: int, width: int = 2
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a client in a process of its own; connected when the body begins."""
+    """Run a client in a separate process, connected before the body runs."""
     arguments = [url, topics.root, name, str(rate), str(requests), str(width)]
     process = subprocess.Popen([sys.executable, "-c", CLIENT, *arguments], stdout=subprocess.PIPE, text=True)
     try:
@@ -66,14 +66,14 @@ def client_process(
 
 
 def served_all(client: Traffic) -> None:
-    """Every request ended as `ok`, with its own numbers, once."""
+    """Assert that every request ended as `ok` once, with its own numbers."""
     client.wait()
     counters = client.check()
     assert counters.outcomes[Outcome.OK] == client.asked, client.outcomes()
 
 
 def flood(url: str, topics: Topics, rate: float, seconds: float) -> int:
-    """Publish requests to the model's channel as a script without a window would; returns how many."""
+    """Publish requests to the model's channel without a window; return their number."""
     link = make_link(url, client_id="flooder")
     link.open()
     sent, start = 0, time.monotonic()
@@ -100,7 +100,7 @@ def flood(url: str, topics: Topics, rate: float, seconds: float) -> int:
 
 
 def test_flood(workers: Start, traffic: Start, broker_url: str, topics: Topics, figure: Start, pick: Start) -> None:
-    """One client sends without a window, four times what the workers can do: the other one is served as before."""
+    """One client floods the workers with four times their capacity; another one is served as before."""
     workers(20, 20, 20)
     seconds = pick(5, 30)
     calm: Traffic = traffic()
@@ -140,7 +140,7 @@ def test_flood(workers: Start, traffic: Start, broker_url: str, topics: Topics, 
 
 
 def test_edge_restart(workers: Start, traffic: Start, broker_url: str, topics: Topics, figure: Start) -> None:
-    """An edge is killed with a hundred requests under way; its successor of the same name takes none of the replies."""
+    """An edge is killed with a hundred requests in flight; its successor of the same name gets none of the replies."""
     crew: Workers = workers(20, 20)
     with client_process(broker_url, topics, "edge-1", 10_000, 100) as process:
         time.sleep(0.3)
@@ -161,7 +161,7 @@ def test_edge_restart(workers: Start, traffic: Start, broker_url: str, topics: T
 def test_slow_consumer(
     workers: Start, traffic: Start, own_broker: MosquittoServer, topics: Topics, figure: Start, pick: Start
 ) -> None:
-    """A client stops reading for three seconds while its replies come: others don't notice, and it loses none."""
+    """A client that stops reading for three seconds loses no reply and does not affect others."""
     width = 12_500
     workers(20, 20, 20, url=own_broker.url, width=width)
     other: Traffic = traffic(own_broker.url, width=width)
@@ -192,7 +192,7 @@ def test_slow_consumer(
 
 
 def test_twin_clients(workers: Start, traffic: Start, own_broker: MosquittoServer, figure: Start) -> None:
-    """Two clients of one name live side by side: each takes its own replies and no other."""
+    """Of two clients with one name each receives its own replies and no others."""
     workers(20, url=own_broker.url)
     twins: list[Traffic] = [traffic(own_broker.url, name="twin"), traffic(own_broker.url, name="twin")]
     for _ in range(6):
@@ -208,7 +208,7 @@ def test_twin_clients(workers: Start, traffic: Start, own_broker: MosquittoServe
 
 
 def test_twin_edges(workers: Start, own_broker: MosquittoServer, topics: Topics, figure: Start) -> None:
-    """Of two edges of one name the one that started first gives way: its requests end, and it says why."""
+    """Of two edges with one name the first fails with NameTaken, and its requests end."""
     workers(200, url=own_broker.url)
 
     def twin(incarnation: int) -> Requester:
@@ -241,7 +241,7 @@ def test_twin_edges(workers: Start, own_broker: MosquittoServer, topics: Topics,
 
 
 def test_twin_workers(workers: Start, traffic: Start, own_broker: MosquittoServer, figure: Start) -> None:
-    """Of two workers of one name the one that started first ends, and is not started again; whoever asks is served."""
+    """Of two workers with one name the first exits without a restart; all requests are served."""
     elder: Workers = workers(20, url=own_broker.url, name="twin")
     client: Traffic = traffic(own_broker.url)
     client.burst(50)
@@ -266,7 +266,7 @@ def test_clock_jumps(
     broker_url: str,
     topics: Topics,
 ) -> None:
-    """The wall clock jumps by an hour at each look, at client and worker: no request notices."""
+    """The wall clock of client and worker jumps by an hour at each reading, without effect on any request."""
     serve(broker_url, write_echo("echo", ("x", "INT64", [1, 2])), topics=topics)
     jumps = itertools.count()
     real, real_ns = time.time, time.time_ns
@@ -284,7 +284,7 @@ def test_clock_jumps(
 
 
 def test_oversize(topics: Topics, figure: Start, tmp_path: Path) -> None:
-    """At the broker's limit a message passes, one byte above it is refused here, and the connection stands."""
+    """A message at the broker's limit passes; one byte more is refused by the client, and the connection stays."""
     limit = 200_000
     configuration = lambda port: render(port).replace("max_packet_size 67108864", f"max_packet_size {limit}")  # noqa: E731
     with MosquittoServer(configuration=configuration) as broker:
@@ -311,9 +311,9 @@ def test_oversize(topics: Topics, figure: Start, tmp_path: Path) -> None:
         assert limit - max(arrived) < 20
         assert broker.log().count("as oversize") == 1
         with Workers(tmp_path / "small", broker.url, (5,), topics, width=2), Traffic(broker.url, topics) as client:
-            client._width = limit // 8
+            client.width = limit // 8
             client.ask(10)
-            client._width = 2
+            client.width = 2
             client.burst(20)
             client.wait()
             client.check()

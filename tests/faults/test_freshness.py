@@ -42,28 +42,28 @@ WIDTH, HEIGHT = 968, 608
 
 @dataclass
 class Ages:
-    """A sink that notes how old the answered frames were, in seconds, and in which order they came."""
+    """A sink that records the age of the answered frames in seconds, and their order."""
 
     ages: list[float] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
 
     def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:  # noqa: ARG002 - the sinks' signature
-        """Note one result."""
+        """Record one result."""
         if result.outcome is Outcome.OK:
             self.ages.append((time.monotonic_ns() - frame.capture_time_ns) / 1e9)
             self.numbers.append(frame.sequence)
 
     def close(self) -> tuple[Path, ...]:
-        """Have no files."""
+        """Return no files."""
         return ()
 
     def percentile(self, share: float) -> float:
-        """Give the age below which so much of the answered frames were."""
+        """Return the age that a share of the answered frames did not exceed."""
         return sorted(self.ages)[min(len(self.ages) - 1, int(share * len(self.ages)))]
 
 
 def pictures(width: int, height: int, count: int) -> list[CompressedImage]:
-    """Render a drive, and take it as a camera with JPEG of quality 90 would."""
+    """Render a drive as JPEG of quality 90, like a camera's."""
     drive = SyntheticDrive(1, width, height)
     scenes = [drive.scene(3 * number).picture for number in range(count)]
     jpegs = [encode_tensor("image", scene[None], "jpeg:90", {"image_encoding": "rgb8"}) for scene in scenes]
@@ -71,7 +71,7 @@ def pictures(width: int, height: int, count: int) -> list[CompressedImage]:
 
 
 def camera(images: list[CompressedImage], rate: float, seconds: float) -> Iterator[Frame]:
-    """Yield frames as they are taken; who is late gets the newest, as from a camera's driver."""
+    """Yield frames in real time; a late reader gets the newest one, as from a camera's driver."""
     start = time.monotonic()
     taken = -1
     while (now := time.monotonic() - start) < seconds:
@@ -86,7 +86,7 @@ def camera(images: list[CompressedImage], rate: float, seconds: float) -> Iterat
 
 @pytest.fixture
 def served(tmp_path: Path, broker_url: str, topics: Topics) -> Iterator[Callable[..., None]]:
-    """Serve a model that gives pictures of a size back after a time."""
+    """Serve a model that returns pictures of a size after a delay."""
     workers: list[Worker] = []
 
     def start(width: int, height: int, delay_ms: float) -> None:
@@ -106,7 +106,7 @@ def served(tmp_path: Path, broker_url: str, topics: Topics) -> Iterator[Callable
 def replay(
     url: str, topics: Topics, frames: Iterator[Frame], size: tuple[int, int], **options: Any
 ) -> tuple[Ages, Snapshot]:
-    """Replay frames to the model `eye`; the books balance, and the answered frames are in order."""
+    """Replay frames to the model `eye`; assert that the sums balance and the answered frames are in order."""
     requester = connect(url, random_name(), topics)
     ages, statistics = Ages(), ReplayStatistics()
     try:
@@ -123,7 +123,7 @@ def replay(
 
 
 def test_latest_in_an_overload(served: Start, broker_url: str, topics: Topics, figure: Start, pick: Start) -> None:
-    """Five times more frames than the model can take: those that are answered are fresh, and the model is busy."""
+    """With five times more frames than the model can process, the answered ones are fresh and the model is busy."""
     service, seconds = 0.06, pick(6, 60)
     served(64, 48, service * 1e3)
     frames = camera(pictures(64, 48, 4), 5 / service, seconds)
@@ -145,7 +145,7 @@ def test_latest_in_an_overload(served: Start, broker_url: str, topics: Topics, f
 
 
 def test_all_in_an_overload(served: Start, broker_url: str, topics: Topics, figure: Start, pick: Start) -> None:
-    """A recording is read as fast as it is answered: every frame is, and memory does not grow with its length."""
+    """A recording is read as fast as it is answered: every frame is answered, and memory stays flat."""
     count = pick(150, 2000)
     served(64, 48, 10)
     images = pictures(64, 48, 4)
@@ -160,7 +160,7 @@ def test_all_in_an_overload(served: Start, broker_url: str, topics: Topics, figu
 
 
 def test_thin_link(served: Start, proxy: Start, broker_url: str, topics: Topics, figure: Start, pick: Start) -> None:
-    """2 Mbit/s and 100 ms each way: frames of 968x608 keep coming, and what is shown is fresh."""
+    """Over 2 Mbit/s and 100 ms each way, frames of 968x608 are answered all the time, and they are fresh."""
     served(WIDTH, HEIGHT, 50)
     between: FaultProxy = proxy(broker_url)
     between.both(bytes_per_s=250_000, delay_s=0.1)

@@ -1,4 +1,4 @@
-"""Bad messages to workers and clients, and the death of a connection's own thread: RELIABILITY, section 6."""
+"""Bad messages to workers and clients, and a crash of a connection's thread."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def run_and_fail(spec: ProcessSpec, pipe: Connection) -> None:
 
 
 def good_request() -> bytes:
-    """Make a request as a client would."""
+    """Return a request as a client encodes it."""
     request = make_request("echo", {"x": np.array([[7, 7]], np.int64)}, {})
     return b"".join(map(bytes, request_pieces(request)))
 
 
 def damaged(chance: random.Random) -> bytes:
-    """Give noise, an envelope with bits flipped, or a part of one."""
+    """Return noise, an envelope with flipped bits, or a part of one."""
     good = bytearray(good_request())
     kind = chance.randrange(4)
     if kind == 0:
@@ -68,8 +68,8 @@ def damaged(chance: random.Random) -> bytes:
 
 
 def garbage(topics: Topics, victim: Traffic, worker: str, count: int) -> Iterator[Message]:
-    """Make bad messages of every kind, from a seed, to the topics of a worker and of a client."""
-    chance = random.Random(11)  # noqa: S311 - which ones is no secret
+    """Yield bad messages of every kind, from a seed, for the topics of a worker and of a client."""
+    chance = random.Random(11)  # noqa: S311 - no secret depends on it
     name = victim.requester.name
     to = [
         topics.infer("echo", "vandal"),
@@ -106,8 +106,8 @@ def garbage(topics: Topics, victim: Traffic, worker: str, count: int) -> Iterato
 
 
 def broken_packets(port: int, count: int) -> None:
-    """Say to the broker what no MQTT client says: bad UTF-8 in topics, wrong lengths, noise."""
-    chance = random.Random(5)  # noqa: S311 - which ones is no secret
+    """Send invalid MQTT packets to the broker: bad UTF-8 in topics, wrong lengths, noise."""
+    chance = random.Random(5)  # noqa: S311 - no secret depends on it
     connect = bytes.fromhex("101000044d5154540502003c0000036261") + b"d"
     publishes = [
         b"\x30\x07\x00\x02\xc3\x28\x00ab",  # a topic that is no UTF-8
@@ -124,7 +124,7 @@ def broken_packets(port: int, count: int) -> None:
 
 
 def test_garbage(workers: Start, traffic: Start, own_broker: Any, topics: Topics, figure: Start, pick: Start) -> None:
-    """Thousands of bad messages: nobody dies or answers to a foreign topic, and others are served meanwhile."""
+    """Thousands of bad messages crash no process and cause no reply to a foreign topic; others are served meanwhile."""
     crew: Workers = workers(5, 5, url=own_broker.url)
     client: Traffic = traffic(own_broker.url)
     client.burst(20)
@@ -155,7 +155,7 @@ def test_garbage(workers: Start, traffic: Start, own_broker: Any, topics: Topics
 
 
 def test_a_dead_connection_ends_the_process(tmp_path: Path, broker_url: str, topics: Topics, figure: Start) -> None:
-    """A worker whose connection's thread died serves nobody: its process says so by its exit code, and ends."""
+    """A worker process whose connection's thread has crashed exits with a failure code."""
     repository = write_model(tmp_path / "repository", 1)
     template = ProcessSpec(repository, "", 0, BrokerAddress.parse(broker_url), WorkerOptions("doomed", topics))
     (spec,) = plan(Repository(repository), template)

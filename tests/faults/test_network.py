@@ -1,4 +1,4 @@
-"""Faults of the network between client and broker, by a proxy: RELIABILITY, section 6, row 8."""
+"""Faults of the network between client and broker, made by a proxy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mqinfer.protocol.types import Outcome
 
 Start = Callable[..., Any]
 RATE = 75.0
-"""Requests a second to three workers of 20 ms: half of what they can."""
+"""Requests a second to three workers of 20 ms: half of their capacity."""
 _EXCUSED = {"ok", "expired", "no_worker", "rejected"}
-"""How a request may end whose messages were damaged: never by a fault of its own."""
+"""Possible outcomes of a request with damaged messages; the request itself is never blamed."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def link(workers: Start, traffic: Start, proxy: Start, broker_url: str) -> tuple
 
 
 def load_while(client: Traffic, disturb: Callable[[], None]) -> None:
-    """Ask at the usual rate until the disturbance is over, and check that everything is served."""
+    """Send requests at the usual rate until the disturbance is over; assert that all are served."""
     with beside(disturb) as disturbing:
         while disturbing.is_alive():
             client.pace(RATE, 15)
@@ -43,8 +43,8 @@ def load_while(client: Traffic, disturb: Callable[[], None]) -> None:
     assert counters.outcomes[Outcome.OK] == client.asked, client.outcomes()
 
 
-def told(figure: Start, row: str, client: Traffic) -> None:
-    """Note what every row of this file has in common."""
+def report(figure: Start, row: str, client: Traffic) -> None:
+    """Record the figures that every row of this file has."""
     counters = client.requester.counters()
     figure(row, "ok", f"{len(client.ended)}/{client.asked}", "all", passed=True)
     figure(row, "publishes a request; late or double replies", f"{client.publishes():.3f}; {counters.late}")
@@ -52,9 +52,9 @@ def told(figure: Start, row: str, client: Traffic) -> None:
 
 
 def test_twenty_cuts(link: tuple[FaultProxy, Traffic], figure: Start, pick: Start) -> None:
-    """The connection is cut again and again, by RST and by FIN, at times that a seed gives."""
+    """The connection is cut repeatedly, by RST and by FIN, at random times."""
     between, client = link
-    chance, times = random.Random(7), pick(6, 20)  # noqa: S311 - when it is cut is no secret
+    chance, times = random.Random(7), pick(6, 20)  # noqa: S311 - no secret depends on it
 
     def cut() -> None:
         for number in range(times):
@@ -62,12 +62,12 @@ def test_twenty_cuts(link: tuple[FaultProxy, Traffic], figure: Start, pick: Star
             between.cut(reset=number % 2 == 0)
 
     load_while(client, cut)
-    told(figure, f"{times} cuts of the client's connection, {RATE:.0f}/s", client)
+    report(figure, f"{times} cuts of the client's connection, {RATE:.0f}/s", client)
     assert between.connections > times // 2
 
 
 def test_cut_workers(workers: Start, traffic: Start, proxy: Start, figure: Start, pick: Start, broker_url: str) -> None:
-    """The workers' connections are cut while the client's stands: nothing is poison, since no worker died."""
+    """Cut connections of workers make no request poison, since no worker crashed."""
     between: FaultProxy = proxy(broker_url)
     workers(20, 20, 20, url=between.url)
     client: Traffic = traffic()
@@ -81,11 +81,11 @@ def test_cut_workers(workers: Start, traffic: Start, proxy: Start, figure: Start
             between.cut(reset=number % 2 == 0)
 
     load_while(client, cut)
-    told(figure, f"{times} cuts of all workers' connections at once, {RATE:.0f}/s", client)
+    report(figure, f"{times} cuts of all workers' connections at once, {RATE:.0f}/s", client)
 
 
 def test_swallowed_pubacks(link: tuple[FaultProxy, Traffic], figure: Start, pick: Start) -> None:
-    """The broker's PUBACKs never come, then the connection is cut: what was served is served once."""
+    """PUBACKs are swallowed, then the connection is cut: every request is served once."""
     between, client = link
     times = pick(2, 6)
 
@@ -99,13 +99,13 @@ def test_swallowed_pubacks(link: tuple[FaultProxy, Traffic], figure: Start, pick
 
     load_while(client, swallow)
     row = f"PUBACKs swallowed for 1 s, then a cut, {times} times, {RATE:.0f}/s"
-    told(figure, row, client)
+    report(figure, row, client)
     figure(row, "PUBACKs swallowed", between.packets_dropped)
     assert between.packets_dropped > 10
 
 
 def test_half_open_connection(link: tuple[FaultProxy, Traffic], figure: Start) -> None:
-    """Everything vanishes for three seconds with no FIN: what was under way is sent again when the way is back."""
+    """All packets vanish for three seconds without a FIN; requests in flight are sent again afterwards."""
     between, client = link
 
     def half_open() -> None:
@@ -117,26 +117,26 @@ def test_half_open_connection(link: tuple[FaultProxy, Traffic], figure: Start) -
         time.sleep(1.0)
 
     load_while(client, half_open)
-    told(figure, f"half-open for 3 s, then a cut, {RATE:.0f}/s", client)
+    report(figure, f"half-open for 3 s, then a cut, {RATE:.0f}/s", client)
 
 
 @pytest.mark.parametrize("delay_ms", [50, 200])
 def test_delay(link: tuple[FaultProxy, Traffic], figure: Start, pick: Start, delay_ms: int) -> None:
-    """A long way costs its time, and no request is sent twice for it."""
+    """A long transit adds its delay, and no request is sent twice."""
     between, client = link
     between.both(delay_s=delay_ms / 1000)
     done = len(client.ended)
     seconds = pick(3, 20)
     load_while(client, lambda: time.sleep(seconds))
     row = f"{delay_ms} ms each way, {RATE:.0f}/s, window 64"
-    told(figure, row, client)
+    report(figure, row, client)
     took = sorted(each.took for each in client.ended[done:])
     figure(row, "p50", f"{took[len(took) // 2] * 1e3:.0f} ms")
     assert client.publishes() <= 1.02
 
 
 def test_bandwidth(workers: Start, traffic: Start, proxy: Start, broker_url: str, figure: Start, pick: Start) -> None:
-    """1 MB/s: requests of 100 kB come through as fast as that, and none is sent twice for being slow."""
+    """At 1 MB/s, requests of 100 kB use the full bandwidth, and none is sent twice."""
     width = 12_500
     workers(20, 20, 20, width=width)
     between: FaultProxy = proxy(broker_url)
@@ -151,7 +151,7 @@ def test_bandwidth(workers: Start, traffic: Start, proxy: Start, broker_url: str
     counters = client.check()
     rate = (between.bytes_up - sent) / (time.monotonic() - start)
     row = f"1 MB/s each way, a burst of {requests} requests of 100 kB"
-    told(figure, row, client)
+    report(figure, row, client)
     figure(row, "of the bandwidth used upwards", f"{rate / 1e6:.2f}", ">= 0.9", passed=rate >= 0.9e6)
     assert counters.outcomes[Outcome.OK] == client.asked
     assert counters.retries == 0
@@ -161,7 +161,7 @@ def test_bandwidth(workers: Start, traffic: Start, proxy: Start, broker_url: str
 def test_flipped_bits(
     workers: Start, traffic: Start, proxy: Start, broker_url: str, figure: Start, pick: Start, width: int, every: int
 ) -> None:
-    """Bits flip in both directions, without TLS: no number is wrong, no request is blamed, and nobody falls over.
+    """Bits flip in both directions, without TLS: no number is wrong, no request is blamed, and no process crashes.
 
     Narrow rows are mostly head, so that it is MQTT that breaks; of wide ones it is mostly the payload.
     """
@@ -201,7 +201,7 @@ def test_flipped_bits(
 
 
 def test_echo(broker_url: str, unique: Callable[[str], str], figure: Start) -> None:
-    """A small QoS 1 message comes back from the broker at once: with Nagle's algorithm it would take 83 ms."""
+    """A small QoS 1 message returns from the broker at once; with Nagle's algorithm it would take 83 ms."""
     link, came = make_link(broker_url, client_id=unique("echo")), threading.Event()
     took = []
     topic = unique("echo")

@@ -43,7 +43,7 @@ class Disk:
     process: dict[str, Any]
 
     def fill(self) -> None:
-        """Take what is left of it, to the last byte."""
+        """Fill the disk to the last byte."""
         with (self.folder / "of-others").open("ab", buffering=0) as file:
             try:
                 while not self.process:
@@ -54,7 +54,7 @@ class Disk:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """A disk of a megabyte; without the right to mount one, a bound for each file, which looks the same to SQLite."""
+    """A disk of a megabyte; without permission to mount one, a limit for each file, which SQLite sees alike."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
@@ -99,16 +99,16 @@ class Replaying:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, **disk.process)
 
     def log(self) -> str:
-        """What it said, its lines joined."""
+        """Return its log with the lines joined."""
         return " ".join(self._log.read_text().split())
 
     def results(self) -> list[dict[str, Any]]:
-        """Every frame that has its outcome, in the order of writing."""
+        """Return the frames that have their outcome, in the order of writing."""
         path = self._out / "results.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def wait_for(self, what: Callable[[], object]) -> None:
-        """Wait until something is so, while it runs."""
+        """Wait until a condition is true while the process runs."""
         end = time.monotonic() + 60
         while not what():
             assert self.process.poll() is None, self.log()
@@ -116,7 +116,7 @@ class Replaying:
             time.sleep(0.02)
 
     def end(self) -> dict[str, Any]:
-        """Wait until it ends by itself; gives its summary, whose sums balance."""
+        """Wait until the process ends; return its summary, whose sums balance."""
         self.process.wait(60)
         assert "Traceback" not in self.log()
         summary: dict[str, Any] = json.loads((self._out / "summary.json").read_text())
@@ -142,19 +142,19 @@ def replaying(tmp_path: Path, own_broker: MosquittoServer, disk: Disk) -> Iterat
 
 @pytest.fixture
 def echo(serve: Start, write_echo: Start, own_broker: MosquittoServer) -> None:
-    """Serve a model that gives pictures back."""
+    """Serve a model that returns its pictures."""
     serve(own_broker.url, write_echo("echo", ("image", "UINT8", [-1, HEIGHT, WIDTH, 3])))
 
 
 def kept(disk: Disk) -> int:
-    """Count the frames in the spool, which must be whole."""
+    """Return the number of frames in the spool; assert its integrity."""
     with closing(sqlite3.connect(disk.folder / "spool" / "spool.sqlite")) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         return int(database.execute("SELECT count(*) FROM frames").fetchone()[0])
 
 
 def fill_in_an_outage(replay: Replaying, broker: MosquittoServer, disk: Disk) -> None:
-    """Take the broker away under load, wait until the spool takes no more, and give the rest of the disk to others."""
+    """Kill the broker under load, wait until the spool is full, and fill the rest of the disk."""
     replay.wait_for(lambda: len(replay.results()) >= 20)
     broker.kill()
     replay.wait_for(lambda: "stores no more frames" in replay.log())
@@ -162,14 +162,14 @@ def fill_in_an_outage(replay: Replaying, broker: MosquittoServer, disk: Disk) ->
     before = len(replay.results())
     time.sleep(1.5)
     assert replay.process.poll() is None
-    assert len(replay.results()) == before, "the reader waits; nothing is given up"
+    assert len(replay.results()) == before, "the reader waits; no frame is dropped"
 
 
 @pytest.mark.usefixtures("echo")
 def test_a_full_disk_in_an_outage(
     own_broker: MosquittoServer, disk: Disk, record: Start, replaying: Start, figure: Start
 ) -> None:
-    """The broker is gone and the disk fills up: the reader waits, and all frames come out once, in their order."""
+    """Without a broker the disk fills up and the reader waits; then all frames are answered once, in order."""
     frames = 3 * RATE
     replay: Replaying = replaying(record("drive", frames))
     fill_in_an_outage(replay, own_broker, disk)
@@ -190,7 +190,7 @@ def test_a_full_disk_in_an_outage(
 def test_a_run_that_ends_while_the_disk_is_full(
     own_broker: MosquittoServer, disk: Disk, record: Start, replaying: Start, figure: Start, how: signal.Signals
 ) -> None:
-    """It ends in the outage: a frame is kept, or is said not to be; the next run delivers those that are, once."""
+    """When the run ends in the outage, each frame is kept or reported as not kept; the next run sends the kept ones."""
     replay: Replaying = replaying(record("drive", 3 * RATE))
     fill_in_an_outage(replay, own_broker, disk)
     os.kill(replay.process.pid, how)

@@ -1,4 +1,4 @@
-"""Faults of workers: RELIABILITY, section 6, rows 1 to 5, 9, 11 and 14."""
+"""Faults of workers: unequal, killed, halted, restarted, absent, poisoned and overloaded ones."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mqinfer.protocol.types import Outcome
 Start = Callable[..., Any]
 POISON = 13
 RATE = 100.0
-"""Requests a second to three workers of 20 ms: two thirds of what they can; two of them can serve it just so."""
+"""Requests a second to three workers of 20 ms: two thirds of their capacity, which two of them just have."""
 
 
 def all_ok(*clients: Traffic) -> None:
-    """Every request of these clients ended as `ok`, with its own numbers, once."""
+    """Assert that every request of these clients ended as `ok` once, with its own numbers."""
     for client in clients:
         client.wait()
         counters = client.check()
@@ -32,7 +32,7 @@ def all_ok(*clients: Traffic) -> None:
 
 
 def test_no_fault(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
-    """Three workers without a fault: every request is sent once."""
+    """Without a fault every request is sent once."""
     workers(20, 20, 20)
     client = traffic(window=32)
     client.burst(10)
@@ -63,7 +63,7 @@ def _makespan(clients: list[Traffic], each: int) -> float:
 def test_unlike_workers_finish_together(
     workers: Start, traffic: Start, figure: Start, pick: Start, delays: tuple[int, ...], edges: int
 ) -> None:
-    """One worker is 5 or 10 times slower, and nobody waits for it much longer than for the fast ones."""
+    """With one worker 5 or 10 times slower, the last request ends little later than with fast ones alone."""
     workers(*delays)
     clients = [traffic(window=32) for _ in range(edges)]
     requests = pick(240, 600)
@@ -79,7 +79,7 @@ def test_unlike_workers_finish_together(
 
 @pytest.mark.parametrize("edges", [1, 4])
 def test_unlike_workers_at_82_percent(workers: Start, traffic: Start, figure: Start, pick: Start, edges: int) -> None:
-    """Paced at 82 % of the capacity, one worker 5 times slower: nearly everybody is served as by a fast one."""
+    """At 82 % of the capacity, with one worker 5 times slower, nearly all requests take the time of a fast one."""
     workers(20, 20, 100)
     clients = [traffic(window=32) for _ in range(edges)]
     _makespan(clients, 4)
@@ -96,7 +96,7 @@ def test_unlike_workers_at_82_percent(workers: Start, traffic: Start, figure: St
 
 
 def test_equal_workers(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
-    """Where a blind deal in turn is the best there is, choosing among the workers costs next to nothing."""
+    """With equal workers, for which round robin is optimal, choosing among them costs very little."""
     workers(10, 10, 10)
     chooses, dealt = traffic(window=32), traffic(window=32, lanes=False)
     rounds, requests = pick(5, 11), pick(300, 900)
@@ -120,7 +120,7 @@ def _under_load(client: Traffic, rate: float, seconds: float, disturb: Callable[
 
 
 def test_killed_workers(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
-    """SIGKILL of one of three under load, again and again: none lost, little sent twice."""
+    """Repeated SIGKILL of one of three workers under load loses no request and repeats few."""
     crew: Workers = workers(20, 20, 20)
     client: Traffic = traffic()
     client.burst(10)
@@ -156,7 +156,7 @@ def test_killed_workers(workers: Start, traffic: Start, figure: Start, pick: Sta
 
 
 def test_halted_worker(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
-    """SIGSTOP of one of three for three seconds: only what it had in hand is late, and that is sent elsewhere."""
+    """SIGSTOP of one of three for three seconds delays only its accepted requests, which are sent elsewhere."""
     crew: Workers = workers(20, 20, 20)
     client: Traffic = traffic()
     client.burst(10)
@@ -195,7 +195,7 @@ def test_halted_worker(workers: Start, traffic: Start, figure: Start, pick: Star
 
 
 def test_rolling_restart(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
-    """Every worker is told to go in turn, and comes back: no request is sent twice."""
+    """A restart of each worker in turn sends no request twice."""
     crew: Workers = workers(20, 20, 20)
     client: Traffic = traffic()
     client.burst(10)
@@ -218,7 +218,7 @@ def test_rolling_restart(workers: Start, traffic: Start, figure: Start, pick: St
 
 
 def test_zero_workers(workers: Start, traffic: Start, figure: Start) -> None:
-    """Without a worker every request fails by name within the patience; with one that appears, all are served."""
+    """Without a worker every request ends as `no_worker` within the patience; once one appears, all are served."""
     client: Traffic = traffic()
     client.burst(50, timeout=10)
     client.wait()
@@ -240,7 +240,7 @@ def test_zero_workers(workers: Start, traffic: Start, figure: Start) -> None:
 
 
 def test_poison(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
-    """A request that kills whoever runs it is given up after two workers; the others are served."""
+    """A request that crashes its workers ends as poison after two of them; the others are served."""
     crew: Workers = workers(20, 20, 20, die_on=POISON)
     client: Traffic = traffic()
     client.burst(10)
@@ -264,7 +264,7 @@ def test_poison(workers: Start, traffic: Start, figure: Start, pick: Start) -> N
 
 
 def test_overload(workers: Start, traffic: Start, figure: Start, pick: Start, own_broker: MosquittoServer) -> None:
-    """Twice what the workers can do: they go on at full speed, nothing is lost in silence, and memory is bounded."""
+    """At twice their capacity the workers run at full speed, every request has an outcome, and memory is bounded."""
     width = pick(125_000, 1_000_000)  # 1 or 8 MB
     delay, seconds = pick(50, 100), pick(6, 60)
     workers(delay, delay, url=own_broker.url, width=width)

@@ -23,7 +23,7 @@ def load(tmp_path: Path, config: str) -> LoadedModel:
     (tmp_path / "doubler" / "model.toml").write_text(config)
     graph = OnnxGraph("float32", (ROWS, 3))
     graph.node("Add", "input", "input", output="output")
-    graph.give("output", "float32", (ROWS, 3))
+    graph.add_output("output", "float32", (ROWS, 3))
     graph.write(path)
     (version,) = Repository(tmp_path).models()
     return load_model(version, device="cpu")

@@ -1,4 +1,4 @@
-"""`mqinfer models optimize` as a whole, on tiny networks: what it makes, keeps, refuses, promotes and reports."""
+"""`mqinfer models optimize` on tiny networks: products that are made, kept, refused, promoted and reported."""
 
 from __future__ import annotations
 
@@ -85,19 +85,19 @@ def pictures(count: int) -> tuple[Sample, ...]:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelVersion, Optimisation, list[str]]:
-    """One run, for the tests that only look at what came of it."""
-    said: list[str] = []
+    """One run, for the tests that only inspect its result."""
+    lines: list[str] = []
     original = Repository(repository_in(tmp_path_factory.mktemp("optimize"))).find("tiny")
     options = OptimizeOptions(precisions=("fp32", "int8"), rounds=1, seconds=0.01, tolerance=Tolerance(0.5))
-    return original, optimize(original, options, pictures(8), "blocks", said.append), said
+    return original, optimize(original, options, pictures(8), "blocks", lines.append), lines
 
 
 Done = tuple[ModelVersion, Optimisation, list[str]]
 
 
 def test_products_stand_beside_the_original(done: Done) -> None:
-    """Each product is a whole version folder that nobody serves, judged and measured."""
-    original, found, said = done
+    """Each product is a complete version folder, compared and measured, that no worker serves."""
+    original, found, lines = done
     labels = [f"{engine}-{precision}" for engine in ("onnx", "openvino") for precision in ("fp32", "int8")]
     assert [each.label for each in found.candidates] == labels
     assert found.samples == "4 of 8 samples of blocks"
@@ -114,25 +114,25 @@ def test_products_stand_beside_the_original(done: Done) -> None:
     assert found.original is not None
     assert found.original.ratio == 1
     assert Repository(model.parent).models() == (original,)
-    assert (said[0], len(said)) == ("loading version 1 of tiny", 9)
+    assert (lines[0], len(lines)) == ("loading version 1 of tiny", 9)
 
 
 def test_fp32_changes_nothing(done: Done) -> None:
-    """The fused graph in full precision gives the mask that the logits' argmax gives, and so the same score."""
+    """The fused graph in full precision returns the argmax of the logits, and has the same score."""
     for each in (done[1].candidates[0], done[1].candidates[2]):
         assert each.parity is not None
         assert each.parity.agreement == 1
         assert each.parity.score == each.parity.original_score
 
 
-def test_the_original_is_left_alone(done: Done, tmp_path: Path) -> None:
-    """Its file is the one that was there before."""
+def test_the_original_does_not_change(done: Done, tmp_path: Path) -> None:
+    """Its file stays the same."""
     segmentation_file(tmp_path / "model.onnx")
     assert model_hash(done[0].path) == model_hash(tmp_path / "model.onnx")
 
 
-def test_a_product_takes_bytes_and_gives_a_mask(done: Done) -> None:
-    """Normalisation and argmax are in the graph: uint8 in, uint8 out, and the mask is right."""
+def test_a_product_maps_bytes_to_a_mask(done: Done) -> None:
+    """Normalisation and argmax are in the graph: uint8 in, uint8 out, and the mask is correct."""
     original, found, _ = done
     (folder, *_) = (each.folder for each in found.candidates)
     assert folder is not None
@@ -153,7 +153,7 @@ def test_a_product_takes_bytes_and_gives_a_mask(done: Done) -> None:
 
 @pytest.mark.parametrize(("ratio", "number"), [(1.5, 5), (0.9, None)])
 def test_promotion(done: Done, tmp_path: Path, ratio: float, number: int | None) -> None:
-    """The best moves to the next number and is served from then on; one that is slower than the original stays."""
+    """The best product gets the next number and is served; one that is slower than the original stays."""
     models = repository_in(tmp_path)
     folder = models / "tiny"
     shutil.copytree(folder / "1", folder / "0004")
@@ -174,7 +174,7 @@ def test_promotion(done: Done, tmp_path: Path, ratio: float, number: int | None)
 
 
 def test_a_product_that_loses_too_much_is_refused(models: Path) -> None:
-    """It is named with the reason and the figures, and its folder is gone."""
+    """It is reported with reason and figures, and its folder is deleted."""
     options = OptimizeOptions(("onnx",), ("fp32",), early=True, rounds=1, seconds=0.01, tolerance=Tolerance(1.0))
     found = optimize(Repository(models).find("tiny"), options, pictures(8))
     late, early = found.candidates
@@ -209,7 +209,7 @@ def test_the_command_reports(models: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_fails_where_nothing_is_kept(models: Path, tmp_path: Path) -> None:
-    """Exit code 1, and the report still says why; random inputs are named as such."""
+    """Exit code 1, and the report holds the reason; random inputs are labelled as such."""
     report = tmp_path / "report"
     quick = ["--to", "openvino", "--precision", "bf16", "--rounds", 1, "--seconds", 0.01]
     done = command(models, "tiny", "--tolerance", "agreement=1", "--report", report, *quick)
@@ -220,7 +220,7 @@ def test_the_command_fails_where_nothing_is_kept(models: Path, tmp_path: Path) -
 
 
 def test_a_model_that_is_not_there(models: Path) -> None:
-    """The message says what there is."""
+    """The message lists the existing versions."""
     failed = command(models, "tiny", "--version", 7)
     assert isinstance(failed.exception, ModelNotLoadable)
     assert "there is no version 7 of it; it has [1]" in str(failed.exception)
@@ -228,6 +228,6 @@ def test_a_model_that_is_not_there(models: Path) -> None:
 
 
 def test_two_kinds_of_samples(models: Path) -> None:
-    """Frames or arrays, not both."""
+    """Frames and arrays exclude each other."""
     failed = command(models, "tiny", "--calibrate", "a.bag", "--samples", "b.npz")
-    assert "--calibrate or --samples, not both" in str(failed.exception)
+    assert "--calibrate and --samples exclude each other" in str(failed.exception)

@@ -1,4 +1,4 @@
-"""Judging products: what differs, by how much, and whether it is within the tolerance."""
+"""Comparison of products: differences, agreement, scores, and the tolerance."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def parity(one: Array, other: Array, truth: Array | None = None, classes: int = 
 
 
 @given(FLOATS, st.sampled_from(PRECISIONS))
-def test_the_same_answers_are_kept(array: Array, precision: str) -> None:
-    """A product that answers as the original does has difference 0 and is within any tolerance."""
+def test_equal_outputs_are_kept(array: Array, precision: str) -> None:
+    """A product with the original's outputs has difference 0 and is within any tolerance."""
     found = parity(array, array.copy())
     assert (found.difference, found.relative) == (0, 0)
     assert Tolerance(1, 0, 0).judge(found, precision) == ""
@@ -33,7 +33,7 @@ def test_the_same_answers_are_kept(array: Array, precision: str) -> None:
 
 @given(FLOATS, st.floats(0.25, 100))
 def test_the_largest_difference_counts(array: Array, step: float) -> None:
-    """One element that is off is found, wherever it is; large values are judged by their own size."""
+    """One different element counts, wherever it is; the relative difference of large values is smaller."""
     other = array.astype(np.float64)
     other.flat[array.size // 2] += step
     found = parity(array, other)
@@ -42,15 +42,15 @@ def test_the_largest_difference_counts(array: Array, step: float) -> None:
 
 
 def test_not_a_number_is_refused() -> None:
-    """A product that gives NaN somewhere is never within the tolerance, also where other samples are good."""
+    """A product with a NaN is never within the tolerance, even if other samples are equal."""
     good, bad = np.ones((1, 3), np.float32), np.array([[1, np.nan, 1]], np.float32)
-    for answers in ([good, bad], [bad, good]):
-        found = compare([{"y": good}] * 2, [{"y": each} for each in answers], [None, None])
+    for outputs in ([good, bad], [bad, good]):
+        found = compare([{"y": good}] * 2, [{"y": each} for each in outputs], [None, None])
         assert "difference nan" in Tolerance(difference=1, agreement=0).judge(found, "int8")
 
 
 def test_the_same_infinity_is_no_difference() -> None:
-    """Where the original gives NaN or an infinity the product may do so too, and the other elements count."""
+    """NaN and infinities that the original has too are no difference; the other elements count."""
     one = np.array([np.nan, np.inf, -np.inf, 8.0], np.float32)
     other = one + np.array([0, 0, 0, 2], np.float32)
     found = parity(one, other)
@@ -84,24 +84,24 @@ def test_the_truth_gives_masks_a_score() -> None:
     assert found.score == pytest.approx((1 / 2 + 2 / 3) / 2)
 
 
-def test_a_truth_of_another_size_is_brought_to_the_masks() -> None:
-    """The nearest pixel of the truth stands for one of the mask."""
+def test_a_truth_of_another_size_is_resized() -> None:
+    """Each pixel of the mask is compared with the nearest one of the truth."""
     truth = np.repeat(np.repeat([[0, 1], [1, 0]], 3, 0), 3, 1)
     mask = np.array([[[0, 1], [1, 0]]], np.uint8)
     assert parity(mask, mask, truth, classes=2).score == 1
 
 
 def test_the_truth_gives_classifiers_an_accuracy() -> None:
-    """A share of right classes; without a truth for each sample there is no score."""
+    """The score is the share of correct classes; without a truth for each sample there is none."""
     scores = [{"y": np.eye(3, dtype=np.float32)[[n]]} for n in (0, 1, 2, 2)]
     labels = [np.array(n) for n in (0, 1, 2, 0)]
     assert compare(scores, scores, labels).score == 0.75
     assert compare(scores, scores, [*labels[:3], None]).score is None
 
 
-def test_other_shapes_are_no_product() -> None:
-    """A product whose output has another shape is wrong, and the message says which."""
-    with pytest.raises(ConfigError, match=r"'y' is \[3\] in the product and \[2\] before"):
+def test_other_shapes_are_refused() -> None:
+    """A product whose output has another shape is refused with the output's name."""
+    with pytest.raises(ConfigError, match=r"'y' has the shape \[3\] in the product, expected \[2\]"):
         parity(np.zeros(2), np.zeros(3))
 
 
@@ -116,26 +116,26 @@ def test_other_shapes_are_no_product() -> None:
         (Parity(), ""),
     ],
 )
-def test_refusals_say_why(found: Parity, reason: str) -> None:
-    """The first bound that is passed is named with both figures; a better score is no loss."""
+def test_reasons_of_refusals(found: Parity, reason: str) -> None:
+    """The first exceeded bound is reported with both figures; a better score is no loss."""
     assert Tolerance().judge(found, "fp32") == reason
 
 
-def test_fewer_bits_may_differ_more() -> None:
-    """The bound of the difference fits the precision, unless one is stated."""
+def test_lower_precision_may_differ_more() -> None:
+    """The bound of the difference depends on the precision, unless it is set."""
     kept = [precision for precision in PRECISIONS if not Tolerance().judge(Parity(relative=0.04), precision)]
     assert kept == ["bf16", "int8"]
     assert Tolerance(difference=0.01).judge(Parity(relative=0.04), "int8")
 
 
 def test_tolerances_are_read() -> None:
-    """What is not stated has its default."""
+    """Bounds that are not set have their default."""
     assert parse_tolerance(["agreement=0.9", "difference=0.5"]) == Tolerance(0.9, 0.01, 0.5)
     assert parse_tolerance([]) == Tolerance()
 
 
 @pytest.mark.parametrize("text", ["agreement", "agreement=x", "accord=1", "loss=2", "loss=-1", "loss=nan", ""])
 def test_wrong_tolerances_are_named(text: str) -> None:
-    """Another name, no number, or one outside 0 to 1."""
+    """An unknown name, no number, or a number outside 0 to 1 is refused."""
     with pytest.raises(ConfigError, match="--tolerance"):
         parse_tolerance([text])

@@ -1,4 +1,4 @@
-"""Changes of ONNX graphs: the same answers from fewer steps, proven on ONNX Runtime."""
+"""Graph passes: the same outputs from fewer nodes, checked with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(model: Any, array: Array) -> Array:
 
 
 def segmentation(*, resized: bool = False, transposed: bool = True, argmax: bool = False) -> Any:
-    """Build what converters leave of a network's end: logits, a resize, a transpose to NHWC, perhaps an argmax."""
+    """Build the end of a converted network: logits, a resize, a transpose to NHWC, optionally an argmax."""
     nodes, last = [helper.make_node("Identity", ["x"], ["logits"])], "logits"
     if resized:
         given = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
@@ -84,7 +84,7 @@ def test_logits_become_a_mask(*, resized: bool, transposed: bool) -> None:
 
 
 def test_logits_are_not_transposed_for_a_mask() -> None:
-    """The argmax takes the classes where they are: nothing float goes through a transpose."""
+    """The argmax runs before any transpose, so no float tensor is transposed."""
     model = segmentation()
     model.graph.node[-1].op_type = "Identity"
     model.graph.node[-1].ClearField("attribute")
@@ -96,7 +96,7 @@ def test_logits_are_not_transposed_for_a_mask() -> None:
 
 @pytest.mark.parametrize("transposed", [True, False])
 def test_an_argmax_can_be_opened(*, transposed: bool) -> None:
-    """A graph that ends in an argmax gives its logits back, and fused again the same mask as before."""
+    """A graph that ends in an argmax gets its logits back; fused again it returns the same mask."""
     model = segmentation(resized=True, transposed=transposed, argmax=True)
     expected = run(model, LOGITS)
     axis = open_argmax(model, "y")
@@ -109,7 +109,7 @@ def test_an_argmax_can_be_opened(*, transposed: bool) -> None:
 
 
 def test_no_argmax_to_open() -> None:
-    """Logits stay as they are."""
+    """A graph without an argmax does not change."""
     model = segmentation()
     before = model.SerializeToString()
     assert open_argmax(model, "y") is None
@@ -134,7 +134,7 @@ def test_argmax_before_the_resize(*, sizes: bool) -> None:
 
 
 def test_no_resize_before_the_argmax() -> None:
-    """Where the logits do not come from a resize there is none to move."""
+    """Logits without a resize have none to move."""
     assert resize_before(segmentation(), "y") is None
 
 
@@ -145,7 +145,7 @@ def test_no_resize_before_the_argmax() -> None:
     std=st.lists(st.floats(0.125, 2, width=16), min_size=3, max_size=3),
 )
 def test_normalisation_goes_into_the_graph(layout: Layout, scale: float, mean: list[float], std: list[float]) -> None:
-    """uint8 pixels give what the worker's own normalisation gives, in every layout, and names stay."""
+    """uint8 pixels yield the result of the worker's normalisation in every layout; names stay."""
     mono = layout is Layout.NHW
     channels = 1 if mono else 3
     shapes = {Layout.NHWC: [1, 4, 5, 3], Layout.NCHW: [1, 3, 4, 5], Layout.NHW: [1, 4, 5]}
@@ -164,7 +164,7 @@ def test_normalisation_goes_into_the_graph(layout: Layout, scale: float, mean: l
 
 
 def test_nothing_to_normalise_adds_a_cast_only() -> None:
-    """A contract of scale 1, mean 0 and std 1 multiplies and subtracts nothing."""
+    """A contract with scale 1, mean 0 and std 1 adds no node."""
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 5, 3]) for name in "xy"]
     model = model_of([helper.make_node("Identity", ["x"], ["y"])], *ends)
     fuse_normalisation(model, ImageContract("x", 5, 4), 3)
@@ -172,7 +172,7 @@ def test_nothing_to_normalise_adds_a_cast_only() -> None:
 
 
 def test_batch_is_fixed() -> None:
-    """Open first axes get the size; others stay open."""
+    """Dynamic first axes get the size; other axes stay dynamic."""
     model = segmentation()
     fix_batch(model, 1)
     shapes = [
@@ -183,7 +183,7 @@ def test_batch_is_fixed() -> None:
 
 
 def test_prune_removes_what_no_output_needs() -> None:
-    """A dangling node and a constant go; what a graph within a node reads stays."""
+    """A dangling node and a constant are removed; inputs of a subgraph stay."""
     inner_output = helper.make_tensor_value_info("z", TensorProto.FLOAT, [2])
     then = helper.make_graph([helper.make_node("Add", ["x", "w"], ["z"])], "then", [], [inner_output])
     other = helper.make_graph([helper.make_node("Identity", ["x"], ["z"])], "else", [], [inner_output])
@@ -201,7 +201,7 @@ def test_prune_removes_what_no_output_needs() -> None:
 
 @given(st.permutations(range(6)))
 def test_nodes_are_put_into_order(order: list[int]) -> None:
-    """However nodes are shuffled, each comes after what it takes."""
+    """Shuffled nodes are sorted so that each follows its inputs."""
     names = ["x", "a", "b", "c", "d", "e", "y"]
     nodes = [helper.make_node("Identity", [names[n]], [names[n + 1]]) for n in range(6)]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
@@ -211,7 +211,7 @@ def test_nodes_are_put_into_order(order: list[int]) -> None:
 
 
 def test_a_cycle_is_named() -> None:
-    """A graph that needs its own result is an error, and no endless loop."""
+    """A cycle is an error, not an endless loop."""
     nodes = [helper.make_node("Identity", [one], [other], name=other) for one, other in (("a", "y"), ("y", "a"))]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
     with pytest.raises(ValueError, match="cycle through 'y'"):

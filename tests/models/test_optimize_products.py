@@ -1,4 +1,4 @@
-"""What is made, where it lies, and what its configuration says."""
+"""Products: their plan, their folders and their configuration."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def card_of(*inputs: TensorSpec, image: ImageContract | None = None, platform: s
 
 
 def labels(engines: list[str], precisions: list[str], *, early: bool = False, calibrated: bool = True) -> list[str]:
-    """Plan, and give the labels."""
+    """Return the labels of a plan."""
     return [recipe.label for recipe in plan(engines, precisions, early=early, calibrated=calibrated)]
 
 
@@ -53,31 +53,31 @@ def test_a_plan_holds_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("engines", "precisions", "message"),
     [
-        (["tflite"], ["fp32"], "'tflite' is unknown; there are onnx, openvino"),
+        (["tflite"], ["fp32"], "'tflite' is unknown; expected one of onnx, openvino"),
         (["onnx"], ["fp8"], "'fp8' is unknown"),
-        (["onnx"], ["bf16"], "nothing to make of onnx in bf16"),
+        (["onnx"], ["bf16"], "nothing to make for onnx in bf16"),
     ],
 )
 def test_plans_that_come_to_nothing(engines: list[str], precisions: list[str], message: str) -> None:
-    """The message says what there is."""
+    """The message lists the known names."""
     with pytest.raises(ConfigError, match=message):
         plan(engines, precisions, early=False, calibrated=True)
 
 
 def test_int8_alone_needs_samples() -> None:
-    """Random numbers calibrate nothing: the message names the options."""
+    """Without calibration samples int8 is refused, and the message names the options."""
     with pytest.raises(ConfigError, match="int8 needs --calibrate or --samples"):
         plan(["openvino"], ["int8"], early=False, calibrated=False)
 
 
 @given(st.dictionaries(st.text(), VALUES, max_size=4))
 def test_toml_says_what_was_meant(table: dict[str, Any]) -> None:
-    """Whatever strings, numbers, lists and tables there are, TOML's own reader gives them back."""
+    """Strings, numbers, lists and tables survive a round trip through Python's TOML reader."""
     assert tomllib.loads(f"x = {as_toml(table)}")["x"] == table
 
 
 def _model(repository: Path, config: str = "", own: str = "") -> ModelVersion:
-    """Put `y = x + 1` with [1,4] into a repository."""
+    """Write `y = x + 1` with [1,4] into a repository."""
     folder = repository / "m" / "0001"
     folder.mkdir(parents=True)
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy"]
@@ -100,7 +100,7 @@ OWN = 'dynamic_batching = { preferred_batch_size = [2, 4] }\noutput = [{ name = 
 
 
 def test_a_product_keeps_the_models_configuration(repository: Path) -> None:
-    """Keys of the model and of the version go on to the product, but for those that are about the file."""
+    """A product inherits the keys of the model and of the version, except those of the file."""
     original = _model(repository, CONFIG, OWN)
     assert version_folder(original).name == "0001"
     folder = repository / "m" / "candidates" / "onnx-fp32"
@@ -116,7 +116,7 @@ def test_a_product_keeps_the_models_configuration(repository: Path) -> None:
 
 
 def test_what_is_fused_is_no_longer_stated(repository: Path) -> None:
-    """A mask has not the dims of the logits; the image contract is the one without normalisation."""
+    """A product with a mask drops the dims of the logits, and its image contract has no normalisation."""
     original = _model(repository, CONFIG, OWN)
     fused = Fused(original.path, {"y": 1}, ImageContract("x", 8, 6))
     layer = tomllib.loads(override_toml(original, fused, {"backend": "openvino"}))
@@ -125,7 +125,7 @@ def test_what_is_fused_is_no_longer_stated(repository: Path) -> None:
 
 
 def test_a_product_appears_whole_or_not_at_all(repository: Path) -> None:
-    """A converter that fails leaves the product of an earlier run where it is, and nothing half done."""
+    """A converter that fails leaves the product of an earlier run, and no partial folder."""
     original = _model(repository)
     folder = repository / "m" / "candidates" / "openvino-fp32"
     write_product(Recipe("openvino", "fp32"), Fused(original.path), original, [], folder)
@@ -139,7 +139,7 @@ def test_a_product_appears_whole_or_not_at_all(repository: Path) -> None:
 
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_fewer_bits_in_onnx(repository: Path, precision: str) -> None:
-    """Half precision and INT8 take and give float32, and add one to within their precision."""
+    """Products in half precision and INT8 have float32 inputs and outputs, and add one within their precision."""
     original = _model(repository)
     folder = repository / "m" / "candidates" / precision
     samples = [{"x": np.random.default_rng(n).uniform(-1, 1, (1, 4)).astype(np.float32)} for n in range(8)]
@@ -159,16 +159,16 @@ def _nodes(path: Path) -> Any:
 
 
 def test_no_way_to_onnx(repository: Path) -> None:
-    """A format that nothing converts is an error that names those that can be."""
+    """The error for an unsupported format lists the supported ones."""
     original = _model(repository)
-    with pytest.raises(ConfigError, match="no way from openvino_ir to ONNX; there is one from onnx_onnxv1"):
+    with pytest.raises(ConfigError, match="openvino_ir can't be converted to ONNX; expected one of onnx_onnxv1"):
         to_onnx(original, card_of(platform="openvino_ir"))
 
 
 def test_a_converter_that_loses_an_output(repository: Path) -> None:
-    """What the original's back end says of its ends must be there afterwards."""
+    """All inputs and outputs of the original must exist after the conversion."""
     original = _model(repository)
-    with pytest.raises(ModelNotLoadable, match="the converter lost z; it gave x, y"):
+    with pytest.raises(ModelNotLoadable, match="the converted model lacks z; it has x, y"):
         to_onnx(original, card_of(TensorSpec("z", Datatype.FP32, (1, 4))))
 
 
@@ -185,7 +185,7 @@ ROWS = TensorSpec("x", Datatype.FP32, (-1, 4))
 
 
 def test_a_picture_feeds_any_version() -> None:
-    """The same sample suits the float original and the uint8 product."""
+    """One sample feeds the float original and the uint8 product."""
     sample = Sample(np.full((4, 6, 3), 255, np.uint8))
     bytes_ = TensorSpec("x", Datatype.UINT8, PICTURE.shape)
     assert feeds(sample, [PICTURE], ImageContract("x", 6, 4, scale=1 / 255))["x"].max() == 1
@@ -195,14 +195,14 @@ def test_a_picture_feeds_any_version() -> None:
 def test_samples_that_do_not_fit_the_model() -> None:
     """A picture for a model without an image input, and arrays that lack an input."""
     inputs = [ROWS, TensorSpec("z", Datatype.FP32, (-1, 4))]
-    with pytest.raises(ConfigError, match=r"takes x, z, not one picture; give arrays: --samples FILE.npz"):
+    with pytest.raises(ConfigError, match=r"takes x, z, not one picture; pass arrays with --samples FILE.npz"):
         feeds(Sample(np.zeros((4, 6, 3), np.uint8)), inputs, None)
-    with pytest.raises(ConfigError, match="samples hold x; the model also wants 'z'"):
+    with pytest.raises(ConfigError, match="samples hold x; the model also needs 'z'"):
         feeds(Sample(inputs={"x": np.zeros((1, 4))}), inputs, None)
 
 
 def test_random_samples_fit_the_model() -> None:
-    """Pictures for a model of pictures, arrays for others; each another one."""
+    """Random samples are pictures for a model with an image input, else arrays; all differ."""
     image = ImageContract("x", 6, 4)
     pictures = random_samples(card_of(PICTURE, image=image), 2)
     assert [feeds(each, [PICTURE], image)["x"].shape for each in pictures] == [(1, 4, 6, 3)] * 2
@@ -212,15 +212,15 @@ def test_random_samples_fit_the_model() -> None:
 
 
 def test_a_measurement_repeats_its_sample() -> None:
-    """The batch is the same sample so many times; a model of one batch size takes no other."""
+    """A batch repeats the sample; a model with a fixed batch size accepts no other."""
     inputs = SampleInputs(Sample(inputs={"x": np.arange(4.0)[None]}), None)
     assert inputs.make([ROWS], 3)["x"].tolist() == [[0, 1, 2, 3]] * 3
-    with pytest.raises(ConfigError, match="no batch of 3"):
+    with pytest.raises(ConfigError, match="does not accept a batch of 3"):
         inputs.make([TensorSpec("x", Datatype.FP32, (1, 4))], 3)
 
 
 def test_a_measurement_prepares_its_picture() -> None:
-    """The model's own shape completes what its configuration says."""
+    """The model's shape completes the image contract of its configuration."""
     inputs = SampleInputs(Sample(np.full((8, 12, 3), 255, np.uint8)), ImageContract("", scale=1 / 255))
     array = inputs.make([PICTURE], 2)["x"]
     assert array.shape == (2, 4, 6, 3)

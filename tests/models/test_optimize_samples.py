@@ -37,7 +37,7 @@ def test_frames_come_with_their_masks(bag: str) -> None:
 
 
 def test_frames_without_truth(bag: str) -> None:
-    """A topic alone gives pictures alone, as many as there are."""
+    """Without a truth topic the samples are pictures alone."""
     samples = read_frames(bag, "/camera/image_raw", None, 100)
     assert len(samples) == 9
     assert all(sample.truth is None for sample in samples)
@@ -45,13 +45,13 @@ def test_frames_without_truth(bag: str) -> None:
 
 @pytest.mark.parametrize("topic", [None, "/nowhere"])
 def test_several_topics_need_a_choice(bag: str, topic: str | None) -> None:
-    """The message names them."""
-    with pytest.raises(ConfigError, match=r"name one image topic by --topic; it has /camera/image_raw, /camera/labels"):
+    """The message names the topics."""
+    with pytest.raises(ConfigError, match=r"choose one image topic with --topic; its image topics are /camera/image_raw, /camera/labels"):
         read_frames(bag, topic, None, 4)
 
 
 def test_arrays_by_input(tmp_path: Path) -> None:
-    """Each sample has a batch axis of one, and its truth where there is one."""
+    """Each sample has a batch axis of one, and its truth if known."""
     path = tmp_path / "samples.npz"
     x, truth = np.arange(12.0).reshape(6, 2), np.arange(6)
     np.savez(path, x=x, truth=truth)
@@ -61,11 +61,11 @@ def test_arrays_by_input(tmp_path: Path) -> None:
 
 
 def test_files_that_hold_no_samples(tmp_path: Path) -> None:
-    """Arrays of unequal length, without a first axis, of nothing, and files that are no arrays."""
+    """Arrays of unequal length, scalars, empty arrays and files without arrays are refused."""
     path = tmp_path / "samples.npz"
     for arrays in ({"x": np.zeros(3), "y": np.zeros(2)}, {"x": np.float32(1)}, {"x": np.zeros((0, 2))}, {}):
         np.savez(path, allow_pickle=False, **arrays)
-        with pytest.raises(ConfigError, match="same number of samples"):
+        with pytest.raises(ConfigError, match="expected the same number in each"):
             read_arrays(path, 4)
     path.write_bytes(b"PK\x03\x04 no zip")
     with pytest.raises(ConfigError, match="can't be read"):

@@ -1,4 +1,4 @@
-"""From TensorFlow's formats to ONNX: the same names, shapes and answers."""
+"""Conversion of TensorFlow's formats to ONNX: the same names, shapes and outputs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def keras_file(folder: Path) -> None:
 
 
 def version_of(repository: Path, write: Callable[[Path], object], config: str = "") -> ModelVersion:
-    """Put a model into a repository."""
+    """Write a model into a repository."""
     folder = repository / "m" / "1"
     folder.mkdir(parents=True)
     write(folder)
@@ -64,8 +64,8 @@ def version_of(repository: Path, write: Callable[[Path], object], config: str = 
     [(frozen_graph, ""), (saved_model, 'parameters = { signature = "double" }'), (keras_file, "")],
     ids=["frozen graph", "SavedModel", "Keras"],
 )
-def test_the_same_answers(repository: Path, write: Callable[[Path], object], config: str) -> None:
-    """ONNX Runtime on what was converted gives what TensorFlow does, by the same names, for any batch."""
+def test_the_same_outputs(repository: Path, write: Callable[[Path], object], config: str) -> None:
+    """ONNX Runtime returns TensorFlow's outputs under the same names, for any batch."""
     version = version_of(repository, write, config)
     original = load_model(version, device="cpu")
     converted = to_onnx(version, original.card)
@@ -83,7 +83,7 @@ def test_the_same_answers(repository: Path, write: Callable[[Path], object], con
 
 
 def test_a_converter_that_fails(repository: Path) -> None:
-    """What the converter said last is in the message."""
+    """The message holds the last line of the converter's log."""
     version = version_of(repository, lambda folder: (folder / "model.pb").write_bytes(b"no graph"))
     given, output = (TensorSpec(name, Datatype.FP32, (-1, 3)) for name in ("input", "output"))
     card = ModelCard("m", "1", ("1",), "tensorflow_graphdef", (given,), (output,))

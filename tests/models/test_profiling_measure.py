@@ -1,4 +1,4 @@
-"""The measuring core: inputs, processes that are measured, and what becomes of those that fail."""
+"""Measurement: inputs, processes, and processes that fail."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.lab.profiling import Loaded, Plan, Point, Profile, RandomInputs, Subject, Turn, measure, ratio
-from mqinfer.lab.profiling.child import Order, _Measuring
-from mqinfer.lab.profiling.memory import forget_peak, peak_bytes, resident_bytes
+from mqinfer.lab.profiling.child import TurnRequest, TurnRunner
+from mqinfer.lab.profiling.memory import peak_bytes, reset_peak, resident_bytes
 from mqinfer.models.engines import choose_loader
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
@@ -27,16 +27,16 @@ WriteOnnx = Callable[..., Path]
 
 
 class Bulky:
-    """Inputs behind whose making a peak of memory lies."""
+    """Inputs whose creation causes a peak of memory."""
 
     def make(self, specs: Sequence[TensorSpec], batch: int) -> dict[str, Array]:
-        """Hold 64 MiB for a moment."""
+        """Allocate 64 MiB for a moment, then return random inputs."""
         assert np.ones(64 * MIB, np.uint8).any()
         return RandomInputs().make(specs, batch)
 
 
 def turn(*milliseconds: float, peak: int = MIB) -> Turn:
-    """Make a turn of runs that took so long."""
+    """Make a turn of runs with these latencies."""
     return Turn((np.array(milliseconds) * 1e6).astype(np.int64), peak)
 
 
@@ -51,7 +51,7 @@ def profile(name: str, *turns: Turn, batch: int = 4) -> Profile:
     st.integers(1, 5),
 )
 def test_inputs_fit_the_model(datatype: Datatype, rest: list[int], batch: int) -> None:
-    """Every datatype, open axes 1, the batch axis as asked for, and the same numbers each time."""
+    """Inputs have the datatype and batch size, dynamic axes of 1, and the same numbers each time."""
     spec = TensorSpec("x", datatype, (-1, *rest))
     made = RandomInputs().make([spec], batch)["x"]
     assert made.dtype == dtype_of(datatype)
@@ -59,8 +59,8 @@ def test_inputs_fit_the_model(datatype: Datatype, rest: list[int], batch: int) -
     np.testing.assert_array_equal(made, RandomInputs().make([spec], batch)["x"])
 
 
-def test_open_axes_are_stated() -> None:
-    """A stated shape fills open axes; strings are bytes; a scalar is one."""
+def test_shapes_for_dynamic_axes() -> None:
+    """A given shape replaces dynamic axes; strings are bytes; a scalar has no axis."""
     specs = [
         TensorSpec("a", Datatype.FP32, (-1, -1, 3)),
         TensorSpec("b", Datatype.BYTES, (-1,)),
@@ -74,14 +74,14 @@ def test_open_axes_are_stated() -> None:
 @pytest.mark.parametrize(
     ("shapes", "batch", "words"),
     [
-        ({"y": (1,)}, 1, "given for 'y'; the model's inputs are x"),
+        ({"y": (1,)}, 1, "shape for unknown input 'y'; the model's inputs are x"),
         ({"x": (1, 5)}, 1, "does not fit"),
         ({"x": (1,)}, 1, "does not fit"),
-        ({}, 2, "no batch of 2"),
+        ({}, 2, "a batch of 2 is not possible"),
     ],
 )
 def test_inputs_that_do_not_fit(shapes: dict[str, tuple[int, ...]], batch: int, words: str) -> None:
-    """The message says what the model has."""
+    """The message names the inputs of the model."""
     with pytest.raises(ConfigError, match=words):
         RandomInputs(shapes).make([TensorSpec("x", Datatype.FP32, (1, 4))], batch)
 
@@ -91,7 +91,7 @@ def test_inputs_that_do_not_fit(shapes: dict[str, tuple[int, ...]], batch: int, 
     [{"batches": ()}, {"batches": (0,)}, {"batches": (4, 2)}, {"rounds": 0}, {"seconds": 0.0}, {"least": 0}],
 )
 def test_plans_that_measure_nothing(values: dict[str, object]) -> None:
-    """Batch sizes ascend, and there is at least one run."""
+    """Unsorted batch sizes and plans without a run are refused."""
     with pytest.raises(ConfigError):
         Plan(**values)  # type: ignore[arg-type] # a test's own values
 
@@ -106,26 +106,26 @@ def test_figures() -> None:
 
 
 def test_ratios_are_of_rounds() -> None:
-    """A round in which the whole machine was slow changes no ratio."""
+    """A round in which the machine was slow does not change a ratio."""
     base, fast = profile("base", turn(4), turn(40), turn(4)), profile("fast", turn(2), turn(20), turn(2))
     assert ratio(fast, base, 4) == pytest.approx(2)
     assert ratio(fast, base, 8) is None
     assert ratio(Profile("none", problem="no"), base, 4) is None
 
 
-def test_the_peak_is_seen_and_forgotten() -> None:
-    """What was held for a moment is in the peak until the peak is forgotten."""
+def test_the_peak_is_recorded_and_reset() -> None:
+    """A brief allocation is in the peak until the peak is reset."""
     assert np.ones(64 * MIB, np.uint8).all()
     assert peak_bytes() >= resident_bytes() + 32 * MIB
-    forget_peak()
+    reset_peak()
     assert peak_bytes() < resident_bytes() + 32 * MIB
 
 
-def test_making_inputs_is_not_the_models(write_onnx: WriteOnnx, tmp_path: Path) -> None:
-    """Memory that the inputs' making took is forgotten, the warm-up is not measured, runs are as many as ordered."""
+def test_the_peak_excludes_the_creation_of_inputs(write_onnx: WriteOnnx, tmp_path: Path) -> None:
+    """The peak is reset after the inputs are made, the warm-up is not measured, the number of runs is as requested."""
     backend = choose_loader(path := write_onnx(tmp_path / "model.onnx"))(path, LoadOptions())
     before = resident_bytes()
-    measured = _Measuring(backend, Bulky()).turn(Order(batch=2, seconds=1e-9, least=5, warm_up=1))
+    measured = TurnRunner(backend, Bulky()).turn(TurnRequest(batch=2, seconds=1e-9, least=5, warm_up=1))
     assert len(measured.latencies_ns) == 5
     assert measured.peak_bytes < before + 48 * MIB
     backend.close()
@@ -133,14 +133,14 @@ def test_making_inputs_is_not_the_models(write_onnx: WriteOnnx, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_side_by_side(write_onnx: WriteOnnx, tmp_path: Path) -> None:
-    """Processes take turns; a file that is missing, an engine that can't and a process that dies stop no other."""
+    """Processes take turns; a missing file, an unsuitable engine and a killed process do not affect the others."""
     open_batch, one = write_onnx(tmp_path / "open.onnx"), write_onnx(tmp_path / "one.onnx", shape=(1, 4))
-    told: list[str] = []
+    lines: list[str] = []
 
     def kill_one(line: str) -> None:
-        told.append(line)
+        lines.append(line)
         for child in multiprocessing.active_children():
-            if line.startswith("batch 1") and child.name == "mqinfer-profile-dies":
+            if line.startswith("batch 1") and child.name == "mqinfer-profile-killed":
                 child.kill()
 
     subjects = [
@@ -148,7 +148,7 @@ def test_side_by_side(write_onnx: WriteOnnx, tmp_path: Path) -> None:
         Subject("one", one, "onnxruntime"),
         Subject("absent", tmp_path / "absent.onnx", "onnxruntime"),
         Subject("cannot", one, "tensorflow"),
-        Subject("dies", one, "onnxruntime"),
+        Subject("killed", one, "onnxruntime"),
     ]
     profiles = dict(zip([each.name for each in subjects], measure(subjects, QUICK, kill_one), strict=True))
     for batch in QUICK.batches:
@@ -157,9 +157,9 @@ def test_side_by_side(write_onnx: WriteOnnx, tmp_path: Path) -> None:
         assert [len(each.latencies_ns) >= QUICK.least for each in point.turns] == [True] * QUICK.rounds
         assert point.p99_ms >= point.p50_ms > 0
     assert profiles["one"].at(1) is not None
-    assert "no batch of 3" in profiles["one"].points[1].problem
+    assert "a batch of 3 is not possible" in profiles["one"].points[1].problem
     assert "there is no such file" in profiles["absent"].problem
     assert "does not read" in profiles["cannot"].problem
-    assert "exit code -9" in profiles["dies"].problem
-    assert any(line.startswith("open: onnxruntime") for line in told)
+    assert "exit code -9" in profiles["killed"].problem
+    assert any(line.startswith("open: onnxruntime") for line in lines)
     assert not multiprocessing.active_children()

@@ -1,4 +1,4 @@
-"""Which engines get at a model, what the report says of them, and the whole command on a small model."""
+"""Engines for a model, the report, and the whole command on a small model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def found(*profiles: Profile) -> ModelProfile:
 
 
 def loaded(engine: str) -> Loaded:
-    """Make a model that was loaded."""
+    """Make the report of a loaded model."""
     return Loaded(engine, "cpu", "fp32", 0.25, 60 * MB, 70 * MB)
 
 
@@ -50,7 +50,7 @@ TORCH = Profile("pytorch", problem="pytorch does not read tensorflow_graphdef fi
 
 @pytest.fixture
 def graph(tmp_path: Path) -> ModelVersion:
-    """A frozen graph by its name alone: nothing here opens it."""
+    """A frozen graph that no test opens."""
     path = tmp_path / "model.pb"
     path.write_bytes(b"graph")
     return ModelVersion("graph", 1, path)
@@ -65,7 +65,7 @@ def text(table: object) -> str:
 
 
 def test_engines_by_name() -> None:
-    """Aliases, a precision of OpenVINO's, and all of them without a list."""
+    """Aliases, a precision of OpenVINO, and all engines without a list."""
     assert engines_for("torchscript, onnx,openvino:bf16") == ("pytorch", "onnxruntime", "openvino:bf16")
     assert {"tensorflow", "onnxruntime", "openvino", "pytorch"} <= set(engines_for(None))
 
@@ -73,20 +73,20 @@ def test_engines_by_name() -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ("tensorrt", "there are tensorflow"),
-        ("tensorflow:bf16", "openvino only"),
-        ("openvino:", "one of bf16"),
-        ("onnx,onnxruntime", "twice"),
+        ("tensorrt", "expected one of tensorflow"),
+        ("tensorflow:bf16", "only openvino has a precision"),
+        ("openvino:", "bf16 or fp16"),
+        ("onnx,onnxruntime", "an entry is repeated"),
     ],
 )
 def test_engines_that_are_not_there(names: str, words: str) -> None:
-    """The message names those that are."""
+    """The message lists the known engines."""
     with pytest.raises(ConfigError, match=words):
         engines_for(names)
 
 
 def test_ways_to_a_frozen_graph(graph: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorFlow and OpenVINO read it, ONNX Runtime gets a conversion, PyTorch has no way; a precision is passed on."""
+    """TensorFlow and OpenVINO read it, ONNX Runtime gets a conversion, PyTorch can't; a precision is an option."""
     converted = tmp_path / "converted.onnx"
     monkeypatch.setattr(module, "_converted", lambda *_: converted)
     ways = find_contenders(graph, ["tensorflow", "onnxruntime", "openvino:bf16", "pytorch"], tmp_path)
@@ -100,7 +100,7 @@ def test_ways_to_a_frozen_graph(graph: ModelVersion, tmp_path: Path, monkeypatch
 
 
 def test_a_conversion_that_fails(graph: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a reason, and the others run."""
+    """The error is the reason of that engine, and the others run."""
 
     def fail(*_: object) -> Path:
         raise ModelNotLoadable("the converter does not know the operator Foo")
@@ -112,7 +112,7 @@ def test_a_conversion_that_fails(graph: ModelVersion, tmp_path: Path, monkeypatc
 
 
 def test_an_ensemble_is_no_model(graph: ModelVersion, tmp_path: Path) -> None:
-    """It is its steps that have engines."""
+    """An ensemble is refused, since only its steps have engines."""
     step = EnsembleStep("other", -1, {"x": "a"}, {"y": "b"})
     ensemble = replace(graph, config=ModelConfig(ensemble_scheduling=(step,)))
     with pytest.raises(ConfigError, match="profile its steps"):
@@ -120,7 +120,7 @@ def test_an_ensemble_is_no_model(graph: ModelVersion, tmp_path: Path) -> None:
 
 
 def test_the_table() -> None:
-    """A row a point, speeds relative to TensorFlow, reasons where there are no figures, and memory beside them."""
+    """The tables have a row for each point, speeds relative to TensorFlow, reasons for missing figures, and memory."""
     report = found(TENSORFLOW, RUNTIME, TORCH)
     printed = text(as_table(report))
     rows = {tuple(line.split()[:5]) for line in printed.splitlines()}
@@ -134,13 +134,13 @@ def test_the_table() -> None:
 
 
 def test_the_base_is_what_ran() -> None:
-    """Without TensorFlow, speeds are relative to the first back end that ran; without any there is none."""
+    """Without TensorFlow, speeds are relative to the first backend that ran; without any there is none."""
     assert found(TORCH, RUNTIME).base is RUNTIME
     assert found(TORCH).base is None
 
 
 def test_csv() -> None:
-    """Every point with all of its figures, bytes and not megabytes; a back end that can't is a line with the reason."""
+    """Every point has a line with all figures, sizes in bytes; a backend that can't run has a line with the reason."""
     lines = list(csv.DictReader(as_csv(found(TENSORFLOW, RUNTIME, TORCH)).splitlines()))
     assert [(line["backend"], line["batch"], line["problem"]) for line in lines] == [
         ("tensorflow", "1", ""),
@@ -155,18 +155,18 @@ def test_csv() -> None:
 
 
 def test_the_plot(tmp_path: Path) -> None:
-    """A picture of 1600x720 with something in it; nothing to draw is an error."""
+    """The plot has 1600x720 pixels and content; nothing to plot is an error."""
     cv2 = pytest.importorskip("cv2")
     draw(found(TENSORFLOW, RUNTIME, TORCH), tmp_path / "plot.png")
     picture = cv2.imread(str(tmp_path / "plot.png"))
     assert picture.shape == (720, 1600, 3)
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
-    with pytest.raises(ConfigError, match="nothing to draw"):
+    with pytest.raises(ConfigError, match="nothing to plot"):
         draw(found(TORCH), tmp_path / "none.png")
 
 
 def test_memory_of_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what the driver lists, this process's part; nothing where there is no driver."""
+    """The memory of this process in the driver's list; 0 without a driver."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert memory.gpu_bytes() == 0
     tool = tmp_path / "nvidia-smi"
@@ -177,7 +177,7 @@ def test_memory_of_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.slow
 def test_the_command(write_onnx: WriteOnnx, repository: Path, tmp_path: Path) -> None:
-    """`mqinfer models profile` prints the table, writes CSV and plot, and says why the others can't."""
+    """`mqinfer models profile` prints tables with the reasons of unsuitable engines, and writes CSV and plot."""
     write_onnx(repository / "copy" / "1" / "model.onnx", shape=("n", "m"))
     words = ["models", "profile", str(repository), "copy", "--batch", "1,2", "--backend", "onnxruntime,tensorflow"]
     words += ["--shape", "x=-1,7", "--rounds", "2", "--seconds", "0.01", "--output", str(tmp_path / "out")]
@@ -198,12 +198,12 @@ def test_the_command(write_onnx: WriteOnnx, repository: Path, tmp_path: Path) ->
         (["copy", "--batch", "1,x"], "whole numbers"),
         (["copy", "--batch", "4,1"], "ascending"),
         (["copy", "--shape", "7"], "NAME="),
-        (["copy", "--backend", "caffe"], "there are tensorflow"),
+        (["copy", "--backend", "caffe"], "expected one of tensorflow"),
         (["copy", "--device", "tpu"], "cuda"),
     ],
 )
 def test_wrong_options(words: list[str], message: str, write_onnx: WriteOnnx, repository: Path) -> None:
-    """A message that names the option and what it takes, before anything is started."""
+    """The message names the option and its values, before any process starts."""
     write_onnx(repository / "copy" / "1" / "model.onnx")
     result = CliRunner().invoke(app, ["models", "profile", str(repository), *words])
     assert isinstance(result.exception, ConfigError)

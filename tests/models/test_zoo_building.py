@@ -1,4 +1,4 @@
-"""Building the zoo into a repository: what is trained, what is exported, and what is left alone."""
+"""Building the zoo into a repository: training, export, and models that are not built again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FRAME = (608, 968)
 
 
 def horizon(seed: int, height: int = 128, width: int = 128) -> Iterator[tuple[Pixels, Pixels]]:
-    """Blue sky over a dark road, with a horizon that moves: a lesson that is learned in a few steps."""
+    """Yield blue sky over a dark road with a moving horizon, which a network learns in a few steps."""
     rng = np.random.default_rng(seed)
     while True:
         mask = np.zeros((height, width), np.uint8)
@@ -52,7 +52,7 @@ def drives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_three_formats_agree(drives: Path) -> None:
-    """Frozen graph, SavedModel and ONNX give one mask, and it is the right one, horizon and all."""
+    """Frozen graph, SavedModel and ONNX return the same, correct mask."""
     picture, truth = next(horizon(99, *FRAME))
     masks = {}
     for found in Repository(drives).models():
@@ -75,20 +75,20 @@ def test_three_formats_agree(drives: Path) -> None:
 
 @pytest.mark.slow
 def test_weights_are_trained_once(drives: Path) -> None:
-    """Built again, nothing happens; with one model lost, it is exported from the same weights."""
-    told: list[str] = []
-    assert not any(model.fresh for model in building.build(drives, DRIVES, lessons=LESSONS, progress=told.append))
-    assert told == []
+    """A second build does nothing; a missing model is exported from the same weights."""
+    lines: list[str] = []
+    assert not any(model.fresh for model in building.build(drives, DRIVES, lessons=LESSONS, progress=lines.append))
+    assert lines == []
     (drives / DRIVES[2] / "zoo.key").unlink()
-    built = building.build(drives, DRIVES, lessons=LESSONS, progress=told.append)
+    built = building.build(drives, DRIVES, lessons=LESSONS, progress=lines.append)
     assert [model.fresh for model in built] == [False, False, True]
-    assert len(told) == 1
-    assert told[0].startswith("building drive_segmentation_onnx")
+    assert len(lines) == 1
+    assert lines[0].startswith("building drive_segmentation_onnx")
 
 
 @pytest.mark.slow
 def test_other_lessons_other_network(drives: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lessons with another key make the model anew."""
+    """Lessons with another key cause a new training."""
     monkeypatch.setattr(building, "train", lambda *_: pytest.fail("trained"))
     other = Lessons(horizon, CLASSES, "horizon 2")
     with pytest.raises(pytest.fail.Exception, match="trained"):
@@ -98,7 +98,7 @@ def test_other_lessons_other_network(drives: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["small", "large"])
 def test_mobilenet_graphs(size: str, tmp_path: Path) -> None:
-    """The frozen graphs take and give what the seeds' do, and their files are as large, to a tenth."""
+    """The frozen graphs have the expected inputs and outputs, and the size of their files within a tenth."""
     name = f"mobilenet_v3_{size}_968_608_os8"
     building.build(tmp_path, [name])
     (found,) = Repository(tmp_path).models()
@@ -119,7 +119,7 @@ def test_mobilenet_graphs(size: str, tmp_path: Path) -> None:
     ("name", "megabytes"), [("mobilenetv3_large_os8_deeplabv3plus", 49.7), ("encoder_decoder_2048_1024", 29.4)]
 )
 def test_large_saved_models(name: str, megabytes: float, tmp_path: Path) -> None:
-    """Picture in, logits of 19 classes at full size out; folders as large as the seeds', to a tenth. Not run: 4 s."""
+    """Pictures in, logits of 19 classes in full size out; the size of the folders within a tenth. Not run: 4 s."""
     building.build(tmp_path, [name])
     (found,) = Repository(tmp_path).models()
     size = sum(file.stat().st_size for file in found.path.rglob("*") if file.is_file())
@@ -144,7 +144,7 @@ def test_small_models_are_served(tmp_path: Path) -> None:
 
 
 def test_same_bytes_each_time(tmp_path: Path) -> None:
-    """The small models are the same files wherever they are built."""
+    """Two builds of the small models write the same files."""
     for place in ("one", "other"):
         building.build(tmp_path / place, SMALL)
     for name in SMALL:
@@ -153,20 +153,20 @@ def test_same_bytes_each_time(tmp_path: Path) -> None:
 
 
 def test_unknown_model(tmp_path: Path) -> None:
-    """The message names what there is."""
-    with pytest.raises(ConfigError, match="has no resnet; it has drive_segmentation"):
+    """The message lists the known models."""
+    with pytest.raises(ConfigError, match="unknown models resnet; expected some of drive_segmentation"):
         building.build(tmp_path, ["resnet"])
 
 
 def test_no_lessons(tmp_path: Path) -> None:
-    """A trained model can't be built without lessons, and says so before anything is done."""
+    """A trained model without lessons is an error before anything is built."""
     with pytest.raises(ConfigError, match="lessons"):
         building.build(tmp_path, ["drive_segmentation"])
     assert not list(tmp_path.iterdir())
 
 
 def test_without_tensorflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the extra; what was begun does not count as built."""
+    """The error names the extra; an interrupted build does not count as built."""
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     for _ in range(2):
         with pytest.raises(MissingExtra, match=r"mqinfer\[tensorflow\]"):
@@ -174,6 +174,6 @@ def test_without_tensorflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_catalogue() -> None:
-    """Every model has a line that says what it is, and a name that a repository takes."""
+    """Every model has a purpose, and a name that a repository accepts."""
     assert set(DRIVES + SMALL) < set(catalogue())
     assert all(catalogue().values())

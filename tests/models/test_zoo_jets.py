@@ -1,4 +1,4 @@
-"""The jet autoencoders: published layer tables, scores against NumPy, formats that agree, anomalies that stand out."""
+"""The jet autoencoders: published layer tables, scores against NumPy, formats that agree, scores of anomalies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENCODER = [
     ("dense", (32,), 4384),
     ("z", (8,), 264),
 ]
-"""Layers with parameters, their outputs without the batch axis, and how many, as the study prints them."""
+"""Layers with parameters, their outputs without the batch axis and their numbers of parameters, as published."""
 DECODER = [
     ("dense", (32,), 288),
     ("dense", (136,), 4488),
@@ -46,26 +46,26 @@ DECODER = [
 
 
 def reference_chamfer(jets: Array, others: Array) -> Array:
-    """Go by the definition: all differences, in double precision."""
+    """Return the Chamfer distance by its definition, in double precision."""
     apart = ((jets[:, :, None].astype(np.float64) - others[:, None]) ** 2).sum(axis=3)
     result: Array = apart.min(axis=2).mean(axis=1) + apart.min(axis=1).mean(axis=1)
     return result
 
 
 def reference_divergence(mean: Array, log_variance: Array) -> Array:
-    """Go by appendix B of arXiv:1312.6114."""
+    """Return the divergence by appendix B of arXiv:1312.6114."""
     result: Array = -0.5 * (1 + log_variance - mean**2 - np.exp(log_variance)).sum(axis=1)
     return result
 
 
 def normal(jets: Array) -> Array:
-    """Normalise as the networks do."""
+    """Return normalised jets."""
     result: Array = (jets - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
     return result
 
 
 def table(model: Any) -> list[tuple[str, tuple[int, ...], int]]:
-    """List the layers that have parameters."""
+    """Return the layers with parameters."""
     return [
         (layer.name.rstrip("0123456789").rstrip("_"), tuple(layer.output.shape[1:]), layer.count_params())
         for layer in model.layers
@@ -74,7 +74,7 @@ def table(model: Any) -> list[tuple[str, tuple[int, ...], int]]:
 
 
 def separation(ordinary: Array, anomalous: Array) -> float:
-    """How often an anomalous jet scores more than an ordinary one (the area under the ROC curve)."""
+    """Return the share of pairs in which the anomalous jet has the higher score (the area under the ROC curve)."""
     return float((anomalous[:, None] > ordinary[None]).mean())
 
 
@@ -91,7 +91,7 @@ def graph() -> GraphVae:
 
 
 def test_jets() -> None:
-    """The hardest particle first, zeros behind the last, the same jets for the same seed."""
+    """Particles are sorted by momentum and padded with zeros; one seed yields the same jets."""
     jets = draw_jets(50, seed=3)
     assert jets.shape == (50, 100, 3)
     assert jets.dtype == np.float32
@@ -104,7 +104,7 @@ def test_jets() -> None:
 
 
 def test_neighbours() -> None:
-    """Near particles are joined, both ways, none with itself, and what is not there with nothing."""
+    """Near particles are connected symmetrically, none with itself, and padding with nothing."""
     jets = np.zeros((1, 4, 3), np.float32)
     jets[0, :3] = [(0, 0, 9), (0.05, 0, 4), (0.3, 0, 1)]
     np.testing.assert_array_equal(adjacency(jets)[0], [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
@@ -112,7 +112,7 @@ def test_neighbours() -> None:
 
 @pytest.mark.slow
 def test_scores_against_numpy() -> None:
-    """The three scores are what their formulas say, and 0 where there is no difference."""
+    """The three scores follow their formulas, and are 0 without a difference."""
     rng = np.random.default_rng(0)
     jets, others = (rng.normal(size=(5, size, 3)).astype(np.float32) for size in (40, 30))
     np.testing.assert_allclose(chamfer_distance(jets, others), reference_chamfer(jets, others), rtol=1e-5, atol=1e-5)
@@ -127,7 +127,7 @@ def test_scores_against_numpy() -> None:
 
 @pytest.mark.slow
 def test_the_published_layers(conv: ConvVae) -> None:
-    """Every layer of the summary, its output and its parameters; 160,796 and 161,893 in all."""
+    """Layers, outputs and parameters are those published; 160,796 and 161,893 in all."""
     assert table(conv.encoder) == ENCODER
     assert table(conv.decoder) == DECODER
     assert (conv.encoder.count_params(), conv.decoder.count_params()) == (160_796, 161_893)
@@ -171,7 +171,7 @@ def test_filters_of_the_graph_vae(graph: GraphVae) -> None:
 
 @pytest.mark.slow
 def test_anomalies_stand_out() -> None:
-    """A few steps of training lower the loss, and jets with two cores score more than those with one."""
+    """A few steps of training lower the loss, and jets with two cores get higher scores."""
     model = conv_vae(seed=1).autoencoder()
     losses = train(model, [draw_jets(1024, seed=1)], steps=60, rate=1e-3)
     assert np.mean(losses[-10:]) < 0.85 * np.mean(losses[:3])
@@ -199,7 +199,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["conv_vae", "graph_vae"])
 def test_formats_agree(repository: Path, name: str) -> None:
-    """Frozen graph (in OpenVINO too), SavedModel and ONNX have the same ends and answers; a row answers for itself."""
+    """Frozen graph (in OpenVINO too), SavedModel and ONNX have the same inputs and outputs; rows are independent."""
     jets = draw_jets(5, seed=9)
     feeds = {"jets": jets} if name == "conv_vae" else {"features": jets, "adjacency": adjacency(jets)}
     graph = repository / name / "1" / "model.pb"

@@ -31,7 +31,7 @@ WRITERS = [
 
 
 def run(path: Path, array: Array) -> dict[str, Any]:
-    """Run an ONNX model on its one input, and give the outputs by name."""
+    """Run an ONNX model on its one input and return the outputs by name."""
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
@@ -50,7 +50,7 @@ def written(write: Write, folder: Path) -> Path:
 
 @pytest.mark.parametrize("write", WRITERS)
 def test_the_same_bytes_twice(write: Write, tmp_path: Path) -> None:
-    """What the code writes depends on the code alone."""
+    """Two runs of the same code write the same bytes."""
     assert written(write, tmp_path).read_bytes() == written(write, tmp_path).read_bytes()
 
 
@@ -66,7 +66,7 @@ def test_the_same_bytes_twice(write: Write, tmp_path: Path) -> None:
 def test_batches(
     write: Write, shape: tuple[int, ...], outputs: dict[str, tuple[int, ...]], batch: int, tmp_path: Path
 ) -> None:
-    """The batch axis is open, outputs are finite float32, and each row answers for itself."""
+    """The batch axis is dynamic, outputs are finite float32, and rows are independent."""
     rows = np.random.default_rng(1).random((batch, *shape), np.float32)
     path = written(write, tmp_path)
     results = run(path, rows)
@@ -81,7 +81,7 @@ def test_batches(
 
 
 def test_frame_mask_is_the_green_of_each_block(tmp_path: Path) -> None:
-    """Each pixel of the mask is the upper half of the green byte in the middle of its 8x8 block."""
+    """Each pixel of the mask is the upper half of the green byte at the centre of its 8x8 block."""
     picture = np.random.default_rng(2).integers(0, 256, (*FRAME, 3), np.uint8)
     mask = run(written(small_models.write_frame_mask, tmp_path), picture)["output"]
     expected = (picture[:, 4::8, 4::8, 1] >> 4).repeat(8, axis=1).repeat(8, axis=2)
@@ -90,7 +90,7 @@ def test_frame_mask_is_the_green_of_each_block(tmp_path: Path) -> None:
 
 
 def test_vae_scores_by_error_and_divergence(tmp_path: Path) -> None:
-    """The score is at least the squared error, since a divergence is never negative; the far from usual scores more."""
+    """The score is at least the squared error, since a divergence is never negative; unusual inputs score more."""
     events = np.random.default_rng(3).normal(size=(2, 100, 3)).astype(np.float32)
     events[1] *= 5
     result = run(written(small_models.write_vae_like, tmp_path), events)
@@ -109,21 +109,21 @@ def test_onnx_missing(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(scope="module")
 def keras() -> Any:
-    """Keras, imported as the product imports it."""
+    """Keras, imported as mqinfer imports it."""
     from mqinfer.lab.zoo.layers import keras as imported
 
     return imported()
 
 
 def trainable(model: Any) -> int:
-    """Count the weights that training changes."""
+    """Return the number of trainable weights."""
     return sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "count"), [("small", 927_008), ("large", 2_971_952)])
 def test_backbone_has_the_published_number_of_weights(keras: Any, size: Size, count: int) -> None:
-    """As torchvision's `mobilenet_v3_*().features` have; the output stride changes nothing of that."""
+    """The number is that of torchvision's `mobilenet_v3_*().features`, for any output stride."""
     picture = keras.Input((HEIGHT, WIDTH, 3))
     for output_stride in (8, 32):
         low, last = mobilenet_v3(picture, size, output_stride=output_stride)
@@ -134,7 +134,7 @@ def test_backbone_has_the_published_number_of_weights(keras: Any, size: Size, co
 
 @pytest.mark.slow
 def test_strides_become_dilations(keras: Any) -> None:
-    """Blocks behind the first lost stride look twice as far, those behind the second four times."""
+    """Blocks after the first dropped stride have a dilation of two, those after the second of four."""
     picture = keras.Input((HEIGHT, WIDTH, 3))
     _, last = mobilenet_v3(picture, "large")
     layers = keras.Model(picture, last).layers
@@ -144,7 +144,7 @@ def test_strides_become_dilations(keras: Any) -> None:
 
 @pytest.mark.slow
 def test_narrow_tail(keras: Any) -> None:
-    """Half a tail gives half as many last features."""
+    """Half a tail has half as many last features."""
     picture = keras.Input((HEIGHT, WIDTH, 3))
     _, last = mobilenet_v3(picture, "large", tail=0.5)
     assert last.shape[-1] == 480
@@ -162,7 +162,7 @@ def test_narrow_tail(keras: Any) -> None:
     ids=["small", "large", "deeplab", "encoder-decoder"],
 )
 def test_segmentation_networks(keras: Any, build: Build, megabytes: float) -> None:
-    """Logits at full size, where sizes halve to odd numbers too; as heavy as the seeds' files, to a tenth."""
+    """Logits have full size, for odd sizes too; the number of weights fits the files, within a tenth."""
     model = build(HEIGHT + 8, WIDTH + 8, classes=5)
     pixels = np.random.default_rng(4).random((2, HEIGHT + 8, WIDTH + 8, 3), np.float32)
     logits = np.asarray(model(pixels, training=False))
@@ -175,7 +175,7 @@ def test_segmentation_networks(keras: Any, build: Build, megabytes: float) -> No
 
 @pytest.mark.slow
 def test_weights_by_seed() -> None:
-    """The same seed, the same weights; another, others."""
+    """The same seed yields the same weights, another seed others."""
     first, again, other = (
         mobilenet_v3_segmentation("small", HEIGHT, WIDTH, seed=seed).get_weights() for seed in (5, 5, 6)
     )

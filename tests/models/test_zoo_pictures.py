@@ -1,4 +1,4 @@
-"""Networks of pictures: NoScope's, MobileNet, YOLOv2 and its decoder: as large as published, decoded as described."""
+"""Networks for pictures: NoScope, MobileNet, YOLOv2 with its decoder, at their published sizes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from mqinfer.lab.zoo import building
-from mqinfer.lab.zoo.coco import COCO
+from mqinfer.lab.zoo.classes import COCO
 from mqinfer.lab.zoo.networks import yolo_v2 as module
-from mqinfer.lab.zoo.networks.mobilenet_224 import mobilenet
-from mqinfer.lab.zoo.networks.noscope import noscope
+from mqinfer.lab.zoo.networks.classifiers import mobilenet, noscope
 from mqinfer.lab.zoo.networks.yolo_v2 import ANCHORS, decode, suppress, yolo_v2
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Repository
@@ -23,7 +22,7 @@ Array = npt.NDArray[Any]
 
 
 def sigmoid(values: Any) -> Any:
-    """Go by the definition."""
+    """Return the logistic function by its definition."""
     return 1 / (1 + np.exp(-values))
 
 
@@ -41,13 +40,13 @@ def overlap(one: Array, other: Array) -> float:
     ids=["noscope", "mobilenet", "yolo"],
 )
 def test_parameters(build: Any, count: int) -> None:
-    """As many as published, or as the layer table says; a picture's size changes nothing of that."""
+    """The number of weights is the published one, or that of the layer table, for any size of picture."""
     assert build().count_params() == count
 
 
 @pytest.mark.slow
 def test_the_grid_of_yolo() -> None:
-    """A 32nd of the picture, five anchors of 80 classes and five numbers each; the finer map keeps its places."""
+    """The output has a 32nd of the size and five anchors of 85 numbers; the finer map keeps its positions."""
     model = yolo_v2(96)
     assert model.output_shape == (None, 3, 3, len(ANCHORS) * 85)
     assert len(COCO) == 80
@@ -57,7 +56,7 @@ def test_the_grid_of_yolo() -> None:
 
 @pytest.mark.slow
 def test_decoder_against_numpy() -> None:
-    """Boxes and scores, one by one, as section 2 of arXiv:1612.08242 says."""
+    """Boxes and scores follow section 2 of arXiv:1612.08242, one by one."""
     raw = np.random.default_rng(1).normal(size=(2, 3, 3, 425)).astype(np.float32)
     boxes, scores = (np.asarray(each) for each in decode(raw))
     assert boxes.shape == (2, 45, 4)
@@ -75,7 +74,7 @@ def test_decoder_against_numpy() -> None:
 
 @pytest.mark.slow
 def test_suppression_against_numpy() -> None:
-    """Of boxes of one class that overlap by more than 0.45, the best stays; zeros stand behind the last."""
+    """Of boxes of one class that overlap by more than 0.45 the best stays; zeros follow the last."""
     rng = np.random.default_rng(2)
     corners = rng.uniform(0, 60, (30, 2))
     boxes = np.concatenate([corners, corners + rng.uniform(10, 40, (30, 2))], 1).astype(np.float32)
@@ -132,7 +131,7 @@ def test_mobilenet_is_served(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_yolo_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Candidates, and the best of them; built with few filters here, since 200 MB take their time."""
+    """Candidates, and the best of them, with few filters, since the full network has 200 MB."""
     monkeypatch.setattr(module, "_BACKBONE", ((8, 0, 8, 0, 8, 0, 8, 0, 16), (0, 16)))
     building.build(tmp_path, ["yolo_v2_608", "yolo_v2_608_nms"])
     picture = np.random.default_rng(4).integers(0, 256, (1, 608, 608, 3), np.uint8)

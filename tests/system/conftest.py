@@ -1,4 +1,4 @@
-"""Fixtures for the tests that run the whole path on real parts."""
+"""Fixtures for the tests of the whole path with real parts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 @pytest.fixture
 def shared_data() -> Path:
-    """The folder of real data that is not part of the project."""
+    """Folder of real data, which is not part of the project."""
     if not SHARED.is_dir():
         pytest.skip("the folder ../shared/data is not here")
     return SHARED
@@ -44,7 +44,7 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def serving(broker_url: str, unique: Callable[[str], str]) -> Iterator[Serve]:
-    """Serve a repository on the session's Mosquitto, each test under a topic root of its own."""
+    """Serve a repository on the session's Mosquitto, with a topic root for each test."""
     with ExitStack() as stack:
 
         def serve_all(repository: Path) -> Topics:
@@ -60,7 +60,7 @@ def serving(broker_url: str, unique: Callable[[str], str]) -> Iterator[Serve]:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A supervisor with its connection, as `mqinfer worker` makes them, and an operator's client."""
+    """A server as `mqinfer worker` starts it, and an operator's client."""
 
     name: str
     topics: Topics
@@ -103,14 +103,14 @@ def managed(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable[
 
 @pytest.fixture
 def replayed(broker_url: str) -> Replayed:
-    """Replay a source through the session's Mosquitto against a model that is being served."""
+    """Replay a source through the session's Mosquitto against a served model."""
 
     def run(source: Path, topics: Topics, model: str, **settings: object) -> SessionReport:
         requester = connect(broker_url, random_name(), topics, ClientOptions(window=4))
         try:
             options = ReplayOptions(model, window=4)
-            asked = ReplaySettings(str(source), options, **settings)  # type: ignore[arg-type]  # a test's own choice
-            return run_session(asked, requester, broker_url, threading.Event(), Console(quiet=True))
+            request = ReplaySettings(str(source), options, **settings)  # type: ignore[arg-type]  # a test's own choice
+            return run_session(request, requester, broker_url, threading.Event(), Console(quiet=True))
         finally:
             requester.close()
 

@@ -22,7 +22,7 @@ shape = [-1, 1]
 
 
 def test_mosquitto_pub_and_sub_alone_get_an_inference(tmp_path: Path, serving: Serve, broker_url: str) -> None:
-    """Open Inference Protocol JSON, published by hand, is answered on the Response Topic that it names."""
+    """A request in Open Inference Protocol JSON gets its reply on its Response Topic."""
     (tmp_path / "echo" / "1").mkdir(parents=True)
     (tmp_path / "echo" / "1" / "model.echo").write_text(ECHO)
     topics = serving(tmp_path)

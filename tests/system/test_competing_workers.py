@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 def test_four_workers_share_a_thousand_requests(tmp_path: Path, broker_url: str, unique: Callable[[str], str]) -> None:
-    """Each of four processes answers between 20 and 30 %; every request is answered once, with its own numbers."""
+    """Each of four processes answers 20 to 30 %; every request gets one result, with its own numbers."""
     (tmp_path / "echo" / "1").mkdir(parents=True)
     (tmp_path / "echo" / "1" / "model.echo").write_text(
         'delay_ms = 10\n[[input]]\nname = "x"\ndatatype = "INT64"\nshape = [-1, 1]\n'

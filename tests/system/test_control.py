@@ -30,12 +30,12 @@ SPEC = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
 
 
 def rr(broker_url: str, topics: Topics, server: str, path: str, body: str = "") -> Any:
-    """Ask as a shell does: `mosquitto_rr`, and JSON."""
+    """Send a control request with `mosquitto_rr`; return the JSON of the reply."""
     where = urlsplit(broker_url)
     command = ["mosquitto_rr", "-h", where.hostname or "", "-p", str(where.port), "-q", "1", "-W", "60"]
-    answer_to = topics.control_result("shell", "r1")
+    reply_to = topics.control_result("shell", "r1")
     done = subprocess.run(
-        [*command, "-t", topics.control(server, "shell", path), "-e", answer_to, *(["-m", body] if body else ["-n"])],
+        [*command, "-t", topics.control(server, "shell", path), "-e", reply_to, *(["-m", body] if body else ["-n"])],
         capture_output=True,
         text=True,
         check=True,
@@ -44,8 +44,8 @@ def rr(broker_url: str, topics: Topics, server: str, path: str, body: str = "") 
 
 
 @contextmanager
-def everybody(broker_url: str, topics: Topics, client: str) -> Iterator[Callable[[str], dict[str, Any]]]:
-    """Ask all servers by bare MQTT; two replies are expected, each with the Correlation Data of the request."""
+def all_servers(broker_url: str, topics: Topics, client: str) -> Iterator[Callable[[str], dict[str, Any]]]:
+    """Send requests to all servers over bare MQTT; expect two replies with the Correlation Data of the request."""
     replies: queue.SimpleQueue[Message] = queue.SimpleQueue()
     with closing(make_link(broker_url, client_id=client)) as link:
         link.open()
@@ -67,7 +67,9 @@ def everybody(broker_url: str, topics: Topics, client: str) -> Iterator[Callable
         yield ask
 
 
-def test_a_shell_asks_how_a_model_is(write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str) -> None:
+def test_a_shell_requests_the_state_of_a_model(
+    write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str
+) -> None:
     """Server and model metadata, readiness and configuration by `mosquitto_rr` and JSON alone."""
     server = managed(write_echo("echo", version=3, config="max_batch_size = 4\n"))
     name = server.name
@@ -88,9 +90,7 @@ def test_a_shell_asks_how_a_model_is(write_echo: WriteEcho, managed: Callable[..
     assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}]
 
 
-def test_a_shell_asks_what_a_model_has_done(
-    write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str
-) -> None:
+def test_a_shell_requests_statistics(write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str) -> None:
     """Ten requests of two rows and a bad one: the statistics add up, by stage and by batch."""
     server = managed(write_echo("echo", version=3))
     server.control.load("echo")
@@ -112,7 +112,7 @@ def test_a_shell_asks_what_a_model_has_done(
 
 
 def test_a_shell_loads_and_unloads(write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str) -> None:
-    """Index, load and unload by `mosquitto_rr` alone; what can't be done is said, and nothing outside is touched."""
+    """Index, load and unload by `mosquitto_rr` alone; errors are replies, nothing outside is read."""
     write_echo("echo", version=3)
     repository = write_echo("broken")
     server = managed(repository)
@@ -141,13 +141,13 @@ def test_a_shell_loads_and_unloads(write_echo: WriteEcho, managed: Callable[...,
     assert ask("repository/index", "no JSON")["code"] == "bad_envelope"
 
 
-def test_all_servers_are_asked_at_once(write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str) -> None:
-    """Two servers, one order for `all`: each answers for itself; one that is stopped answers no more."""
+def test_a_request_to_all_servers(write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str) -> None:
+    """Each of two servers replies to a request for `all`; a model stays available until both have unloaded it."""
     repository = write_echo("echo")
     one = managed(repository, load=False)
     two = managed(repository, one.topics, load=False)
     both = {one.name, two.name}
-    with everybody(broker_url, one.topics, "operator") as ask:
+    with all_servers(broker_url, one.topics, "operator") as ask:
         loaded = ask("repository/models/echo/load")
         assert {name: reply["versions"] for name, reply in loaded.items()} == {key: ["1"] for key in both}
         index = ask("repository/index")
@@ -171,8 +171,8 @@ def test_all_servers_are_asked_at_once(write_echo: WriteEcho, managed: Callable[
         client.card("echo", timeout=0.5)
 
 
-def test_what_an_operator_may_not_do(write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str) -> None:
-    """No model comes from a message, nobody is answered in another's place, and a server that isn't there is said."""
+def test_requests_that_are_refused(write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str) -> None:
+    """Models from messages and foreign reply topics are refused, and an absent server is reported."""
     server = managed(write_echo("echo"), load=False)
     order = server.topics.control(server.name, "operator", "repository/models/echo/load")
     replies: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -198,7 +198,7 @@ def test_what_an_operator_may_not_do(write_echo: WriteEcho, managed: Callable[..
 def test_a_process_that_hangs_holds_nobody_up(
     write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str
 ) -> None:
-    """Statistics of the others come within a second or so, and the one that did not answer is named."""
+    """The statistics of the other processes arrive within about a second, and the halted one is named."""
     write_echo("hangs")
     server = managed(write_echo("works"))
     server.control.load("hangs")

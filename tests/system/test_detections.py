@@ -1,4 +1,4 @@
-"""Boxes from a real ONNX detector to pictures, MCAP and JSON lines."""
+"""Boxes of an ONNX detector in pictures, MCAP and JSON lines."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def notes_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_boxes_travel_alone_and_lie_on_the_recorded_frame(serving: Serve, replayed: Replayed, tmp_path: Path) -> None:
-    """Of 209 candidates two travel; every sink has them in pixels of the recording, the overlay in the model's."""
+    """Two of 209 candidates are sent; sinks have them in the recording's pixels, the overlay in the model's."""
     topics = serving(blob_detector(tmp_path / "models"))
     report = replayed(pictures(tmp_path / "in"), topics, "blobs", output=tmp_path / "out", encoding="png")
     assert report.snapshot.done == 2

@@ -37,7 +37,7 @@ def repository(tf: Any, save_tf1: Callable[..., Path], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def worker(repository: Path, broker_url: str, unique: Callable[[str], str]) -> Iterator[Started]:
-    """The command as a user starts it, asked for a GPU."""
+    """The command with `--device cuda`, as a user starts it."""
     root = unique("test")
     command = [sys.executable, "-m", "mqinfer", "worker", "--repository", str(repository), "--device", "cuda"]
     settings = ["--root", root, "--broker", broker_url]
@@ -49,7 +49,7 @@ def worker(repository: Path, broker_url: str, unique: Callable[[str], str]) -> I
 
 @pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(worker: Started, broker_url: str) -> None:
-    """`--device cuda` without a GPU: one line a model says so, one what runs, and the models serve on the CPU."""
+    """`--device cuda` without a GPU: each model logs one warning and one line on what runs, and serves on the CPU."""
     process, root = worker
     lines: list[str] = []
     assert process.stderr is not None
@@ -58,10 +58,10 @@ def test_a_gpu_that_is_not_there(worker: Started, broker_url: str) -> None:
         assert lines[-1], lines
     with Client(broker_url, root=root) as client:
         for model in ("by_onnx", "by_tensorflow"):
-            told = [line for line in lines if line.startswith("WARNING") and f" {model} mqinfer" in line]
-            assert len(told) == 1, lines
-            assert "requested but not available: cuda:0" in told[0]
-            assert told[0].rstrip().endswith("running on cpu")
+            warnings = [line for line in lines if line.startswith("WARNING") and f" {model} mqinfer" in line]
+            assert len(warnings) == 1, lines
+            assert "requested but not available: cuda:0" in warnings[0]
+            assert warnings[0].rstrip().endswith("running on cpu")
             assert sum(f": {model} version 1 " in line and line.rstrip().endswith("on cpu") for line in lines) == 1
             result = client.infer(model, {"x": np.array([[1, 2]], np.float32)}, timeout=30)
             assert result.outputs["y"].tolist() == [[2, 4]]

@@ -22,7 +22,7 @@ X = np.zeros((1, 4), np.float32)
 
 
 class Stream:
-    """Sixteen requests in flight at any time, from a thread of its own, until `finish`."""
+    """A thread that keeps sixteen requests in flight until `finish`."""
 
     def __init__(self, client: Client, model: str, least: int) -> None:
         self.client, self.model, self.least = client, model, least
@@ -40,14 +40,14 @@ class Stream:
             self.futures.append(future)
 
     def finish(self) -> list[InferResult]:
-        """Stop asking, and give every result; one that failed raises."""
+        """Stop sending and return all results; raise the error of a failed one."""
         self.enough.set()
         self.thread.join()
         return [future.result(60) for future in self.futures]
 
 
 def test_versions_are_swapped_under_load(write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str) -> None:
-    """Version 1, 2 and 1 again while 16 requests are in flight: none fails, and each load means what it says."""
+    """Version 1, 2 and 1 again while 16 requests are in flight: none fails, and each load takes effect."""
     repository = write_echo("echo", delay_ms=1)
     server = managed(repository)
     server.control.load("echo")
@@ -79,7 +79,7 @@ def test_versions_are_swapped_under_load(write_echo: WriteEcho, managed: Callabl
 def test_a_load_that_fails_leaves_what_serves(
     write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str
 ) -> None:
-    """A broken version 2 is reported with the server and the reason; version 1 answers on, and its card stands."""
+    """A broken version 2 is reported with server and reason; version 1 keeps serving, and its card stays."""
     repository = write_echo("echo")
     server = managed(repository)
     server.control.load("echo")
@@ -95,7 +95,7 @@ def test_a_load_that_fails_leaves_what_serves(
 def test_an_older_version_that_stays_hands_over_the_default(
     write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str
 ) -> None:
-    """With all versions served, a new one takes the default channel while the old one keeps its own; none fails."""
+    """With all versions served, a new one takes over the default channel, the old one keeps its own; none fails."""
     write_echo("echo", config="version_policy = { all = {} }\n")
     server = managed(write_echo("other"))
     server.control.load("echo")
@@ -116,7 +116,7 @@ def test_an_older_version_that_stays_hands_over_the_default(
 
 
 def test_a_repository_that_is_watched(write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str) -> None:
-    """With `poll`, models come, change and go with the folders, without an order."""
+    """With `poll`, models are loaded, changed and unloaded with their folders, without a request."""
     repository = write_echo("first")
     server = managed(repository, load=False, poll=0.2)
     assert server.events.get(timeout=60).model == "first version 1"

@@ -20,41 +20,43 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 X = np.zeros((1, 4), np.float32)
 
 
-def ask(client: Client, model: str, enough: threading.Event, futures: list[Future[InferResult]]) -> None:
-    """Keep eight requests in flight until it is enough."""
+def send_requests(client: Client, model: str, stop: threading.Event, futures: list[Future[InferResult]]) -> None:
+    """Keep eight requests in flight until the event is set."""
     window = threading.Semaphore(8)
-    while not enough.is_set():
+    while not stop.is_set():
         window.acquire()
         future = client.submit(model, {"x": X}, timeout=3)
         future.add_done_callback(lambda _: window.release())
         futures.append(future)
 
 
-def test_a_killed_process_comes_back_and_touches_no_other_model(
+def test_a_killed_process_restarts_and_affects_no_other_model(
     write_echo: Callable[..., Path], managed: Callable[..., Any], broker_url: str
 ) -> None:
-    """SIGKILL under load: it serves again by itself; the other model's requests all succeed at the first attempt."""
+    """A process killed under load is restarted; all requests to another model succeed at the first attempt."""
     write_echo("killed", delay_ms=1)
     server = managed(write_echo("other", delay_ms=1))
     server.control.load("killed")
     server.control.load("other")
     (pid,) = (view.pid for view in server.supervisor.processes if view.spec.model == "killed")
-    enough = threading.Event()
+    stop = threading.Event()
     futures: dict[str, list[Future[InferResult]]] = {"killed": [], "other": []}
     with ExitStack() as stack:
         clients = {name: stack.enter_context(Client(broker_url, root=server.topics.root)) for name in futures}
-        threads = [threading.Thread(target=ask, args=(clients[name], name, enough, futures[name])) for name in futures]
+        threads = [
+            threading.Thread(target=send_requests, args=(clients[name], name, stop, futures[name])) for name in futures
+        ]
         for thread in threads:
             thread.start()
         try:
             wait([clients["killed"].submit("killed", {"x": X}, timeout=30)])
             os.kill(pid, signal.SIGKILL)
             kinds: list[str] = []
-            while kinds[-1:] != ["ready"] or "died" not in kinds:
+            while kinds[-1:] != ["ready"] or "crashed" not in kinds:
                 kinds.append(server.events.get(timeout=60).kind)
             served = clients["killed"].infer("killed", {"x": X}, timeout=30)
         finally:
-            enough.set()
+            stop.set()
             for thread in threads:
                 thread.join()
         wait([future for asked in futures.values() for future in asked], timeout=30)

@@ -1,4 +1,4 @@
-"""One small network in every format and back end, through the broker: all agree with NumPy."""
+"""One small network in every format and backend, through the broker: all agree with NumPy."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ name = "scores"
 
 
 def expected(images: Floats) -> npt.NDArray[np.float64]:
-    """Convolve without a border, rectify, average over the picture, weigh: in double precision."""
+    """Compute the network in double precision: convolution without padding, ReLU, mean, weights."""
     windows = np.lib.stride_tricks.sliding_window_view(images.astype(np.float64), (3, 3), axis=(1, 2))
     features = np.maximum(np.einsum("nyxchw,hwcf->nyxf", windows, KERNEL) + BIAS, 0).mean((1, 2))
     return np.asarray(features @ DENSE + OFFSET)
@@ -96,7 +96,7 @@ def write_keras(*paths: Path) -> None:
 
 
 def write_onnx(path: Path) -> None:
-    """Write the ONNX file, whose convolutions want the channels first."""
+    """Write the ONNX file, whose convolutions need the channels first."""
     from onnx import TensorProto, helper, numpy_helper
 
     weights = {"kernel": KERNEL.transpose(3, 2, 0, 1), "bias": BIAS, "dense": DENSE, "offset": OFFSET}
@@ -127,7 +127,7 @@ def write_torchscript(path: Path) -> None:
     import torch
 
     class Network(torch.nn.Module):  # type: ignore[misc] # PyTorch's types are not read
-        """Convolve, average, weigh."""
+        """Convolution, mean, weights."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -138,7 +138,7 @@ def write_torchscript(path: Path) -> None:
                 parameter.data = torch.tensor(value)
 
         def forward(self, image: Any) -> Any:
-            """From [N, H, W, C] to [N, classes]."""
+            """Return scores [N, classes] for pictures [N, H, W, C]."""
             return self.weigh(torch.relu(self.convolve(image.permute(0, 3, 1, 2))).mean((2, 3)))
 
     with warnings.catch_warnings():
@@ -147,7 +147,7 @@ def write_torchscript(path: Path) -> None:
 
 
 def write_repository(root: Path) -> None:
-    """Write the network in every format, and where the format's own engine is not meant, a `model.toml`."""
+    """Write the network in every format, with a `model.toml` where another engine than the format's own is used."""
     folders = {model: root / model / "1" for model in MODELS}
     for model, folder in folders.items():
         folder.mkdir(parents=True)
@@ -166,7 +166,7 @@ def write_repository(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory, broker_url: str) -> Iterator[Client]:
-    """Serve all models by workers of this process on a real Mosquitto, and give a client of theirs."""
+    """Serve all models in this process on a real Mosquitto; return a client."""
     for engine in ("tensorflow", "keras", "torch", "openvino", "onnx"):
         pytest.importorskip(engine)
     repository = tmp_path_factory.mktemp("matrix")
@@ -182,7 +182,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, broker_url: str) -> Iterato
 
 
 def test_nothing_is_left_out() -> None:
-    """Every format is in the matrix with every engine that reads it, but for the echo."""
+    """The matrix holds every format with every engine that reads it, except the echo."""
     every = {(platform, engine) for platform, engines in BACKENDS.items() for engine in engines}
     assert set(MODELS.values()) == every - {("mqinfer_echo", "mqinfer_echo")}
 
@@ -190,7 +190,7 @@ def test_nothing_is_left_out() -> None:
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("model", MODELS)
 def test_every_back_end_agrees(client: Client, model: str, batch: int) -> None:
-    """The same names, types and shapes, and the same scores within 1e-4, from the engine that was meant."""
+    """The same names, types and shapes, and the same scores within 1e-4, from the requested engine."""
     card = client.card(model)
     platform, engine = MODELS[model]
     name = {"pytorch": "torch"}.get(engine, engine)

@@ -17,7 +17,7 @@ from mqinfer.protocol.control import Call, Operation
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.shared_data]
 CYCLES = int(os.environ.get("MQINFER_TEST_CYCLES", "3"))
-"""Each starts TensorFlow once, some four seconds; `MQINFER_TEST_CYCLES=20` (and `--log-cli-level=INFO`) for figures."""
+"""Each cycle starts TensorFlow, some four seconds; `MQINFER_TEST_CYCLES=20` with `--log-cli-level=INFO` for figures."""
 log = logging.getLogger("tests.memory")
 
 
@@ -27,13 +27,13 @@ def kib(path: Path, key: str) -> int:
 
 
 def tree(pid: int) -> list[int]:
-    """List a process and all that descend from it."""
+    """Return a process and its descendants."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [pid, *(descendant for child in children for descendant in tree(int(child)))]
 
 
 def used(pid: int) -> tuple[int, int]:
-    """Resident memory of the process alone, and the proportional memory of its whole tree, in KiB."""
+    """Return the resident memory of a process and the proportional memory of its tree, in KiB."""
     proportional = sum(kib(Path(f"/proc/{each}/smaps_rollup"), "Pss") for each in tree(pid))
     return kib(Path(f"/proc/{pid}/status"), "VmRSS"), proportional
 
@@ -41,7 +41,7 @@ def used(pid: int) -> tuple[int, int]:
 def test_loading_and_unloading_leaves_no_memory_behind(
     tmp_path: Path, shared_data: Path, broker_url: str, unique: Callable[[str], str]
 ) -> None:
-    """A SavedModel that is loaded, asked and unloaded again and again: the supervisor's memory ends as it began."""
+    """Loading, using and unloading a SavedModel repeatedly leaves the supervisor's memory as it was."""
     shutil.copytree(shared_data / "models" / "half_plus_two_2_versions", tmp_path / "half_plus_two")
     root = unique("test")
     command = [sys.executable, "-m", "mqinfer", "worker", "--repository", str(tmp_path), "--no-load", "--root", root]
@@ -61,10 +61,10 @@ def test_loading_and_unloading_leaves_no_memory_behind(
         assert len(tree(server.pid)) <= 2  # itself and multiprocessing's resource tracker
     finally:
         server.terminate()
-        _, said = server.communicate(timeout=60)
+        _, output = server.communicate(timeout=60)
     (resident, proportional, loaded), (last_resident, last_proportional, _) = figures[0], figures[-1]
     log.info("resident, proportional, proportional while loaded, in KiB: %s", figures)
-    assert server.returncode == 0, said
+    assert server.returncode == 0, output
     assert last_resident <= 1.05 * resident
     assert last_proportional <= 1.05 * proportional
     assert loaded > 2 * proportional  # what came back is most of it

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 def test_models_are_managed_by_command(
     write_echo: Callable[..., Path], managed: Callable[..., Any], broker_url: str
 ) -> None:
-    """List, load, ready, statistics, card and unload, for people and as JSON."""
+    """List, load, ready, statistics, card and unload, as tables and as JSON."""
     write_echo("other")
     server = managed(write_echo("echo", version=2), load=False)
 
@@ -70,15 +70,15 @@ def test_a_load_that_fails_is_one_message(
     assert "Traceback" not in done.stderr
 
 
-def test_a_server_without_models_waits_for_orders(
+def test_a_server_without_models_waits_for_requests(
     write_echo: Callable[..., Path], broker_url: str, unique: Callable[[str], str]
 ) -> None:
-    """`mqinfer worker --no-load` stays, and ends with 0 when it is told to; `--poll` contradicts it."""
+    """`mqinfer worker --no-load` runs without models and exits with 0 on SIGTERM; it excludes `--poll`."""
     root = unique("test")
     command = [sys.executable, "-m", "mqinfer", "worker", "--repository", str(write_echo("echo")), "--no-load"]
     command += ["--broker", broker_url, "--root", root, "--name", root]
     wrong = subprocess.run([*command, "--poll", "1"], capture_output=True, text=True, check=False, timeout=60)
-    assert (wrong.returncode, "one of the two" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "exclude each other" in wrong.stderr) == (2, True)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as worker:
         try:
             with ControlClient(broker_url, root=root) as control:
@@ -88,6 +88,6 @@ def test_a_server_without_models_waits_for_orders(
                 control.load("echo")
         finally:
             worker.terminate()
-        _, said = worker.communicate(timeout=60)
+        _, output = worker.communicate(timeout=60)
     assert worker.returncode == 0
-    assert [line.split()[0] for line in said.splitlines()] == ["ready", "stopped", "ready", "stopped"]
+    assert [line.split()[0] for line in output.splitlines()] == ["ready", "stopped", "ready", "stopped"]

@@ -31,7 +31,7 @@ Replayed = Callable[..., SessionReport]
 
 
 def echo_images(repository: Path, width: int, height: int) -> Path:
-    """Make a repository with a model that gives the picture back."""
+    """Make a repository with a model that returns its picture."""
     folder = repository / "echo" / "1"
     folder.mkdir(parents=True)
     shape = [1, height, width, 3]
@@ -40,7 +40,7 @@ def echo_images(repository: Path, width: int, height: int) -> Path:
 
 
 def mask_graph(repository: Path) -> Path:
-    """Make a repository with a frozen graph like the seeds': 968x608 RGB in, a mask out."""
+    """Make a repository with a frozen graph: 968x608 RGB in, a mask out."""
     import tensorflow as tf
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
@@ -66,7 +66,7 @@ def lines(report: SessionReport) -> list[dict[str, object]]:
 def test_a_synthetic_drive_comes_back_frame_by_frame(
     tmp_path: Path, serving: Serve, replayed: Replayed, ros: int
 ) -> None:
-    """Every frame of both topics has one outcome, in reading order, under its own capture stamp; the books balance."""
+    """Every frame of both topics has one outcome, in reading order, under its own capture stamp; the sums balance."""
     bag = write_drive(
         tmp_path / ("drive.bag" if ros == 1 else "drive"),
         ros=1 if ros == 1 else 2,
@@ -95,7 +95,7 @@ def test_a_synthetic_drive_comes_back_frame_by_frame(
 def test_real_bags_go_through_a_frozen_graph(
     tmp_path: Path, shared_data: Path, serving: Serve, replayed: Replayed, bag: str, frames: int
 ) -> None:
-    """Bags that others recorded: every frame of every image topic is `ok`, and its stamp is the header's."""
+    """In foreign bags every frame of every image topic is `ok`, with the stamp of its header."""
     topics = serving(mask_graph(tmp_path / "models"))
 
     report = replayed(shared_data / bag, topics, "brightest", output=tmp_path / "out", sinks=["jsonl", "mcap"])
@@ -109,17 +109,17 @@ def test_real_bags_go_through_a_frozen_graph(
 
 
 class Keep:
-    """A sink that keeps what the model gave back."""
+    """A sink that keeps the model's outputs."""
 
     def __init__(self) -> None:
         self.results: list[InferResult] = []
 
     def write(self, _frame: Frame, _picture: Picture, result: InferResult) -> None:
-        """Keep it."""
+        """Keep the outputs of a result."""
         self.results.append(result)
 
     def close(self) -> tuple[Path, ...]:
-        """Write nothing."""
+        """Return no files."""
         return ()
 
 
@@ -127,7 +127,7 @@ class Keep:
 def test_a_replayed_mosaic_is_near_the_truth(
     tmp_path: Path, shared_data: Path, serving: Serve, broker_url: str
 ) -> None:
-    """The lighthouse as a `bayer_rggb16` message: what the model saw is within 27 dB of the true picture."""
+    """The lighthouse as a `bayer_rggb16` message: the model's input is within 27 dB of the true picture."""
     import cv2
 
     mosaic = cv2.imread(str(shared_data / "bayer" / "Lighthouse_CFA_RGGB_u16.png"), cv2.IMREAD_UNCHANGED)

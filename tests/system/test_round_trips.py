@@ -1,4 +1,4 @@
-"""Every datatype, odd shapes, strings and TensorFlow 1's SavedModels, there and back through a real broker."""
+"""Every datatype, odd shapes, strings and TensorFlow 1's SavedModels, through a real broker and back."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write_saved_model(tf: Any, path: Path, axes: list[None], names: Sequence[str
 
 @pytest.fixture(scope="module")
 def identities(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of models that give out what they get: two engines, two axes and none, with and without FP16."""
+    """A repository of models that return their inputs: two engines, two axes and none, with and without FP16."""
     repository = tmp_path_factory.mktemp("identities")
     for suffix, names in (("", ALL), ("_json", [name for name in ALL if name != "FP16"])):
         write_onnx(repository / f"onnx_table{suffix}" / "1" / "model.onnx", ["rows", "columns"], names)
@@ -86,24 +86,24 @@ def sample(datatype: Datatype, shape: tuple[int, ...]) -> Array:
 
 
 def finite(array: Array) -> Array:
-    """Put zero in place of what is no number: JSON has one NaN for all of them."""
+    """Replace NaN by zero: JSON has one NaN for all of them."""
     return np.nan_to_num(array, nan=0.0, posinf=None) if array.dtype.kind == "f" else array
 
 
 def same(one: Array, other: Array) -> bool:
-    """Tell whether two arrays agree to the bit."""
+    """Whether two arrays are equal bit by bit."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return one.tolist() == other.tolist() if one.dtype.kind == "O" else one.tobytes() == other.tobytes()
 
 
 def differing(sent: Mapping[str, Array], received: Mapping[str, Array]) -> list[str]:
-    """Name the inputs that did not come back as they went."""
+    """Return the names of the inputs that changed on the way."""
     return [name for name, array in sent.items() if not same(array, received[f"y_{name}"])]
 
 
 def test_every_datatype_and_odd_shapes(identities: Path, serving: Serve, broker_url: str) -> None:
-    """BOOL to FP64 and BYTES, empty and 0-d arrays come back to the bit from ONNX Runtime and from TensorFlow."""
+    """BOOL to FP64 and BYTES, empty and 0-d arrays return bit by bit from ONNX Runtime and from TensorFlow."""
     with Client(broker_url, root=serving(identities).root) as client:
         for engine in ("onnx", "tf"):
             for shape in [*SHAPES, ()]:
@@ -115,7 +115,7 @@ def test_every_datatype_and_odd_shapes(identities: Path, serving: Serve, broker_
 
 @pytest.fixture
 def ask_json(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable[[Topics, bool], Ask]]:
-    """Ask as a stranger does: Open Inference Protocol JSON on the topics, with or without a binary tail."""
+    """Send requests without mqinfer's client: Open Inference Protocol JSON, with or without a binary tail."""
     name = unique("stranger")
     link = make_link(broker_url, client_id=name)
     link.open()
@@ -157,7 +157,7 @@ def ask_json(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable
 def test_json_carries_the_same(
     identities: Path, serving: Serve, ask_json: Callable[[Topics, bool], Ask], *, binary: bool
 ) -> None:
-    """So it is by JSON with a binary tail; plain JSON has no FP16 and but one NaN, the rest comes back to the bit."""
+    """JSON with a binary tail returns them too; plain JSON has no FP16 and one NaN, the rest is equal bit by bit."""
     ask = ask_json(serving(identities), binary)
     for engine in ("onnx", "tf"):
         for shape in [*SHAPES, ()]:
@@ -224,7 +224,7 @@ def half_plus_three(tf: Any, save_tf1: SaveTf1, tmp_path: Path) -> Path:
 
 
 def test_half_plus_three_of_tensorflow_1(tf: Any, half_plus_three: Path, serving: Serve, broker_url: str) -> None:
-    """A SavedModel that only TensorFlow 1's loader opens predicts, regresses serialised examples, looks words up."""
+    """A SavedModel for TensorFlow 1's loader predicts, regresses serialised examples and looks words up."""
     with pytest.raises(ValueError, match="rank"):
         tf.saved_model.load(half_plus_three / "look_up" / "1")
 
@@ -244,7 +244,7 @@ def test_half_plus_three_of_tensorflow_1(tf: Any, half_plus_three: Path, serving
 
 
 def test_strings_that_are_no_text(tf: Any, tmp_path: Path, serving: Serve, broker_url: str) -> None:
-    """TensorFlow takes any bytes, also none and zeros, and gives them back; the reply may be compressed."""
+    """TensorFlow returns any bytes, empty ones and zeros included; the reply may be compressed."""
     write_saved_model(tf, tmp_path / "strings" / "1", [None], ["BYTES"])
     strings = np.array([b"", b"\0\xff\0", bytes(range(256)) * 40], np.object_)
     with Client(broker_url, root=serving(tmp_path).root) as client:

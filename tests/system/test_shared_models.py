@@ -21,7 +21,7 @@ def digits(shared_data: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_the_frozen_graph_gets_958_digits(tmp_path: Path, shared_data: Path, serving: Serve, broker_url: str) -> None:
-    """A frozen graph that others made, asked through the broker in batches, reads as many digits as it should."""
+    """A foreign frozen graph recognises the expected share of digits, in batches through the broker."""
     (tmp_path / "fc" / "1").mkdir(parents=True)
     shutil.copy(shared_data / "models" / "tf2onnx_fc-layers.pb", tmp_path / "fc" / "1" / "model.pb")
     pixels, labels = digits(shared_data)
@@ -37,7 +37,7 @@ def test_the_frozen_graph_gets_958_digits(tmp_path: Path, shared_data: Path, ser
 def test_the_onnx_model_of_batch_1_gets_993_digits(
     tmp_path: Path, shared_data: Path, serving: Serve, broker_url: str
 ) -> None:
-    """An ONNX model whose batch is fixed at 1 answers a thousand requests, each alone."""
+    """An ONNX model with a fixed batch of 1 answers a thousand requests, each alone."""
     (tmp_path / "mnist" / "1").mkdir(parents=True)
     shutil.copy(shared_data / "models" / "ort_examples_mnist.onnx", tmp_path / "mnist" / "1" / "model.onnx")
     pixels, labels = digits(shared_data)

@@ -92,7 +92,7 @@ class Workers:
     def _count(self, event: Event) -> None:
         with self._changed:
             self.ready += event.kind == "ready"
-            self.crashes += event.kind in {"died", "failed"}
+            self.crashes += event.kind in {"crashed", "failed"}
             self.failed += event.kind == "failed"
             self._changed.notify_all()
 

@@ -1,49 +1,52 @@
-"""One worker process as its supervisor sees it: started, spoken to through its status pipe, drained, buried."""
+"""One worker process as its supervisor sees it (start, status pipe, drain, reap), and a query to several of them."""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from enum import StrEnum
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from mqinfer.cloud_worker.supervision.process import Order, ProcessSpec, Report, run_process
+from mqinfer.cloud_worker.supervision.process import Command, ProcessReport, ProcessSpec, run_process
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import ModelStatistics
 
-__all__ = ["Child", "Phase", "ProcessView"]
+__all__ = ["Child", "Phase", "ProcessView", "ServerStatistics", "StatisticsQuery"]
 
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.1, 30.0
-_STEADY_S = 60.0
-"""A process that served this long starts again with the first delay."""
+"""Delay before restart n of a process that keeps crashing: `min(_LAST_DELAY_S, 2**n * _FIRST_DELAY_S)`."""
+_STABLE_S = 60.0
+"""A process that ran longer than this restarts with the first delay again."""
 
 
 class Phase(StrEnum):
-    """Where a process is in its life."""
+    """Stage of a process's life."""
 
     WAITING = "waiting"
-    """To be started at its `due`: at once, or after it died."""
+    """Starts at its `due` time: at once, or after the restart delay."""
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
-    """Told to go; killed at its `due`."""
+    """Finishes its accepted requests; killed at its `due` time."""
     FAILED = "failed"
-    """Gone, and trying again won't help: it never served, or its name is another's."""
+    """Ended, and a restart would not help: it never served, or another process has its name."""
     GONE = "gone"
+    """Ended as requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """A process as others may see it.
+    """Snapshot of a process for other threads.
 
     Attributes:
-        spec: What it does.
-        phase: Where it is.
-        card: What it serves; None before it served for the first time.
-        reason: Why it failed or died last.
-        pid: Of the process, or None.
+        spec: Model, version and options of the process.
+        phase: Stage of its life.
+        card: Card of the model; None until the process has served.
+        reason: Why it failed or crashed last.
+        pid: Process id; None while it does not run.
     """
 
     spec: ProcessSpec
@@ -55,19 +58,21 @@ class ProcessView:
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A worker process; used by the supervisor's thread alone.
+    """A worker process. Only the supervisor's thread uses it.
 
     Attributes:
-        spec: What it does.
-        phase: Where it is.
-        due: When to start or to kill it, by the supervisor's clock; None for never.
-        process: None where none runs.
-        pipe: To it; None where it has closed its end.
-        card: What it serves; None before it served for the first time.
-        reason: Why it failed or died last.
-        delay: Seconds before the next start, should it die.
-        is_final: Whether it said that it is not to be started again.
-        is_asked: Whether a question for its statistics is unanswered: a process that hangs must not fill its pipe.
+        spec: Model, version and options of the process.
+        phase: Stage of its life.
+        due: When to start or to kill it, on the supervisor's clock; None for never.
+        process: The process; None while it does not run.
+        pipe: Status pipe to it; None once it has closed its end.
+        card: Card of the model; None until the process has served.
+        reason: Why it failed or crashed last.
+        delay: Seconds until the next start if it crashes.
+        started: When it was started last, on the supervisor's clock.
+        is_final: Whether it reported that a restart would not help.
+        is_queried: Whether a statistics query is open. A second one is not sent: a process that hangs must not fill
+            its pipe.
     """
 
     spec: ProcessSpec
@@ -79,8 +84,8 @@ class Child:
     reason: str = ""
     delay: float = _FIRST_DELAY_S
     started: float = 0.0
-    is_asked: bool = False
     is_final: bool = False
+    is_queried: bool = False
 
     @property
     def name(self) -> str:
@@ -89,20 +94,20 @@ class Child:
 
     @property
     def title(self) -> str:
-        """Model and version, for people."""
+        """Model and version, for messages."""
         return f"{self.spec.model} version {self.spec.version}"
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether it has ended for good."""
         return self.phase in {Phase.FAILED, Phase.GONE}
 
     def view(self) -> ProcessView:
-        """Say how it is now."""
+        """Return a snapshot for other threads."""
         return ProcessView(self.spec, self.phase, self.card, self.reason, self.process.pid if self.process else None)
 
     def watched(self) -> list[Connection | int]:
-        """List what `multiprocessing.connection.wait` is to wait for."""
+        """Return the ends for `multiprocessing.connection.wait`: the process's sentinel and its status pipe."""
         ends: list[Connection | int] = [self.process.sentinel] if self.process else []
         return [*ends, self.pipe] if self.pipe else ends
 
@@ -114,37 +119,37 @@ class Child:
         self.process.start()
         theirs.close()
         self.phase, self.due, self.reason = Phase.STARTING, None, ""
-        self.started, self.is_asked = now, False
+        self.started, self.is_queried = now, False
 
-    def read(self) -> Report | ModelStatistics | None:
-        """Take what the process has said; None where it said nothing more."""
+    def read(self) -> ProcessReport | ModelStatistics | None:
+        """Receive one message from the process; None where it has closed its pipe."""
         try:
-            said = self.pipe.recv() if self.pipe else None
+            received = self.pipe.recv() if self.pipe else None
         except (EOFError, OSError):
             self._close_pipe()
             return None
-        if isinstance(said, ModelStatistics):
-            self.is_asked = False
-            return said
-        if not isinstance(said, Report):
+        if isinstance(received, ModelStatistics):
+            self.is_queried = False
+            return received
+        if not isinstance(received, ProcessReport):
             return None
-        self.reason, self.card, self.is_final = said.error, said.card or self.card, said.is_final
-        if not said.error and self.phase is Phase.STARTING:
+        self.reason, self.card, self.is_final = received.error, received.card or self.card, received.is_final
+        if not received.error and self.phase is Phase.STARTING:
             self.phase = Phase.READY
-        return said
+        return received
 
-    def order(self, order: Order) -> bool:
-        """Ask something of the process; False where it can't be asked."""
-        if self.pipe is None or (order is Order.STATISTICS and self.is_asked):
+    def send(self, command: Command) -> bool:
+        """Send a command to the process; return False where its pipe is closed."""
+        if self.pipe is None or (command is Command.STATISTICS and self.is_queried):
             return self.pipe is not None
         with contextlib.suppress(OSError):
-            self.pipe.send(order)
-            self.is_asked = self.is_asked or order is Order.STATISTICS
+            self.pipe.send(command)
+            self.is_queried = self.is_queried or command is Command.STATISTICS
             return True
         return False
 
     def drain(self, kill_at: float) -> None:
-        """Tell it to finish what it has in hand and to go; one that never served is ended at once."""
+        """Ask the process to finish its accepted requests and exit; kill one that has not served yet."""
         serving = self.phase is Phase.READY
         self.phase, self.due = Phase.DRAINING, kill_at
         if self.process is None:
@@ -154,25 +159,25 @@ class Child:
         else:
             self.process.kill()
 
-    def give_up(self, kill_at: float) -> None:
-        """Drain it, but keep the reason of one that crashed."""
+    def abandon(self, kill_at: float) -> None:
+        """Drain the process, or mark it as failed if it crashed and waits for a restart: its reason stays visible."""
         if self.phase is Phase.WAITING and self.reason:
             self.phase, self.due = Phase.FAILED, None
         elif not self.is_over:
             self.drain(kill_at)
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         self.due = None
         if self.process:
             self.process.kill()
 
-    def bury(self, now: float) -> None:
-        """Take note of the process's end, and decide what becomes of the child."""
+    def reap(self, now: float) -> None:
+        """Wait for the exited process, read its last messages and choose the next phase."""
         if self.process is None:
             return
         self.process.join()
-        while self.pipe and self.pipe.poll():  # what it said last
+        while self.pipe and self.pipe.poll():  # its last report may explain the exit
             self.read()
         code = self.process.exitcode
         self.process.close()
@@ -186,13 +191,58 @@ class Child:
             self._wait_for_restart(now, self.reason or f"exit code {code}")
 
     def _wait_for_restart(self, now: float, why: str) -> None:
-        if now - self.started > _STEADY_S:
+        if now - self.started > _STABLE_S:
             self.delay = _FIRST_DELAY_S
         self.phase, self.due = Phase.WAITING, now + self.delay
-        self.reason = f"{why}; starting it again in {self.delay:g} s"
+        self.reason = f"{why}; restart in {self.delay:g} s"
         self.delay = min(_LAST_DELAY_S, 2 * self.delay)
 
     def _close_pipe(self) -> None:
         if self.pipe:
             self.pipe.close()
         self.pipe = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatistics:
+    """Statistics of a server's processes.
+
+    Attributes:
+        models: Sums over the processes of each model and version.
+        missing: Names of the processes that did not reply in time.
+    """
+
+    models: dict[tuple[str, int], ModelStatistics]
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class StatisticsQuery:
+    """A query for the statistics of several processes, with a deadline.
+
+    Attributes:
+        deadline: When it ends without the missing replies, on the supervisor's clock.
+        waiting: Processes that have not replied.
+        future: Receives the sums.
+    """
+
+    deadline: float
+    waiting: list[Child]
+    future: Future[ServerStatistics] = field(default_factory=Future)
+    _models: dict[tuple[str, int], ModelStatistics] = field(default_factory=dict)
+
+    def add(self, child: Child, statistics: ModelStatistics) -> None:
+        """Add a process's reply to the sum of its model; ignore a second reply of the same process."""
+        if child not in self.waiting:
+            return
+        self.waiting.remove(child)
+        key = child.spec.model, child.spec.version
+        self._models[key] = self._models.get(key, ModelStatistics()) + statistics
+
+    def is_over(self, now: float) -> bool:
+        """Whether every process has replied or exited, or the deadline has passed."""
+        return now >= self.deadline or all(child.process is None for child in self.waiting)
+
+    def finish(self) -> None:
+        """Complete the future with the replies so far and the names of the missing processes."""
+        self.future.set_result(ServerStatistics(self._models, tuple(child.name for child in self.waiting)))

@@ -1,7 +1,7 @@
-"""The supervisor on the broker: announces itself, takes orders and questions, answers each.
+"""The server on the broker: publishes its state, receives control requests and replies to each.
 
-The link's thread only hands messages over; one thread reads the repository and answers. What takes long (a model that
-loads) is waited for by nobody: the reply goes out when it is through.
+The link's thread only queues the requests. One thread executes them and reads the repository. No thread waits for a
+model to load: the reply is published when the load has finished.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from mqinfer.protocol.topics import EVERY_SERVER, check_name, may_answer
 __all__ = ["ControlServer"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
-_MOST_WAITING = 256
+_MAX_QUEUED = 256
+"""Control requests in the queue; further ones are refused with `rejected`."""
 _JSON = "application/json"
 
 
 class ControlServer:
     """One server's side of `{root}/control/...`."""
 
-    def __init__(  # noqa: PLR0913 - its parts, and what to do
+    def __init__(  # noqa: PLR0913 - its parts and its settings
         self,
         options: WorkerOptions,
         make_link: LinkMaker,
@@ -45,44 +46,44 @@ class ControlServer:
         models: Sequence[str] = (),
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare; `start` connects.
+        """Create the server; `start` connects it.
 
         Args:
             options: The server's name, unique on the broker, and its topics.
-            make_link: How to reach the broker.
-            management: Answers.
-            poll: Seconds between two looks at the repository for changes; None for never.
-            models: What to look at; empty for all.
-            on_failure: Called on the link's thread when there is a `failure`.
+            make_link: Opens a link to the broker.
+            management: Executes the requests.
+            poll: Seconds between two scans of the repository for changes; None for no scans.
+            models: Models to watch; empty for all.
+            on_failure: Called on the link's thread when `failure` is set.
 
         Raises:
-            BadTopic: The name breaks the rules, or is the reserved `all`.
+            BadTopic: The name breaks the naming rules, or is the reserved `all`.
         """
         self._name = name = check_name("server", options.name)
         if name == EVERY_SERVER:
-            raise BadTopic(f"a server can't be called {name!r}: in topics it stands for every server")
+            raise BadTopic(f"server name {name!r} is reserved for requests to every server; choose another")
         self._topics = options.topics
         self._management = management
         self._poll = poll
         self._models = models
         self._on_failure = on_failure
         self._presence = Presence(name, self._topics.control_state(name), self._encode_state)
-        self._others: dict[str, frozenset[str]] = {}  # the models of other servers' workers
-        self._inbox: Queue[Message | None] = Queue(_MOST_WAITING)
+        self._others: dict[str, frozenset[str]] = {}  # models of other servers' workers, by worker
+        self._inbox: Queue[Message | None] = Queue(_MAX_QUEUED)
         self._thread = threading.Thread(target=self._run, name=f"mqinfer-control-{name}", daemon=True)
         self._link = make_link(self._presence.client_id, self._presence.will, self._on_connection)
         self._presence.attach(self._link, lambda _: on_failure())
 
     @property
     def failure(self) -> LinkError | None:
-        """Why nobody reaches it: its name is another's, or its connection has given up; None while all is well."""
+        """Why no client can reach it: its name is taken, or its connection has failed for good; None otherwise."""
         return self._presence.failure or self._link.failure
 
     def start(self, timeout: float = 10.0) -> None:
-        """Connect, say `ready`, and take orders.
+        """Connect, publish `ready` and accept requests.
 
         Raises:
-            BrokerUnreachable: No broker answers.
+            BrokerUnreachable: The broker does not respond.
             NotAuthorized: The broker refused the credentials or a subscription.
         """
         try:
@@ -97,7 +98,7 @@ class ControlServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Say `stopped` and disconnect; what still waits is answered first."""
+        """Reply to the queued requests, publish `stopped` and disconnect."""
         self._inbox.put(None)
         self._thread.join()
         self._presence.publish(ServerStatus.STOPPED)
@@ -116,12 +117,12 @@ class ControlServer:
         try:
             self._link.publish(message, ignore_ack)
         except NotConnected:
-            log.info("not connected; nothing is said on %s", message.topic)
+            log.info("not connected; nothing is published on %s", message.topic)
         except LinkError as error:
             log.warning("%s", error)
 
     def _on_worker(self, message: Message) -> None:
-        """Note which models other servers serve: their cards are not this one's to take back."""
+        """Record which models other servers serve, so that their cards are not removed."""
         try:
             worker = self._topics.parse_worker_state(message.topic)
             state = WorkerState.from_json(message.payload) if message.payload else None
@@ -139,45 +140,45 @@ class ControlServer:
 
     def _receive(self, message: Message) -> None:
         if message.topic == self._topics.control_state(self._name):
-            self._presence.receive(message)  # it lies below the same filter
+            self._presence.receive(message)  # the same filter matches it
             return
         try:
             self._inbox.put_nowait(message)
         except Full:
-            self._fail(message, Rejected(f"server {self._name} has {_MOST_WAITING} requests to answer"))
+            self._fail(message, Rejected(f"server {self._name} has {_MAX_QUEUED} requests queued; retry later"))
 
-    # What follows runs on the control thread; replies also on the supervisor's.
+    # The methods below run on the control thread; those that reply, on the supervisor's thread too.
 
     def _run(self) -> None:
-        look = None if self._poll is None else time.monotonic()
+        due = None if self._poll is None else time.monotonic()
         while True:
             try:
-                message = self._inbox.get(timeout=None if look is None else max(0.0, look - time.monotonic()))
+                message = self._inbox.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
             except Empty:
-                self._guarded(self._look)
-                look = time.monotonic() + (self._poll or 0.0)
+                self._guarded(self._scan)
+                due = time.monotonic() + (self._poll or 0.0)
                 continue
             if message is None:
                 return
-            self._guarded(lambda order=message: self._handle(order))  # type: ignore[misc]  # bound now
+            self._guarded(lambda request=message: self._handle(request))  # type: ignore[misc]  # bound now
 
     def _guarded(self, job: Callable[[], None]) -> None:
         try:
             job()
-        except Exception:  # a defect; the next request is answered all the same
-            log.exception("server %s could not answer, and goes on", self._name)
+        except Exception:  # a defect; the next request still gets its reply
+            log.exception("server %s failed to handle a request; it continues with the next", self._name)
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         try:
             changed = self._management.poll(self._models)
         except MqinferError as error:
             log.warning("%s", error)
             return
         for model, done in changed.items():
-            done.add_done_callback(lambda future, name=model: self._after(name, future))  # type: ignore[misc]
+            done.add_done_callback(lambda future, name=model: self._on_changed(name, future))  # type: ignore[misc]
 
-    def _after(self, model: str, done: Future[Any]) -> None:
-        """Once a model has changed: say what failed, and take the card back of one that nobody serves any more."""
+    def _on_changed(self, model: str, done: Future[Any]) -> None:
+        """Log the error of a change; remove the retained card of a model that no server serves any more."""
         if error := done.exception():
             log.warning("model %s: %s", model, error)
         elif not self._management.serves(model) and not any(model in models for models in self._others.values()):
@@ -186,7 +187,7 @@ class ControlServer:
     def _handle(self, message: Message) -> None:
         try:
             call = self._call(message)
-            reply = self._management.answer(call, read_body(message.payload))
+            reply = self._management.execute(call, read_body(message.payload))
         except MqinferError as error:
             self._fail(message, error)
             return
@@ -197,7 +198,7 @@ class ControlServer:
 
     def _finish(self, message: Message, call: Call, done: Future[Any]) -> None:
         if call.operation is Operation.UNLOAD:
-            self._after(call.model, done)
+            self._on_changed(call.model, done)
         error = done.exception()
         if error is None:
             self._reply(message, done.result())
@@ -208,11 +209,11 @@ class ControlServer:
         self._reply(message, {"error": str(error)[:4000], "code": error.code})
 
     def _reply(self, message: Message, reply: Any) -> None:
-        """Answer below the sender's own results, or not at all; every object says which server it is from."""
+        """Publish a reply below the sender's own results, or nothing; add the server's name to each object."""
         try:
             topic = self._reply_topic(message)
         except MqinferError as error:
-            log.warning("server %s does not answer a message on %s: %s", self._name, message.topic, error)
+            log.warning("server %s ignored a request on %s: %s", self._name, message.topic, error)
             return
         entries = reply if isinstance(reply, list) else [reply]
         marked: Any = [{**entry, "server": self._name} for entry in entries]
@@ -232,5 +233,5 @@ class ControlServer:
         topic = message.response_topic or read_body(message.payload).response_topic
         if not isinstance(topic, str) or not may_answer(self._topics, topic, client):
             own = self._topics.control_result(client, "ID")
-            raise BadTopic(f"its Response Topic is {str(topic)[:200]!r}; it is to be like {own!r}")
+            raise BadTopic(f"Response Topic {str(topic)[:200]!r} is not allowed; expected one like {own!r}")
         return topic

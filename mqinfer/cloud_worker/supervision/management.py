@@ -1,76 +1,78 @@
-"""What a server can be asked over MQTT, without the MQTT: the repository, its processes, and the protocol's answers."""
+"""Executes control requests without MQTT: reads the repository, changes the processes, builds the replies."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Protocol
 
 from mqinfer._version import __version__
-from mqinfer.cloud_worker.supervision.child import Phase, ProcessView
-from mqinfer.cloud_worker.supervision.config_json import config_record
-from mqinfer.cloud_worker.supervision.inquiry import ServerStatistics
+from mqinfer.cloud_worker.supervision.child import Phase, ProcessView, ServerStatistics
 from mqinfer.cloud_worker.supervision.planning import is_same, plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.cloud_worker.supervision.records import config_record, index, statistics_record
 from mqinfer.models.repository import Repository, Scan
 from mqinfer.models.repository.config import ModelConfig
 from mqinfer.protocol.card import ModelCard, card_to_json
-from mqinfer.protocol.control import Call, CallBody, IndexEntry, ModelState, Operation
+from mqinfer.protocol.control import Call, CallBody, ModelState, Operation
 from mqinfer.protocol.errors import InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError
 
-__all__ = ["EXTENSIONS", "Fleet", "Management", "index"]
+__all__ = ["EXTENSIONS", "Fleet", "Management"]
 
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_configuration", "statistics", "classification")
-"""The Open Inference Protocol's extensions that are implemented, by Triton's names."""
+"""Implemented extensions of the Open Inference Protocol, by Triton's names."""
 
 
 class Fleet(Protocol):
-    """The processes of a server: what `Supervisor` is to its management."""
+    """The processes of a server: the part of `Supervisor` that `Management` uses."""
 
     @property
     def specs(self) -> Sequence[ProcessSpec]:
-        """The first processes."""
+        """Processes started at first."""
 
     @property
     def processes(self) -> Sequence[ProcessView]:
-        """All processes as they are now."""
+        """Snapshots of all processes."""
 
     def roll_out(self, model: str, specs: Sequence[ProcessSpec], name: str) -> Future[None]:
-        """Ask for exactly these processes of a model."""
+        """Replace the processes of a model by exactly these."""
 
     def statistics(self) -> Future[ServerStatistics]:
-        """Ask every process what it has done."""
+        """Query the statistics of every process."""
 
 
 class Management:
-    """Answers for one server. Not thread-safe: one thread asks."""
+    """Control requests of one server. Not thread-safe: one thread calls it."""
 
     def __init__(self, template: ProcessSpec, supervisor: Fleet, instances: int | None = None) -> None:
         """Prepare.
 
         Args:
-            template: All but model and version; its worker name is the server's.
-            supervisor: Sees to the processes.
-            instances: Processes a model version; None for what its `instance_group` says.
+            template: Everything except model and version; its worker name is the server's name.
+            supervisor: Starts and stops the processes.
+            instances: Processes for each model version; None for the number in its `instance_group`.
         """
         self._template = template
         self._supervisor = supervisor
         self._instances = instances
-        self._wanted: dict[str, Sequence[ProcessSpec]] = {}  # by model, as it was asked for last
+        self._wanted: dict[str, Sequence[ProcessSpec]] = {}  # by model, as requested last
         for spec in supervisor.specs:
             self._wanted[spec.model] = [*self._wanted.get(spec.model, ()), spec]
 
-    def answer(self, call: Call, body: CallBody) -> Future[Any]:
-        """Do what a call asks.
+    def execute(self, call: Call, body: CallBody) -> Future[Any]:
+        """Execute a control request.
 
         Args:
-            call: From the topic.
-            body: Of the message; empty where it had none.
+            call: Operation, model and version, from the topic.
+            body: Body of the message; empty without one.
 
         Returns:
-            The reply, made of what JSON has; or a MqinferError.
+            Future of the reply, which holds JSON types only, or of a MqinferError.
+
+        Raises:
+            MqinferError: The request is refused at once.
         """
         match call.operation:
             case Operation.LOAD:
@@ -78,23 +80,23 @@ class Management:
             case Operation.UNLOAD:
                 return self._unload(call.model)
             case Operation.STATS | Operation.ALL_STATS:
-                return _then(self._supervisor.statistics(), lambda found: _statistics(found, call))
-        return _done(self._answer_at_once(call, body))
+                return _then(self._supervisor.statistics(), lambda found: statistics_record(found, call))
+        return _done(self._reply_at_once(call, body))
 
     def serves(self, model: str) -> bool:
-        """Whether a process serves a model, or is about to."""
+        """Whether a process serves a model or is starting to."""
         return any(view.phase in {Phase.WAITING, Phase.STARTING, Phase.READY} for view in self._of(model))
 
     def poll(self, models: Sequence[str] = ()) -> dict[str, Future[None]]:
-        """Look at the repository, and load, swap and unload whatever has changed since the last look.
+        """Scan the repository; load, swap and unload the models that have changed since the last scan.
 
-        What an operator has unloaded stays so until the model changes; what can't be read stays as it is.
+        A model that an operator unloaded stays so until it changes. A model that can't be read stays as it is.
 
         Args:
-            models: Only these; empty for all.
+            models: Models to watch; empty for all.
 
         Returns:
-            By model, what has changed.
+            A future for each changed model, by name.
         """
         scan = self._scan()
         broken = {problem.model for problem in scan.problems}
@@ -106,14 +108,14 @@ class Management:
                 changed[model] = self._roll_out(model, specs)
         return changed
 
-    def _answer_at_once(self, call: Call, body: CallBody) -> Any:
+    def _reply_at_once(self, call: Call, body: CallBody) -> Any:
         match call.operation:
             case Operation.SERVER:
                 return {"name": "mqinfer", "version": __version__, "extensions": EXTENSIONS}
             case Operation.LIVE:
                 return {"live": True}
             case Operation.READY:
-                return {"ready": all(view.phase in _SOUND for view in self._supervisor.processes)}
+                return {"ready": all(view.phase in _HEALTHY for view in self._supervisor.processes)}
             case Operation.INDEX:
                 return self._index(only_ready=body.ready)
             case Operation.MODEL_READY:
@@ -135,8 +137,8 @@ class Management:
     def _load(self, model: str, body: CallBody) -> Future[Any]:
         if refused := body.further:
             raise InvalidRequest(
-                f"load takes no parameters, not {', '.join(refused)[:200]}: a model and its configuration are never "
-                "taken from a message; put them into the repository"
+                f"load does not accept the parameters {', '.join(refused)[:200]}: a model and its configuration are "
+                "never taken from a message; put them into the repository"
             )
         scan = self._scan()
         if problems := [problem.reason for problem in scan.problems if problem.model == model]:
@@ -152,7 +154,7 @@ class Management:
     def _unload(self, model: str) -> Future[Any]:
         if not self._of(model):
             raise ModelNotFound(f"model {model!r} is not loaded on server {self._template.options.name}")
-        # What is in the repository now counts as seen: `poll` loads it again only when it changes.
+        # The repository's content counts as known: `poll` loads the model again only when it changes.
         done = self._supervisor.roll_out(model, (), self._template.options.name)
         self._wanted[model] = self._plan(self._scan(), model)
         return _then(done, lambda _: {"name": model})
@@ -168,7 +170,7 @@ class Management:
         return [view for view in self._of(model) if view.phase is Phase.READY]
 
     def _loaded(self, call: Call) -> tuple[ModelConfig, ModelCard]:
-        """Find what describes a model: the version asked for, or the default one."""
+        """Return configuration and card of the requested version, or of the default one."""
         ready = self._ready(call.model)
         versions = tuple(str(version) for version in sorted({view.spec.version for view in ready}))
         for view in ready:
@@ -177,11 +179,11 @@ class Management:
         version = "" if call.version is None else f"version {call.version} of "
         raise ModelNotFound(
             f"{version}model {call.model!r} is not ready on server {self._template.options.name}; "
-            "repository/index tells its state"
+            "request repository/index for its state"
         )
 
 
-_SOUND = {Phase.READY, Phase.DRAINING}
+_HEALTHY = {Phase.READY, Phase.DRAINING}
 
 
 def _fits(view: ProcessView, call: Call) -> bool:
@@ -197,10 +199,10 @@ def _done(reply: Any) -> Future[Any]:
 
 
 def _then(future: Future[Any], make: Callable[[Any], Any]) -> Future[Any]:
-    """Make a reply of what a future will give; its error becomes the reply's."""
+    """Return a future that applies `make` to the result of another; an error passes through."""
     reply: Future[Any] = Future()
 
-    def pass_on(done: Future[Any]) -> None:
+    def complete(done: Future[Any]) -> None:
         error = done.exception()
         if error is not None:
             reply.set_exception(error)
@@ -210,47 +212,5 @@ def _then(future: Future[Any], make: Callable[[Any], Any]) -> Future[Any]:
         except MqinferError as problem:
             reply.set_exception(problem)
 
-    future.add_done_callback(pass_on)
+    future.add_done_callback(complete)
     return reply
-
-
-def _statistics(found: ServerStatistics, call: Call) -> dict[str, Any]:
-    chosen = {
-        (name, version): statistics
-        for (name, version), statistics in sorted(found.models.items())
-        if call.model in {"", name} and call.version in {None, str(version)}
-    }
-    if call.model and not chosen and not found.unanswered:
-        raise ModelNotFound(f"model {call.model!r} is not loaded here, or not in that version")
-    reply: dict[str, Any] = {
-        "model_stats": [statistics.to_record(name, str(version)) for (name, version), statistics in chosen.items()]
-    }
-    return reply | ({"unanswered": found.unanswered} if found.unanswered else {})
-
-
-def index(scan: Scan, processes: Iterable[ProcessView]) -> list[IndexEntry]:
-    """List what a repository holds and how it is, by name and version.
-
-    Args:
-        scan: The repository as it is.
-        processes: Of the server.
-    """
-    views: dict[tuple[str, int], list[ProcessView]] = {(found.name, found.version): [] for found in scan.models}
-    for view in processes:
-        views.setdefault((view.spec.model, view.spec.version), []).append(view)
-    entries = [_entry(name, version, found) for (name, version), found in views.items()]
-    entries += [IndexEntry(each.model, "", ModelState.UNAVAILABLE, each.reason) for each in scan.problems]
-    return sorted(entries, key=lambda entry: (entry.name, int(entry.version or -1)))
-
-
-def _entry(name: str, version: int, views: Sequence[ProcessView]) -> IndexEntry:
-    phases = {view.phase for view in views}
-    reason = "; ".join(sorted({view.reason for view in views if view.reason}))
-    if Phase.READY in phases:
-        return IndexEntry(name, str(version), ModelState.READY, reason)
-    starting = Phase.STARTING in phases or (Phase.WAITING in phases and not reason)
-    if starting:
-        return IndexEntry(name, str(version), ModelState.LOADING, reason)
-    if Phase.DRAINING in phases:
-        return IndexEntry(name, str(version), ModelState.UNLOADING, reason)
-    return IndexEntry(name, str(version), ModelState.UNAVAILABLE, reason or "not loaded")

@@ -1,4 +1,4 @@
-"""Which worker processes a repository calls for, and what has to change where others run: pure but for the disk."""
+"""Plans the worker processes for a repository and the changes from the running ones; only the disk is read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def plan(
     """Plan one process for each instance of each selected version.
 
     Args:
-        repository: What there is.
-        template: All but model, version and the worker's own name, to which the process's number is added.
-        models: Only these; empty for all.
-        instances: Processes a model version; None for what its `instance_group` says.
+        repository: Model repository.
+        template: Everything except model and version; process N is named `{name}.N`.
+        models: Models to plan; empty for all.
+        instances: Processes for each model version; None for the number in its `instance_group`.
 
     Raises:
         ModelNotFound: The repository has nothing to serve, or lacks one of `models`.
-        BadTopic: The worker's name, with the numbers, breaks the naming rules.
+        BadTopic: The worker's name breaks the naming rules.
     """
     versions = repository.models()
     names = sorted({version.name for version in versions})
@@ -45,7 +45,7 @@ def plan(
 def plan_versions(
     versions: Sequence[ModelVersion], template: ProcessSpec, instances: int | None = None
 ) -> list[ProcessSpec]:
-    """Plan one process for each instance of each of these versions; arguments as for `plan`."""
+    """Plan one process for each instance of each of these versions; the arguments are those of `plan`."""
     copies = [spec for version in versions for spec in _specs(version, versions, template, instances)]
     return list(_numbered(copies, template.options.name, taken=()))
 
@@ -58,7 +58,7 @@ def _specs(
 
 
 def _spec(version: ModelVersion, versions: Sequence[ModelVersion], template: ProcessSpec) -> ProcessSpec:
-    # Only the default version publishes a card, so only its process has to be another one where others come or go.
+    # Only the default version publishes a card with the list of versions, so only its process depends on the others.
     served = [other.version for other in versions if other.name == version.name] if version.is_default else []
     return replace(
         template,
@@ -73,12 +73,12 @@ def _spec(version: ModelVersion, versions: Sequence[ModelVersion], template: Pro
 def _content(version: ModelVersion) -> str:
     try:
         return content_hash(version)
-    except OSError:  # its process will say what can't be read
+    except OSError:  # its process will report the file that can't be read
         return ""
 
 
 def _numbered(specs: Iterable[ProcessSpec], name: str, taken: Iterable[str]) -> Iterable[ProcessSpec]:
-    """Give each the lowest number that no process has, so that few names are left behind on the broker."""
+    """Name each process with the lowest free number, so that few retained names stay on the broker."""
     taken = set(taken)
     free = (each for number in count() if (each := f"{name}.{number}") not in taken)
     for spec in specs:
@@ -87,12 +87,12 @@ def _numbered(specs: Iterable[ProcessSpec], name: str, taken: Iterable[str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What leads from the processes that run to those that are wanted.
+    """Changes from the running processes to the wanted ones.
 
     Attributes:
-        start: New processes, under names that none has.
-        keep: Names of those that stay.
-        drain: Names of those that go, once the new ones serve.
+        start: New processes, with free names.
+        keep: Names of the processes that stay.
+        drain: Names of the processes to drain once the new ones serve.
     """
 
     start: tuple[ProcessSpec, ...]
@@ -103,13 +103,13 @@ class Changes:
 def reconcile(
     running: Sequence[ProcessSpec], wanted: Sequence[ProcessSpec], name: str, taken: Iterable[str] = ()
 ) -> Changes:
-    """Find what has to change: a process stays where one like it is wanted, in all but its name.
+    """Compare running and wanted processes: one that equals a wanted one in everything but its name stays.
 
     Args:
-        running: Of one model.
-        wanted: Of the same model; their names do not count.
-        name: The supervisor's, with which the names of its processes begin.
-        taken: Names in use by processes that are not among `running`.
+        running: Running processes of one model.
+        wanted: Wanted processes of the same model; their names are ignored.
+        name: Server name, the prefix of the process names.
+        taken: Names of processes that are not among `running`.
     """
     left = [(_nameless(spec), spec.options.name) for spec in running]
     keep: list[str] = []
@@ -126,7 +126,7 @@ def reconcile(
 
 
 def is_same(one: Sequence[ProcessSpec], other: Sequence[ProcessSpec]) -> bool:
-    """Whether both want the same processes, whatever their names and order."""
+    """Whether both describe the same processes, apart from names and order."""
     changes = reconcile(one, other, "w")
     return not changes.start and not changes.drain
 

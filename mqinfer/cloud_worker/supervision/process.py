@@ -1,8 +1,8 @@
-"""A worker process: loads one version of one model, says how that went, serves until it is told to stop.
+"""A worker process: loads one version of one model, reports the outcome, and serves until it is asked to stop.
 
-The status pipe carries a `Report` to the supervisor, then answers to its `Order`s, and a last `Report` where the
-process ends for good. Its other end's disappearance means that the supervisor is gone: then the process stops by
-itself, so that no orphan goes on answering.
+Through the status pipe the process sends a `ProcessReport` when it serves or has failed, replies to `Command`s, and
+sends a last report if a restart would not help. If the pipe closes, the supervisor has exited: the process stops too,
+so that no orphan keeps serving.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ModelNotFound, MqinferError, NameTaken
 
-__all__ = ["Order", "ProcessSpec", "Report", "find_version", "run_process", "serve"]
+__all__ = ["Command", "ProcessReport", "ProcessSpec", "find_version", "run_process", "serve"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """What one worker process does.
+    """Model, version and options of one worker process.
 
     Attributes:
-        repository: Folder of the models.
-        model: Name of the model.
-        version: Of the model.
-        broker: Where to connect to.
-        options: The worker's name and bounds.
+        repository: Model repository.
+        model: Model name.
+        version: Version number.
+        broker: Broker to connect to.
+        options: Name and limits of the worker.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        log_level: Of the process.
-        found: The version as the repository had it when this was planned, so that a process that is started again
-            serves the same; None to look for it at the start.
-        versions: Those that the model's card names; empty for this one.
-        content: Hash of the version's files when this was planned: other content calls for another process.
+        log_level: Level of the process's log.
+        found: The version as the repository had it when the process was planned, so that a restarted process serves
+            the same; None to look it up at the start.
+        versions: Versions that the model's card lists; empty for this one alone.
+        content: Hash of the version's files when the process was planned; other content needs a new process.
     """
 
     repository: Path
@@ -64,27 +64,27 @@ class ProcessSpec:
     content: str = ""
 
 
-_WATCH_S = 0.5
-"""How often a process looks whether its connection has given up."""
-_DRAIN_S, _IN_VAIN_S = 30.0, 0.0
-"""How long it finishes what it has in hand, and where no reply can leave any more."""
+_CHECK_S = 0.5
+"""Interval at which a process checks whether its connection has failed for good."""
+_DRAIN_S, _NO_DRAIN_S = 30.0, 0.0
+"""Time to finish accepted requests; none if the connection has failed, since no reply could be sent."""
 
 
-class Order(Enum):
-    """What a supervisor asks of a process that serves."""
+class Command(Enum):
+    """Command of the supervisor to a serving process."""
 
-    STATISTICS = "answer with its ModelStatistics"
+    STATISTICS = "send ModelStatistics back"
     ANNOUNCE = "publish state and card again"
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What a process tells its supervisor: the card of what it serves, or why it ends.
+class ProcessReport:
+    """Report of a process to its supervisor: the card of the model it serves, or why it ends.
 
     Attributes:
         error: Why it ends; empty while it serves.
-        card: Of the model.
-        is_final: Whether starting it again would not help.
+        card: Card of the model.
+        is_final: Whether a restart would not help.
     """
 
     error: str = ""
@@ -93,7 +93,7 @@ class Report:
 
 
 def find_version(repository: Repository, model: str, version: int) -> tuple[ModelVersion, list[int]]:
-    """Find one version of a model, and the numbers of all that are served.
+    """Return one version of a model, and the numbers of all its served versions.
 
     Raises:
         ModelNotFound: The repository has no such version.
@@ -102,11 +102,11 @@ def find_version(repository: Repository, model: str, version: int) -> tuple[Mode
     for candidate in versions:
         if candidate.version == version:
             return candidate, [served.version for served in versions]
-    raise ModelNotFound(f"there is no version {version} of model {model!r} in the repository any more")
+    raise ModelNotFound(f"version {version} of model {model!r} is no longer in the repository")
 
 
 def serve(spec: ProcessSpec) -> Worker:
-    """Load, warm up, connect; the caller stops the worker.
+    """Load a model, warm it up and start a worker for it; the caller stops the worker.
 
     Raises:
         MqinferError: The model can't be loaded, or the broker can't be reached.
@@ -132,8 +132,8 @@ def _version_of(spec: ProcessSpec) -> tuple[ModelVersion, list[int]]:
 
 
 def run_process(spec: ProcessSpec, pipe: Connection) -> None:
-    """Be the worker process."""
-    # The lines of all processes come out on one terminal: each says whose it is.
+    """Run the worker process: its entry point."""
+    # All processes log to one terminal, so each line names the model.
     logging.basicConfig(level=spec.log_level, format=f"%(levelname)s {spec.model} %(name)s: %(message)s")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter
     waker, stop = Waker().open(signals=True), threading.Event()
@@ -142,39 +142,39 @@ def run_process(spec: ProcessSpec, pipe: Connection) -> None:
     try:
         worker = serve(spec)
     except MqinferError as error:
-        _tell(pipe, Report(error=f"{error.code}: {error}"))
+        _send(pipe, ProcessReport(error=f"{error.code}: {error}"))
         return
-    _tell(pipe, Report(card=worker.card))
-    with contextlib.suppress(EOFError, OSError):  # the supervisor is gone
+    _send(pipe, ProcessReport(card=worker.card))
+    with contextlib.suppress(EOFError, OSError):  # the supervisor has exited
         while not stop.is_set() and not worker.failure:
-            if pipe in wait([pipe, waker.fileno()], _WATCH_S):
-                _obey(pipe, worker)
+            if pipe in wait([pipe, waker.fileno()], _CHECK_S):
+                _execute(pipe, worker)
             waker.drain()
     failure = worker.failure
-    worker.stop(timeout=_IN_VAIN_S if failure else _DRAIN_S)
+    worker.stop(timeout=_NO_DRAIN_S if failure else _DRAIN_S)
     if failure:
-        log.critical("worker %s ends: %s", worker.name, failure)
+        log.critical("worker %s exits: %s", worker.name, failure)
     if isinstance(failure, NameTaken):
-        _tell(pipe, Report(error=f"{failure.code}: {failure}", is_final=True))
+        _send(pipe, ProcessReport(error=f"{failure.code}: {failure}", is_final=True))
     logging.shutdown()
-    # TensorFlow takes seconds to take itself down; everything that matters is done, and the system frees the rest.
-    os._exit(1 if failure else 0)  # after a failure its supervisor starts it again
+    # TensorFlow needs seconds to shut down; nothing is left to do, and the system frees the rest.
+    os._exit(1 if failure else 0)  # after a failure the supervisor restarts it
 
 
-def _tell(pipe: Connection, report: Report) -> None:
-    with contextlib.suppress(OSError):  # the supervisor is gone, which is found out next
+def _send(pipe: Connection, report: ProcessReport) -> None:
+    with contextlib.suppress(OSError):  # the supervisor has exited; the next read finds that out
         pipe.send(report)
 
 
-def _obey(pipe: Connection, worker: Worker) -> None:
-    if pipe.recv() is Order.STATISTICS:
+def _execute(pipe: Connection, worker: Worker) -> None:
+    if pipe.recv() is Command.STATISTICS:
         pipe.send(worker.statistics(_resident_bytes()))
     else:
         worker.announce()
 
 
 def _resident_bytes() -> int:
-    """Resident memory of this process; 0 where the system does not say (Linux does)."""
+    """Return the resident memory of this process in bytes; 0 on systems without /proc."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     except (OSError, IndexError):

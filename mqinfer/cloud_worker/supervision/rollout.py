@@ -1,4 +1,4 @@
-"""The way from one set of processes of a model to another: the new ones serve before the old ones go."""
+"""A rollout replaces the processes of a model: the new ones serve before the old ones drain."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from enum import Enum
 
 from mqinfer.cloud_worker.supervision.child import Child, Phase
 from mqinfer.cloud_worker.supervision.planning import reconcile
-from mqinfer.cloud_worker.supervision.process import Order, ProcessSpec
+from mqinfer.cloud_worker.supervision.process import Command, ProcessSpec
 
 __all__ = ["Rollout", "Step", "begin"]
 
 
 class Step(Enum):
-    """What a rollout needs next."""
+    """Next step of a rollout."""
 
-    WAIT = "for processes to start, or to end"
-    SWITCH = "the old processes can go"
-    UNDO = "a new process failed"
-    DONE = "nothing"
+    WAIT = "wait for processes to start or to end"
+    SWITCH = "drain the old processes"
+    UNDO = "keep the old processes: a new one failed"
+    DONE = "complete the futures"
 
 
 @dataclass(slots=True, eq=False)
@@ -28,13 +28,13 @@ class Rollout:
     """One load or unload of a model.
 
     Attributes:
-        model: Whose processes.
-        wanted: What is to run.
-        new: Processes that were started for it.
+        model: Model name.
+        wanted: Processes that run at its end.
+        new: Processes started for it.
         kept: Processes that stay.
-        old: Processes that are to go.
-        futures: Who waits for the end.
-        switched: Whether the old processes were told to go.
+        old: Processes that it drains.
+        futures: Completed at its end.
+        switched: Whether the old processes are draining.
     """
 
     model: str
@@ -47,7 +47,7 @@ class Rollout:
 
     @property
     def next_step(self) -> Step:
-        """What is to be done now, by the phases of the processes."""
+        """Next step, from the phases of the processes."""
         if self.switched:
             return Step.DONE if all(child.is_over for child in self.old) else Step.WAIT
         awaited = [*self.new, *self.kept]
@@ -57,43 +57,43 @@ class Rollout:
 
     @property
     def failure(self) -> str:
-        """Why it has to be undone."""
+        """Why it is undone: the reasons of the failed processes."""
         return "; ".join(f"{child.title}: {child.reason}" for child in [*self.new, *self.kept] if _has_failed(child))
 
     def switch(self, kill_at: float) -> None:
-        """Tell the old processes to go."""
+        """Drain the old processes."""
         self.switched = True
         for child in self.old:
             child.drain(kill_at)
 
     def undo(self, kill_at: float, *, may_leave_new: bool) -> None:
-        """Give it up: what served before serves on.
+        """End the new processes and keep the old ones serving.
 
         Args:
             kill_at: When to kill a new process that does not stop.
-            may_leave_new: Whether what came up may stay where nothing served before.
+            may_leave_new: Whether new processes may stay if nothing served before.
         """
         before = [*self.old, *self.kept]
         if before or not may_leave_new:
             for child in self.new:
-                child.give_up(kill_at)
+                child.abandon(kill_at)
         for child in before:
             if child.phase is Phase.READY:
-                child.order(Order.ANNOUNCE)  # the retained card may be that of a process that goes
+                child.send(Command.ANNOUNCE)  # the retained card may be that of a new process
 
 
 def begin(model: str, specs: Sequence[ProcessSpec], name: str, children: list[Child]) -> Rollout:
-    """Enter new processes among the children, and take out those of the model that don't run.
+    """Add new processes to the children, and remove those of the model that do not run.
 
     Args:
-        model: Whose processes.
-        specs: What is to run.
-        name: Of the server; its processes' names begin with it.
-        children: All that the supervisor has; changed.
+        model: Model name.
+        specs: Wanted processes.
+        name: Server name, the prefix of the process names.
+        children: All children of the supervisor; changed in place.
     """
     mine = [child for child in children if child.spec.model == model]
     running = {child.name: child for child in mine if child.phase in {Phase.STARTING, Phase.READY}}
-    for child in mine:  # what failed, or waits for its next start
+    for child in mine:  # failed, or waiting for a start
         if child.name not in running and child.phase is not Phase.DRAINING:
             children.remove(child)
     taken = [child.name for child in children if child.name not in running]
@@ -105,5 +105,5 @@ def begin(model: str, specs: Sequence[ProcessSpec], name: str, children: list[Ch
 
 
 def _has_failed(child: Child) -> bool:
-    """A crash before it ever served is a failure too: who waits is not to wait for one restart after another."""
+    """Whether a process failed, or crashed before it served: callers do not wait for restarts."""
     return child.is_over or (child.phase is Phase.WAITING and bool(child.reason) and child.card is None)

@@ -1,48 +1,48 @@
-"""`mqinfer worker`: starts a process for each model instance, starts it again when it dies, swaps and stops them.
+"""`mqinfer worker`: starts one process for each model instance, restarts crashed ones, replaces and stops them.
 
-The broker is the only channel for requests; the supervisor only sees to processes, so a crash in one model touches no
-other, and the end of a process gives all its memory back. All of it happens on the one thread that `run` is called on:
-other threads leave their wishes in its inbox and get futures.
+Requests pass through the broker alone. The supervisor only manages processes, so a crash in one model affects no other,
+and all memory of a process is free when it exits. Everything runs on the thread that calls `run`: other threads put
+actions into its inbox and receive futures.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
-from typing import TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
 from mqinfer.broker.waker import Waker
-from mqinfer.cloud_worker.supervision.child import Child, Phase, ProcessView
-from mqinfer.cloud_worker.supervision.inbox import Inbox
-from mqinfer.cloud_worker.supervision.inquiry import Inquiry, ServerStatistics
+from mqinfer.cloud_worker.supervision.child import Child, Phase, ProcessView, ServerStatistics, StatisticsQuery
 from mqinfer.cloud_worker.supervision.planning import is_same
-from mqinfer.cloud_worker.supervision.process import Order, ProcessSpec, Report
+from mqinfer.cloud_worker.supervision.process import Command, ProcessReport, ProcessSpec
 from mqinfer.cloud_worker.supervision.rollout import Rollout, Step, begin
 from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.errors import Cancelled, ModelNotLoadable, Superseded
 
-__all__ = ["Event", "Supervisor"]
+__all__ = ["Event", "Inbox", "Supervisor"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
 T = TypeVar("T")
 _STOPPING = "this server is stopping"
-_ANSWER_S = 1.0
-"""How long a process may take to say its statistics."""
+_STATISTICS_TIMEOUT_S = 1.0
+"""Time for the processes to reply with their statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a worker process.
+    """Change of a worker process.
 
     Attributes:
-        kind: `ready`, `failed` (it won't be tried again), `died` (it is started again), `stopped`.
-        worker: Its name.
-        model: What it serves.
-        detail: More about it.
+        kind: `ready`, `failed` (no restart), `crashed` (restart follows) or `stopped`.
+        worker: Worker name.
+        model: Model and version.
+        detail: Engine and device, or the reason.
     """
 
     kind: str
@@ -51,8 +51,46 @@ class Event:
     detail: str = ""
 
 
-def _ignore(event: Event) -> None:
-    """Take no notice of an event."""
+class Inbox:
+    """Actions that other threads request of the supervisor's thread. `put` is thread-safe, the rest is the owner's."""
+
+    def __init__(self) -> None:
+        self._actions: SimpleQueue[tuple[Callable[[], None], Future[Any]]] = SimpleQueue()
+        self._lock = threading.Lock()  # so that no action is put behind `close`
+        self._is_closed = False
+
+    def put(self, action: Callable[[], None], future: Future[Any]) -> bool:
+        """Append an action; return False once the inbox is closed.
+
+        Args:
+            action: Called once on the owner's thread; it completes the future.
+            future: Receives the error if the action raises.
+        """
+        with self._lock:
+            if not self._is_closed:
+                self._actions.put((action, future))
+            return not self._is_closed
+
+    def run_all(self) -> None:
+        """Run the actions put so far, in order."""
+        while True:
+            try:
+                action, future = self._actions.get_nowait()
+            except Empty:
+                return
+            try:
+                action()
+            except Exception as error:  # noqa: BLE001 - the caller gets it; the owner continues
+                future.set_exception(error)
+
+    def close(self) -> list[Future[Any]]:
+        """Accept no more actions; return the futures of those not run, for the owner to complete."""
+        with self._lock:
+            self._is_closed = True
+        left = []
+        while not self._actions.empty():
+            left.append(self._actions.get_nowait()[1])
+        return left
 
 
 @dataclass(slots=True, eq=False)
@@ -60,20 +98,20 @@ class Supervisor:
     """Runs worker processes until `stop`.
 
     Attributes:
-        specs: One process each, to begin with.
-        on_event: Told of everything that happens, on the supervisor's thread.
-        stop_timeout: Seconds that a process may take to drain before it is killed.
-        may_idle: Whether `run` goes on without any process, since others may still be asked for by `roll_out`. Where
-            none of the first ones ever served it returns all the same.
+        specs: Processes to start at first.
+        on_event: Called with each event, on the supervisor's thread.
+        stop_timeout: Seconds for a process to drain before it is killed.
+        may_idle: Whether `run` continues without a process and waits for `roll_out`. It still returns if none of the
+            first processes ever served.
     """
 
     specs: Sequence[ProcessSpec]
-    on_event: Callable[[Event], None] = field(default=_ignore)
+    on_event: Callable[[Event], None] = lambda _: None
     stop_timeout: float = 35.0
     may_idle: bool = False
     _children: list[Child] = field(default_factory=list)
     _rollouts: list[Rollout] = field(default_factory=list)
-    _inquiries: list[Inquiry] = field(default_factory=list)
+    _queries: list[StatisticsQuery] = field(default_factory=list)
     _views: tuple[ProcessView, ...] = ()
     _inbox: Inbox = field(default_factory=Inbox)
     _waker: Waker | None = None
@@ -82,69 +120,69 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self._children = [Child(spec) for spec in self.specs]
-        self._look()
+        self._update_views()
 
     @property
     def processes(self) -> tuple[ProcessView, ...]:
-        """The processes as they are, those that failed to the last among them; from any thread."""
+        """Snapshots of all processes, those that failed for good included; thread-safe."""
         return self._views
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids by worker name, of those that run."""
+        """Process ids of the running processes, by worker name."""
         return {view.spec.options.name: view.pid for view in self._views if view.pid}
 
     def run(self) -> bool:
-        """Run until `stop` is called, or until no process is left that is worth starting.
+        """Run until `stop` is called, or until every process has failed for good.
 
         Returns:
             Whether any process ever served.
         """
-        self._waker = waker = Waker().open(signals=True)  # before the first look at the inbox: who comes later finds it
+        self._waker = waker = Waker().open(signals=True)  # before the inbox is read first, so that no action is missed
         try:
             while True:
-                self._inbox.work_off()
-                if self._stopping or not self._is_wanted():
+                self._inbox.run_all()
+                if self._stopping or not self._has_work():
                     break
-                self._act(time.monotonic())
+                self._run_due(time.monotonic())
                 self._wait(waker)
-            self._refuse()
+            self._cancel_all()
             self._stop_children(waker)
         finally:
-            self._refuse()
+            self._cancel_all()
             self._waker = None
             waker.close()
         return self._served
 
     def stop(self) -> None:
-        """Ask `run` to drain every process and return; safe in a signal handler and from any thread."""
+        """Make `run` drain every process and return; thread-safe and safe in a signal handler."""
         self._stopping = True
         self._wake()
 
     def roll_out(self, model: str, specs: Sequence[ProcessSpec], name: str) -> Future[None]:
-        """Ask for exactly these processes of a model; from any thread.
+        """Replace the processes of a model by exactly these; thread-safe.
 
-        What runs already stays; what is new is started and serves before the rest is drained. Where a new one fails,
-        the old ones go on serving. A later call for the same model takes the place of one that is not through.
+        Equal processes stay. New ones start and serve before the others drain. If a new one fails, the old ones keep
+        serving. A later call for the same model supersedes one that has not finished.
 
         Args:
-            model: Its name.
-            specs: One process each; none to unload it.
-            name: Of the server; its processes' names begin with it.
+            model: Model name.
+            specs: Wanted processes; none to unload the model.
+            name: Server name, the prefix of the process names.
 
         Returns:
-            Done when the last old process has ended. Otherwise it raises ModelNotLoadable (with the reasons),
+            Future that completes when the last old process has exited. It raises ModelNotLoadable with the reasons,
             Superseded or Cancelled.
         """
         future: Future[None] = Future()
-        return self._ask(future, lambda: self._begin(model, specs, name, future))
+        return self._request(future, lambda: self._begin(model, specs, name, future))
 
     def statistics(self) -> Future[ServerStatistics]:
-        """Ask every process that serves what it has done; answered within a second or so, by whoever answers."""
-        inquiry = Inquiry(0.0, [])
-        return self._ask(inquiry.future, lambda: self._inquire(inquiry))
+        """Query the statistics of every serving process; the future completes within about a second. Thread-safe."""
+        query = StatisticsQuery(0.0, [])
+        return self._request(query.future, lambda: self._query(query))
 
-    def _ask(self, future: Future[T], action: Callable[[], None]) -> Future[T]:
+    def _request(self, future: Future[T], action: Callable[[], None]) -> Future[T]:
         if self._inbox.put(action, future):
             self._wake()
         else:
@@ -156,13 +194,13 @@ class Supervisor:
         if waker:
             waker.wake()
 
-    # What follows runs on the supervisor's thread.
+    # The methods below run on the supervisor's thread.
 
-    def _is_wanted(self) -> bool:
-        at_work = any(not child.is_over for child in self._children) or bool(self._rollouts)
-        return at_work or (self.may_idle and (self._served or not self.specs))
+    def _has_work(self) -> bool:
+        is_busy = any(not child.is_over for child in self._children) or bool(self._rollouts)
+        return is_busy or (self.may_idle and (self._served or not self.specs))
 
-    def _act(self, now: float) -> None:
+    def _run_due(self, now: float) -> None:
         for child in self._children:
             if child.due is None or child.due > now:
                 continue
@@ -170,40 +208,40 @@ class Supervisor:
                 child.start(now)
             elif child.phase is Phase.DRAINING:
                 self._kill(child)
-        self._look()
+        self._update_views()
         for rollout in list(self._rollouts):
             self._advance(rollout, now)
         self._children = [child for child in self._children if child.phase is not Phase.GONE]
-        for inquiry in [each for each in self._inquiries if each.is_over(now)]:
-            self._inquiries.remove(inquiry)
-            inquiry.conclude()
+        for query in [each for each in self._queries if each.is_over(now)]:
+            self._queries.remove(query)
+            query.finish()
 
     def _wait(self, waker: Waker) -> None:
         watched = [end for child in self._children for end in child.watched()]
         due = [child.due for child in self._children if child.due is not None]
-        due += [inquiry.deadline for inquiry in self._inquiries]
+        due += [query.deadline for query in self._queries]
         timeout = max(0.0, min(due) - time.monotonic()) if due else None
         happened = wait([waker.fileno(), *watched], timeout)
         waker.drain()
         for child in list(self._children):
             if child.pipe in happened:
-                self._hear(child)
+                self._read(child)
             if child.process and child.process.sentinel in happened:
-                self._bury(child)
+                self._reap(child)
 
-    def _hear(self, child: Child) -> None:
-        said = child.read()
-        if isinstance(said, ModelStatistics):
-            for inquiry in self._inquiries:
-                inquiry.take(child, said)
-        elif isinstance(said, Report) and said.card and child.phase is Phase.READY:
+    def _read(self, child: Child) -> None:
+        received = child.read()
+        if isinstance(received, ModelStatistics):
+            for query in self._queries:
+                query.add(child, received)
+        elif isinstance(received, ProcessReport) and received.card and child.phase is Phase.READY:
             self._served = True
-            self._tell(child, "ready", f"{said.card.backend} on {said.card.device}")
+            self._emit(child, "ready", f"{received.card.backend} on {received.card.device}")
 
-    def _bury(self, child: Child) -> None:
-        child.bury(time.monotonic())
-        kinds = {Phase.FAILED: "failed", Phase.WAITING: "died", Phase.GONE: "stopped"}
-        self._tell(child, kinds[child.phase], "" if child.phase is Phase.GONE else child.reason)
+    def _reap(self, child: Child) -> None:
+        child.reap(time.monotonic())
+        kinds = {Phase.FAILED: "failed", Phase.WAITING: "crashed", Phase.GONE: "stopped"}
+        self._emit(child, kinds[child.phase], "" if child.phase is Phase.GONE else child.reason)
         if child.phase is Phase.GONE:
             self._children.remove(child)
 
@@ -211,9 +249,9 @@ class Supervisor:
         for rollout in self._rollouts:
             if rollout.model == model and not rollout.switched:
                 if is_same(rollout.wanted, specs):
-                    rollout.futures.append(future)  # the same is under way
+                    rollout.futures.append(future)  # an equal rollout is running
                     return
-                self._undo(rollout, Superseded(f"a later load or unload of model {model!r} took its place"))
+                self._undo(rollout, Superseded(f"superseded by a later load or unload of model {model!r}"))
         rollout = begin(model, specs, name, self._children)
         rollout.futures.append(future)
         self._rollouts.append(rollout)
@@ -225,22 +263,22 @@ class Supervisor:
             rollout.switch(now + self.stop_timeout)
         if rollout.next_step is Step.DONE and rollout in self._rollouts:
             self._rollouts.remove(rollout)
-            self._look()
+            self._update_views()
             for future in rollout.futures:
                 future.set_result(None)
 
     def _undo(self, rollout: Rollout, why: Exception) -> None:
         self._rollouts.remove(rollout)
         rollout.undo(time.monotonic() + self.stop_timeout, may_leave_new=not isinstance(why, Superseded))
-        self._look()
+        self._update_views()
         for future in rollout.futures:
             future.set_exception(why)
 
-    def _inquire(self, inquiry: Inquiry) -> None:
+    def _query(self, query: StatisticsQuery) -> None:
         ready = [child for child in self._children if child.phase is Phase.READY]
-        inquiry.waiting = [child for child in ready if child.order(Order.STATISTICS)]
-        inquiry.deadline = time.monotonic() + _ANSWER_S
-        self._inquiries.append(inquiry)
+        query.waiting = [child for child in ready if child.send(Command.STATISTICS)]
+        query.deadline = time.monotonic() + _STATISTICS_TIMEOUT_S
+        self._queries.append(query)
 
     def _stop_children(self, waker: Waker) -> None:
         deadline = time.monotonic() + self.stop_timeout
@@ -258,20 +296,20 @@ class Supervisor:
         log.error("%s did not stop within %g s and is killed", child.name, self.stop_timeout)
         child.kill()
 
-    def _refuse(self) -> None:
-        """Take no more wishes, and give up those that wait."""
+    def _cancel_all(self) -> None:
+        """Close the inbox and cancel everything that waits."""
         futures = self._inbox.close()
-        futures += [inquiry.future for inquiry in self._inquiries]
+        futures += [query.future for query in self._queries]
         futures += [future for rollout in self._rollouts for future in rollout.futures]
-        self._inquiries.clear()
+        self._queries.clear()
         self._rollouts.clear()
         for future in futures:
             future.set_exception(Cancelled(_STOPPING))
 
-    def _look(self) -> None:
-        """Let others see the processes as they are now."""
+    def _update_views(self) -> None:
+        """Publish snapshots of the processes to other threads."""
         self._views = tuple(child.view() for child in self._children)
 
-    def _tell(self, child: Child, kind: str, detail: str = "") -> None:
-        self._look()
+    def _emit(self, child: Child, kind: str, detail: str = "") -> None:
+        self._update_views()
         self.on_event(Event(kind, child.name, child.title, detail))

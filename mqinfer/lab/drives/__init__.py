@@ -1,1 +1,1 @@
-"""What a synthetic drive is made of: the road and camera, the light, the things beside the road, and their drawing."""
+"""Synthetic drives: road and camera, light, objects beside the road, and their rendering."""

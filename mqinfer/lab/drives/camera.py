@@ -1,6 +1,6 @@
-"""The road's course and the pinhole camera that drives on it.
+"""The course of the road and the pinhole camera that moves along it.
 
-Everything is placed in road coordinates: `ahead` metres along the road from the camera, `right` metres from the
+All positions are in road coordinates: `ahead` metres along the road from the camera, `right` metres from the
 road's centre line, `up` metres above the ground, which is flat.
 """
 
@@ -21,12 +21,12 @@ _NEAREST_M = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How the road bends: curvature is a sum of slow waves along the road.
+    """Course of the road; its curvature is a sum of slow waves.
 
     Attributes:
-        amplitudes: Of each wave, in 1/m.
-        wavelengths: Of each wave, in metres.
-        phases: Of each wave, in radians.
+        amplitudes: Amplitude of each wave, in 1/m.
+        wavelengths: Length of each wave, in metres.
+        phases: Phase of each wave, in radians.
     """
 
     amplitudes: tuple[float, ...]
@@ -34,12 +34,12 @@ class Course:
     phases: tuple[float, ...]
 
     def curvature(self, position: Floats) -> Floats:
-        """Give the curvature in 1/m at positions along the road in metres, shape [N] to [N]."""
+        """Return the curvature in 1/m at positions along the road in metres, shape [N] to [N]."""
         waves = np.array([self.amplitudes, self.wavelengths, self.phases])[:, :, None]
         return np.asarray((waves[0] * np.sin(2 * np.pi * position / waves[1] + waves[2])).sum(axis=0))
 
     def offsets(self, position: float) -> Floats:
-        """Integrate the bend seen from a position: metres sideways at 0, 1, 2, … metres ahead, shape [400]."""
+        """Return the sideways offset of the road in metres at 0, 1, 2, ... metres ahead of a position, shape [400]."""
         heading = np.cumsum(self.curvature(position + np.arange(_REACH_M, dtype=np.float64)))
         return np.concatenate([[0.0], np.cumsum(np.clip(heading, -0.8, 0.8))[:-1]])
 
@@ -49,12 +49,12 @@ class View:
     """A pinhole camera at one position on the road.
 
     Attributes:
-        width: Of the picture, in pixels.
-        height: Of the picture, in pixels.
-        offsets: Where the road's centre line runs, as `Course.offsets` gives it.
-        right: Camera's place right of the centre line, in metres.
-        up: Camera's height above the ground, in metres.
-        pitch: Pixels by which the horizon is moved down, as a share of the height.
+        width: Width of the picture, in pixels.
+        height: Height of the picture, in pixels.
+        offsets: Sideways offsets of the centre line, from `Course.offsets`.
+        right: Distance of the camera to the right of the centre line, in metres.
+        up: Height of the camera above the ground, in metres.
+        pitch: Shift of the horizon downwards, as a share of the height.
     """
 
     width: int
@@ -78,7 +78,7 @@ class View:
     def project(self, points: Floats) -> Floats:
         """Project points (ahead, right, up) in metres, shape [..., 3], to (column, row) in pixels, shape [..., 2].
 
-        Points nearer than a metre are treated as if they stood at one metre.
+        Points nearer than a metre are projected from one metre.
         """
         depth = np.maximum(points[..., 0], _NEAREST_M)
         sideways = np.interp(depth, self._grid, self.offsets) + points[..., 1] - self.right

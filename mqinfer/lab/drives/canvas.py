@@ -1,4 +1,4 @@
-"""A picture and its ground-truth mask, painted together so that they agree to the pixel."""
+"""A picture and its ground-truth mask, painted together so that they agree in every pixel."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _FARTHEST_PIXEL = 20_000  # beyond it OpenCV's fixed-point coordinates would ove
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Canvas:
-    """What is painted on.
+    """A picture with its mask and camera.
 
     Attributes:
         picture: RGB, uint8 [H,W,3].
         mask: Class numbers, uint8 [H,W].
-        view: The camera.
-        haze: Colour into which distance fades.
+        view: Camera.
+        haze: Colour that distant objects fade into.
         clarity: Distance in metres at which 63 % of a colour has faded.
     """
 
@@ -39,13 +39,13 @@ class Canvas:
     clarity: float
 
     def fade(self, colour: Colour, ahead: float) -> Colour:
-        """Fade a colour into the haze (exponential extinction) for its distance in metres."""
+        """Mix a colour with the haze by its distance in metres (exponential extinction)."""
         left = float(np.exp(-ahead / self.clarity))
         red, green, blue = (near * left + far * (1 - left) for near, far in zip(colour, self.haze, strict=True))
         return (red, green, blue)
 
     def fill(self, outlines: Floats | Sequence[Floats], colour: Colour, label: int | None) -> None:
-        """Fill polygons given in pixels, each shape [N,2]; with no label the mask stays as it is."""
+        """Fill polygons in pixel coordinates, each of shape [N,2]; without a label the mask does not change."""
         cv2 = opencv()
         points = [_fixed(outline) for outline in outlines]
         if not points:
@@ -55,13 +55,13 @@ class Canvas:
             cv2.fillPoly(self.mask, points, label, cv2.LINE_8, _SHIFT)
 
     def paint(self, outlines: Floats, colour: Colour, label: int | None) -> None:
-        """Fill polygons given in road coordinates, shape [K,N,3], faded by their mean distance."""
+        """Fill polygons in road coordinates, shape [K,N,3], faded by their mean distance."""
         if len(outlines):
             ahead = float(outlines[..., 0].mean())
             self.fill(self.view.project(outlines), self.fade(colour, ahead), label)
 
     def stencil(self, sheet: Pixels, outlines: Sequence[Floats], value: float) -> None:
-        """Fill polygons given in road coordinates, each shape [N,3], on another sheet of the picture's size."""
+        """Fill polygons in road coordinates, each of shape [N,3], on another array of the picture's size."""
         cv2 = opencv()
         cv2.fillPoly(sheet, [_fixed(self.view.project(outline)) for outline in outlines], value, cv2.LINE_8, _SHIFT)
 

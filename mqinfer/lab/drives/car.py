@@ -1,4 +1,4 @@
-"""Cars: one profile, extruded to the car's width, with windows, lights and wheels."""
+"""Cars: a side profile extruded to the car's width, with windows, lights and wheels."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Car:
 
     Attributes:
         reach: Position of its nearer end along the road, in metres.
-        right: Of its middle from the road's centre line, in metres.
-        colour: Of the paint.
+        right: Distance of its middle from the road's centre line, in metres.
+        colour: Colour of the paint.
         oncoming: Whether its front faces the camera.
     """
 
@@ -47,14 +47,14 @@ class Car:
 
 
 def shadow_of(car: Car, position: float) -> Floats:
-    """Outline the shadow below a car, in road coordinates, shape [4,3]."""
+    """Return the outline of the shadow below a car, in road coordinates, shape [4,3]."""
     near, far = car.reach - position - 0.15, car.reach - position + _LENGTH + 0.1
     left, right = car.right - 1.0, car.right + 1.05
     return np.array([(near, left, 0), (far, left, 0), (far, right, 0), (near, right, 0)], dtype=float)
 
 
 def draw_car(canvas: Canvas, car: Car, position: float) -> None:
-    """Paint what the camera sees of a car: one side at most, the panels that face it, and the end."""
+    """Paint the visible parts of a car: at most one side, the panels that face the camera, and the end."""
     near = car.reach - position
     aside = car.right - canvas.view.right
     if abs(aside) > _WIDTH / 2:
@@ -64,7 +64,7 @@ def draw_car(canvas: Canvas, car: Car, position: float) -> None:
 
 
 def _along(car: Car, near: float, points: Floats, right: float) -> Floats:
-    """Place points of the side view (along, up) at the side `right`, shape [N,2] to [N,3]."""
+    """Convert points of the side view (along, up) to road coordinates at the side `right`, shape [N,2] to [N,3]."""
     along = _LENGTH - points[:, 0] if car.oncoming else points[:, 0]
     return np.stack([near + along, np.full(len(points), right), points[:, 1]], axis=-1)
 
@@ -93,13 +93,13 @@ def _draw_panels(canvas: Canvas, car: Car, near: float) -> None:
 
 
 def _faces_camera(quad: Floats) -> bool:
-    """Tell by the turning sense of a projected panel: its area by the shoelace formula."""
+    """Whether a projected panel faces the camera: its signed area is positive (shoelace formula)."""
     following = np.roll(quad, -1, axis=0)
     return float((quad[:, 0] * following[:, 1] - following[:, 0] * quad[:, 1]).sum()) > 0
 
 
 def _draw_end(canvas: Canvas, car: Car, near: float) -> None:
-    """Paint lights, number plate, the gap below the bumper, and the wheels seen from behind."""
+    """Paint lights, number plate, the gap below the bumper, and the wheels from behind."""
     face = near - 0.01
 
     def quad(left: float, right: float, bottom: float, top: float) -> Floats:

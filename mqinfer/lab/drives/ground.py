@@ -1,4 +1,4 @@
-"""Sky and ground: what lies behind and below all else."""
+"""Sky and ground, which are behind and below all objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mqinfer.lab.drives.light import Hour
 __all__ = ["Ground", "Layout", "draw_ground", "draw_sky"]
 
 _STATIONS = np.geomspace(2.5, 390, 64)  # metres ahead at which the road's edges are sampled
-_MARKED_M = 60.0  # beyond it lane marks are thinner than a pixel
+_MARKED_M = 60.0  # farther lane marks are thinner than a pixel
 _ASPHALT: Colour = (104, 104, 108)
 _PAINT: Colour = (232, 232, 226)
 _YELLOW: Colour = (222, 190, 92)
@@ -24,14 +24,14 @@ _KERB: Colour = (176, 174, 168)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Cross-section of the road, in metres, the same on either side of the centre line.
+    """Cross-section of the road in metres, symmetric to the centre line.
 
     Attributes:
-        lanes: In each direction.
+        lanes: Lanes in each direction.
         lane: Width of a lane.
         parking: Width of the parking strip, or 0.
         pavement: Width of the pavement, or 0.
-        yellow: Whether the centre line is double and yellow rather than dashed and white.
+        yellow: Whether the centre line is double and yellow instead of dashed and white.
     """
 
     lanes: int
@@ -42,31 +42,31 @@ class Layout:
 
     @property
     def marked(self) -> float:
-        """From the centre line to the outer edge of the outermost lane."""
+        """Distance from the centre line to the outer edge of the outermost lane."""
         return self.lanes * self.lane
 
     @property
     def kerb(self) -> float:
-        """From the centre line to the edge of the asphalt."""
+        """Distance from the centre line to the edge of the asphalt."""
         return self.marked + self.parking + 0.35
 
     @property
     def verge(self) -> float:
-        """From the centre line to where the verge begins."""
+        """Distance from the centre line to the verge."""
         return self.kerb + self.pavement
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ground:
-    """Everything that draw_ground needs and that stays the same all drive long.
+    """Parts of the ground that are constant during a drive.
 
     Attributes:
         layout: Cross-section of the road.
         soil: Colour of the verge.
         stone: Colour of the pavement.
         grain: Tile of surface texture, uint8 [256,256], 255 for full brightness.
-        across: Column of the tile that each pixel below the horizon sees on flat ground, float32 [H',W].
-        along: Row of the tile, likewise.
+        across: Column of the tile for each pixel below the horizon, float32 [H',W].
+        along: Row of the tile for each of these pixels, float32 [H',W].
     """
 
     layout: Layout
@@ -78,7 +78,7 @@ class Ground:
 
     @classmethod
     def make(cls, rng: np.random.Generator, layout: Layout, soil: Colour, width: int, height: int) -> Ground:
-        """Prepare the ground for a picture size: a tile of noise, and where each pixel looks it up."""
+        """Create the ground for a picture size: a tile of noise, and the tile coordinates of each pixel."""
         cv2 = opencv()
         fine = rng.integers(0, 256, (256, 256), dtype=np.uint8)
         coarse = cv2.resize(rng.integers(0, 256, (32, 32), dtype=np.uint8), (256, 256))
@@ -93,7 +93,7 @@ class Ground:
 
 
 def draw_sky(canvas: Canvas, hour: Hour, sheet: Pixels, drift: int) -> None:
-    """Paint a gradient with clouds down to the horizon; `drift` moves the clouds sideways, in pixels."""
+    """Paint a gradient with clouds down to the horizon; `drift` shifts the clouds sideways, in pixels."""
     cv2 = opencv()
     rows = int(canvas.view.horizon) + 1
     width = canvas.view.width
@@ -109,14 +109,14 @@ def draw_sky(canvas: Canvas, hour: Hour, sheet: Pixels, drift: int) -> None:
 
 
 def draw_ground(canvas: Canvas, ground: Ground, position: float, shade: list[Floats], shadow: float) -> None:
-    """Paint verge, pavement, road and lane marks, then their texture, the shadows that fall on them, and the haze.
+    """Paint verge, pavement, road and lane marks, then texture, shadows and haze.
 
     Args:
-        canvas: What to paint on.
-        ground: The drive's ground.
-        position: Of the camera along the road, in metres.
-        shade: Outlines of shadows in road coordinates, each shape [N,3].
-        shadow: Brightness left in a shadow.
+        canvas: Canvas to paint on.
+        ground: Ground of the drive.
+        position: Position of the camera along the road, in metres.
+        shade: Outlines of shadows in road coordinates, each of shape [N,3].
+        shadow: Brightness in a shadow, as a share.
     """
     layout = ground.layout
     top = int(canvas.view.horizon) + 1
@@ -132,7 +132,7 @@ def draw_ground(canvas: Canvas, ground: Ground, position: float, shade: list[Flo
 
 
 def _flat(canvas: Canvas, outlines: Floats, colour: Colour, label: int) -> None:
-    """Paint without haze: the ground gets it row by row at the end."""
+    """Paint without haze, which the ground gets row by row at the end."""
     canvas.fill(canvas.view.project(outlines), colour, label)
 
 
@@ -178,7 +178,7 @@ def _dashes(canvas: Canvas, position: float, right: float, rhythm: tuple[float, 
 
 
 def _lit(canvas: Canvas, ground: Ground, position: float, shade: list[Floats], shadow: float) -> Pixels:
-    """Look up the ground's texture as the camera sees it and lay the shadows over it: uint8 [H',W]."""
+    """Return the brightness of the ground from texture and shadows, uint8 [H',W]."""
     cv2 = opencv()
     top = int(canvas.view.horizon) + 1
     rows = canvas.view.height - top
@@ -192,7 +192,7 @@ def _lit(canvas: Canvas, ground: Ground, position: float, shade: list[Floats], s
 
 
 def _finish(canvas: Canvas, top: int, light: Pixels) -> None:
-    """Apply light and haze to the ground, whose distance follows from the row."""
+    """Apply light and haze to the ground; the distance follows from the row."""
     cv2 = opencv()
     rows = np.arange(len(light)) + 1.0
     left = np.exp(-canvas.view.up * canvas.view.focal / rows / canvas.clarity)[:, None]

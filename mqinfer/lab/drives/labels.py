@@ -1,4 +1,4 @@
-"""Class numbers of the ground truth, with names and colours after Cityscapes' palette where it has the class."""
+"""Classes of the ground truth: numbers, names, and the colours of Cityscapes where it has the class."""
 
 from __future__ import annotations
 

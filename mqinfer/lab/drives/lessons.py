@@ -1,4 +1,4 @@
-"""Synthetic drives as lessons for a network: scenes as an edge sees them, through a mosaic and back."""
+"""Synthetic drives as training data: scenes converted to a mosaic and back, as at an edge."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mqinfer.lab.drives.synthetic import SyntheticDrive
 
 __all__ = ["lesson_drive", "lessons_key"]
 
-_SECONDS_APART = 4.0  # far enough for the scene to be another one
+_SECONDS_APART = 4.0  # far enough for a different scene
 _HERE = Path(__file__).parent
 
 
 def lesson_drive(seed: int) -> Iterator[tuple[Pixels, Pixels]]:
-    """Yield pictures (RGB uint8 [608,968,3]) and masks (uint8 [608,968]) of one drive, seconds apart, without end."""
+    """Yield pictures (RGB uint8 [608,968,3]) and masks (uint8 [608,968]) of one drive, seconds apart, endlessly."""
     drive = SyntheticDrive(seed, rate=1 / _SECONDS_APART)
     index = 0
     while True:
@@ -30,7 +30,7 @@ def lesson_drive(seed: int) -> Iterator[tuple[Pixels, Pixels]]:
 
 
 def lessons_key() -> str:
-    """Give a digest that changes whenever the drawing of drives does, so that what was learned can be cached."""
+    """Return a hash of the code that renders drives, as a key for cached training results."""
     digest = hashlib.sha256()
     for path in sorted(_HERE.glob("*.py")):
         digest.update(path.read_bytes())

@@ -1,4 +1,4 @@
-"""The hour of the day: colours of sky and haze, the sun's strength, and what the sensor makes of them."""
+"""Light at an hour of the day: colours of sky and haze, strength of the sun, and the response of the sensor."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["HOURS", "Hour", "Sensor", "clouds"]
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """The light of one hour.
+    """Light of one hour.
 
     Attributes:
         zenith: Colour of the sky above.
-        haze: Colour of the sky at the horizon, into which distance fades.
-        tint: Gain of each channel on everything.
-        shadow: What is left of the ground's brightness in a shadow; 1 under an overcast sky.
+        haze: Colour of the sky at the horizon, which distant objects fade into.
+        tint: Gain of each channel.
+        shadow: Brightness of the ground in a shadow, as a share; 1 under an overcast sky.
         clarity: Distance in metres at which 63 % of a colour has faded.
-        cloudiness: Share of white mixed in where clouds are thickest.
+        cloudiness: Share of white in the thickest clouds.
     """
 
     zenith: Colour
@@ -43,7 +43,7 @@ HOURS = (
 
 
 def clouds(rng: np.random.Generator, width: int, height: int) -> Pixels:
-    """Make a sheet of clouds from three octaves of smoothed noise: thickness, uint8 [height, width]."""
+    """Return the thickness of clouds from three octaves of smoothed noise, uint8 [height, width]."""
     cv2 = opencv()
     sheet = np.zeros((height, width), np.float32)
     for octave, weight in ((4, 0.55), (9, 0.3), (22, 0.15)):
@@ -54,12 +54,12 @@ def clouds(rng: np.random.Generator, width: int, height: int) -> Pixels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sensor:
-    """Exposure that drifts, vignetting, and noise; the same for the same seed and frame.
+    """Exposure drift, vignetting and noise, reproducible by seed and frame.
 
     Attributes:
-        seed: Of the drive.
-        grain: A sheet of noise larger than the picture, int16; each frame uses another part of it.
-        vignette: Brightness that the lens leaves, uint8 [H,W,3], 255 for all of it.
+        seed: Seed of the drive.
+        grain: Noise, larger than the picture, int16; each frame uses another part of it.
+        vignette: Brightness after the lens, uint8 [H,W,3], 255 for full brightness.
         tint: Gain of each channel.
     """
 
@@ -70,7 +70,7 @@ class Sensor:
 
     @classmethod
     def make(cls, seed: int, width: int, height: int, tint: Colour) -> Sensor:
-        """Make the sheets for a picture size; the noise has a standard deviation of 3 of 255."""
+        """Create noise and vignette for a picture size; the noise has a standard deviation of 3 of 255."""
         cv2 = opencv()
         rng = np.random.default_rng([seed, 77])
         grain = np.rint(rng.normal(0, 3.0, (height + 64, width + 64, 3)).astype(np.float32)).astype(np.int16)
@@ -80,7 +80,7 @@ class Sensor:
         return cls(seed, grain, cv2.merge([vignette] * 3), tint)
 
     def expose(self, picture: Pixels, index: int) -> Pixels:
-        """Turn what the lens sees into what the sensor reads, uint8 [H,W,3]."""
+        """Return the picture as the sensor reads it, uint8 [H,W,3]."""
         cv2 = opencv()
         height, width = picture.shape[:2]
         rng = np.random.default_rng([self.seed, 78, index])

@@ -18,7 +18,7 @@ __all__ = ["IMAGE_TOPIC", "TRUTH_TOPIC", "write_drive"]
 IMAGE_TOPIC = "/camera/image_raw"
 TRUTH_TOPIC = "/camera/labels"
 
-_START_NS = 1_700_000_000_000_000_000  # any round moment will do; a fixed one keeps bags reproducible
+_START_NS = 1_700_000_000_000_000_000  # a fixed time keeps bags reproducible
 _NS = 1_000_000_000
 
 
@@ -40,33 +40,33 @@ def write_drive(  # noqa: PLR0913  the options of one command
 ) -> Path:
     """Record a synthetic drive: mosaics on `/camera/image_raw`, class masks on `/camera/labels`.
 
-    A frame is logged 8 to 23 ms after its capture stamp, as if it had come through a driver.
+    A frame is logged 8 to 23 ms after its capture stamp, like a driver's.
 
     Args:
         path: A new `.bag` file for ROS 1, a new directory for ROS 2.
         ros: 1 or 2.
-        frames: How many.
-        seed: Of the drive.
+        frames: Number of frames.
+        seed: Seed of the drive.
         rate: Frames a second.
-        width: In pixels.
-        height: In pixels.
+        width: Width in pixels.
+        height: Height in pixels.
         encoding: `rgb8`, or `bayer_<pattern>8` or `bayer_<pattern>16`.
         bits: True bit depth of 16-bit mosaics.
         truth_topic: Whether to write the masks.
         storage: For ROS 2: `mcap` (the default) or `sqlite3`.
         compression: As in `BagWriter`.
-        progress: Told (done, all) after each frame.
+        progress: Called with (done, all) after each frame.
 
     Returns:
-        The path.
+        Path of the bag.
 
     Raises:
         ConfigError: An argument is outside its bounds.
-        SourceError: The path exists already or can't be written.
+        SourceError: The path exists or can't be written.
     """
     drive = SyntheticDrive(seed, width, height, rate)
     if ros not in (1, 2) or frames < 1:
-        raise ConfigError(f"a drive is written for ros 1 or 2 and has 1 frame or more, not ros {ros}, frames {frames}")
+        raise ConfigError(f"ros {ros}, frames {frames}: expected ros 1 or 2, and 1 frame or more")
     chosen: Storage = "bag" if ros == 1 else storage or "mcap"
     delays = np.random.default_rng([seed, 5]).integers(8_000_000, 23_000_000, frames)
     with BagWriter(path, chosen, compression) as writer:

@@ -1,7 +1,7 @@
-"""Synthetic drives: a road scene in perspective with its ground truth, the same for the same seed.
+"""Synthetic drives: road scenes in perspective with their ground truth, reproducible from a seed.
 
-A drive needs no file, no download and no licence: it feeds the demo, the tests, and the training of the zoo's
-`drive_segmentation`. Any frame can be rendered on its own.
+They need no file, download or licence, and serve the demo, the tests, and the training of the zoo's
+`drive_segmentation`. Any frame can be rendered independently.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Scene:
 
 
 class SyntheticDrive:
-    """A drive along one road; the seed decides the road, its surroundings, the traffic and the hour.
+    """A drive along one road; the seed determines road, surroundings, traffic and hour.
 
     Args:
         seed: 0 or more.
-        width: Of a frame, in pixels, 32 or more.
-        height: Of a frame, in pixels, 32 or more.
+        width: Width of a frame, in pixels, 32 or more.
+        height: Height of a frame, in pixels, 32 or more.
         rate: Frames a second.
 
     Raises:
@@ -54,8 +54,8 @@ class SyntheticDrive:
     def __init__(self, seed: int, width: int = 968, height: int = 608, rate: float = 10.0) -> None:
         if seed < 0 or min(width, height) < 32 or rate <= 0:
             raise ConfigError(
-                f"a drive needs a seed of 0 or more, 32 pixels or more each way and a positive rate, not seed {seed}, "
-                f"{width}x{height}, rate {rate}"
+                f"seed {seed}, {width}x{height}, rate {rate}: expected a seed of 0 or more, 32 pixels or more each way "
+                "and a positive rate"
             )
         rng = np.random.default_rng([seed, 0])
         self._seed, self._width, self._height, self._rate = seed, width, height, rate

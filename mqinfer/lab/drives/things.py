@@ -1,4 +1,4 @@
-"""What stands beside the road: buildings, trees, hedges and lamp posts."""
+"""Objects beside the road: buildings, trees, hedges and lamp posts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Building", "Lamp", "Tree", "draw_building", "draw_lamp", "draw_tree"
 _BARK: Colour = (84, 66, 50)
 _METAL: Colour = (122, 126, 128)
 _NEAR_M = 1.2
-_WINDOWS_M = 80.0  # beyond it windows are mere noise
+_WINDOWS_M = 80.0  # farther windows would be noise
 
 
 def _darker(colour: Colour, factor: float) -> Colour:
@@ -28,11 +28,11 @@ class Building:
 
     Attributes:
         start: Position along the road of its nearer end, in metres.
-        length: Along the road, in metres.
-        right: Of the facade from the road's centre line, in metres; negative on the left.
-        height: In metres.
-        colour: Of the walls.
-        glass: Of the windows.
+        length: Length along the road, in metres.
+        right: Distance of the facade from the road's centre line, in metres; negative on the left.
+        height: Height in metres.
+        colour: Colour of the walls.
+        glass: Colour of the windows.
     """
 
     start: float
@@ -44,7 +44,7 @@ class Building:
 
     @property
     def reach(self) -> float:
-        """Position by which it is sorted: its far end, since all that stands before its facade comes later."""
+        """Position for sorting: the far end, since objects in front of the facade are painted later."""
         return self.start + self.length
 
 
@@ -54,10 +54,10 @@ class Tree:
 
     Attributes:
         reach: Position along the road, in metres.
-        right: From the road's centre line, in metres.
+        right: Distance from the road's centre line, in metres.
         trunk: Height of the trunk, in metres.
-        radius: Of the crown, in metres.
-        colour: Of the leaves.
+        radius: Radius of the crown, in metres.
+        colour: Colour of the leaves.
         blobs: Discs of the crown: right, up, radius as shares of the crown's radius, brightness.
     """
 
@@ -71,12 +71,12 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Lamp:
-    """A lamp post whose arm reaches over the road.
+    """A lamp post with an arm over the road.
 
     Attributes:
         reach: Position along the road, in metres.
-        right: From the road's centre line, in metres.
-        height: In metres.
+        right: Distance from the road's centre line, in metres.
+        height: Height in metres.
     """
 
     reach: float
@@ -89,7 +89,7 @@ def _wall(near: float, far: float, right: float, bottom: float, top: float) -> F
 
 
 def draw_building(canvas: Canvas, building: Building, position: float) -> None:
-    """Paint the facade and, if it is in sight, the end wall that faces the camera."""
+    """Paint the facade and, if it is visible, the end wall that faces the camera."""
     near, far = building.start - position, building.reach - position
     if far <= _NEAR_M:
         return

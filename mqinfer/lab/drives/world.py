@@ -1,4 +1,4 @@
-"""What stands where on a drive, and who drives there: all of it a function of the seed."""
+"""Objects and traffic along a drive, all of them a function of the seed."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _LEAVES: tuple[Colour, ...] = ((62, 96, 44), (78, 108, 46), (50, 84, 52), (98, 1
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A drive's surroundings.
+    """Surroundings of a drive.
 
     Attributes:
-        seed: Of the drive.
-        course: How the road bends.
+        seed: Seed of the drive.
+        course: Course of the road.
         layout: Cross-section of the road.
-        town: Chance of a building beside each 12 metres of road.
-        green: Chance of a tree there.
-        traffic: Metres between oncoming cars, on average.
-        speed: Of the camera, in m/s.
-        follows: Whether a car drives ahead in the camera's own lane.
+        town: Probability of a building beside each 12 metres of road.
+        green: Probability of a tree there.
+        traffic: Mean distance of oncoming cars, in metres.
+        speed: Speed of the camera, in m/s.
+        follows: Whether a car drives ahead in the camera's lane.
     """
 
     seed: int
@@ -55,7 +55,7 @@ class World:
 
     @classmethod
     def make(cls, seed: int) -> World:
-        """Draw a drive's character from its seed."""
+        """Create the surroundings of a drive from its seed."""
         rng = np.random.default_rng([seed, 1])
         bends = float(rng.uniform(0.001, 0.008))
         phases = rng.uniform(0, 2 * np.pi, 2)
@@ -81,11 +81,11 @@ class World:
 
     @property
     def camera_right(self) -> float:
-        """Where the camera drives: the middle of the inner right lane, in metres from the centre line."""
+        """Distance of the camera from the centre line in metres: the middle of the inner right lane."""
         return self.layout.lane / 2
 
     def things(self, position: float, seconds: float) -> list[Thing]:
-        """List all that can be seen from a position at a time, from far to near."""
+        """Return the objects that are visible from a position at a time, from far to near."""
         first = int(np.floor((position - _CELL_M) / _CELL_M))
         last = int(np.floor((position + _AHEAD_M) / _CELL_M))
         near = [thing for cell in range(first, last + 1) for thing in self._cell(cell)]
@@ -172,7 +172,7 @@ def _pick(rng: np.random.Generator, colours: tuple[Colour, ...]) -> Colour:
 
 
 def _plant(rng: np.random.Generator, reach: float, right: float, trunk: float) -> Tree:
-    """Grow a tree, or a bush where the trunk is 0 m high."""
+    """Create a tree, or a bush if the trunk is 0 m high."""
     radius = float(rng.uniform(1.3, 2.4)) if trunk else float(rng.uniform(0.5, 0.9))
     count = 16 if trunk else 7
     turn, far = rng.uniform(0, 2 * np.pi, count), np.sqrt(rng.uniform(0, 0.55, count))

@@ -1,4 +1,4 @@
-"""Makes a model faster without making it another one: conversion, fusing, fewer bits, and proof of what was lost."""
+"""Makes faster versions of a model by conversion, fusing and quantisation, and measures what they lose."""
 
 from mqinfer.lab.optimize.optimising import CANDIDATES, OptimizeOptions, optimize
 from mqinfer.lab.optimize.parity import Parity, Tolerance, parse_tolerance

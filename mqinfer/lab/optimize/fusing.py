@@ -1,4 +1,4 @@
-"""From a converted model to the graph that all products are made of: pruned, fused, and as fast as it gets in fp32."""
+"""Turns a converted model into the graph that all products are made from: pruned, fused, and optimised in fp32."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _FLOATS = frozenset({Datatype.FP16, Datatype.FP32})
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A fused graph on the disk, and what became of the model.
+    """A fused graph on disk, and how it differs from the model.
 
     Attributes:
-        path: The ONNX file.
-        argmax: Outputs that were logits and now are masks, and the axis that the classes had.
-        image: The new contract, where the normalisation went into the graph.
-        notes: What was done, for the report.
+        path: ONNX file.
+        argmax: Axis of the classes, for each output that was logits and is now a mask.
+        image: New image contract if the normalisation is now part of the graph.
+        notes: Changes of the graph, for the report.
     """
 
     path: Path
@@ -39,33 +39,33 @@ class Fused:
 
 
 def fuse(converted: Any, card: ModelCard, config: ModelConfig, path: Path, *, early: bool = False) -> Fused | None:
-    """Fuse what is before and after the network into its graph, and write it.
+    """Move pre- and post-processing into the network's graph, and write the graph.
 
-    Logits that `[segmentation]` names, or of as many classes as `[[classes]]` names, become a uint8 mask; an `[image]`
-    table's scale, mean and std go in front of a float input, which becomes uint8; a model of `max_batch_size = 1` loses
-    its open batch axis.
+    Logits named by `[segmentation]`, or with as many classes as `[[classes]]` has, become a uint8 mask. Scale, mean and
+    std of an `[image]` table precede a float input, which becomes uint8. A model with `max_batch_size = 1` gets a fixed
+    batch axis.
 
     Args:
-        converted: ONNX model; it is left as it is.
-        card: Of the original.
-        config: Of the original.
+        converted: ONNX model; not changed.
+        card: Card of the original.
+        config: Configuration of the original.
         path: File to write.
         early: Take the argmax before the last resize.
 
     Returns:
-        None where an early argmax is wanted and no mask comes straight from a resize.
+        None if an early argmax is requested and no mask comes directly from a resize.
 
     Raises:
         MissingExtra: onnxruntime is not installed.
-        ModelNotLoadable: ONNX Runtime can't load what came of it.
+        ModelNotLoadable: ONNX Runtime can't load the fused graph.
     """
     model, notes = _copy(converted), []
     masks = {name: axis for name in _outputs(model) if (axis := open_argmax(model, name)) is not None}
     logits = {spec.name: axis for spec in card.outputs if (axis := _class_axis(spec.shape, spec.datatype, config))}
-    notes += [f"argmax of {name} goes into the graph" for name in logits]
-    if config.segmentation:  # so far the worker makes this mask, and the card shows it
+    notes += [f"argmax of {name} is part of the graph" for name in logits]
+    if config.segmentation:  # the worker computes this mask so far, and the card lists it
         masks[config.segmentation.output] = 1 if config.segmentation.layout is Layout.NCHW else 3
-        notes.append(f"argmax of {config.segmentation.output} goes into the graph")
+        notes.append(f"argmax of {config.segmentation.output} is part of the graph")
     moved = [name for name in masks | logits if early and resize_before(model, name) is not None]
     if early and not moved:
         return None
@@ -75,14 +75,14 @@ def fuse(converted: Any, card: ModelCard, config: ModelConfig, path: Path, *, ea
     image = _fused_image(card, config)
     if image is not None and card.image is not None:
         fuse_normalisation(model, card.image, 1 if image.colour is ColourOrder.MONO else 3)
-        notes.append(f"{image.input} takes uint8 pixels, scale, mean and std go into the graph")
+        notes.append(f"{image.input} takes uint8 pixels; scale, mean and std are part of the graph")
     if card.max_batch_size == 1:
         fix_batch(model, 1)
     return Fused(path, logits, image, (*notes, _write(model, converted, path)))
 
 
 def fused_inputs(card: ModelCard, fused: Fused) -> tuple[tuple[TensorSpec, ...], ImageContract | None]:
-    """Describe what a fused graph takes, and its image contract."""
+    """Return the inputs of a fused graph and its image contract."""
     if fused.image is None:
         return card.inputs, card.image
     name = fused.image.input
@@ -95,7 +95,7 @@ def _outputs(model: Any) -> list[str]:
 
 
 def _class_axis(shape: tuple[int, ...], datatype: Datatype, config: ModelConfig) -> int | None:
-    """Find the axis of the classes in logits [N,H,W,C] or [N,C,H,W]: the one that is as long as `[[classes]]`."""
+    """Return the class axis of logits [N,H,W,C] or [N,C,H,W]: the one whose length is that of `[[classes]]`."""
     classes = len(config.classes)
     if len(shape) != 4 or datatype not in _FLOATS or not 2 <= classes <= _MOST_CLASSES:
         return None
@@ -103,7 +103,7 @@ def _class_axis(shape: tuple[int, ...], datatype: Datatype, config: ModelConfig)
 
 
 def _fused_image(card: ModelCard, config: ModelConfig) -> ImageContract | None:
-    """Give the contract with nothing left to do but the size, where there is something to fuse."""
+    """Return the contract without normalisation, or None if there is nothing to fuse."""
     image = card.image
     if config.image is None or image is None:
         return None
@@ -118,10 +118,10 @@ def _copy(model: Any) -> Any:
 
 
 def _write(model: Any, before: Any, path: Path) -> str:
-    """Prune, let ONNX Runtime fold constants and undo transposes, and write.
+    """Prune the graph, fold constants and remove transposes with ONNX Runtime, and write it.
 
-    Its basic level adds only standard operators, so any engine reads the file. Without it the transposes that tf2onnx
-    leaves between convolutions cost OpenVINO half of its speed.
+    ONNX Runtime's basic level adds only standard operators, so every engine can read the file. Without it the
+    transposes that tf2onnx leaves between convolutions halve the speed of OpenVINO.
     """
     prune(model)
     path.parent.mkdir(parents=True, exist_ok=True)

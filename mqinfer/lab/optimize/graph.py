@@ -1,4 +1,4 @@
-"""The few operations on ONNX graphs that the passes are made of. Graphs are changed in place."""
+"""Basic operations on ONNX graphs. They change the graph in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mqinfer.protocol.errors import MissingExtra
 __all__ = ["PREFIX", "append", "attributes", "constant", "import_onnx", "output_named", "producer", "prune", "sort"]
 
 PREFIX = "mqinfer_"
-"""Of every tensor that a pass adds."""
+"""Prefix of the names of added tensors."""
 
 
 def import_onnx() -> Any:
@@ -30,7 +30,7 @@ def import_onnx() -> Any:
 
 
 def append(model: Any, kind: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-    """Add a node of one output at the end, and give the output's name; empty inputs at the end are left out."""
+    """Append a node with one output and return the output's name; trailing empty inputs are dropped."""
     name = output or f"{PREFIX}{kind.lower()}_{len(model.graph.node)}"
     while inputs and not inputs[-1]:
         inputs = inputs[:-1]
@@ -39,24 +39,24 @@ def append(model: Any, kind: str, inputs: Sequence[str], output: str = "", **att
 
 
 def constant(model: Any, values: Array) -> str:
-    """Add an array of the file, and give its name."""
+    """Add an array to the graph and return its name."""
     name = f"{PREFIX}constant_{len(model.graph.initializer)}"
     model.graph.initializer.append(import_onnx().numpy_helper.from_array(np.asarray(values), name))
     return name
 
 
 def producer(model: Any, name: str) -> Any:
-    """Give the node that makes a tensor, or None for an input or a constant."""
+    """Return the node that produces a tensor, or None for an input or a constant."""
     return next((node for node in model.graph.node if name in node.output), None)
 
 
 def output_named(model: Any, name: str) -> Any:
-    """Give an output's declaration."""
+    """Return the declaration of an output."""
     return next(each for each in model.graph.output if each.name == name)
 
 
 def attributes(node: Any) -> dict[str, Any]:
-    """Give a node's attributes by name."""
+    """Return the attributes of a node by name."""
     return {each.name: import_onnx().helper.get_attribute_value(each) for each in node.attribute}
 
 
@@ -64,7 +64,7 @@ def prune(model: Any) -> int:
     """Remove nodes, constants and declared shapes that no output needs.
 
     Returns:
-        How many nodes and constants went.
+        Number of removed nodes and constants.
     """
     graph = model.graph
     makers = {output: node for node in graph.node for output in node.output}
@@ -78,12 +78,12 @@ def prune(model: Any) -> int:
     before = len(graph.node) + len(graph.initializer)
     _keep(graph.node, lambda node: any(output in needed for output in node.output))
     _keep(graph.initializer, lambda each: each.name in needed)
-    del graph.value_info[:]  # shapes of tensors that changed would be wrong; engines infer them anew
+    del graph.value_info[:]  # shapes of changed tensors would be wrong; engines infer them again
     return before - len(graph.node) - len(graph.initializer)
 
 
 def sort(model: Any) -> None:
-    """Put the nodes into an order in which each comes after what it takes, as ONNX wants it."""
+    """Sort the nodes topologically, as ONNX requires."""
     made = {output for node in model.graph.node for output in node.output}
     known: set[str] = set()
     waiting, ordered = list(model.graph.node), []
@@ -103,7 +103,7 @@ def sort(model: Any) -> None:
 
 
 def _reads(node: Any) -> list[str]:
-    """Name what a node and the graphs within it (of a Loop or an If) take."""
+    """Return the inputs of a node, and of its subgraphs (of a Loop or an If)."""
     inner = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
     return [*node.input, *(name for graph in inner for each in graph.node for name in _reads(each))]
 

@@ -1,4 +1,7 @@
-"""The whole way: convert, fuse, make products, compare, refuse, measure, promote."""
+"""Optimises a model: convert, fuse, make products, compare, refuse, measure, promote.
+
+A product is a complete further version of the model: a fused graph in one engine's format and one precision.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.optimize.fusing import Fused, fuse, fused_inputs
-from mqinfer.lab.optimize.machine import describe_machine
 from mqinfer.lab.optimize.override import version_folder
-from mqinfer.lab.optimize.parity import Answers, Parity, Tolerance, compare
+from mqinfer.lab.optimize.parity import Outputs, Parity, Tolerance, compare
 from mqinfer.lab.optimize.products import Recipe, plan, product_version, write_product
 from mqinfer.lab.optimize.results import Candidate, Optimisation, Speed
-from mqinfer.lab.optimize.running import answers, card_of
+from mqinfer.lab.optimize.running import card_of, run_samples
 from mqinfer.lab.optimize.samples import Sample, SampleInputs, feeds, random_samples
 from mqinfer.lab.optimize.source import to_onnx
 from mqinfer.lab.profiling import Plan, Subject, measure
@@ -26,26 +29,26 @@ from mqinfer.protocol.errors import MissingExtra, MqinferError
 __all__ = ["CANDIDATES", "OptimizeOptions", "optimize", "promote"]
 
 CANDIDATES = "candidates"
-"""Folder of the products within a model's folder: no number, so that no worker serves what is in it."""
-_SIDE_BY_SIDE = 3
-"""Products measured beside the original at a time: each holds its memory meanwhile."""
-_RANDOM = 4
+"""Folder of the products in a model's folder. It is no number, so workers do not serve its content."""
+_GROUP_SIZE = 3
+"""Products measured beside the original at a time; each of them occupies memory."""
+_RANDOM_SAMPLES = 4
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizeOptions:
-    """What to make, and how to judge it.
+    """Products to make, and their evaluation.
 
     Attributes:
-        engines: Of `products.ENGINES`.
-        precisions: Of `products.PRECISIONS`.
-        early: Also products with the argmax before the last resize.
-        tolerance: What a product may lose.
-        rounds: Turns of each version in the measurement.
-        seconds: Length of a turn.
-        promote: Give the best product the next free version number, if it is faster than the original.
+        engines: Some of `products.ENGINES`.
+        precisions: Some of `products.PRECISIONS`.
+        early: Whether to also make products with the argmax before the last resize.
+        tolerance: Largest loss of a product.
+        rounds: Measurements of each version.
+        seconds: Length of each measurement.
+        promote: Whether the best product becomes the next version if it is faster than the original.
     """
 
     engines: Sequence[str] = ("onnx", "openvino")
@@ -59,16 +62,16 @@ class OptimizeOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What all steps need.
+    """Context of all steps.
 
     Attributes:
-        original: What products are made of.
-        card: Of the original.
-        options: As asked for.
-        samples: Those that judge.
-        calibrating: Those that calibrate.
-        scratch: Folder for what is not kept.
-        say: Told what is going on.
+        original: Version that the products are made from.
+        card: Card of the original.
+        options: Requested products.
+        samples: Samples for the comparison.
+        calibrating: Samples for the calibration.
+        scratch: Folder for temporary files.
+        progress: Called with a line at each step.
     """
 
     original: ModelVersion
@@ -77,7 +80,7 @@ class _Job:
     samples: Sequence[Sample]
     calibrating: Sequence[Sample]
     scratch: Path
-    say: Say
+    progress: Progress
 
 
 def optimize(
@@ -85,30 +88,30 @@ def optimize(
     options: OptimizeOptions,
     samples: Sequence[Sample] = (),
     source: str = "",
-    say: Say = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> Optimisation:
-    """Make products of a model, beside it and never served by themselves.
+    """Make products of a model in its folder. Workers do not serve them until they are promoted.
 
     Args:
-        original: From a repository.
-        options: What to make.
-        samples: Every other one calibrates, the rest judge: no product is judged on what it was calibrated on. Random
-            ones judge where there are none, and nothing calibrates then.
-        source: What the samples are, in words.
-        say: Told what is going on, in lines.
+        original: Version in a repository.
+        options: Products to make.
+        samples: Half are for calibration, the others for the comparison, so that no product is compared on its
+            calibration data. Without samples the comparison uses random inputs, and nothing is calibrated.
+        source: Description of the samples, for the report.
+        progress: Called with a line at each step.
 
     Raises:
-        ConfigError: There is no way from this format, or nothing to make.
+        ConfigError: The format can't be converted, or there is nothing to make.
         MissingExtra: A package of the extra `optimize` is not installed.
         ModelNotLoadable: The original can't be loaded or converted.
     """
     recipes = plan(options.engines, options.precisions, early=options.early, calibrated=len(samples) > 1)
-    say(f"loading version {original.version} of {original.name}")
+    progress(f"loading version {original.version} of {original.name}")
     card = card_of(original)
-    judging = samples[1::2] or samples or random_samples(card, _RANDOM)
+    judging = samples[1::2] or samples or random_samples(card, _RANDOM_SAMPLES)
     words = f"{len(judging)} of {len(samples)} samples of {source}" if samples else f"{len(judging)} random inputs"
     with TemporaryDirectory(prefix="mqinfer-optimize-") as scratch:
-        job = _Job(original, card, options, judging, samples[::2], Path(scratch), say)
+        job = _Job(original, card, options, judging, samples[::2], Path(scratch), progress)
         base, candidates = _measured(job, _candidates(job, recipes, _fused(job)))
     found = Optimisation(
         model=original.name,
@@ -125,8 +128,8 @@ def optimize(
 
 
 def _fused(job: _Job) -> dict[bool, Fused | None]:
-    """Give the graph of the products, and under True that of those with an early argmax, where it is possible."""
-    job.say("converting to ONNX and fusing")
+    """Return the graph of the products, and under True the one with an early argmax if requested and possible."""
+    job.progress("converting to ONNX and fusing")
     converted = to_onnx(job.original, job.card)
     config = job.original.config
     return {
@@ -136,54 +139,54 @@ def _fused(job: _Job) -> dict[bool, Fused | None]:
 
 
 def _candidates(job: _Job, recipes: Sequence[Recipe], fused: Mapping[bool, Fused | None]) -> list[Candidate]:
-    """Make all products and judge them; what can't be made is a candidate with a problem."""
-    job.say(f"running version {job.original.version} on {len(job.samples)} samples")
+    """Make and compare all products; one that can't be made is a candidate with a problem."""
+    job.progress(f"running version {job.original.version} on {len(job.samples)} samples")
     reduced = {name: axis for each in fused.values() if each is not None for name, axis in each.argmax.items()}
-    expected = answers(job.original, job.samples, reduced, _folder(job, "original"))
+    expected = run_samples(job.original, job.samples, reduced, _folder(job, "original"))
     found = []
     for recipe in recipes:
         graph = fused[recipe.early]
         candidate = Candidate(recipe.label, recipe.precision, "the mask does not come from a resize")
         found.append(candidate if graph is None else _candidate(job, recipe, graph, expected))
-        job.say(f"{recipe.label}: {found[-1].problem or 'within the tolerance'}")
+        job.progress(f"{recipe.label}: {found[-1].problem or 'within the tolerance'}")
     return found
 
 
-def _candidate(job: _Job, recipe: Recipe, fused: Fused, expected: Answers) -> Candidate:
+def _candidate(job: _Job, recipe: Recipe, fused: Fused, expected: Outputs) -> Candidate:
     folder = version_folder(job.original).parent / CANDIDATES / recipe.label
     candidate = Candidate(recipe.label, recipe.precision, notes=fused.notes)
-    few_bits = recipe.precision == "int8"
+    is_int8 = recipe.precision == "int8"
     inputs, image = fused_inputs(job.card, fused)
-    calibration = [feeds(each, inputs, image) for each in job.calibrating] if few_bits else []
+    calibration = [feeds(each, inputs, image) for each in job.calibrating] if is_int8 else []
     try:
         write_product(recipe, fused, job.original, calibration, folder)
         candidate = replace(candidate, folder=folder, size_bytes=_size(folder))
         parity = _parity(job, folder, expected)
     except MissingExtra:
-        raise  # no product's fault
+        raise  # not caused by the product
     except MqinferError as error:
         return replace(candidate, problem=str(error))
     refusal = job.options.tolerance.judge(parity, recipe.precision)
     return replace(candidate, parity=parity, problem=f"refused: {refusal}" if refusal else "")
 
 
-def _parity(job: _Job, folder: Path, expected: Answers) -> Parity:
+def _parity(job: _Job, folder: Path, expected: Outputs) -> Parity:
     place = _folder(job, folder.name)
-    given = answers(product_version(job.original, folder), job.samples, {}, place)
+    outputs = run_samples(product_version(job.original, folder), job.samples, {}, place)
     truths = [each.truth for each in job.samples]
-    parity = compare(expected, given, truths, [each.name for each in job.card.classes])
+    parity = compare(expected, outputs, truths, [each.name for each in job.card.classes])
     shutil.rmtree(place)
     return parity
 
 
 def _measured(job: _Job, candidates: Sequence[Candidate]) -> tuple[Speed | None, tuple[Candidate, ...]]:
-    """Measure all that ran beside the original, then remove what was refused."""
+    """Measure every product that ran beside the original, then delete the refused ones."""
     runnable = [each for each in candidates if each.parity is not None]
     base: Speed | None = None
     speeds: dict[str, Speed | None] = {}
-    for first in range(0, len(runnable), _SIDE_BY_SIDE):
-        group = runnable[first : first + _SIDE_BY_SIDE]
-        job.say(f"measuring {', '.join(each.label for each in group)}")
+    for first in range(0, len(runnable), _GROUP_SIZE):
+        group = runnable[first : first + _GROUP_SIZE]
+        job.progress(f"measuring {', '.join(each.label for each in group)}")
         products = {each.label: product_version(job.original, each.folder) for each in group if each.folder}
         versions = {"original": job.original} | products
         subjects = [_subject(name, version, job) for name, version in versions.items()]
@@ -211,11 +214,11 @@ def _settled(candidate: Candidate, speed: Speed | None) -> Candidate:
 
 
 def promote(found: Optimisation, folder: Path) -> Optimisation:
-    """Give the best product the next free number: with the usual version policy it is served from then on.
+    """Rename the best product to the next free version; workers with the default version policy then serve it.
 
     Args:
-        found: With a product that is faster than the original; without one nothing happens.
-        folder: Of the model.
+        found: Result; without a product that is faster than the original nothing changes.
+        folder: Folder of the model.
     """
     best = found.best
     if best is None or best.folder is None:

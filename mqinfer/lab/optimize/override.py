@@ -1,4 +1,4 @@
-"""Writes a product's `model.toml`: what differs from the model's own configuration, in TOML."""
+"""Writes a product's `model.toml`: the differences from the model's own configuration."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def override_toml(original: ModelVersion, fused: Fused, keys: Mapping[str, Any]) -> str:
-    """Write the keys of a product, over those that the original version has of its own.
+    """Return the keys of a product merged over those of the original version, as TOML.
 
     Args:
-        original: What the product was made from.
-        fused: What became of its image contract and its outputs.
-        keys: Of the product.
+        original: Version that the product was made from.
+        fused: New image contract and outputs.
+        keys: Keys of the product.
     """
     own = version_folder(original) / CONFIG_FILE
     layer: dict[str, Any] = tomllib.loads(own.read_text("utf-8")) if own.exists() else {}
@@ -33,15 +33,15 @@ def override_toml(original: ModelVersion, fused: Fused, keys: Mapping[str, Any])
     layer |= keys
     if fused.image is not None:
         layer["image"] = {key: value for key, value in asdict(fused.image).items() if value is not None}
-        layer["input"] = []  # what was said of the float input
+        layer["input"] = []  # drop the settings of the float input
     if fused.argmax and original.config.output:
-        layer["output"] = []  # what was said of the logits
+        layer["output"] = []  # drop the settings of the logits
     lines = [f"{_key(key)} = {as_toml(value)}\n" for key, value in layer.items()]
     return f"# Made by `mqinfer models optimize` from version {original.version}.\n{''.join(lines)}"
 
 
 def version_folder(model: ModelVersion) -> Path:
-    """Give the folder that a version's number names; the model itself lies in it, or is it."""
+    """Return the folder named after a version's number; the model is in it, or is the folder itself."""
     return next(each for each in (model.path, *model.path.parents) if _is_number(each.name, model.version))
 
 
@@ -50,12 +50,12 @@ def _is_number(name: str, number: int) -> bool:
 
 
 def as_toml(value: Any) -> str:
-    """Write a value of the kinds that TOML and JSON share, on one line."""
+    """Return a value as TOML on one line; only types that TOML and JSON share."""
     if isinstance(value, Mapping):
         return f"{{ {', '.join(f'{_key(key)} = {as_toml(each)}' for key, each in value.items())} }}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(as_toml, value))}]"
-    # JSON's strings, numbers, true and false are TOML's, which wants DEL escaped too.
+    # JSON's strings, numbers, true and false are valid TOML, except that TOML requires DEL to be escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

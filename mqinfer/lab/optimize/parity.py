@@ -1,4 +1,4 @@
-"""How far a product's answers are from the original's, and whether that is near enough."""
+"""Compares a product's outputs with the original's and with the truth, and decides whether it is kept."""
 
 from __future__ import annotations
 
@@ -8,27 +8,36 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.lab.optimize.metrics import mean_iou
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.errors import ConfigError, InvalidRequest
 
-__all__ = ["Answers", "Parity", "Tolerance", "compare", "parse_tolerance"]
+__all__ = [
+    "Outputs",
+    "Parity",
+    "SegmentationScore",
+    "Tolerance",
+    "compare",
+    "confusion",
+    "mean_iou",
+    "parse_tolerance",
+    "segmentation_score",
+]
 
-Answers = Sequence[Mapping[str, Array]]
-"""Outputs by name, one mapping a sample."""
+Outputs = Sequence[Mapping[str, Array]]
+"""Outputs by name, one mapping for each sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """A product against the original, over all samples and outputs.
+    """A product compared with the original, over all samples and outputs.
 
     Attributes:
-        difference: Largest absolute difference of float outputs; None where there are none.
-        relative: The same, as a share of the largest absolute value of that output, or of 1 where that is more.
-        agreement: Share of equal class numbers: of masks element by element, of scores [N,classes] the best one; None
-            where there are neither.
+        difference: Largest absolute difference of float outputs; None without float outputs.
+        relative: Largest difference divided by `max(1, largest absolute value of the output)`.
+        agreement: Share of equal class numbers: each element of a mask, the best class of scores [N,classes]; None
+            without such outputs.
         score: Mean intersection over union, or accuracy, of the product against the truth; None without truth.
-        original_score: The same of the original.
+        original_score: Score of the original.
     """
 
     difference: float | None = None
@@ -43,12 +52,12 @@ _DIFFERENCES: Mapping[str, float] = {"fp32": 1e-3, "fp16": 1e-2, "bf16": 5e-2, "
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What a product may lose.
+    """Largest loss of a product.
 
     Attributes:
-        agreement: The share of class numbers that must be equal.
-        loss: How much of the mean intersection over union, or of the accuracy, may be lost where the truth is known.
-        difference: Bound of the relative difference; None: 0.001 for fp32, 0.01 fp16, 0.05 bf16, 0.1 int8.
+        agreement: Smallest share of equal class numbers.
+        loss: Largest loss of the score against the truth, where the truth is known.
+        difference: Largest relative difference; None for 0.001 in fp32, 0.01 in fp16, 0.05 in bf16, 0.1 in int8.
     """
 
     agreement: float = 0.99
@@ -56,7 +65,7 @@ class Tolerance:
     difference: float | None = None
 
     def judge(self, parity: Parity, precision: str) -> str:
-        """Say why a product is refused; empty where it is kept."""
+        """Return why a product is refused; empty if it is kept."""
         bound = _DIFFERENCES[precision] if self.difference is None else self.difference
         if parity.relative is not None and not parity.relative <= bound:  # NaN is refused
             return f"difference {parity.relative:.2g} is above {bound:g}"
@@ -70,10 +79,10 @@ class Tolerance:
 
 
 def parse_tolerance(texts: Sequence[str]) -> Tolerance:
-    """Read `agreement=0.98`, `difference=0.01`, `loss=0.02`.
+    """Parse `agreement=0.98`, `difference=0.01` and `loss=0.02`.
 
     Raises:
-        ConfigError: Another name, or no number from 0 to 1.
+        ConfigError: The name is unknown, or the value is not a number from 0 to 1.
     """
     found: dict[str, float] = {}
     for text in texts:
@@ -83,7 +92,7 @@ def parse_tolerance(texts: Sequence[str]) -> Tolerance:
         except ValueError:
             found[name] = -1
         if name not in Tolerance.__dataclass_fields__ or not 0 <= found[name] <= 1:
-            raise ConfigError(f"--tolerance {text!r}: must be agreement=, difference= or loss= and a number of 0 to 1")
+            raise ConfigError(f"--tolerance {text!r}: expected agreement=N, difference=N or loss=N, with N from 0 to 1")
     return Tolerance(**found)
 
 
@@ -97,15 +106,15 @@ class _Sums:
 
 
 def compare(
-    original: Answers, product: Answers, truths: Sequence[npt.NDArray[np.integer] | None], classes: Sequence[str] = ()
+    original: Outputs, product: Outputs, truths: Sequence[npt.NDArray[np.integer] | None], classes: Sequence[str] = ()
 ) -> Parity:
-    """Compare answers to the same samples.
+    """Compare the outputs for the same samples.
 
     Args:
-        original: Where the product gives a mask, the original's logits already are one.
-        product: With the same names and shapes.
-        truths: One a sample.
-        classes: Of a mask; its score needs their number.
+        original: Outputs of the original, with logits reduced to masks where the product returns masks.
+        product: Outputs of the product, with the same names and shapes.
+        truths: Truth of each sample; None if unknown.
+        classes: Class names of a mask, for its score.
 
     Raises:
         ConfigError: The shapes differ.
@@ -125,7 +134,9 @@ def compare(
 
 def _add(sums: _Sums, name: str, ours: Array, theirs: Array) -> None:
     if ours.shape != theirs.shape:
-        raise ConfigError(f"output {name!r} is {list(theirs.shape)} in the product and {list(ours.shape)} before")
+        raise ConfigError(
+            f"output {name!r} has the shape {list(theirs.shape)} in the product, expected {list(ours.shape)}"
+        )
     if ours.dtype.kind == "f" and ours.size:
         difference = _difference(ours, theirs)
         sums.difference = _larger(sums.difference, difference)
@@ -138,7 +149,7 @@ def _add(sums: _Sums, name: str, ours: Array, theirs: Array) -> None:
 
 
 def _difference(ours: Array, theirs: Array) -> float:
-    """Give the largest absolute difference; infinities and NaN that the original has too are none."""
+    """Return the largest absolute difference; equal infinities and NaN in both count as 0."""
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     return float(np.abs(np.subtract(ours, theirs, dtype=np.float64, where=~same, out=np.zeros(ours.shape))).max())
 
@@ -147,20 +158,20 @@ def _larger(known: float | None, new: float) -> float:
     return new if known is None else float(np.maximum(known, new))  # NaN wins
 
 
-def class_numbers(answer: Array) -> Array | None:
-    """Read class numbers off an output: whole numbers are, scores [N,classes] have a best one, others have none."""
-    if answer.dtype.kind in "ui":
-        return answer
-    if answer.dtype.kind == "f" and answer.ndim == 2 and answer.shape[1] > 1:
-        return np.asarray(answer.argmax(1))
+def class_numbers(output: Array) -> Array | None:
+    """Return the class numbers of an output: integers as they are, the best of scores [N,classes]; None for others."""
+    if output.dtype.kind in "ui":
+        return output
+    if output.dtype.kind == "f" and output.ndim == 2 and output.shape[1] > 1:
+        return np.asarray(output.argmax(1))
     return None
 
 
-def _score(answers: Answers, truths: Sequence[npt.NDArray[np.integer] | None], classes: Sequence[str]) -> float | None:
-    """Give the mean IoU of masks, the accuracy of a classifier, or None: of the first output that has classes."""
+def _score(outputs: Outputs, truths: Sequence[npt.NDArray[np.integer] | None], classes: Sequence[str]) -> float | None:
+    """Return the mean IoU of masks or the accuracy of a classifier, of the first output with classes; else None."""
     predicted, true = [], []
-    for answer, truth in zip(answers, truths, strict=True):
-        numbers = next((each for array in answer.values() if (each := class_numbers(array)) is not None), None)
+    for output, truth in zip(outputs, truths, strict=True):
+        numbers = next((each for array in output.values() if (each := class_numbers(array)) is not None), None)
         if numbers is None or truth is None:
             return None
         predicted.append(numbers.ravel())
@@ -171,7 +182,7 @@ def _score(answers: Answers, truths: Sequence[npt.NDArray[np.integer] | None], c
 
 
 def _fitted(truth: Array, shape: tuple[int, ...]) -> Array:
-    """Bring a mask to another height and width, each pixel the nearest one's class."""
+    """Resize a mask to another height and width with nearest-neighbour sampling."""
     if truth.ndim != 2 or len(shape) < 2 or truth.shape == shape[-2:]:
         return truth
     rows, columns = (
@@ -179,3 +190,62 @@ def _fitted(truth: Array, shape: tuple[int, ...]) -> Array:
         for size, have in zip(shape[-2:], truth.shape, strict=True)
     )
     return np.asarray(truth[rows[:, None], columns])
+
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentationScore:
+    """Intersection over union, 0 to 1.
+
+    Attributes:
+        mean_iou: Mean over the classes that occur in the truth or the prediction; 0 without any.
+        per_class: Value of each of those classes, by name.
+    """
+
+    mean_iou: float
+    per_class: Mapping[str, float]
+
+
+def confusion(prediction: npt.NDArray[np.integer], truth: npt.NDArray[np.integer], classes: int) -> Counts:
+    """Count pixels by true class (rows) and predicted class (columns).
+
+    Pixels whose truth is not a class number (255, "ignore", in many data sets) are left out. The matrices of several
+    frames can be added.
+
+    Args:
+        prediction: Class numbers, any shape.
+        truth: Class numbers, the same shape.
+        classes: Number of classes.
+
+    Raises:
+        InvalidRequest: The shapes differ, or a predicted number is not a class.
+    """
+    if prediction.shape != truth.shape:
+        raise InvalidRequest(f"prediction {list(prediction.shape)} and truth {list(truth.shape)} differ in shape")
+    counted = (truth >= 0) & (truth < classes)
+    predicted = prediction[counted].astype(np.int64)
+    if predicted.size and not 0 <= predicted.min() <= predicted.max() < classes:
+        raise InvalidRequest(f"the prediction holds numbers outside 0 to {classes - 1}; is it a mask of this model?")
+    pairs = truth[counted].astype(np.int64) * classes + predicted
+    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes).astype(np.int64)
+
+
+def segmentation_score(counts: Counts, names: Sequence[str]) -> SegmentationScore:
+    """Return the scores of a confusion matrix: IoU = hits / (predicted + true - hits), as Pascal VOC defines it."""
+    hits = counts.diagonal()
+    union = counts.sum(axis=0) + counts.sum(axis=1) - hits
+    per_class = {name: float(hits[n] / union[n]) for n, name in enumerate(names) if union[n]}
+    return SegmentationScore(float(np.mean(list(per_class.values()))) if per_class else 0.0, per_class)
+
+
+def mean_iou(
+    prediction: npt.NDArray[np.integer], truth: npt.NDArray[np.integer], classes: Sequence[str]
+) -> SegmentationScore:
+    """Return the scores of one mask, or a stack of masks, against the truth.
+
+    Raises:
+        InvalidRequest: As in `confusion`.
+    """
+    return segmentation_score(confusion(prediction, truth, len(classes)), classes)

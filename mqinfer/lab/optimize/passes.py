@@ -1,6 +1,6 @@
-"""Changes of an ONNX graph that converters don't make: what stands before and after the network goes into it.
+"""Graph passes that move pre- and post-processing into an ONNX model.
 
-Each changes a model in place. Names of inputs and outputs stay, their types and shapes may not.
+Each pass changes the model in place. Names of inputs and outputs stay; their types and shapes may change.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ __all__ = ["fix_batch", "fuse_argmax", "fuse_normalisation", "open_argmax", "res
 
 
 def fuse_argmax(model: Any, name: str, axis: int, *, early: bool = False) -> None:
-    """Let an output be the number of the best class, uint8, in place of the logits.
+    """Replace the logits of an output by the number of the best class, uint8.
 
-    Transposes between the logits and the output are undone first: the layout of a mask is not worth moving all logits.
+    Transposes between the logits and the output are removed first, and the small mask is transposed instead.
 
     Args:
-        model: With float logits at that output.
-        name: Of the output.
-        axis: Of the classes, at most 256 of them.
+        model: Model with float logits at that output.
+        name: Output name.
+        axis: Class axis, with at most 256 classes.
         early: Take the best class before the last resize, and resize the mask to the nearest class: an
-            approximation, wrong where the resize would have let a class win between two others.
+            approximation, wrong where a class would win only after the resize.
     """
     tensor, permutation = _behind_transposes(model, name)
     resize = resize_before(model, name) if early else None
@@ -46,14 +46,14 @@ def fuse_argmax(model: Any, name: str, axis: int, *, early: bool = False) -> Non
     if permutation != sorted(permutation):
         mask = append(model, "Transpose", [mask], perm=permutation)
     squeezed = append(model, "Squeeze", [mask, constant(model, np.array([axis], np.int64))])
-    _give(model, name, squeezed, axis)
+    _replace_output(model, name, squeezed, axis)
 
 
 def open_argmax(model: Any, name: str) -> int | None:
-    """Undo an argmax that ends the graph: let the output be the logits again.
+    """Remove an argmax at the end of the graph, so that the output is the logits again.
 
     Returns:
-        The axis of the classes in the logits, or None where the graph does not end so.
+        The class axis of the logits, or None if the graph does not end in an argmax.
     """
     node = producer(model, name)
     passed = []
@@ -75,19 +75,19 @@ def open_argmax(model: Any, name: str) -> int | None:
 
 
 def resize_before(model: Any, name: str) -> Any:
-    """Give the Resize node that an output's logits come from directly, or None."""
+    """Return the Resize node that produces an output's logits, or None."""
     tensor, _ = _behind_transposes(model, name)
     node = producer(model, tensor)
     return node if node is not None and node.op_type == "Resize" else None
 
 
 def fuse_normalisation(model: Any, contract: ImageContract, channels: int) -> None:
-    """Let an image input take uint8 pixels, and scale them, `(pixel * scale - mean) / std`, within the graph.
+    """Change an image input to uint8 pixels and normalise them in the graph: `(pixel * scale - mean) / std`.
 
     Args:
-        model: With a float input.
-        contract: How a pixel becomes what the model wants.
-        channels: Of the image.
+        model: Model with a float input.
+        contract: Image contract with scale, mean and std.
+        channels: Channels of the image.
     """
     entry = next(each for each in model.graph.input if each.name == contract.input).type.tensor_type
     inner, datatype = f"{PREFIX}{contract.input}", entry.elem_type
@@ -105,7 +105,7 @@ def fuse_normalisation(model: Any, contract: ImageContract, channels: int) -> No
 
 
 def fix_batch(model: Any, size: int) -> None:
-    """Fix the first axis of the inputs and outputs that leave it open."""
+    """Fix the first axis of the inputs and outputs where it is dynamic."""
     for value in (*model.graph.input, *model.graph.output):
         dims = value.type.tensor_type.shape.dim
         if dims and not dims[0].HasField("dim_value"):
@@ -113,7 +113,7 @@ def fix_batch(model: Any, size: int) -> None:
 
 
 def _behind_transposes(model: Any, name: str) -> tuple[str, list[int]]:
-    """Find the tensor that an output is but a transpose of; and for each of the output's axes, which of its that is."""
+    """Return the tensor behind an output's transposes, and the axis of that tensor for each axis of the output."""
     permutation = list(range(len(output_named(model, name).type.tensor_type.shape.dim)))
     node = producer(model, name)
     while node is not None and node.op_type in {"Identity", "Transpose"}:
@@ -126,7 +126,7 @@ def _behind_transposes(model: Any, name: str) -> tuple[str, list[int]]:
 
 
 def _resized_mask(model: Any, resize: Any, mask: str, axis: int) -> str:
-    """Resize a mask as its logits were, to the nearest; its class axis is one wide and stays so."""
+    """Resize a mask like its logits, but to the nearest class; the class axis keeps its length of 1."""
     roi, scales, sizes = [*resize.input[1:], "", "", ""][:3]
     if sizes:
         where, one = constant(model, np.array([axis], np.int64)), constant(model, np.array([1], np.int64))
@@ -135,8 +135,8 @@ def _resized_mask(model: Any, resize: Any, mask: str, axis: int) -> str:
     return append(model, "Resize", [mask, roi, scales, sizes], mode="nearest", **kept)
 
 
-def _give(model: Any, name: str, tensor: str, axis: int) -> None:
-    """Let `tensor`, uint8 and without the class axis, be the output `name`."""
+def _replace_output(model: Any, name: str, tensor: str, axis: int) -> None:
+    """Make `tensor`, uint8 without the class axis, the output `name`."""
     output = output_named(model, name).type.tensor_type
     logits = f"{PREFIX}{name}_logits"
     for node in model.graph.node:
@@ -148,7 +148,7 @@ def _give(model: Any, name: str, tensor: str, axis: int) -> None:
 
 
 def _insert_axis(dims: Any, axis: int, *, replace: bool) -> None:
-    """Put an axis of open size among an output's, or open the one that is there."""
+    """Insert a dynamic axis into an output's shape, or make the existing one dynamic."""
     dimension = import_onnx().TensorShapeProto.Dimension
     sizes = [dimension.FromString(each.SerializeToString()) for each in dims]
     sizes[axis : axis + int(replace)] = [dimension()]
@@ -157,7 +157,7 @@ def _insert_axis(dims: Any, axis: int, *, replace: bool) -> None:
 
 
 def _along(values: Array, layout: Layout, datatype: int) -> Array:
-    """Shape one number a channel so that it spreads over an image's axes."""
+    """Shape one number per channel so that it broadcasts over an image."""
     typed = values.astype(import_onnx().helper.tensor_dtype_to_np_dtype(datatype))
     shapes = {Layout.NCHW: (-1, 1, 1), Layout.NHWC: (-1,), Layout.NHW: (1,)}
     return typed.reshape(shapes[layout])

@@ -28,7 +28,7 @@ _IMPOSSIBLE = {("onnx", "bf16")}
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a product is made.
+    """Engine and precision of a product.
 
     Attributes:
         engine: `onnx` or `openvino`.
@@ -42,25 +42,25 @@ class Recipe:
 
     @property
     def label(self) -> str:
-        """Its name in tables, and its folder's."""
+        """Name of the product in tables and of its folder."""
         return f"{self.engine}-{self.precision}{'-early' if self.early else ''}"
 
 
 def plan(engines: Sequence[str], precisions: Sequence[str], *, early: bool, calibrated: bool) -> tuple[Recipe, ...]:
-    """List the products to make.
+    """Return the products to make.
 
     Args:
-        engines: Of `ENGINES`.
-        precisions: Of `PRECISIONS`; int8 is left out where nothing calibrates it.
-        early: Also those with the argmax before the last resize.
-        calibrated: Whether there are samples to calibrate on.
+        engines: Some of `ENGINES`.
+        precisions: Some of `PRECISIONS`; int8 is dropped without calibration samples.
+        early: Whether to add products with the argmax before the last resize.
+        calibrated: Whether there are calibration samples.
 
     Raises:
-        ConfigError: An unknown engine or precision, or nothing is left.
+        ConfigError: An engine or precision is unknown, or nothing is left.
     """
     for given, known in ((engines, ENGINES), (precisions, PRECISIONS)):
         if unknown := [each for each in given if each not in known]:
-            raise ConfigError(f"{unknown[0]!r} is unknown; there are {', '.join(known)}")
+            raise ConfigError(f"{unknown[0]!r} is unknown; expected one of {', '.join(known)}")
     wanted = [each for each in precisions if calibrated or each != "int8"]
     recipes = tuple(
         Recipe(engine, precision, late)
@@ -71,14 +71,14 @@ def plan(engines: Sequence[str], precisions: Sequence[str], *, early: bool, cali
     )
     if not recipes:
         raise ConfigError(
-            f"nothing to make of {', '.join(engines)} in {', '.join(precisions)}: int8 needs --calibrate or --samples, "
-            "bf16 needs openvino"
+            f"nothing to make for {', '.join(engines)} in {', '.join(precisions)}: int8 needs --calibrate or "
+            "--samples, bf16 needs openvino"
         )
     return recipes
 
 
 def write_product(recipe: Recipe, fused: Fused, original: ModelVersion, calibration: Calibration, folder: Path) -> None:
-    """Write a version folder; it appears whole or not at all, in place of one of the same name.
+    """Write a version folder atomically; an existing one of the same name is replaced.
 
     Raises:
         MissingExtra: openvino, nncf or onnxruntime is not installed.
@@ -98,7 +98,7 @@ def write_product(recipe: Recipe, fused: Fused, original: ModelVersion, calibrat
 
 
 def product_version(original: ModelVersion, folder: Path) -> ModelVersion:
-    """Give the version that a product's folder would be, were it numbered: its configuration over the model's."""
+    """Return a product's folder as a version of the model: its configuration merged over the model's."""
     model_folder, own = version_folder(original).parent, read_layer(folder / CONFIG_FILE)
     layers = [*(read_layer(model_folder / name) for name in CONFIG_FILES), own]
     config = with_named_files(combine(layers), model_folder)
@@ -107,10 +107,10 @@ def product_version(original: ModelVersion, folder: Path) -> ModelVersion:
 
 def _keys(recipe: Recipe, original: ModelVersion) -> dict[str, Any]:
     parameters: dict[str, Scalar] = {k: v for k, v in original.config.parameters.items() if k != "signature"}
-    # Half-precision weights are computed with in fp32 on CPUs, whose own fp16 is slower.
+    # CPUs compute with half-precision weights in fp32, since their fp16 is slower.
     parameters["precision"] = "fp32" if recipe.precision == "fp16" and recipe.engine == "openvino" else recipe.precision
     if recipe.engine == "openvino" and recipe.precision == "int8" and has_bf16():
-        parameters["INFERENCE_PRECISION_HINT"] = "bf16"  # of the layers that stay in floating point
+        parameters["INFERENCE_PRECISION_HINT"] = "bf16"  # for the layers that stay in floating point
     return {
         "backend": _BACKENDS[recipe.engine],
         "default_model_filename": _FILES[recipe.engine],
@@ -119,7 +119,7 @@ def _keys(recipe: Recipe, original: ModelVersion) -> dict[str, Any]:
 
 
 def has_bf16() -> bool:
-    """Tell whether this CPU computes in bfloat16 itself."""
+    """Whether this CPU supports bfloat16."""
     return "BF16" in _openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 

@@ -1,4 +1,4 @@
-"""Fewer bits: INT8 by calibration, FP16 by casting the weights."""
+"""Reduces precision: INT8 by calibration, FP16 by casting the weights."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
 __all__ = ["Calibration", "failing", "half_onnx", "int8_onnx", "int8_openvino", "no_telemetry"]
 
 Calibration = Sequence[Mapping[str, Array]]
-"""A model's inputs by name, one mapping a run."""
+"""Inputs of a model by name, one mapping for each run."""
 
 
 def int8_openvino(model: Any, calibration: Calibration) -> Any:
-    """Quantise an OpenVINO model: weights symmetric a channel, activations by the extremes seen (NNCF).
+    """Quantise an OpenVINO model with NNCF: symmetric weights per channel, activations by their observed range.
 
     Raises:
         MissingExtra: nncf is not installed.
@@ -38,7 +38,7 @@ def int8_openvino(model: Any, calibration: Calibration) -> Any:
 
 
 def int8_onnx(source: Path, calibration: Calibration, path: Path) -> None:
-    """Quantise an ONNX file: quantise and dequantise nodes around uint8 activations and int8 weights a channel.
+    """Quantise an ONNX file with QDQ nodes: uint8 activations, int8 weights per channel.
 
     Raises:
         MissingExtra: onnxruntime is not installed.
@@ -46,7 +46,7 @@ def int8_onnx(source: Path, calibration: Calibration, path: Path) -> None:
     """
     quantization = _quantization()
     with failing("ONNX Runtime's quantiser"):
-        # Notes shapes, without which it would quantise less and say so.
+        # Infers shapes, without which fewer nodes would be quantised.
         quantization.quant_pre_process(str(source), str(path), skip_optimization=True, skip_symbolic_shape=True)
         quantization.quantize_static(
             str(path),
@@ -60,7 +60,7 @@ def int8_onnx(source: Path, calibration: Calibration, path: Path) -> None:
 
 
 def half_onnx(source: Path, path: Path) -> None:
-    """Cast an ONNX file's weights and operations to FP16; inputs and outputs stay as they are.
+    """Cast an ONNX file's weights and operations to FP16; inputs and outputs keep their types.
 
     Raises:
         MissingExtra: onnxruntime is not installed.
@@ -77,7 +77,7 @@ def half_onnx(source: Path, path: Path) -> None:
 
 @contextmanager
 def no_telemetry() -> Iterator[None]:
-    """Keep OpenVINO's converter and NNCF from reporting their use over the network, which they do without asking."""
+    """Disable the usage reports that OpenVINO's converter and NNCF send over the network by default."""
     names = ("CI", "NNCF_CI")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "true"))
@@ -101,19 +101,19 @@ def _quantization() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Hands samples to ONNX Runtime's quantiser (its `CalibrationDataReader`)."""
+    """Calibration samples for ONNX Runtime's quantiser (its `CalibrationDataReader`)."""
 
     samples: Iterator[Mapping[str, Array]]
 
     def get_next(self) -> Mapping[str, Array] | None:
-        """Give the next one, None at the end."""
+        """Return the next sample; None at the end."""
         return next(self.samples, None)
 
 
 @contextmanager
 def failing(tool: str) -> Iterator[None]:
-    """Turn what a converter raises into ModelNotLoadable, with its name."""
+    """Convert any exception of a tool to ModelNotLoadable with the tool's name."""
     try:
         yield
-    except Exception as error:  # these tools raise whatever their insides do
+    except Exception as error:  # these tools document no exceptions
         raise ModelNotLoadable(f"{tool} can't convert it: {str(error) or type(error).__name__}") from error

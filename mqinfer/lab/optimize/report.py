@@ -1,4 +1,4 @@
-"""The before-after table: for the terminal, as Markdown for people, as JSON for programs."""
+"""Renders an optimisation as a table for the terminal, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _HEADINGS = (
     *("agreement", "difference", "score", "verdict"),
 )
 _LEGEND = (
-    "x: how many times as fast as the original, the median of the rounds' ratios, the smallest and largest beside. "
-    "cpu: processor time of a run, all threads together, which other programs disturb least. "
-    "batch, inf/s: where there are the most inferences a second. peak: memory of the whole process."
+    "x: speed relative to the original, the median of the rounds' ratios; spread: the smallest and the largest. "
+    "cpu: processor time of a run over all threads, which other programs disturb least. "
+    "batch, inf/s: batch size with the most inferences a second. peak: memory of the whole process."
 )
 _NO_SPEED = ("",) * 9
 
 
 def as_table(found: Optimisation) -> Table:
-    """Draw the table."""
+    """Return the table for the terminal."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for number, heading in enumerate(_HEADINGS):
         table.add_column(heading, justify="left" if number in {0, len(_HEADINGS) - 1} else "right", no_wrap=number == 0)
@@ -39,7 +39,7 @@ def as_table(found: Optimisation) -> Table:
 
 
 def as_markdown(found: Optimisation) -> str:
-    """Write the table and the circumstances."""
+    """Return table, samples, tolerance and machine as Markdown."""
     rules = ["---", *["---:"] * (len(_HEADINGS) - 2), "---"]
     lines = [" | ".join(row) for row in (_HEADINGS, rules, *_rows(found))]
     facts = ", ".join(f"{name} {value}" for name, value in found.machine.items())
@@ -60,7 +60,7 @@ def as_markdown(found: Optimisation) -> str:
 
 
 def as_json(found: Optimisation) -> str:
-    """Write all of it."""
+    """Return the whole result as JSON."""
     return json.dumps(asdict(found), indent=2, default=str) + "\n"
 
 
@@ -77,7 +77,7 @@ def _explanations(found: Optimisation) -> list[str]:
     bounds = found.tolerance
     difference = "by precision" if bounds.difference is None else f"{bounds.difference:g}"
     tolerance = f"agreement {bounds.agreement:g}, loss of score {bounds.loss:g}, difference {difference}"
-    return [_LEGEND, "", f"Judged on {found.samples}. Tolerance: {tolerance}.", ""]
+    return [_LEGEND, "", f"Compared on {found.samples}. Tolerance: {tolerance}.", ""]
 
 
 def _rows(found: Optimisation) -> list[tuple[str, ...]]:

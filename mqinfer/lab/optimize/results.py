@@ -1,4 +1,4 @@
-"""What came of an optimisation, as plain data."""
+"""Results of an optimisation, as plain data."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["Candidate", "Optimisation", "Speed"]
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast a version is, beside the original in the same rounds.
+    """Speed of a version, measured in the same rounds as the original.
 
     Attributes:
         p50_ms: Median latency at batch 1.
-        ratio: How many times as fast as the original at batch 1: the median of the rounds' ratios.
-        spread: The smallest and the largest of them.
-        cpu_ms: Processor time of a run at batch 1, all threads together, the median of the rounds.
-        cpu_ratio: How many times less than the original takes. Other programs on the machine change it least.
-        batch: With the most inferences a second.
-        rate: Inferences a second at that batch.
-        rate_ratio: The same against the original at its own best batch.
-        peak_bytes: Most memory of its process, engine included, over all batches.
+        ratio: Speed relative to the original at batch 1: the median of the rounds' ratios.
+        spread: Smallest and largest of these ratios.
+        cpu_ms: Processor time of a run at batch 1 over all threads, median of the rounds.
+        cpu_ratio: Processor time of the original divided by `cpu_ms`. Other programs disturb it least.
+        batch: Batch size with the most inferences a second.
+        rate: Inferences a second at that batch size.
+        rate_ratio: `rate` divided by the original's rate at its own best batch size.
+        peak_bytes: Peak memory of the process, engine included, over all batch sizes.
     """
 
     p50_ms: float
@@ -41,7 +41,7 @@ class Speed:
 
     @classmethod
     def of(cls, profile: Profile, base: Profile) -> Speed | None:
-        """Sum up a measurement; None where one of the two did not run."""
+        """Return the speed of one profile relative to another; None if one of them did not run."""
         one, other = profile.at(1), base.at(1)
         if one is None or other is None:
             return None
@@ -67,17 +67,17 @@ def _best(profile: Profile) -> Point:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A product, or the attempt at one.
+    """A product, or why it could not be made.
 
     Attributes:
-        label: Such as `openvino-bf16`.
-        precision: What was asked for.
-        problem: Why it could not be made, run or kept; empty where it was kept.
-        parity: Against the original; None where it could not run.
-        speed: Likewise, also None where it was not measured.
-        size_bytes: Of its files.
-        folder: Where it lies; None where it was not kept.
-        notes: What was done to the graph.
+        label: Name, such as `openvino-bf16`.
+        precision: Requested precision.
+        problem: Why it could not be made, run or kept; empty if it was kept.
+        parity: Comparison with the original; None if it could not run.
+        speed: Speed relative to the original; None if it was not measured.
+        size_bytes: Size of its files.
+        folder: Its folder; None if it was not kept.
+        notes: Changes of the graph.
     """
 
     label: str
@@ -92,19 +92,19 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Optimisation:
-    """The whole run.
+    """Result of an optimisation.
 
     Attributes:
-        model: Its name.
-        version: Of the original.
-        engine: Of the original.
-        original: How fast the original is; None where nothing was measured.
-        original_size: Of its files, in bytes.
-        candidates: In the order of the plan.
-        tolerance: That they were judged by.
-        samples: What they were judged on, in words.
-        machine: What it ran on, by name.
-        promoted: The version that the best product became; None where none did.
+        model: Model name.
+        version: Version of the original.
+        engine: Engine of the original.
+        original: Speed of the original; None if nothing was measured.
+        original_size: Size of the original's files, in bytes.
+        candidates: Products in the order of the plan.
+        tolerance: Largest loss of a product.
+        samples: Description of the samples for the comparison.
+        machine: Machine and versions, by name.
+        promoted: Version number of the promoted product; None without one.
     """
 
     model: str
@@ -120,12 +120,12 @@ class Optimisation:
 
     @property
     def kept(self) -> tuple[Candidate, ...]:
-        """The products within the tolerance, the fastest at batch 1 first."""
+        """Products within the tolerance, the fastest at batch 1 first."""
         kept = [each for each in self.candidates if each.folder is not None]
         return tuple(sorted(kept, key=lambda each: each.speed.ratio if each.speed else 0.0, reverse=True))
 
     @property
     def best(self) -> Candidate | None:
-        """The product to promote: the fastest, where it is faster than the original."""
+        """The fastest product, if it is faster than the original."""
         first = next(iter(self.kept), None)
         return first if first is not None and first.speed is not None and first.speed.ratio > 1 else None

@@ -1,4 +1,4 @@
-"""Runs a model on samples in a process of its own: its engine's memory and threads end with it."""
+"""Runs a model on samples in a separate process, so that its engine's memory and threads end with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from mqinfer.lab.optimize.parity import Answers
+from mqinfer.lab.optimize.parity import Outputs
 from mqinfer.lab.optimize.samples import Sample, feeds
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
@@ -19,51 +19,50 @@ from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelFailed
 
-__all__ = ["answers", "card_of"]
+__all__ = ["card_of", "run_samples"]
 
-_Given = ParamSpec("_Given")
-_Done = TypeVar("_Done")
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
 
 
 def card_of(model: ModelVersion) -> ModelCard:
-    """Load a model elsewhere, and give the card that a worker would publish of it.
+    """Load a model in a separate process and return the card that a worker would publish.
 
     Raises:
         ModelNotLoadable: As `load_model`.
-        ModelFailed: Its process died.
+        ModelFailed: The process crashed.
     """
-    return _elsewhere(_card, model)
+    return _in_process(_card, model)
 
 
-def answers(model: ModelVersion, samples: Sequence[Sample], argmax: Mapping[str, int], folder: Path) -> Answers:
-    """Run a model on samples.
+def run_samples(model: ModelVersion, samples: Sequence[Sample], argmax: Mapping[str, int], folder: Path) -> Outputs:
+    """Run a model on samples and return its outputs, memory-mapped.
 
     Args:
-        model: To load.
-        samples: One run each.
-        argmax: Outputs of which only the number of the best class along an axis is kept: large logits stay where
-            they are.
-        folder: Exists, and holds the answers as long as they are needed.
+        model: Version to load.
+        samples: Samples, one run each.
+        argmax: Class axis of each output that is reduced to the best class, so that large logits are not written.
+        folder: Existing folder for the outputs; needed as long as they are.
 
     Raises:
         ModelNotLoadable: As `load_model`.
-        ModelFailed: The engine raised, or its process died.
+        ModelFailed: The engine raised, or the process crashed.
     """
-    written = _elsewhere(_answer, model, samples, argmax, folder)
+    written = _in_process(_run, model, samples, argmax, folder)
     return [{name: np.load(path, mmap_mode="r") for name, path in each.items()} for each in written]
 
 
-def _elsewhere(
-    work: Callable[Concatenate[ModelVersion, _Given], _Done],
+def _in_process(
+    work: Callable[Concatenate[ModelVersion, _Args], _Result],
     model: ModelVersion,
-    *given: _Given.args,
-    **named: _Given.kwargs,
-) -> _Done:
+    *args: _Args.args,
+    **kwargs: _Args.kwargs,
+) -> _Result:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:  # a fork would share TensorFlow's locks
         try:
-            return pool.submit(work, model, *given, **named).result()
+            return pool.submit(work, model, *args, **kwargs).result()
         except BrokenProcessPool as error:
-            raise ModelFailed(f"{model.path}: its process died; is there memory enough?") from error
+            raise ModelFailed(f"{model.path}: the process crashed; check the free memory") from error
 
 
 def _card(model: ModelVersion) -> ModelCard:
@@ -72,7 +71,7 @@ def _card(model: ModelVersion) -> ModelCard:
     return loaded.card
 
 
-def _answer(
+def _run(
     model: ModelVersion, samples: Sequence[Sample], argmax: Mapping[str, int], folder: Path
 ) -> list[dict[str, Path]]:
     loaded = load_model(model, device="cpu")

@@ -1,4 +1,4 @@
-"""What products are calibrated and judged on: pictures or arrays, with the truth where it is known."""
+"""Samples for calibration and comparison: pictures or arrays, with the truth if it is known."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Sample:
     """One input of a model.
 
     Attributes:
-        picture: RGB, uint8 [H,W,3]; None where there are arrays.
-        inputs: Arrays by input, each with a batch axis of 1 where the model has one.
-        truth: Class numbers, [H,W] of a mask or [] of a classifier; None where it is not known.
+        picture: RGB, uint8 [H,W,3]; None if the sample consists of arrays.
+        inputs: Arrays by input name, with a batch axis of 1 if the model has one.
+        truth: Class numbers, [H,W] for a mask or [] for a classifier; None if unknown.
     """
 
     picture: npt.NDArray[np.uint8] | None = None
@@ -35,29 +35,29 @@ class Sample:
 
 
 def feeds(sample: Sample, inputs: Sequence[TensorSpec], image: ImageContract | None) -> dict[str, Array]:
-    """Make a model's inputs of a sample; a picture by the model's own image contract, so that it suits any version.
+    """Return a model's inputs for a sample; a picture is converted by the model's image contract.
 
     Args:
         sample: A picture or arrays.
-        inputs: Of the model.
-        image: Its contract, complete.
+        inputs: Inputs of the model.
+        image: Complete image contract of the model.
 
     Raises:
-        ConfigError: A picture for a model that takes more than a picture, or arrays that are not the model's.
+        ConfigError: The model does not take exactly one picture, or an array is missing.
     """
     if sample.picture is not None:
         if image is None or len(inputs) != 1:
             names = ", ".join(spec.name for spec in inputs)
-            raise ConfigError(f"the model takes {names}, not one picture; give arrays: --samples FILE.npz")
+            raise ConfigError(f"the model takes {names}, not one picture; pass arrays with --samples FILE.npz")
         return {image.input: to_model_input(sample.picture, "rgb8", image, inputs[0].datatype)}
     missing = [spec.name for spec in inputs if spec.name not in sample.inputs]
     if missing:
-        raise ConfigError(f"samples hold {', '.join(sample.inputs)}; the model also wants {missing[0]!r}")
+        raise ConfigError(f"samples hold {', '.join(sample.inputs)}; the model also needs {missing[0]!r}")
     return {spec.name: sample.inputs[spec.name] for spec in inputs}
 
 
 def random_samples(card: ModelCard, count: int, seed: int = 0) -> tuple[Sample, ...]:
-    """Make samples of noise: better than none for parity, useless for calibration."""
+    """Return samples of noise, which serve for comparison and not for calibration."""
     rng = np.random.default_rng(seed)
     if card.image is not None and len(card.inputs) == 1:
         sides = (card.image.height or 256, card.image.width or 256, 3)
@@ -67,23 +67,23 @@ def random_samples(card: ModelCard, count: int, seed: int = 0) -> tuple[Sample, 
 
 @dataclass(frozen=True, slots=True)
 class SampleInputs:
-    """Gives a measurement the same sample each time, repeated along the batch axis (an `InputSource`).
+    """An `InputSource` that repeats one sample along the batch axis.
 
     Attributes:
         sample: A picture or arrays.
-        image: What the model's configuration says of its image contract.
+        image: Image contract in the model's configuration.
     """
 
     sample: Sample
     image: ImageContract | None
 
     def make(self, specs: Sequence[TensorSpec], batch: int) -> dict[str, Array]:
-        """Make every input by name.
+        """Return every input by name.
 
         Raises:
-            ConfigError: The model can't take such a batch, or such a sample.
+            ConfigError: The model does not accept the batch size or the sample.
         """
         if batch > 1 and any(spec.shape[:1] not in {(-1,), (batch,)} for spec in specs):
-            raise ConfigError(f"no batch of {batch}")
+            raise ConfigError(f"the model does not accept a batch of {batch}")
         arrays = feeds(self.sample, specs, image_contract(specs, self.image))
         return arrays if batch == 1 else {name: np.repeat(array, batch, axis=0) for name, array in arrays.items()}

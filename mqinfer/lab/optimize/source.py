@@ -1,4 +1,4 @@
-"""From any TensorFlow model to ONNX, with the names that its back end gives to inputs and outputs."""
+"""Converts TensorFlow models to ONNX; inputs and outputs keep the names that their backend reports."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ from mqinfer.protocol.types import TensorSpec
 __all__ = ["to_onnx"]
 
 _OPSET = 17
-"""tf2onnx 1.17 refuses 19 and above."""
+"""ONNX opset; tf2onnx 1.17 refuses 19 and above."""
 _EXPORT = """
 import runpy, sys, keras
 keras.saving.load_model(sys.argv[1]).export(sys.argv[2], verbose=False)
 sys.argv[1:] = sys.argv[3:]
 runpy.run_module("tf2onnx.convert", run_name="__main__", alter_sys=True)
 """
-"""Exports a Keras file, then converts: one start of TensorFlow for both."""
+"""Program that exports a Keras file and converts it, in one process."""
 
 
 def to_onnx(model: ModelVersion, card: ModelCard) -> Any:
-    """Convert a model; an ONNX file is read as it is.
+    """Convert a model; an ONNX file is only read.
 
-    TensorFlow works in a process of its own: what it takes and what it prints ends with it.
+    TensorFlow runs in a separate process, so that its memory and its output end with it.
 
     Args:
         model: A frozen graph, SavedModel, Keras or ONNX file.
-        card: What the model's own back end says of it.
+        card: Card of the model.
 
     Returns:
         The `ModelProto`.
 
     Raises:
-        ConfigError: There is no way from this format to ONNX.
+        ConfigError: The format can't be converted.
         MissingExtra: onnx, tf2onnx or keras is not installed.
-        ModelNotLoadable: The converter failed, or lost an input or output.
+        ModelNotLoadable: The converter failed, or an input or output is missing.
     """
     convert = _ROUTES.get(card.platform)
     if convert is None:
-        raise ConfigError(f"model {card.name}: no way from {card.platform} to ONNX; there is one from {_NAMES}")
+        raise ConfigError(f"model {card.name}: {card.platform} can't be converted to ONNX; expected one of {_NAMES}")
     converted = convert(model, card)
     found = {value.name for value in (*converted.graph.input, *converted.graph.output)}
     lost = [spec.name for spec in (*card.inputs, *card.outputs) if spec.name not in found]
     if lost:
         raise ModelNotLoadable(
-            f"{model.path}: the converter lost {', '.join(lost)}; it gave {', '.join(sorted(found))}"
+            f"{model.path}: the converted model lacks {', '.join(lost)}; it has {', '.join(sorted(found))}"
         )
     return converted
 
@@ -82,7 +82,7 @@ def _from_keras(model: ModelVersion, card: ModelCard) -> Any:
         saved = str(Path(folder) / "exported")
         first = ["-c", _EXPORT, str(model.path), saved]
         converted = _tf2onnx(model.path, ["--saved-model", saved, "--tag", "serve"], first)
-    # An exported signature names its ends anew; their order stays.
+    # An exported signature renames inputs and outputs; their order stays.
     _rename(converted, [*converted.graph.input, *converted.graph.output], [*card.inputs, *card.outputs])
     return converted
 

@@ -1,4 +1,4 @@
-"""Measures models: latency, throughput and peak memory against batch size, in every engine that can run them."""
+"""Measures latency, throughput and peak memory of models by batch size, in every engine that can run them."""
 
 from mqinfer.lab.profiling.inputs import InputSource, RandomInputs
 from mqinfer.lab.profiling.measure import Plan, Subject, measure

@@ -1,7 +1,7 @@
-"""The process in which one model is measured: imports its engine, loads it, then takes turns as it is told.
+"""The process that measures one model: it imports the engine, loads the model, and runs it on request.
 
-What it sends over its pipe: one `Loaded`, and a `Turn` for each order; or, in place of either, a text that says why
-not. It ends when the pipe does.
+It sends one `Loaded` over its pipe, then a `Turn` for each `TurnRequest`; or a text with the error instead of either.
+It ends when the pipe closes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from mqinfer.lab.profiling.inputs import InputSource, RandomInputs
-from mqinfer.lab.profiling.memory import forget_peak, gpu_bytes, peak_bytes, resident_bytes
+from mqinfer.lab.profiling.memory import gpu_bytes, peak_bytes, reset_peak, resident_bytes
 from mqinfer.lab.profiling.results import Loaded, Turn
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.tensorflow.runtime import import_tensorflow
@@ -27,7 +27,7 @@ from mqinfer.models.load_options import LoadOptions
 from mqinfer.models.repository.files import check_model_files
 from mqinfer.protocol.datatypes import Array
 
-__all__ = ["Order", "Subject", "run_child"]
+__all__ = ["Subject", "TurnRequest", "TurnRunner", "run_child"]
 
 _MODULES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "pytorch": "torch"}
 """Engine to Python module."""
@@ -38,11 +38,11 @@ class Subject:
     """A model in an engine.
 
     Attributes:
-        name: In tables.
-        path: The model file, or a SavedModel's folder.
-        engine: By the names of `engines.BACKENDS`; None: the one that is taken by itself.
-        options: For loading.
-        inputs: What it is given.
+        name: Name in tables.
+        path: Model file, or folder of a SavedModel.
+        engine: A name in `engines.BACKENDS`; None for the default engine.
+        options: Options for loading.
+        inputs: Source of the inputs.
     """
 
     name: str
@@ -53,13 +53,13 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """One turn.
+class TurnRequest:
+    """Request for one turn.
 
     Attributes:
-        batch: How many inferences a run makes.
-        seconds: No run begins after this time.
-        least: Runs, however long they take.
+        batch: Batch size of each run.
+        seconds: Duration of the turn; no run starts later.
+        least: Smallest number of runs, however long they take.
         warm_up: Runs before the first turn of a batch size, which are not measured.
     """
 
@@ -70,22 +70,22 @@ class Order:
 
 
 def run_child(subject: Subject, pipe: Connection) -> None:
-    """Be the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    """Run the process: its entry point."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent ends this process
     try:
         backend, loaded = _load(subject)
-    except Exception as error:  # noqa: BLE001 - the root of the process: the parent gets the reason
+    except Exception as error:  # noqa: BLE001 - root of the process: the parent receives the reason
         pipe.send(f"{error}" or type(error).__name__)
         return
     pipe.send(loaded)
-    measuring = _Measuring(backend, subject.inputs)
+    runner = TurnRunner(backend, subject.inputs)
     while True:
         try:
-            order = pipe.recv()
+            request = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            pipe.send(measuring.turn(order))
+            pipe.send(runner.turn(request))
         except Exception as error:  # noqa: BLE001 - as above
             pipe.send(f"{error}" or type(error).__name__)
 
@@ -108,8 +108,8 @@ def _import(engine: str | None) -> None:
         import_module(_MODULES[engine])
 
 
-class _Measuring:
-    """Runs a model; keeps the inputs of one batch size."""
+class TurnRunner:
+    """Runs a model and keeps the inputs of the current batch size."""
 
     def __init__(self, backend: Backend, inputs: InputSource) -> None:
         self._backend = backend
@@ -117,16 +117,16 @@ class _Measuring:
         self._batch = 0
         self._inputs: Mapping[str, Array] = {}
 
-    def turn(self, order: Order) -> Turn:
-        """Run for a while."""
-        if order.batch != self._batch:
-            self._begin(order)
+    def turn(self, request: TurnRequest) -> Turn:
+        """Run the model until the turn is over."""
+        if request.batch != self._batch:
+            self._begin(request)
         gc.collect()
         latencies: list[int] = []
-        end = time.perf_counter_ns() + order.seconds * 1e9
+        end = time.perf_counter_ns() + request.seconds * 1e9
         used = time.process_time_ns()
         now = time.perf_counter_ns()
-        while now < end or len(latencies) < order.least:
+        while now < end or len(latencies) < request.least:
             self._backend.infer(self._inputs)
             since, now = now, time.perf_counter_ns()
             latencies.append(now - since)
@@ -134,9 +134,9 @@ class _Measuring:
         on_gpu = 0 if self._backend.device == "cpu" else gpu_bytes()
         return Turn(np.array(latencies, np.int64), peak_bytes(), on_gpu, used)
 
-    def _begin(self, order: Order) -> None:
-        self._inputs = self._source.make(self._backend.inputs, order.batch)
-        forget_peak()
-        for _ in range(order.warm_up):
+    def _begin(self, request: TurnRequest) -> None:
+        self._inputs = self._source.make(self._backend.inputs, request.batch)
+        reset_peak()
+        for _ in range(request.warm_up):
             self._backend.infer(self._inputs)
-        self._batch = order.batch
+        self._batch = request.batch

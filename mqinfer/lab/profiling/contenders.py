@@ -1,4 +1,4 @@
-"""Which engines can run a model, as it is or converted to ONNX, and why the others can't."""
+"""Finds the engines that can run a model, directly or converted to ONNX, and why the others can't."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mqinfer.lab.optimize.machine import describe_machine
+from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.profiling.measure import Subject
 from mqinfer.models.engines import BACKENDS, platform_of
 from mqinfer.models.loading import load_options
@@ -22,11 +22,11 @@ _PRECISIONS = ("bf16", "fp16")
 
 @dataclass(frozen=True, slots=True)
 class Contenders:
-    """What is measured, and what can't be.
+    """Engines to measure, and those that can't run the model.
 
     Attributes:
-        subjects: In the order in which the engines were named.
-        reasons: By engine, of those that can't run the model.
+        subjects: One for each engine, in the requested order.
+        reasons: Why an engine can't run the model, by engine.
     """
 
     subjects: tuple[Subject, ...]
@@ -34,20 +34,20 @@ class Contenders:
 
 
 def engines_for(names: str | None) -> tuple[str, ...]:
-    """Read a list of engines.
+    """Parse a list of engines.
 
     Args:
-        names: With commas between them, a precision behind a colon (`openvino:bf16`); None for all, OpenVINO in bf16
-            too where the processor has it.
+        names: Engines separated by commas, with an optional precision after a colon (`openvino:bf16`); None for all,
+            with OpenVINO in bf16 too if the processor supports it.
 
     Raises:
-        ConfigError: There is no such engine or precision.
+        ConfigError: An engine or precision is unknown.
     """
     if names is None:
         return (*_ENGINES, "openvino:bf16") if "bf16" in describe_machine()["units"] else _ENGINES
     wanted = tuple(_canonical(name.strip()) for name in names.split(","))
     if len(set(wanted)) < len(wanted):
-        raise ConfigError(f"back ends {names!r}: one is named twice")
+        raise ConfigError(f"backends {names!r}: an entry is repeated")
     return wanted
 
 
@@ -55,9 +55,9 @@ def _canonical(name: str) -> str:
     engine, colon, precision = name.partition(":")
     engine = _ALIASES.get(engine, engine)
     if engine not in _ENGINES:
-        raise ConfigError(f"back end {engine!r}: there are {', '.join((*_ENGINES, *_ALIASES))}")
+        raise ConfigError(f"unknown backend {engine!r}; expected one of {', '.join((*_ENGINES, *_ALIASES))}")
     if colon and (engine != "openvino" or precision not in _PRECISIONS):
-        raise ConfigError(f"back end {name!r}: a precision goes with openvino only, and is one of bf16, fp16")
+        raise ConfigError(f"backend {name!r}: only openvino has a precision, bf16 or fp16")
     return engine + colon + precision
 
 
@@ -67,16 +67,16 @@ def find_contenders(
     folder: Path,
     *,
     device: str = "cpu",
-    say: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Contenders:
-    """Find out how each engine gets at a model.
+    """Return the file for each engine, converting the model to ONNX where needed.
 
     Args:
-        model: Of a repository.
-        engines: As `engines_for` gives them.
-        folder: For what is converted; needed as long as the subjects are.
-        device: `cpu`, `cuda`, ….
-        say: Told of a conversion, which may take a while.
+        model: Version in a repository.
+        engines: Result of `engines_for`.
+        folder: Folder for a converted model; needed as long as the subjects are.
+        device: `cpu`, `cuda` or `cuda:N`.
+        progress: Called with a line before a conversion.
 
     Raises:
         ConfigError: The model's configuration or `device` is wrong.
@@ -88,7 +88,7 @@ def find_contenders(
     found = Contenders((), {})
     for name in engines:
         engine, _, precision = name.partition(":")
-        path = _way(model, platform, engine, folder, say)
+        path = _file_for(model, platform, engine, folder, progress)
         if isinstance(path, str):
             found = replace(found, reasons={**found.reasons, name: path})
             continue
@@ -98,24 +98,26 @@ def find_contenders(
     return found
 
 
-def _way(model: ModelVersion, platform: str, engine: str, folder: Path, say: Callable[[str], None]) -> Path | str:
-    """Give the file that an engine reads, or the reason why there is none."""
+def _file_for(
+    model: ModelVersion, platform: str, engine: str, folder: Path, progress: Callable[[str], None]
+) -> Path | str:
+    """Return the file that an engine can read, or the reason why there is none."""
     if engine in BACKENDS.get(platform, {}):
         return model.path
     if engine not in BACKENDS["onnx_onnxv1"]:
         return f"{engine} does not read {platform} files"
     try:
-        return _converted(model, folder, say)
+        return _converted(model, folder, progress)
     except MqinferError as error:
-        return f"{engine} reads no {platform} files, and conversion to ONNX failed: {error}"
+        return f"{engine} does not read {platform} files, and their conversion to ONNX failed: {error}"
 
 
-def _converted(model: ModelVersion, folder: Path, say: Callable[[str], None]) -> Path:
+def _converted(model: ModelVersion, folder: Path, progress: Callable[[str], None]) -> Path:
     from mqinfer.lab.optimize.running import card_of
     from mqinfer.lab.optimize.source import to_onnx
 
     path = folder / "model.onnx"
     if not path.exists():
-        say("converting to ONNX")
+        progress("converting to ONNX")
         path.write_bytes(to_onnx(model, card_of(model)).SerializeToString())
     return path

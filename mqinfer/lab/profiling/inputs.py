@@ -1,4 +1,4 @@
-"""What a model is given while it is measured: seeded random numbers that fit its inputs."""
+"""Inputs for measurements: seeded random numbers that fit a model's inputs."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from mqinfer.protocol.types import TensorSpec
 __all__ = ["InputSource", "RandomInputs"]
 
 _INTEGERS = 128
-"""Whole numbers are 0 to 127, which fits every datatype; bytes are 0 to 255, as in a picture."""
+"""Integers are 0 to 127, which fits every datatype; uint8 is 0 to 255, as in a picture."""
 
 
 class InputSource(Protocol):
-    """Makes inputs. It is sent to another process, so it must be a class at the top of a module, of plain data."""
+    """Source of inputs. It is pickled for another process, so its class must be at module level and hold plain data."""
 
     def make(self, specs: Sequence[TensorSpec], batch: int) -> dict[str, Array]:
-        """Make every input by name, the batch axis included.
+        """Return every input by name, batch axis included.
 
         Raises:
-            ConfigError: The model can't take such a batch.
+            ConfigError: The model does not accept the batch size.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class RandomInputs:
-    """Floats from the unit normal distribution, whole numbers, booleans and short strings, by a seed.
+    """Random floats (standard normal), integers, booleans and short strings.
 
     Attributes:
-        shapes: Sizes of inputs that the model leaves open, by name, batch axis included (it may be -1). Axes that
-            are still open are 1.
-        seed: The same seed, the same inputs.
+        shapes: Shapes of inputs with dynamic axes, by name, batch axis included (it may be -1). Axes that are still
+            dynamic have length 1.
+        seed: Seed of the random numbers.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     seed: int = 0
 
     def make(self, specs: Sequence[TensorSpec], batch: int) -> dict[str, Array]:
-        """Make every input by name.
+        """Return every input by name.
 
         Raises:
-            ConfigError: A shape is for no input or does not fit it, or the batch is not one that the model takes.
+            ConfigError: A shape has no input or does not fit it, or the model does not accept the batch size.
         """
         unknown = sorted(self.shapes.keys() - {spec.name for spec in specs})
         if unknown:
             names = ", ".join(spec.name for spec in specs)
-            raise ConfigError(f"a shape is given for {unknown[0]!r}; the model's inputs are {names}")
+            raise ConfigError(f"shape for unknown input {unknown[0]!r}; the model's inputs are {names}")
         rng = np.random.default_rng(self.seed)
         return {spec.name: _random(rng, spec.datatype, self._sizes(spec, batch)) for spec in specs}
 
@@ -65,7 +65,9 @@ class RandomInputs:
             return ()
         first = batch if spec.shape[0] == -1 else spec.shape[0]
         if first != batch:
-            raise ConfigError(f"input {spec.name!r} has the shape {list(spec.shape)}: no batch of {batch}")
+            raise ConfigError(
+                f"input {spec.name!r} has the shape {list(spec.shape)}: a batch of {batch} is not possible"
+            )
         return (first, *(1 if size == -1 else size for size in stated[1:]))
 
 

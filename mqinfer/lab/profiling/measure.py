@@ -1,8 +1,7 @@
-"""Measures models side by side: each in a process of its own, so that memory is its own, taking turns on the machine.
+"""Measures models side by side: each in a separate process with its own memory, one running at a time.
 
-The order of a measurement is: batch sizes outside, rounds inside, subjects innermost, forwards and backwards in turn.
-What else goes on on the machine then hits all subjects alike, and ratios within a round mean something where absolute
-times do not.
+Each batch size has several rounds. In each round every subject runs for one turn, in alternating order. Other load on
+the machine then affects all subjects alike, so ratios within a round are reliable where absolute times are not.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Self, TypeVar
 
-from mqinfer.lab.profiling.child import Order, Subject, run_child
+from mqinfer.lab.profiling.child import Subject, TurnRequest, run_child
 from mqinfer.lab.profiling.results import Loaded, Point, Profile, Turn
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 
 __all__ = ["Plan", "Subject", "measure"]
 
-_Answer = TypeVar("_Answer", Loaded, Turn)
+_Received = TypeVar("_Received", Loaded, Turn)
 _END_TIMEOUT_S = 5.0
-_TOLD = 80
-"""Characters of a reason that are told while it goes on; the profile has all of it."""
+_MAX_REASON = 80
+"""Characters of a reason in a progress line; the profile has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How subjects are measured.
+    """Settings of a measurement.
 
     Attributes:
-        batches: Batch sizes, ascending: memory that an engine once took it rarely gives back.
+        batches: Batch sizes, ascending, since engines rarely free memory.
         rounds: Turns of each subject at each batch size.
-        seconds: Length of a turn.
-        least: Runs of a turn, however long they take.
-        warm_up: Runs that are not measured, at the beginning of each batch size.
-        limit_s: A subject that gives no sign for so long is given up.
+        seconds: Duration of a turn.
+        least: Smallest number of runs in a turn, however long they take.
+        warm_up: Runs at the start of each batch size, which are not measured.
+        limit_s: Seconds without a message after which a subject is killed.
     """
 
     batches: tuple[int, ...] = (1,)
@@ -50,28 +49,31 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not self.batches or min(self.batches) < 1 or list(self.batches) != sorted(set(self.batches)):
-            raise ConfigError(f"batch sizes {list(self.batches)}: must be numbers of at least 1, ascending")
+            raise ConfigError(f"batch sizes {list(self.batches)}: expected numbers of at least 1, ascending")
         if self.rounds < 1 or self.seconds <= 0 or self.least < 1:
-            raise ConfigError(f"{self.rounds} rounds of {self.seconds} s and {self.least} runs measure nothing")
+            raise ConfigError(
+                f"{self.rounds} rounds of {self.seconds} s and {self.least} runs: expected at least 1 round, more than "
+                "0 s and at least 1 run"
+            )
 
 
 def measure(
-    subjects: Sequence[Subject], plan: Plan, say: Callable[[str], None] = lambda _: None
+    subjects: Sequence[Subject], plan: Plan, progress: Callable[[str], None] = lambda _: None
 ) -> tuple[Profile, ...]:
-    """Measure all subjects; one that fails is a profile with a problem and stops no other.
+    """Measure all subjects; one that fails yields a profile with a problem and does not affect the others.
 
     Args:
-        subjects: What to measure, each name once.
-        plan: How.
-        say: Told what is going on, in lines.
+        subjects: Subjects with unique names.
+        plan: Settings of the measurement.
+        progress: Called with a line at each step.
     """
     with ExitStack() as stack:
         running = [stack.enter_context(_Running(subject, plan)) for subject in subjects]
         for each in running:
             each.load()
-            say(each.told())
+            progress(each.describe())
         for batch in plan.batches:
-            say(f"batch {batch}: {plan.rounds} rounds")
+            progress(f"batch {batch}: {plan.rounds} rounds")
             for number in range(plan.rounds):
                 for each in running if number % 2 == 0 else reversed(running):
                     each.take_turn(batch)
@@ -80,7 +82,7 @@ def measure(
 
 @dataclass(slots=True)
 class _Running:
-    """A subject, its process, and what came of it so far."""
+    """A subject, its process, and its results so far."""
 
     subject: Subject
     plan: Plan
@@ -92,7 +94,7 @@ class _Running:
     process: SpawnProcess = field(init=False)
 
     def __enter__(self) -> Self:
-        context = multiprocessing.get_context("spawn")  # a fork would share the parent's memory, and TensorFlow's locks
+        context = multiprocessing.get_context("spawn")  # a fork would share the parent's memory and TensorFlow's locks
         self.pipe, theirs = context.Pipe()
         name = f"mqinfer-profile-{self.subject.name}"
         self.process = context.Process(target=run_child, args=(self.subject, theirs), name=name, daemon=True)
@@ -103,7 +105,7 @@ class _Running:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.pipe.close()  # which ends the process
+        self.pipe.close()  # the process ends with it
         self.process.join(0 if kind else _END_TIMEOUT_S)
         if self.process.is_alive():
             self.process.kill()
@@ -111,49 +113,49 @@ class _Running:
         self.process.close()
 
     def load(self) -> None:
-        """Wait until the model is loaded, or can't be."""
+        """Wait until the model is loaded or has failed to load."""
         try:
-            self.loaded = self._answer(Loaded)
+            self.loaded = self._receive(Loaded)
         except ModelFailed as failure:
             self.problem = str(failure)
 
-    def told(self) -> str:
-        """Say in a line what became of loading."""
+    def describe(self) -> str:
+        """Return the outcome of loading in one line."""
         if self.loaded is None:
-            return f"{self.subject.name}: can't run it: {self.problem[:_TOLD]}"
+            return f"{self.subject.name}: can't run it: {self.problem[:_MAX_REASON]}"
         return f"{self.subject.name}: {self.loaded.engine} on {self.loaded.device}, {self.loaded.precision}"
 
     def take_turn(self, batch: int) -> None:
-        """Run for a while, unless there is a reason not to."""
+        """Run one turn, unless the subject or this batch size has failed."""
         if self.problem or batch in self.refusals:
             return
-        order = Order(batch, self.plan.seconds, self.plan.least, self.plan.warm_up)
+        request = TurnRequest(batch, self.plan.seconds, self.plan.least, self.plan.warm_up)
         try:
-            self.turns.setdefault(batch, []).append(self._answer(Turn, order))
+            self.turns.setdefault(batch, []).append(self._receive(Turn, request))
         except ModelFailed as failure:
             self.refusals[batch] = str(failure)
 
     def profile(self) -> Profile:
-        """Sum it up."""
+        """Return the results."""
         points = () if self.loaded is None else tuple(map(self._point, self.plan.batches))
         return Profile(self.subject.name, self.loaded, points, self.problem)
 
     def _point(self, batch: int) -> Point:
         return Point(batch, tuple(self.turns.get(batch, ())), self.refusals.get(batch, self.problem))
 
-    def _answer(self, kind: type[_Answer], order: Order | None = None) -> _Answer:
+    def _receive(self, kind: type[_Received], request: TurnRequest | None = None) -> _Received:
         try:
-            if order is not None:
-                self.pipe.send(order)
+            if request is not None:
+                self.pipe.send(request)
             if not self.pipe.poll(self.plan.limit_s):
                 self.process.kill()
-                self.problem = f"no sign of life for {self.plan.limit_s:g} s"
+                self.problem = f"no response for {self.plan.limit_s:g} s"
                 raise ModelFailed(self.problem)
-            answer = self.pipe.recv()
+            received = self.pipe.recv()
         except (EOFError, OSError) as error:
             self.process.join(_END_TIMEOUT_S)
-            self.problem = f"its process died with exit code {self.process.exitcode} (-9: out of memory, or killed)"
+            self.problem = f"the process crashed with exit code {self.process.exitcode} (-9: out of memory, or killed)"
             raise ModelFailed(self.problem) from error
-        if not isinstance(answer, kind):
-            raise ModelFailed(str(answer))
-        return answer
+        if not isinstance(received, kind):
+            raise ModelFailed(str(received))
+        return received

@@ -1,4 +1,4 @@
-"""The study's two figures: latency and memory against batch size, a line a back end."""
+"""Plots latency and memory by batch size, one line for each backend."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["draw"]
 
 
 def draw(found: ModelProfile, path: Path) -> None:
-    """Draw a picture, 1600x720: latency with the 99th percentile above it, and peak memory, both axes logarithmic.
+    """Write a plot of 1600x720 pixels: latency with its 99th percentile, and peak memory, on logarithmic axes.
 
     Raises:
         MissingExtra: matplotlib is not installed.
-        ConfigError: Nothing ran, so there is nothing to draw.
+        ConfigError: No backend ran the model.
     """
     try:
         from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ def draw(found: ModelProfile, path: Path) -> None:
         raise MissingExtra.of("matplotlib", "profile") from error
     ran = [profile for profile in found.profiles if any(point.turns for point in profile.points)]
     if not ran:
-        raise ConfigError(f"{found.model}: no back end ran it: there is nothing to draw")
+        raise ConfigError(f"{found.model}: no backend ran it, so there is nothing to plot")
     figure = Figure(figsize=(16, 7.2), dpi=100, layout="constrained")
     figure.suptitle(f"{found.model} version {found.version}")
     latency, memory = figure.subplots(1, 2)
@@ -59,7 +59,7 @@ def _dress(axes: Any, ran: list[Profile], what: str) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(batches, [str(batch) for batch in batches])
-    # Plain numbers, and at every digit where the axis spans less than a decade or so.
+    # Plain numbers, and minor labels where the axis spans about a decade or less.
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.5, 0.5)))
     axes.set_xlabel("batch size")

@@ -1,4 +1,4 @@
-"""One model, every back end that can run it, side by side: the measurement behind `mqinfer models profile`."""
+"""Measures a model in every backend that can run it, side by side, for `mqinfer models profile`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mqinfer.lab.optimize.machine import describe_machine
+from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.profiling.contenders import engines_for, find_contenders
 from mqinfer.lab.profiling.inputs import RandomInputs
 from mqinfer.lab.profiling.measure import Plan, measure
@@ -22,13 +22,13 @@ __all__ = ["ProfileOptions", "profile", "write_profile"]
 
 @dataclass(frozen=True, slots=True)
 class ProfileOptions:
-    """What is measured, and how.
+    """Settings of a profile.
 
     Attributes:
-        plan: Batch sizes, rounds, lengths.
-        backends: Names with commas between them; None for all.
+        plan: Batch sizes, rounds and durations.
+        backends: Names separated by commas; None for all.
         device: `cpu`, `cuda`, `cuda:N` or `auto`.
-        inputs: What the model is given.
+        inputs: Source of the inputs.
     """
 
     plan: Plan = field(default_factory=lambda: Plan((1, 2, 4, 8, 16, 32, 64)))
@@ -37,31 +37,33 @@ class ProfileOptions:
     inputs: RandomInputs = field(default_factory=RandomInputs)
 
 
-def profile(model: ModelVersion, options: ProfileOptions, say: Callable[[str], None] = lambda _: None) -> ModelProfile:
-    """Measure a model in the back ends.
+def profile(
+    model: ModelVersion, options: ProfileOptions, progress: Callable[[str], None] = lambda _: None
+) -> ModelProfile:
+    """Measure a model in its backends.
 
     Args:
-        model: Of a repository.
-        options: What, and how.
-        say: Told what is going on, in lines.
+        model: Version in a repository.
+        options: Settings of the profile.
+        progress: Called with a line at each step.
 
     Raises:
-        ConfigError: The options, or the model's configuration, are wrong.
+        ConfigError: The options or the model's configuration are wrong.
     """
     engines = engines_for(options.backends)
     with TemporaryDirectory(prefix="mqinfer-profile-") as folder:
-        found = find_contenders(model, engines, Path(folder), device=options.device, say=say)
+        found = find_contenders(model, engines, Path(folder), device=options.device, progress=progress)
         subjects = [replace(each, inputs=options.inputs) for each in found.subjects]
-        measured = {each.name: each for each in measure(subjects, options.plan, say)}
+        measured = {each.name: each for each in measure(subjects, options.plan, progress)}
     profiles = tuple(measured.get(name) or Profile(name, problem=found.reasons[name]) for name in engines)
     return ModelProfile(model.name, model.version, profiles, describe_machine())
 
 
 def write_profile(found: ModelProfile, directory: Path) -> tuple[Path, ...]:
-    """Write `MODEL-VERSION.csv` and, where something ran, `MODEL-VERSION.png`.
+    """Write `MODEL-VERSION.csv` and, if a backend ran the model, `MODEL-VERSION.png`.
 
     Raises:
-        ConfigError: The directory can't be written.
+        ConfigError: The folder can't be written.
         MissingExtra: matplotlib is not installed.
     """
     table = directory / f"{found.model}-{found.version}.csv"
@@ -73,5 +75,5 @@ def write_profile(found: ModelProfile, directory: Path) -> tuple[Path, ...]:
             written.append(table.with_suffix(".png"))
             draw(found, written[-1])
     except OSError as error:
-        raise ConfigError(f"cannot write to {directory}: {error.strerror or error}; name another folder") from error
+        raise ConfigError(f"cannot write to {directory}: {error.strerror or error}; choose another folder") from error
     return tuple(written)

@@ -1,4 +1,4 @@
-"""What `mqinfer models profile` found: a table for the terminal, CSV for other programs."""
+"""Renders a profile as tables for the terminal and as CSV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mqinfer.lab.profiling.results import Point, Profile, ratio
 __all__ = ["ModelProfile", "as_csv", "as_table", "memory_table"]
 
 _MB = 1e6
-_HEADINGS = ("back end", "device", "precision", "batch", "p50 ms", "p99 ms", "inferences/s", "speed", "peak MB", "")
+_HEADINGS = ("backend", "device", "precision", "batch", "p50 ms", "p99 ms", "inferences/s", "speed", "peak MB", "")
 _COLUMNS = (
     "model",
     "version",
@@ -41,13 +41,13 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """A model in every back end.
+    """A model's profiles in all backends.
 
     Attributes:
-        model: Its name.
-        version: Its number.
-        profiles: In the order of the back ends that were asked for; those that can't run it have a problem.
-        machine: What it was measured on.
+        model: Model name.
+        version: Version number.
+        profiles: In the requested order of the backends; those that can't run the model have a problem.
+        machine: Machine and versions, by name.
     """
 
     model: str
@@ -57,13 +57,13 @@ class ModelProfile:
 
     @property
     def base(self) -> Profile | None:
-        """What speeds are relative to: TensorFlow if it ran, else the first that did."""
+        """Profile that speeds are relative to: TensorFlow if it ran, else the first that ran."""
         ran = [profile for profile in self.profiles if any(point.turns for point in profile.points)]
         return next((profile for profile in ran if profile.name == "tensorflow"), next(iter(ran), None))
 
 
 def as_table(found: ModelProfile) -> Table:
-    """Give latency, throughput, speed relative to the base, and peak memory, a row a back end and batch size."""
+    """Return a table of latency, throughput, speed relative to the base, and peak memory by backend and batch size."""
     base = f"{found.base.name} = 1" if found.base else ""
     table = _table(f"{found.model} version {found.version} ({base})", _HEADINGS, words=3)
     for profile in found.profiles:
@@ -74,9 +74,9 @@ def as_table(found: ModelProfile) -> Table:
 
 
 def memory_table(found: ModelProfile) -> Table:
-    """Give what each process held: with the engine imported, with the model loaded, and at most."""
-    headings = ("back end", "engine", "load s", "imported MB", "loaded MB", "peak MB", "of which model MB")
-    table = _table("Memory of each back end's process", headings, words=2)
+    """Return a table of each process's memory: after the import, after loading, and at its peak."""
+    headings = ("backend", "engine", "load s", "imported MB", "loaded MB", "peak MB", "of which model MB")
+    table = _table("Memory of each backend's process", headings, words=2)
     for profile in found.profiles:
         ran = [point.peak_bytes for point in profile.points if point.turns]
         if profile.loaded and ran:
@@ -87,7 +87,7 @@ def memory_table(found: ModelProfile) -> Table:
 
 
 def as_csv(found: ModelProfile) -> str:
-    """Give every point as a line, sizes in bytes; empty where there is nothing to say."""
+    """Return one CSV line for each point, sizes in bytes; a cell without a value is empty."""
     text = StringIO()
     writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -132,7 +132,7 @@ def _figures(found: ModelProfile, profile: Profile, point: Point) -> tuple[str, 
 
 
 def _significant(value: float) -> str:
-    """Give three digits that count, without exponents."""
+    """Format with three significant digits, without an exponent."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.3f}"
 
 

@@ -1,4 +1,4 @@
-"""What was measured, as plain data."""
+"""Results of a measurement, as plain data."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["Loaded", "Point", "Profile", "Turn", "ratio"]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a process says of the model that it has loaded.
+    """Report of a process that has loaded its model.
 
     Attributes:
-        engine: With its version.
-        device: What it really runs on.
-        precision: What it computes in.
-        load_s: Seconds that loading took, without the engine's import.
-        imported_bytes: Memory with the engine imported and no model.
-        loaded_bytes: Memory with the model loaded and not yet run.
+        engine: Engine with its version.
+        device: Device in use.
+        precision: Precision in use.
+        load_s: Seconds for loading, without the import of the engine.
+        imported_bytes: Memory after the import of the engine.
+        loaded_bytes: Memory after loading, before the first run.
     """
 
     engine: str
@@ -34,13 +34,13 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """One stretch of runs without a pause.
+    """Consecutive runs of one turn.
 
     Attributes:
-        latencies_ns: Of each run.
-        peak_bytes: The most memory that the process held since this batch size began.
-        gpu_bytes: Memory that the process held on the GPU behind the last run; engines keep there what they once took.
-        cpu_ns: Processor time that the runs took, of all threads: other programs on the machine hardly change it.
+        latencies_ns: Latency of each run.
+        peak_bytes: Peak memory of the process at this batch size.
+        gpu_bytes: GPU memory of the process after the last run; engines rarely free it.
+        cpu_ns: Processor time of the runs over all threads, which other programs hardly disturb.
     """
 
     latencies_ns: npt.NDArray[np.int64]
@@ -50,7 +50,7 @@ class Turn:
 
     @property
     def seconds(self) -> float:
-        """Time that the runs took."""
+        """Total time of the runs."""
         return float(self.latencies_ns.sum()) / 1e9
 
     @property
@@ -66,12 +66,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A model at one batch size: one turn a round, or the reason why it can't run.
+    """A model at one batch size: one turn for each round, or the reason why it can't run.
 
     Attributes:
-        batch: How many inferences one run makes.
-        turns: In the order of the rounds.
-        problem: Empty where it ran.
+        batch: Batch size.
+        turns: Turns in the order of the rounds.
+        problem: Why it can't run; empty if it ran.
     """
 
     batch: int
@@ -80,27 +80,27 @@ class Point:
 
     @property
     def p50_ms(self) -> float:
-        """Median over the rounds of the median run: what a disturbed round changes least."""
+        """Median of the rounds' median latencies, which a disturbed round changes least."""
         return median(turn.p50_ms for turn in self.turns)
 
     @property
     def p99_ms(self) -> float:
-        """The 99th of a hundred runs, over the runs of all rounds; with fewer runs than that, nearly the slowest."""
+        """99th percentile over the runs of all rounds; with fewer than 100 runs, nearly the slowest."""
         return float(np.percentile(np.concatenate([turn.latencies_ns for turn in self.turns]), 99)) / 1e6
 
     @property
     def rate(self) -> float:
-        """Inferences a second of one caller."""
+        """Inferences a second with one caller."""
         return self.batch * median(len(turn.latencies_ns) / turn.seconds for turn in self.turns)
 
     @property
     def peak_bytes(self) -> int:
-        """The most memory that the process held, at this batch size."""
+        """Peak memory of the process at this batch size."""
         return max(turn.peak_bytes for turn in self.turns)
 
     @property
     def gpu_bytes(self) -> int:
-        """The most that it held on the GPU; 0 on the CPU, or where the driver does not tell."""
+        """Largest GPU memory; 0 on the CPU, or where the driver does not report it."""
         return max(turn.gpu_bytes for turn in self.turns)
 
 
@@ -109,10 +109,10 @@ class Profile:
     """One subject of a measurement: its points by batch size, or the reason why it could not be measured.
 
     Attributes:
-        name: Of the subject.
-        loaded: None where it could not be loaded.
-        points: In the order of the plan's batch sizes.
-        problem: Empty where it was measured.
+        name: Name of the subject.
+        loaded: Report after loading; None if it could not be loaded.
+        points: Points in the order of the plan's batch sizes.
+        problem: Why it could not be measured; empty otherwise.
     """
 
     name: str
@@ -121,20 +121,20 @@ class Profile:
     problem: str = ""
 
     def at(self, batch: int) -> Point | None:
-        """Find a point that ran."""
+        """Return the point of a batch size, or None if it did not run."""
         return next((point for point in self.points if point.batch == batch and point.turns), None)
 
 
 def ratio(profile: Profile, base: Profile, batch: int) -> float | None:
-    """Say how many times as fast as another subject one is: the median of the rounds' ratios.
+    """Return the speed of a profile relative to another: the median of the rounds' ratios.
 
-    Both took turns, so what else went on on the machine within a round disturbs its ratio least.
+    Both ran in each round, so other load on the machine disturbs these ratios least.
 
     Returns:
-        The ratio (2: half the time), or None where one of them did not run.
+        The ratio (2: half the time), or None if one of them did not run.
     """
     one, other = profile.at(batch), base.at(batch)
     if one is None or other is None:
         return None
-    rounds = zip(one.turns, other.turns, strict=False)  # one may have died early
+    rounds = zip(one.turns, other.turns, strict=False)  # one may have crashed early
     return median(theirs.p50_ms / ours.p50_ms for ours, theirs in rounds)

@@ -1,4 +1,4 @@
-"""The model zoo: builds the networks of the field into a model repository, from nothing but code and a seed."""
+"""The model zoo: builds well-known networks into a model repository, from code and a seed alone."""
 
 from mqinfer.lab.zoo.building import BuiltModel, build, catalogue
 from mqinfer.lab.zoo.training import Lessons

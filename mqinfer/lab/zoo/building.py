@@ -1,4 +1,4 @@
-"""Builds models of the catalogue, each once: what stands in the repository under the same key is left alone."""
+"""Builds models of the catalogue into a repository; a model that is there with the same key is not built again."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class BuiltModel:
     """A model in the repository.
 
     Attributes:
-        name: Its name.
-        path: Its folder.
-        fresh: Whether it was built just now.
+        name: Model name.
+        path: Folder of the model.
+        fresh: Whether this call has built it.
     """
 
     name: str
@@ -36,7 +36,7 @@ class BuiltModel:
 
 
 def catalogue() -> Mapping[str, str]:
-    """Say what can be built: purposes by name."""
+    """Return the purpose of each model that can be built, by name."""
     return {name: entry.purpose for name, entry in CATALOGUE.items()}
 
 
@@ -50,18 +50,18 @@ def build(
     """Build models into a repository.
 
     Args:
-        directory: The repository.
-        names: Which; None for all.
-        lessons: What the trained ones learn from; not needed for the others.
-        progress: Told what happens, in lines.
+        directory: Model repository.
+        names: Models to build; None for all.
+        lessons: Training data; needed for trained models only.
+        progress: Called with a line at each step.
 
     Raises:
-        ConfigError: There is no such model, or it is a trained one and there are no lessons.
+        ConfigError: A model is unknown, or a trained model has no lessons.
         MissingExtra: TensorFlow, tf2onnx or onnx is not installed.
     """
     unknown = sorted(set(names or ()) - set(CATALOGUE))
     if unknown:
-        raise ConfigError(f"the zoo has no {', '.join(unknown)}; it has {', '.join(CATALOGUE)}")
+        raise ConfigError(f"unknown models {', '.join(unknown)}; expected some of {', '.join(CATALOGUE)}")
     return [_build_one(directory, name, CATALOGUE[name], lessons, progress) for name in names or CATALOGUE]
 
 
@@ -69,7 +69,7 @@ def _build_one(
     directory: Path, name: str, entry: Entry, lessons: Lessons | None, progress: Callable[[str], None]
 ) -> BuiltModel:
     if entry.trained and lessons is None:
-        raise ConfigError(f"{name} is trained while it is built; pass the lessons to train it on, or build others")
+        raise ConfigError(f"building {name} needs training data; pass lessons, or build other models")
     needed = lessons if entry.trained else None
     folder, key = directory / name, _key(entry, needed)
     key_file = folder / _KEY_FILE
@@ -82,12 +82,12 @@ def _build_one(
     version.mkdir(parents=True)
     entry.write(trained, version)
     (folder / "model.toml").write_text(_config(entry, needed))
-    key_file.write_text(key)  # last, so that a build that was interrupted is done again
+    key_file.write_text(key)  # written last, so that an interrupted build is repeated
     return BuiltModel(name, folder, fresh=True)
 
 
 def _trained(directory: Path, lessons: Lessons, progress: Callable[[str], None]) -> Trained:
-    """Train once for all models that stand on the same weights."""
+    """Return the trained weights; train only if the cached ones have another key."""
     own = [Path(__file__).parent / name for name in ("training.py", "networks/drive_net.py", "layers.py")]
     key = _digest(own, repr(astuple(_PLAN)) + lessons.key)
     path = directory / "drive_segmentation" / f"{key[:16]}.weights.h5"

@@ -1,4 +1,4 @@
-"""What `mqinfer models build` can build."""
+"""The models that `mqinfer models build` can build."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqinfer.lab.zoo import seeds, small_models
-from mqinfer.lab.zoo.cityscapes import CITYSCAPES
-from mqinfer.lab.zoo.coco import COCO
+from mqinfer.lab.zoo import segmentation_models, small_models
+from mqinfer.lab.zoo.classes import CITYSCAPES, COCO
 from mqinfer.lab.zoo.export import Network, write_frozen_graph, write_onnx, write_saved_model
 from mqinfer.lab.zoo.networks import drive_segmentation
+from mqinfer.lab.zoo.networks.classifiers import CLASSES, mobilenet_network, noscope_network
 from mqinfer.lab.zoo.networks.jet_models import conv_vae_network, graph_vae_network
-from mqinfer.lab.zoo.networks.mobilenet_224 import CLASSES, mobilenet_network
-from mqinfer.lab.zoo.networks.noscope import noscope_network
 from mqinfer.lab.zoo.networks.yolo_v2 import yolo_network, yolo_suppressed_network
 from mqinfer.models.repository.config_keys import class_colour
 from mqinfer.protocol.card import ClassInfo
@@ -23,7 +21,7 @@ __all__ = ["CATALOGUE", "Entry", "Trained"]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What training left: a file of weights, and how many classes they tell apart."""
+    """Result of training: file of the weights, and number of classes."""
 
     weights: Path
     classes: int
@@ -34,11 +32,11 @@ class Entry:
     """One model of the zoo.
 
     Attributes:
-        purpose: What it is, in a line.
-        write: Fills the version folder; gets what was trained where `trained`, else None.
-        trained: Whether it stands on the weights that are trained on synthetic drives; its classes are the drives'.
-        config: Top of its `model.toml`.
-        classes: Of its mask.
+        purpose: Description in one line.
+        write: Writes the version folder, from the trained weights if `trained`, else from None.
+        trained: Whether it uses the weights trained on synthetic drives, and their classes.
+        config: Start of its `model.toml`.
+        classes: Classes of its outputs.
     """
 
     purpose: str
@@ -88,7 +86,7 @@ def _each_format(
 
 
 _UNNAMED = tuple(ClassInfo(f"class {number}", class_colour(number % 256)) for number in range(CLASSES))
-"""A network with random weights knows no classes by name."""
+"""Classes of a network with random weights have numbers only."""
 _JETS = "max_batch_size = 256\n"
 _ALONE = "max_batch_size = 1  # a large picture gains nothing from a batch on a CPU\n"
 _DRIVE = f"""{_ALONE}
@@ -119,25 +117,25 @@ CATALOGUE: Mapping[str, Entry] = {
     ),
     "mobilenet_v3_small_968_608_os8": Entry(
         "MobileNetV3-small, output stride 8, 968x608, frozen graph, random weights",
-        _untrained(seeds.write_mobilenet_small),
+        _untrained(segmentation_models.write_mobilenet_small),
         config=_ALONE,
         classes=CITYSCAPES,
     ),
     "mobilenet_v3_large_968_608_os8": Entry(
         "MobileNetV3-large, output stride 8, 968x608, frozen graph, random weights",
-        _untrained(seeds.write_mobilenet_large),
+        _untrained(segmentation_models.write_mobilenet_large),
         config=_ALONE,
         classes=CITYSCAPES,
     ),
     "mobilenetv3_large_os8_deeplabv3plus": Entry(
         "DeepLabV3+ on MobileNetV3-large, output stride 8, 2048x1024, SavedModel, logits out, random weights",
-        _untrained(seeds.write_deeplab),
+        _untrained(segmentation_models.write_deeplab),
         config=_ALONE,
         classes=CITYSCAPES,
     ),
     "encoder_decoder_2048_1024": Entry(
         "encoder-decoder, 2048x1024, SavedModel, logits out, random weights",
-        _untrained(seeds.write_encoder_decoder),
+        _untrained(segmentation_models.write_encoder_decoder),
         config=_ALONE,
         classes=CITYSCAPES,
     ),
@@ -184,8 +182,8 @@ CATALOGUE: Mapping[str, Entry] = {
     ),
     "small_16": Entry("one dense layer of 16, ONNX, for measurements", _small(small_models.write_small_16)),
     "frame_mask": Entry(
-        "968x608 picture to a mask for next to no work, ONNX, for measurements", _small(small_models.write_frame_mask)
+        "968x608 picture to a mask at very little cost, ONNX, for measurements", _small(small_models.write_frame_mask)
     ),
     "vae_like": Entry("convolutional autoencoder, ONNX, for measurements", _small(small_models.write_vae_like)),
 }
-"""Every model by its name in the repository."""
+"""All models, by their name in the repository."""

@@ -1,7 +1,7 @@
-"""From a network to the files that workers serve: frozen graph, SavedModel, ONNX.
+"""Exports a network to the formats that workers serve: frozen graph, SavedModel and ONNX.
 
-Inputs and outputs keep their names in all three, and networks are traced as inference functions: the training switch
-of batch normalisation is no part of the graph.
+Inputs and outputs have the same names in all three. Networks are traced as inference functions, without the training
+mode of batch normalisation.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from mqinfer.protocol.errors import MissingExtra
 __all__ = ["Inference", "Input", "Network", "of_pictures", "write_frozen_graph", "write_onnx", "write_saved_model"]
 
 Inference = Callable[[Any], Any]
-"""From the input tensor to the output tensor."""
+"""Function from the input tensor to the output tensor."""
 _OPSET = 17
-"""tf2onnx 1.17 refuses 19 and above."""
+"""ONNX opset; tf2onnx 1.17 refuses 19 and above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Input:
     """An input of a network.
 
     Attributes:
-        name: Of the placeholder.
-        shape: None for any size.
-        dtype: By its numpy name.
+        name: Name of the placeholder.
+        shape: Shape, with None for a dynamic axis.
+        dtype: numpy name of the datatype.
     """
 
     name: str
@@ -40,13 +40,13 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What is exported.
+    """A network to export.
 
     Attributes:
-        infer: From the inputs' tensors, in their order, to the outputs' tensors by name.
-        inputs: What it takes.
-        outputs: Names of what it gives.
-        variables: That it uses.
+        infer: Function from the input tensors, in order, to the output tensors by name.
+        inputs: Inputs of the function.
+        outputs: Names of the outputs.
+        variables: Variables that it uses.
     """
 
     infer: Callable[..., Mapping[str, Any]]
@@ -56,19 +56,19 @@ class Network:
 
 
 def of_pictures(inference: Inference, shape: tuple[int | None, ...], model: Any) -> Network:
-    """Make a network of one input `input`, uint8, and one output `output`, as the seeds' models have them.
+    """Return a network with one uint8 input `input` and one output `output`.
 
     Args:
-        inference: What the network does.
-        shape: Of the input; None for any size.
-        model: The Keras model whose variables the inference uses.
+        inference: Function from the input tensor to the output tensor.
+        shape: Shape of the input, with None for a dynamic axis.
+        model: Keras model whose variables the inference uses.
     """
     pictures = Input("input", shape, "uint8")
     return Network(lambda pixels: {"output": inference(pixels)}, (pictures,), ("output",), model.variables)
 
 
 def write_frozen_graph(network: Network, path: Path) -> None:
-    """Write a `.pb` with all variables as constants, and a node named after each input and output."""
+    """Write a frozen graph (`.pb`): variables are constants, and each input and output names a node."""
     path.write_bytes(_frozen(network).SerializeToString())
 
 
@@ -76,14 +76,14 @@ def write_saved_model(network: Network, path: Path) -> None:
     """Write a SavedModel folder with one signature, `serving_default`."""
     tf = tensorflow()
     module = tf.Module()
-    module.variables_of = network.variables  # a SavedModel keeps the variables that it can reach
+    module.variables_of = network.variables  # a SavedModel keeps only variables that its module refers to
     function = tf.function(lambda **inputs: network.infer(*(inputs[each.name] for each in network.inputs)))
     signature = function.get_concrete_function(**{each.name: _spec(each) for each in network.inputs})
     tf.saved_model.save(module, str(path), signatures={"serving_default": signature})
 
 
 def write_onnx(network: Network, path: Path) -> None:
-    """Write an ONNX file, by way of the frozen graph.
+    """Write an ONNX file, converted from the frozen graph.
 
     Raises:
         MissingExtra: tf2onnx is not installed.
@@ -109,7 +109,7 @@ def _frozen(network: Network) -> Any:
 
     concrete = tf.function(named).get_concrete_function(*map(_spec, network.inputs))
     graph = convert_variables_to_constants_v2(concrete).graph.as_graph_def()
-    # A traced function ends in `Identity` nodes of its own behind the named ones.
+    # A traced function adds `Identity` nodes behind the named ones.
     needed = reaching({node.name: node for node in graph.node}, network.outputs)
     kept = [node for node in graph.node if node.name in needed]
     del graph.node[:]

@@ -1,4 +1,4 @@
-"""The few building blocks that all networks of the zoo are put together from (Keras 3 on TensorFlow)."""
+"""Building blocks of the zoo's networks (Keras 3 on TensorFlow)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tensorflow() -> Any:
         import tensorflow as tf
     except ImportError as error:
         raise MissingExtra.of("tensorflow-cpu", "tensorflow") from error
-    tf.get_logger().setLevel("ERROR")  # its own converters use what it calls deprecated
+    tf.get_logger().setLevel("ERROR")  # its own converters use deprecated functions
     return tf
 
 
@@ -53,7 +53,7 @@ def conv(  # noqa: PLR0913 - a convolution has this many degrees of freedom
 
 
 def depthwise(tensor: Any, kernel: int, *, stride: int = 1, dilation: int = 1, activation: str | None = "relu") -> Any:
-    """Convolve each channel by itself, normalise and activate."""
+    """Convolve each channel separately, normalise and activate."""
     layers = keras().layers
     tensor = layers.DepthwiseConv2D(
         kernel, strides=stride, dilation_rate=dilation, padding="same", use_bias=False

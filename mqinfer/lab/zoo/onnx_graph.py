@@ -1,4 +1,4 @@
-"""Writes ONNX files node by node: weights from one seed, so that the same code gives the same bytes."""
+"""Writes ONNX files node by node, with weights from one seed: the same code writes the same bytes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from mqinfer.protocol.errors import MissingExtra
 __all__ = ["OnnxGraph"]
 
 _OPSET, _IR_VERSION = 17, 9
-"""Old enough for every engine of these years."""
+"""Versions that all current engines support."""
 
 Shape = Sequence[int | str]
-"""A string is an open axis by its name."""
+"""A string names a dynamic axis."""
 
 
 class OnnxGraph:
-    """A graph with one input, `input`, that grows node by node; tensors go by their names."""
+    """A graph with one input, `input`, built node by node; tensors are referred to by name."""
 
     def __init__(self, dtype: str, shape: Shape, seed: int = 0) -> None:
-        """Begin.
+        """Create a graph without nodes.
 
         Args:
-            dtype: Of the input, by its numpy name.
-            shape: Of the input.
-            seed: Of the weights.
+            dtype: numpy name of the input's datatype.
+            shape: Shape of the input.
+            seed: Seed of the weights.
 
         Raises:
             MissingExtra: onnx is not installed.
@@ -46,17 +46,17 @@ class OnnxGraph:
         self._constants: list[Any] = []
 
     def constant(self, values: Array) -> str:
-        """Add an array of the file."""
+        """Add an array and return its name."""
         name = f"constant_{len(self._constants)}"
         self._constants.append(self._onnx.numpy_helper.from_array(values, name))
         return name
 
     def integers(self, *values: int) -> str:
-        """Add int64 [n], as shapes, axes and slices are given."""
+        """Add an int64 array [n], for shapes, axes and slices."""
         return self.constant(np.array(values, np.int64))
 
     def weights(self, *shape: int, fan_in: int) -> str:
-        """Add random float32 weights, scaled so that a layer with ReLU keeps its input's variance (He, 2015)."""
+        """Add random float32 weights, scaled so that a layer with ReLU keeps the variance of its input (He, 2015)."""
         return self.constant(self._rng.normal(0, (2 / fan_in) ** 0.5, shape).astype(np.float32))
 
     def zeros(self, size: int) -> str:
@@ -64,13 +64,13 @@ class OnnxGraph:
         return self.constant(np.zeros(size, np.float32))
 
     def node(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Add a node of one output, and give the output's name.
+        """Add a node with one output and return the output's name.
 
         Args:
             kind: ONNX operator.
             *inputs: Names of tensors.
-            output: Name of the output; empty to make one.
-            **attributes: Of the operator.
+            output: Name of the output; empty for a generated one.
+            **attributes: Attributes of the operator.
         """
         name = output or f"{kind.lower()}_{len(self._nodes)}"
         self._nodes.append(self._onnx.helper.make_node(kind, inputs, [name], **attributes))
@@ -81,7 +81,7 @@ class OnnxGraph:
         weights = self.weights(size_in, size_out, fan_in=size_in)
         return self.node("Gemm", tensor, weights, self.zeros(size_out), output=output)
 
-    def give(self, name: str, dtype: str, shape: Shape) -> None:
+    def add_output(self, name: str, dtype: str, shape: Shape) -> None:
         """Declare a tensor an output of the graph."""
         self._outputs.append(self._value(name, dtype, shape))
 

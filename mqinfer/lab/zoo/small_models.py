@@ -1,4 +1,4 @@
-"""Small ONNX models for measurements: what they cost matters, not what they answer. Weights are random."""
+"""Small ONNX models for measurements of their cost; their weights are random."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEIGHT, _WIDTH, _BLOCK = 608, 968, 8
 
 
 def write_small_16(path: Path) -> None:
-    """Write a model that costs next to nothing: float32 [N,16] to float32 [N,16], one dense layer and tanh.
+    """Write a very cheap model: float32 [N,16] to float32 [N,16], one dense layer and tanh.
 
     Args:
         path: File to write.
@@ -24,16 +24,16 @@ def write_small_16(path: Path) -> None:
     """
     graph = OnnxGraph("float32", ("N", 16))
     graph.node("Tanh", graph.dense("input", 16, 16), output="output")
-    graph.give("output", "float32", ("N", 16))
+    graph.add_output("output", "float32", ("N", 16))
     graph.write(path)
 
 
 def write_frame_mask(path: Path) -> None:
-    """Write a model that takes a large picture and costs little: uint8 [1,608,968,3] to uint8 [1,608,968].
+    """Write a cheap model with a large input: uint8 [1,608,968,3] to uint8 [1,608,968].
 
-    A class, 0 to 15, for each block of 8x8 pixels: the upper four bits of the green in its middle. Operators that
-    touch each pixel, or even each pixel of the mask, take 0.6 to 5 ms; so this one samples first and then
-    repeats by Concat, which is ONNX Runtime's fastest way (twice as fast as Tile, Expand or Gather).
+    The class of each block of 8x8 pixels, 0 to 15, is the upper four bits of the green value at its centre. Operators
+    on every pixel of the picture or the mask take 0.6 to 5 ms. This model therefore samples first and then repeats
+    with Concat, which is twice as fast in ONNX Runtime as Tile, Expand or Gather.
 
     Args:
         path: File to write.
@@ -51,7 +51,7 @@ def write_frame_mask(path: Path) -> None:
     row = graph.node("Reshape", wide, graph.integers(1, rows, 1, _WIDTH))
     full = graph.node("Concat", *[row] * _BLOCK, axis=2)
     graph.node("Reshape", full, graph.integers(1, _HEIGHT, _WIDTH), output="output")
-    graph.give("output", "uint8", (1, _HEIGHT, _WIDTH))
+    graph.add_output("output", "uint8", (1, _HEIGHT, _WIDTH))
     graph.write(path)
 
 
@@ -70,7 +70,7 @@ _MOBILENET_V2 = (
 def write_classifier_224(path: Path) -> None:
     """Write MobileNetV2 at half width: float32 [N,3,224,224] to logits float32 [N,1000].
 
-    Normalisation by batch statistics is taken as folded into the biases, as it is in a model that is served.
+    Batch normalisation is folded into the biases, as in any served model.
 
     Args:
         path: File to write.
@@ -86,11 +86,11 @@ def write_classifier_224(path: Path) -> None:
             channels = filters
     pooled = graph.node("GlobalAveragePool", _conv(graph, tensor, channels, 1280))
     graph.dense(graph.node("Flatten", pooled), 1280, 1000, output="output")
-    graph.give("output", "float32", ("N", 1000))
+    graph.add_output("output", "float32", ("N", 1000))
     graph.write(path)
 
 
-def _inverted_residual(  # noqa: PLR0913, PLR0917 - a row of the table, where it stands and what it stands on
+def _inverted_residual(  # noqa: PLR0913, PLR0917 - a row of the table, its input and its position
     graph: OnnxGraph, tensor: str, channels: int, filters: int, expansion: int, stride: int
 ) -> str:
     wide = channels * expansion
@@ -112,7 +112,7 @@ def _conv(  # noqa: PLR0913 - a convolution has this many degrees of freedom
     relu: bool = True,
 ) -> str:
     fan_in = channels // group * kernel**2
-    # He's scale is for ReLU; what has none would double the variance, block after block.
+    # He's scale is for ReLU; without ReLU each block would double the variance.
     weights = graph.weights(filters, channels // group, kernel, kernel, fan_in=fan_in if relu else 2 * fan_in)
     tensor = graph.node(
         "Conv", tensor, weights, graph.zeros(filters), strides=[stride] * 2, pads=[kernel // 2] * 4, group=group
@@ -143,8 +143,8 @@ def write_vae_like(path: Path) -> None:
     mean, log_variance = graph.dense(features, size, _LATENT), graph.dense(features, size, _LATENT)
     _decode(graph, mean)
     _score(graph, mean, log_variance)
-    graph.give("output", "float32", ("N", _PARTICLES, 3))
-    graph.give("score", "float32", ("N",))
+    graph.add_output("output", "float32", ("N", _PARTICLES, 3))
+    graph.add_output("score", "float32", ("N",))
     graph.write(path)
 
 

@@ -1,6 +1,6 @@
-"""Trains `drive_segmentation` on synthetic drives: minutes on two cores, from nothing but a seed.
+"""Trains `drive_segmentation` on synthetic drives, in minutes on two cores, reproducibly from a seed.
 
-Where the drives come from is the caller's business (`mqinfer.lab.drives.lessons` for the command).
+The caller supplies the drives; the command uses `mqinfer.lab.drives.lessons`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ __all__ = ["Lessons", "TrainingPlan", "train"]
 log = logging.getLogger("mqinfer.models")
 Pixels = npt.NDArray[np.uint8]
 _SEED = 20_000
-"""First seed of the drives to learn from; held-out drives have seeds far from these."""
+"""First seed of the training drives; test drives have seeds far from these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """What there is to learn from.
+    """Training data.
 
     Attributes:
-        drive: From a seed to the pictures (RGB uint8 [H,W,3]) and masks (uint8 [H,W]) of one drive, as many as are
-            asked for, all of one size.
-        classes: What the numbers in the masks mean.
-        key: Another one whenever the drives have become others.
+        drive: Function from a seed to an endless iterator over the pictures (RGB uint8 [H,W,3]) and masks
+            (uint8 [H,W]) of one drive, all of one size.
+        classes: Classes of the numbers in the masks.
+        key: Hash of the code that renders the drives.
     """
 
     drive: Callable[[int], Iterator[tuple[Pixels, Pixels]]]
@@ -46,15 +46,15 @@ class Lessons:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """How much is learned; all of it is part of the key under which the weights are cached.
+    """Amount of training; all of it is part of the key of the cached weights.
 
     Attributes:
-        drives: How many drives.
-        frames: Of each drive, seconds apart, so that they differ.
-        crop: Height and width of what one step sees, in pixels of the halved picture.
+        drives: Number of drives.
+        frames: Frames of each drive, seconds apart, so that they differ.
+        crop: Height and width of a training crop, in pixels of the halved picture.
         batch: Crops in a step.
-        steps: How many.
-        rate: Highest learning rate.
+        steps: Number of steps.
+        rate: Largest learning rate.
     """
 
     drives: int = 100
@@ -66,13 +66,13 @@ class TrainingPlan:
 
 
 def train(lessons: Lessons, plan: TrainingPlan, weights: Path, progress: Callable[[str], None]) -> None:
-    """Learn, and write the weights (`.weights.h5`).
+    """Train the network and write its weights (`.weights.h5`).
 
     Args:
-        lessons: What from.
-        plan: How much.
+        lessons: Training data.
+        plan: Amount of training.
         weights: File to write.
-        progress: Told what happens, in lines.
+        progress: Called with a line at each step.
 
     Raises:
         MissingExtra: TensorFlow is not installed.
@@ -136,7 +136,7 @@ def _fit(
 
 
 def _class_weights(masks: Pixels, classes: int) -> npt.NDArray[np.float32]:
-    """Weigh rare classes up, by the root of their rarity: poles, lane marks and cars are few pixels."""
+    """Return a weight for each class, larger for rare ones: poles, lane marks and cars have few pixels."""
     shares = np.bincount(masks.ravel(), minlength=classes) / masks.size
     weights = np.sqrt(0.05 / np.maximum(shares, 1e-4))
     return np.clip(weights, 0.5, 6.0).astype(np.float32)
@@ -145,7 +145,7 @@ def _class_weights(masks: Pixels, classes: int) -> npt.NDArray[np.float32]:
 def _crops(
     rng: np.random.Generator, plan: TrainingPlan, pictures: Pixels, masks: Pixels
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
-    """Cut a batch at random places; half of it mirrored, all of it lit a little differently."""
+    """Cut a batch at random places; mirror half of it and vary the brightness of all."""
     height, width = plan.crop
     picture = np.empty((plan.batch, height, width, 3), np.float32)
     mask = np.empty((plan.batch, height, width), np.int32)

@@ -1,6 +1,6 @@
-"""Anomaly scores of autoencoders over sets of particles: what a jet has that its reconstruction has not.
+"""Anomaly scores of autoencoders over sets of particles: differences between a jet and its reconstruction.
 
-All take tensors of TensorFlow, so that the scores are part of the graph that is served.
+All functions take TensorFlow tensors, so that the scores are part of the served graph.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def squared_error(jets: Any, others: Any) -> Any:
 
 
 def divergence(mean: Any, log_variance: Any) -> Any:
-    """Give the Kullback-Leibler divergence from the unit normal distribution.
+    """Return the Kullback-Leibler divergence from the standard normal distribution.
 
     -1/2 sum(1 + log v - m^2 - v) over the latent variables (arXiv:1312.6114, appendix B).
 
@@ -43,11 +43,11 @@ def divergence(mean: Any, log_variance: Any) -> Any:
 
 
 def chamfer_distance(jets: Any, others: Any) -> Any:
-    """Give the Chamfer distance of two sets of particles, whose order means nothing.
+    """Return the Chamfer distance of two unordered sets of particles.
 
-    mean_i min_j |x_i - y_j|^2 + mean_j min_i |x_i - y_j|^2: the loss that the LHC's jet autoencoders are judged by
-    (arXiv:1612.00603, section 4.2, brought it to sets of points). Twice one matrix product and a minimum over its
-    last axis is how engines do it fastest: no array of all the differences is made.
+    mean_i min_j |x_i - y_j|^2 + mean_j min_i |x_i - y_j|^2, the usual loss of jet autoencoders at the LHC
+    (arXiv:1612.00603, section 4.2, introduced it for sets of points). Two matrix products, each with a minimum over
+    its last axis, are fastest in all engines, since they need no array of all the differences.
 
     Args:
         jets: Float32 [N,particles,features].
@@ -65,6 +65,6 @@ def _mean_nearest(jets: Any, squares: Any, others: Any, other_squares: Any) -> A
     """Average, over the particles of each jet, the squared distance to the nearest of the others."""
     tf = tensorflow()
     left, right = tf.concat([jets, tf.ones_like(squares)], 2), tf.concat([-2 * others, other_squares], 2)
-    # |y|^2 - 2 x.y in one product; |x|^2 does not change which y is nearest to x, and so it comes after the minimum.
+    # |y|^2 - 2 x.y in one product; |x|^2 does not change which y is nearest to x, so it is added after the minimum.
     nearest = tf.reduce_min(tf.matmul(left, right, transpose_b=True), axis=2) + squares[:, :, 0]
-    return tf.reduce_mean(tf.nn.relu(nearest), axis=1)  # rounding may leave a little less than 0 where two agree
+    return tf.reduce_mean(tf.nn.relu(nearest), axis=1)  # rounding may yield slightly less than 0

@@ -1,8 +1,8 @@
-"""What the two jet autoencoders share: their outputs with the anomaly scores, and a short training.
+"""Common parts of the two jet autoencoders: their outputs with the anomaly scores, and a short training.
 
-Outputs: `reconstruction` [N,100,3] in the units of the input, `z` [N,8] (the latent means: nothing is drawn at random
-when scores are wanted), `loss` [N] and `chamfer` [N]. Both scores are taken of normalised features, so that GeV do not
-outweigh angles. `loss` is what the study trains by, L_RECO + beta * D_KL.
+Outputs: `reconstruction` [N,100,3] in the units of the input, `z` [N,8] (the latent means, not random samples), and the
+scores `loss` [N] and `chamfer` [N]. Both scores use normalised features, so that GeV do not outweigh angles. `loss` is
+the training loss, L_RECO + beta * D_KL.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _BATCH = 128
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What one pass gives, of normalised jets.
+    """Latent distribution of normalised jets.
 
     Attributes:
-        mean: Of the latent variables.
-        log_variance: Of the latent variables.
+        mean: Mean of the latent variables.
+        log_variance: Logarithm of their variance.
     """
 
     mean: Any
@@ -46,12 +46,12 @@ class Autoencoder:
     """A variational autoencoder, as functions of tensors.
 
     Attributes:
-        inputs: The first is the jets; further ones go through `prepare` to encoder and decoder alike.
-        encode: From normalised jets and the further inputs to the latent distribution.
-        decode: From latent variables and the further inputs to normalised jets.
+        inputs: The jets, and further inputs that pass through `prepare` to encoder and decoder.
+        encode: Function from normalised jets and the prepared inputs to the latent distribution.
+        decode: Function from latent variables and the prepared inputs to normalised jets.
         beta: Weight of the divergence.
-        variables: Of encoder and decoder.
-        prepare: What is made of the further inputs, once.
+        variables: Variables of encoder and decoder.
+        prepare: Converts the further inputs, once.
     """
 
     inputs: tuple[Input, ...]
@@ -63,8 +63,8 @@ class Autoencoder:
 
 
 def export(model: Autoencoder) -> Network:
-    """Give the network that is served."""
-    # Constants of a whole jet's size: engines are slow where a short last axis is broadcast.
+    """Return the served network."""
+    # Constants have the size of a whole jet, since engines are slow at broadcasting a short last axis.
     mean, std = (np.tile(np.array(each, np.float32), (1, PARTICLES, 1)) for each in (MEAN, STD))
 
     def infer(jets: Any, *further: Any) -> Mapping[str, Any]:
@@ -85,11 +85,11 @@ def train(model: Autoencoder, inputs: Sequence[Array], *, steps: int, rate: floa
     """Train by Adam on L_RECO + beta * D_KL, with latent variables drawn from their distribution.
 
     Args:
-        model: Its variables are changed.
-        inputs: Jets, and what further inputs there are; taken in turn.
-        steps: How many batches of 128.
-        rate: Of learning.
-        seed: Of the draws.
+        model: Autoencoder; its variables change.
+        inputs: Jets and the further inputs; batches are taken in order.
+        steps: Number of batches of 128.
+        rate: Learning rate.
+        seed: Seed of the random samples.
 
     Returns:
         The loss of each step.

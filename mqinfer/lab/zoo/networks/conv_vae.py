@@ -1,7 +1,7 @@
-"""The convolutional variational autoencoder of the LHC study, layer by layer as its summary prints it.
+"""The convolutional variational autoencoder of an LHC study, with the layers of its published summary.
 
-The summary's encoder ends in `z`, the means of the latent variables. The logarithms of their variances come from one
-more dense layer on the same features (264 parameters), which belongs to the score and not to that encoder.
+The encoder ends in `z`, the means of the latent variables. The logarithms of their variances come from one more dense
+layer on the same features (264 parameters), which is needed for the score only.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _POOLED = (47, 24)
 
 @dataclass(frozen=True, slots=True)
 class ConvVae:
-    """The parts, Keras models on normalised jets.
+    """Parts of the network: Keras models on normalised jets.
 
     Attributes:
         encoder: Jets [N,100,3] to latent means [N,8]: 160,796 parameters.
-        heads: Jets to latent means and logarithms of variances, by the encoder's own layers and one more.
+        heads: Jets to latent means and logarithms of variances, with the encoder's layers and one more.
         decoder: Latent variables [N,8] to jets: 161,893 parameters.
     """
 
@@ -35,7 +35,7 @@ class ConvVae:
     decoder: Any
 
     def autoencoder(self) -> Autoencoder:
-        """Put the parts together."""
+        """Return the parts as one autoencoder."""
         return Autoencoder(
             (JETS,),
             lambda jets: Parts(*self.heads(jets)),
@@ -46,7 +46,7 @@ class ConvVae:
 
 
 def conv_vae(*, seed: int = 0) -> ConvVae:
-    """Build the network; weights are random, and the same for the same seed."""
+    """Build the network with random weights from a seed."""
     keras().utils.set_random_seed(seed)
     layers = keras().layers
     jets = keras().Input((PARTICLES, FEATURES), name="encoder_input")

@@ -1,4 +1,4 @@
-"""The small segmentation network that is trained on synthetic drives: dilated, depthwise separable, with skips."""
+"""A small segmentation network for synthetic drives: dilated, depthwise separable, with skip connections."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["drive_net"]
 def drive_net(height: int, width: int, classes: int) -> Any:
     """Build the network.
 
-    The encoder goes down to an eighth; dilated residual blocks there see most of the road; the decoder comes back
-    with a skip at each scale, since poles and lane marks are a pixel or two wide.
+    The encoder reduces the size to an eighth, where dilated residual blocks cover most of the road. The decoder has a
+    skip connection at each scale, since poles and lane marks are a pixel or two wide.
 
     Args:
-        height: Of the input, in pixels.
-        width: Of the input, in pixels.
-        classes: How many.
+        height: Height of the input, in pixels.
+        width: Width of the input, in pixels.
+        classes: Number of classes.
 
     Returns:
         A Keras model from float32 [N,height,width,3], 0 to 1, to logits float32 [N,height,width,classes].

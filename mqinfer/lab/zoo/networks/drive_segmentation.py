@@ -1,4 +1,4 @@
-"""`drive_segmentation`: the network of the demo, in each format that workers serve."""
+"""`drive_segmentation`, the network of the demo, in each format that workers serve."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_onnx_file(weights: Path, classes: int, folder: Path) -> None:
 
 
 def _network(weights: Path, classes: int) -> Network:
-    """Normalise, halve, run, double, and keep the best class: logits never leave the graph."""
+    """Normalise, halve, run, double and take the best class, all within the graph."""
     model = drive_net(HEIGHT // 2, WIDTH // 2, classes)
     model.load_weights(weights)
     tf = tensorflow()

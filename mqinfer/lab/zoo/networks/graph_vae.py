@@ -1,9 +1,9 @@
-"""The graph-convolutional variational autoencoder of the LHC study: particles are nodes, neighbours are joined.
+"""The graph-convolutional variational autoencoder of an LHC study: particles are nodes, neighbours are connected.
 
-The study gives the two inputs, first-order filters, tanh, eight latent variables, beta and that the features of the
-nodes are reconstructed; the widths are this file's choice. A layer is act(A' (X W + b)) with
-A' = D^-1/2 (A + I) D^-1/2, D being the degrees of A + I: the renormalised first-order filter of Kipf and Welling
-(arXiv:1609.02907, equation 2). What is sent is the plain adjacency matrix A, zeros on its diagonal.
+The study specifies the two inputs, first-order filters, tanh, eight latent variables, beta, and the reconstruction of
+the nodes' features; the widths are chosen here. A layer is act(A' (X W + b)) with A' = D^-1/2 (A + I) D^-1/2, D being
+the degrees of A + I: the renormalised first-order filter of Kipf and Welling (arXiv:1609.02907, equation 2). The input
+is the plain adjacency matrix A, with zeros on its diagonal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DENSE = 100
 
 @dataclass(frozen=True, slots=True)
 class GraphVae:
-    """The parts, Keras models; A' is what `renormalised` gives.
+    """Parts of the network: Keras models; A' is the result of `renormalised`.
 
     Attributes:
         encoder: Normalised features [N,100,3] and A' [N,100,100] to latent means and logarithms of variances, [N,8].
@@ -40,7 +40,7 @@ class GraphVae:
     decoder: Any
 
     def autoencoder(self) -> Autoencoder:
-        """Put the parts together."""
+        """Return the parts as one autoencoder."""
         return Autoencoder(
             (Input("features", JETS.shape), ADJACENCY),
             lambda features, filters: Parts(*self.encoder([features, filters])),
@@ -52,7 +52,7 @@ class GraphVae:
 
 
 def renormalised(adjacency: Any) -> Any:
-    """Give A' for each adjacency matrix of [N,nodes,nodes]."""
+    """Return A' for each adjacency matrix of [N,nodes,nodes]."""
     tf = tensorflow()
     joined = adjacency + np.eye(adjacency.shape[-1], dtype=np.float32)
     scale = tf.math.rsqrt(tf.reduce_sum(joined, axis=2, keepdims=True))
@@ -60,7 +60,7 @@ def renormalised(adjacency: Any) -> Any:
 
 
 def graph_vae(*, seed: int = 0) -> GraphVae:
-    """Build the network; weights are random, and the same for the same seed."""
+    """Build the network with random weights from a seed."""
     keras().utils.set_random_seed(seed)
     layers = keras().layers
     features, latent = layers.Input((PARTICLES, FEATURES)), layers.Input((_LATENT,))

@@ -1,4 +1,4 @@
-"""The two jet autoencoders as they are built: trained for seconds on synthetic jets, once a process."""
+"""Builds the two jet autoencoders: each is trained for seconds on synthetic jets, once in a process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _JETS, _STEPS = 4096, 300
 
 @functools.cache
 def conv_vae_network() -> Network:
-    """Give the Conv-VAE: float32 `jets` [N,100,3] to `loss`, `chamfer`, `reconstruction` and `z`."""
+    """Return the Conv-VAE: float32 `jets` [N,100,3] to `loss`, `chamfer`, `reconstruction` and `z`."""
     return _trained(conv_vae().autoencoder(), rate=1e-3, graph=False)
 
 
 @functools.cache
 def graph_vae_network() -> Network:
-    """Give the graph Conv-VAE: float32 `features` [N,100,3] and `adjacency` [N,100,100] to the same outputs."""
+    """Return the graph Conv-VAE: float32 `features` [N,100,3] and `adjacency` [N,100,100] to the same outputs."""
     return _trained(graph_vae().autoencoder(), rate=3e-3, graph=True)
 
 

@@ -1,8 +1,8 @@
-"""Synthetic jets: sets of particles that are simple enough to draw in a second, and of two kinds that differ.
+"""Synthetic jets: random sets of particles of two kinds, ordinary and anomalous.
 
-A jet is a spray of particles about an axis. Ordinary ones have one core; the anomalous ones here come from something
-heavy that decayed into two, and so have two. This is no physics simulation: it gives the jet autoencoders something
-to learn, and something that they have not learned.
+A jet is a spray of particles about an axis. Ordinary jets have one core; anomalous ones, from a heavy particle that
+decayed into two, have two cores. This is no physics simulation: it yields training data for the jet autoencoders, and
+data that differ from it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy.typing as npt
 __all__ = ["FEATURES", "MEAN", "PARTICLES", "STD", "adjacency", "draw_jets"]
 
 PARTICLES, FEATURES = 100, 3
-"""Particles of a jet, those of highest momentum first, zeros behind the last; eta and phi about the axis, pT in GeV."""
+"""Particles of a jet, by descending momentum, padded with zeros; features are eta and phi about the axis, pT in GeV."""
 MEAN = (0.0, 0.0, 5.0)
 STD = (0.05, 0.05, 12.5)
-"""Of the features, about: what the networks normalise by."""
+"""Approximate mean and standard deviation of the features, for normalisation."""
 _RADIUS, _DISTANCE = 0.4, 0.05
 
 Jets = npt.NDArray[np.float32]
@@ -26,9 +26,9 @@ def draw_jets(count: int, cores: int = 1, *, seed: int = 0) -> Jets:
     """Draw jets.
 
     Args:
-        count: How many.
+        count: Number of jets.
         cores: 1 for ordinary jets, 2 for anomalous ones.
-        seed: The same seed, the same jets.
+        seed: Seed of the random numbers.
 
     Returns:
         Float32 [count,100,3].
@@ -36,7 +36,7 @@ def draw_jets(count: int, cores: int = 1, *, seed: int = 0) -> Jets:
     rng = np.random.default_rng(seed)
     shares = np.sort(rng.dirichlet(np.full(PARTICLES, 0.15), count), axis=1)[:, ::-1]
     momenta = shares * rng.uniform(400, 600, (count, 1))
-    # The softer a particle, the wider it strays from its core.
+    # The smaller its momentum, the farther a particle is from its core.
     width = 0.02 + 0.1 / (1 + momenta[..., None])
     angles = rng.normal(0, 1, (count, PARTICLES, 2)) * width + _centres(rng, count, cores)
     jets = np.concatenate([angles, momenta[..., None]], axis=2)
@@ -45,7 +45,7 @@ def draw_jets(count: int, cores: int = 1, *, seed: int = 0) -> Jets:
 
 
 def _centres(rng: np.random.Generator, count: int, cores: int) -> npt.NDArray[np.float64]:
-    """Where each particle's core is, [count,100,2]: cores lie on opposite sides of the axis."""
+    """Return the core of each particle, [count,100,2]; the cores are on opposite sides of the axis."""
     if cores == 1:
         return np.zeros((count, PARTICLES, 2))
     turn = rng.uniform(0, 2 * np.pi, (count, 1)) + np.pi * rng.integers(0, cores, (count, PARTICLES))
@@ -53,14 +53,14 @@ def _centres(rng: np.random.Generator, count: int, cores: int) -> npt.NDArray[np
 
 
 def adjacency(jets: Jets, radius: float = _RADIUS / 4) -> Jets:
-    """Join the particles of each jet that are near one another.
+    """Return the adjacency matrix of the near particles of each jet.
 
     Args:
         jets: Float32 [N,particles,3].
-        radius: In eta and phi.
+        radius: Largest distance of neighbours in eta and phi.
 
     Returns:
-        Float32 [N,particles,particles], symmetric, 1 where two are joined, 0 on the diagonal.
+        Float32 [N,particles,particles], symmetric, 1 for neighbours, 0 on the diagonal.
     """
     angles, there = jets[..., :2], jets[..., 2] > 0
     apart = np.linalg.norm(angles[:, :, None] - angles[:, None], axis=3)

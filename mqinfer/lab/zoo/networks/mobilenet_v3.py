@@ -1,4 +1,4 @@
-"""MobileNetV3's features (arXiv:1905.02244, tables 1 and 2), with dilation in place of the later strides."""
+"""MobileNetV3's features (arXiv:1905.02244, tables 1 and 2), with dilation instead of the later strides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RELU, _HARD_SWISH = "relu", "hard_silu"
 
 
 class _Block(NamedTuple):
-    """A row of the tables."""
+    """A row of the paper's tables."""
 
     kernel: int
     expanded: int
@@ -56,20 +56,19 @@ _LARGE = (
 )
 _BLOCKS: dict[Size, tuple[_Block, ...]] = {"small": _SMALL, "large": _LARGE}
 _TAIL = 3
-"""Blocks at stride 32 in both tables."""
+"""Number of blocks at stride 32 in both tables."""
 _LOW_STRIDE = 4
 
 
 def mobilenet_v3(picture: Any, size: Size, *, output_stride: int = 8, tail: float = 1.0) -> tuple[Any, Any]:
     """Add the network up to its last 1x1 convolution to a graph.
 
-    Past the output stride a stride becomes a dilation of all blocks behind it, so that each weight sees the distance
-    that it would have seen.
+    Beyond the output stride, a stride becomes a dilation of all later blocks, so that the receptive fields stay.
 
     Args:
         picture: Keras tensor [N,H,W,3].
-        size: Which table.
-        output_stride: Of the last features: 8, 16 or 32.
+        size: Table of the paper.
+        output_stride: Stride of the last features: 8, 16 or 32.
         tail: Factor on the widths of the blocks at stride 32 and of the last convolution; the paper halves them for
             segmentation.
 
@@ -87,7 +86,7 @@ def mobilenet_v3(picture: Any, size: Size, *, output_stride: int = 8, tail: floa
 
 
 def _narrowed(blocks: tuple[_Block, ...], tail: float) -> tuple[_Block, ...]:
-    """Scale the tail; what it expands from at stride 16 stays."""
+    """Scale the widths of the tail; its input at stride 16 keeps its width."""
     head, (first, *rest) = blocks[:-_TAIL], blocks[-_TAIL:]
     filters = _eights(first.filters * tail)
     narrow = [block._replace(filters=filters, expanded=_eights(block.expanded * tail)) for block in rest]
@@ -100,12 +99,12 @@ def _inverted_residual(tensor: Any, block: _Block, stride: int, dilation: int) -
     inner = depthwise(inner, block.kernel, stride=stride, dilation=dilation, activation=block.activation)
     inner = _squeeze_and_excite(inner) if block.squeeze else inner
     inner = conv(inner, block.filters, activation=None)
-    # By the table's stride: a stride that became a dilation gains no shortcut.
+    # By the stride in the table: a stride that became a dilation gets no shortcut.
     return keras().layers.Add()([tensor, inner]) if block.stride == 1 and channels == block.filters else inner
 
 
 def _squeeze_and_excite(tensor: Any) -> Any:
-    """Weigh channels by what the whole picture says of them."""
+    """Weight the channels by global features (squeeze and excite)."""
     layers = keras().layers
     channels = tensor.shape[-1]
     squeezed = layers.GlobalAveragePooling2D(keepdims=True)(tensor)

@@ -1,6 +1,6 @@
-"""The networks of the seed documents: Keras models from pictures float32 [N,H,W,3], 0 to 1, to logits [N,H,W,classes].
+"""Segmentation networks: Keras models from pictures float32 [N,H,W,3], 0 to 1, to logits [N,H,W,classes].
 
-Weights are random, and the same for the same seed.
+Weights are random, from a seed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mqinfer.lab.zoo.networks.mobilenet_v3 import Size, mobilenet_v3
 __all__ = ["deeplab_v3_plus", "encoder_decoder", "mobilenet_v3_segmentation"]
 
 _TAIL: dict[Size, float] = {"small": 1.0, "large": 0.625}
-"""Width of the last blocks, chosen for the size of the seeds' files (4.6 and 8.6 MB)."""
+"""Factor on the width of the last blocks, for files of 4.6 and 8.6 MB."""
 _RATES = (12, 24, 36)
 
 
@@ -21,11 +21,11 @@ def mobilenet_v3_segmentation(size: Size, height: int, width: int, classes: int 
     """Build MobileNetV3 at output stride 8 with the LR-ASPP head (arXiv:1905.02244, section 6.4).
 
     Args:
-        size: Of the backbone.
-        height: Of the picture, in pixels.
-        width: Of the picture, in pixels.
-        classes: How many.
-        seed: Of the weights.
+        size: Size of the backbone.
+        height: Height of the picture, in pixels.
+        width: Width of the picture, in pixels.
+        classes: Number of classes.
+        seed: Seed of the weights.
 
     Returns:
         The Keras model.
@@ -44,10 +44,10 @@ def deeplab_v3_plus(height: int = 1024, width: int = 2048, classes: int = 19, *,
     """Build DeepLabV3+ (arXiv:1802.02611) on MobileNetV3-large at output stride 8, with full convolutions.
 
     Args:
-        height: Of the picture, in pixels.
-        width: Of the picture, in pixels.
-        classes: How many.
-        seed: Of the weights.
+        height: Height of the picture, in pixels.
+        width: Width of the picture, in pixels.
+        classes: Number of classes.
+        seed: Seed of the weights.
 
     Returns:
         The Keras model.
@@ -61,7 +61,7 @@ def deeplab_v3_plus(height: int = 1024, width: int = 2048, classes: int = 19, *,
 
 
 def _pyramid(tensor: Any, filters: int) -> Any:
-    """Look at several distances at once and at the whole: atrous spatial pyramid pooling (arXiv:1706.05587)."""
+    """Combine several dilations and global features: atrous spatial pyramid pooling (arXiv:1706.05587)."""
     layers = keras().layers
     whole = conv(layers.GlobalAveragePooling2D(keepdims=True)(tensor), filters)
     distances = [conv(tensor, filters, 3, dilation=rate) for rate in _RATES]
@@ -71,14 +71,14 @@ def _pyramid(tensor: Any, filters: int) -> Any:
 def encoder_decoder(height: int = 1024, width: int = 2048, classes: int = 19, *, seed: int = 0) -> Any:
     """Build a network in the manner of U-Net (arXiv:1505.04597) with depthwise separable convolutions.
 
-    The encoder goes down to a 32nd, where nearly all weights are; the decoder comes back to a quarter with a skip at
-    each scale.
+    The encoder reduces the size to a 32nd, where nearly all weights are. The decoder returns to a quarter, with a skip
+    connection at each scale.
 
     Args:
-        height: Of the picture, in pixels.
-        width: Of the picture, in pixels.
-        classes: How many.
-        seed: Of the weights.
+        height: Height of the picture, in pixels.
+        width: Width of the picture, in pixels.
+        classes: Number of classes.
+        seed: Seed of the weights.
 
     Returns:
         The Keras model.

@@ -1,6 +1,6 @@
-"""YOLOv2 at 608x608: NoScope's reference network, and a decoder from its output to boxes, all in one graph.
+"""YOLOv2 at 608x608, NoScope's reference network, with a decoder from its output to boxes in the same graph.
 
-Darknet-19 without its classifier, three further convolutions, and a shortcut that brings a finer map along
+Darknet-19 without its classifier, three further convolutions, and a shortcut from a finer map
 (arXiv:1612.08242, sections 2 and 3): 50,983,561 parameters with 80 classes, as the published weights have.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["ANCHORS", "CLASSES", "SIDE", "decode", "suppress", "yolo_network", "
 
 SIDE, CLASSES = 608, 80
 ANCHORS = ((0.57273, 0.677385), (1.87446, 2.06253), (3.33843, 5.47434), (7.88282, 3.52778), (9.77052, 9.16828))
-"""Widths and heights, in cells of the output's grid, of the weights that were trained on COCO."""
+"""Widths and heights of the anchors trained on COCO, in cells of the output's grid."""
 _STRIDE = 32
 _MOST, _OVERLAP, _LEAST = 100, 0.45, 0.1
 _POOL = 0
@@ -26,15 +26,15 @@ _BACKBONE = (
     (32, _POOL, 64, _POOL, 128, 64, 128, _POOL, 256, 128, 256, _POOL, 512, 256, 512, 256, 512),
     (_POOL, 1024, 512, 1024, 512, 1024, 1024, 1024),
 )
-"""Filters of the convolutions before and behind the shortcut's beginning: 3x3, and 1x1 where they become fewer."""
+"""Filters of the convolutions before and after the start of the shortcut: 3x3, or 1x1 where their number drops."""
 
 
 def yolo_v2(side: int = SIDE, *, seed: int = 0) -> Any:
     """Build the network; weights are random.
 
     Args:
-        side: Of the picture, in pixels; a multiple of 32.
-        seed: Of the weights.
+        side: Side of the picture, in pixels; a multiple of 32.
+        seed: Seed of the weights.
 
     Returns:
         A Keras model from float32 [N,side,side,3], 0 to 1, to [N,cells,cells,5 * 85].
@@ -44,7 +44,7 @@ def yolo_v2(side: int = SIDE, *, seed: int = 0) -> Any:
     picture = layers.Input((side, side, 3))
     fine = _convolved(picture, _BACKBONE[0])
     coarse = _convolved(fine, _BACKBONE[1])
-    # 2x2 neighbours become channels: the fine map at the coarse one's size.
+    # 2x2 neighbours become channels, so that the fine map gets the size of the coarse one.
     cells = coarse.shape[1]
     passed = layers.Reshape((cells, 2, cells, 2, 64))(_leaky(fine, 64, 1))
     passed = layers.Reshape((cells, cells, 256))(layers.Permute((1, 3, 2, 4, 5))(passed))
@@ -66,7 +66,7 @@ def _leaky(tensor: Any, filters: int, kernel: int) -> Any:
 
 
 def decode(raw: Any) -> tuple[Any, Any]:
-    """Turn the network's output into boxes and scores (arXiv:1612.08242, section 2, "Direct location prediction").
+    """Decode the network's output to boxes and scores (arXiv:1612.08242, section 2, "Direct location prediction").
 
     A cell's box is centred at (cell + sigmoid(t_xy)) and has the size anchor * exp(t_wh); its score for a class is
     sigmoid(t_o) times the class's softmax.
@@ -89,13 +89,13 @@ def decode(raw: Any) -> tuple[Any, Any]:
 
 
 def _grid(cells: int) -> tuple[Any, Any]:
-    """Left upper corner of each box's cell, and its anchor, both [n,2], in cells."""
+    """Return the upper left corner of each box's cell, and its anchor, both [n,2], in cells."""
     rows, columns, anchors = np.indices((cells, cells, len(ANCHORS))).reshape(3, -1)
     return np.stack([columns, rows], 1).astype(np.float32), np.array(ANCHORS, np.float32)[anchors]
 
 
 def suppress(boxes: Any, scores: Any) -> Mapping[str, Any]:
-    """Keep the best of boxes that overlap, class by class: 100 at most, and how many they are in `count`."""
+    """Keep the best of overlapping boxes of each class: at most 100, with their number in `count`."""
     tf = tensorflow()
     kept = tf.image.combined_non_max_suppression(
         boxes[:, :, None], scores, _MOST, _MOST, _OVERLAP, _LEAST, clip_boxes=False
@@ -104,7 +104,7 @@ def suppress(boxes: Any, scores: Any) -> Mapping[str, Any]:
 
 
 def yolo_network() -> Network:
-    """Give what is served: uint8 `input` [N,608,608,3] to all 1805 candidates.
+    """Return the served network: uint8 `input` [N,608,608,3] to all 1805 candidates.
 
     `boxes` [N,1805,4], left, top, right and bottom in pixels; `scores` [N,1805] and `classes` [N,1805] int32 of each
     one's best class.
@@ -119,7 +119,7 @@ def yolo_network() -> Network:
 
 
 def yolo_suppressed_network() -> Network:
-    """Give the same with non-maximum suppression: 100 boxes, zeros behind the first `count` [N] int32 of them."""
+    """Return the network with non-maximum suppression: 100 boxes, zeros after the first `count` [N] int32 of them."""
     return _network(suppress, ("boxes", "scores", "classes", "count"))
 
 

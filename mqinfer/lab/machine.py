@@ -1,4 +1,4 @@
-"""What a report's figures were measured on."""
+"""Describes the machine that a report's figures were measured on."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _FLAGS = ("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni")
 
 
 def describe_machine() -> dict[str, str]:
-    """Name the processor, its units for few bits, its cores, and the versions that matter."""
+    """Return processor, its low-precision units, usable cores, and the versions of the engines."""
     lines = _processor()
     flags = lines.get("flags", "").split()
     return {
         "processor": lines.get("model name", platform.machine()),
-        "units": " ".join(flag for flag in _FLAGS if flag in flags) or "none for few bits",
+        "units": " ".join(flag for flag in _FLAGS if flag in flags) or "none for low precision",
         "cores": str(len(os.sched_getaffinity(0))),
         **{package: _version(package) for package in _PACKAGES},
     }

@@ -1,4 +1,4 @@
-"""The four networks of the seed documents at their true shapes, weights random: for speed, not for their answers."""
+"""Writes four segmentation networks in full size with random weights, for measurements of speed."""
 
 from __future__ import annotations
 

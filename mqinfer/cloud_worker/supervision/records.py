@@ -1,0 +1,124 @@
+"""Builds the JSON records of control replies: repository index, model configuration, statistics, as Triton names them.
+
+https://github.com/triton-inference-server/server/tree/main/docs/protocol
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from mqinfer.cloud_worker.supervision.child import Phase, ProcessView, ServerStatistics
+from mqinfer.models.repository import Scan
+from mqinfer.models.repository.config import ModelConfig, VersionPolicy
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.control import Call, IndexEntry, ModelState
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.errors import ModelNotFound
+from mqinfer.protocol.types import TensorSpec
+
+__all__ = ["config_record", "index", "statistics_record"]
+
+
+def config_record(config: ModelConfig, card: ModelCard) -> dict[str, Any]:
+    """Return a loaded model's configuration; what the configuration file leaves open comes from the model's card.
+
+    Args:
+        config: Configuration from the repository.
+        card: Card of the loaded model.
+    """
+    batched = card.max_batch_size > 0
+    found = {
+        "name": card.name,
+        "platform": card.platform,
+        "max_batch_size": card.max_batch_size,
+        "version_policy": _policy(config.version_policy),
+        "input": _tensors(card.inputs, batched=batched),
+        "output": _tensors(card.outputs, batched=batched),
+    }
+    stated: dict[str, Any] = _plain(config)
+    return stated | found
+
+
+def _policy(policy: VersionPolicy) -> dict[str, Any]:
+    if policy.specific:
+        return {"specific": {"versions": list(policy.specific)}}
+    return {"all": {}} if policy.all else {"latest": {"num_versions": policy.latest}}
+
+
+def _tensors(specs: Sequence[TensorSpec], *, batched: bool) -> list[dict[str, Any]]:
+    return [
+        {"name": spec.name, "data_type": _triton(spec.datatype), "dims": list(spec.shape[batched:])} for spec in specs
+    ]
+
+
+def _triton(datatype: Datatype) -> str:
+    return "TYPE_STRING" if datatype is Datatype.BYTES else f"TYPE_{datatype}"
+
+
+def _plain(value: Any) -> Any:
+    """Convert dataclasses to JSON types; leave out empty fields."""
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value):
+        items = {field.name: getattr(value, field.name) for field in fields(value)}
+        return {key: _plain(item) for key, item in items.items() if item is not None and item not in ((), {})}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Path):
+        return value.name
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def statistics_record(found: ServerStatistics, call: Call) -> dict[str, Any]:
+    """Return the statistics that a call requests: of all models, of one, or of one version.
+
+    Args:
+        found: Statistics of the server's processes.
+        call: Model and version; none of them for all.
+
+    Raises:
+        ModelNotFound: No process serves the model or version.
+    """
+    chosen = {
+        (name, version): statistics
+        for (name, version), statistics in sorted(found.models.items())
+        if call.model in {"", name} and call.version in {None, str(version)}
+    }
+    if call.model and not chosen and not found.missing:
+        raise ModelNotFound(f"model {call.model!r} or the requested version of it is not loaded on this server")
+    reply: dict[str, Any] = {
+        "model_stats": [statistics.to_record(name, str(version)) for (name, version), statistics in chosen.items()]
+    }
+    return reply | ({"unanswered": found.missing} if found.missing else {})
+
+
+def index(scan: Scan, processes: Iterable[ProcessView]) -> list[IndexEntry]:
+    """Return an entry for each model version in the repository or in a process, sorted by name and version.
+
+    Args:
+        scan: Content of the repository.
+        processes: Processes of the server.
+    """
+    views: dict[tuple[str, int], list[ProcessView]] = {(found.name, found.version): [] for found in scan.models}
+    for view in processes:
+        views.setdefault((view.spec.model, view.spec.version), []).append(view)
+    entries = [_entry(name, version, found) for (name, version), found in views.items()]
+    entries += [IndexEntry(each.model, "", ModelState.UNAVAILABLE, each.reason) for each in scan.problems]
+    return sorted(entries, key=lambda entry: (entry.name, int(entry.version or -1)))
+
+
+def _entry(name: str, version: int, views: Sequence[ProcessView]) -> IndexEntry:
+    phases = {view.phase for view in views}
+    reason = "; ".join(sorted({view.reason for view in views if view.reason}))
+    if Phase.READY in phases:
+        return IndexEntry(name, str(version), ModelState.READY, reason)
+    starting = Phase.STARTING in phases or (Phase.WAITING in phases and not reason)
+    if starting:
+        return IndexEntry(name, str(version), ModelState.LOADING, reason)
+    if Phase.DRAINING in phases:
+        return IndexEntry(name, str(version), ModelState.UNLOADING, reason)
+    return IndexEntry(name, str(version), ModelState.UNAVAILABLE, reason or "not loaded")
