@@ -10,14 +10,12 @@ from typing import Annotated
 
 import typer
 
-from mqinfer.broker.mosquitto import BrokerFolder
-from mqinfer.broker.mosquitto.configuration import render
-from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.broker.mosquitto.serving import keep_current, secured
-from mqinfer.cli.options import until_signal
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
 from mqinfer.broker.mosquitto.access import DEFAULT_PROCESSES
+from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.folder import DEFAULT_DAYS
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.broker.mosquitto.serving import keep_current, secured
 from mqinfer.cli.options import Root, until_signal
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError
 from mqinfer.protocol.topics import Topics

@@ -46,7 +46,10 @@ def test_frames_without_truth(bag: str) -> None:
 @pytest.mark.parametrize("topic", [None, "/nowhere"])
 def test_several_topics_need_a_choice(bag: str, topic: str | None) -> None:
     """The message names the topics."""
-    with pytest.raises(ConfigError, match=r"choose one image topic with --topic; its image topics are /camera/image_raw, /camera/labels"):
+    with pytest.raises(
+        ConfigError,
+        match=r"choose one image topic with --topic; its image topics are /camera/image_raw, /camera/labels",
+    ):
         read_frames(bag, topic, None, 4)
 
 

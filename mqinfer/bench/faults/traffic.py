@@ -95,7 +95,7 @@ class Traffic:
         self._tally: Counter[tuple[Outcome, str]] = Counter()
         self._times = bytearray()  # outcomes by number, for numbers that this class chose
         self._given: Counter[int] = Counter()  # the same for numbers that the caller chose
-        self._width = width
+        self.width = width
         self._first = next(_tags) * _FIRST * 1_000_000
         self._changed = threading.Condition()
 
@@ -112,7 +112,7 @@ class Traffic:
             self._times.append(0)
         self.asked += 1
         submitted = time.monotonic()
-        request = make_request(MODEL, {"x": np.full((1, self._width), number, np.int64)}, {})
+        request = make_request(MODEL, {"x": np.full((1, self.width), number, np.int64)}, {})
         self.requester.submit(request, timeout, lambda result: self._record(number, submitted, result))
         return number
 
