@@ -7,7 +7,7 @@ from dataclasses import replace
 from mqinfer.broker.link import Message
 from mqinfer.broker.packets import decode_puback
 from mqinfer.broker.paho.packet_reader import OtherPacket, PacketReader
-from mqinfer.client.control import _read_reply
+from mqinfer.client.control import read_reply
 from mqinfer.cloud_worker.serving.incoming import accept, read_request
 from mqinfer.cloud_worker.serving.replies import write_reply
 from mqinfer.codecs import decode_tensor
@@ -118,7 +118,7 @@ def control(data: bytes) -> None:
         read_body(order.payload)
     except MqinferError:
         pass
-    str(_read_reply(order).error).encode()
+    str(read_reply(order).error).encode()
 
 
 def message(data: bytes) -> None:
