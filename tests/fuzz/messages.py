@@ -86,7 +86,7 @@ def cancellation(data: bytes) -> None:
 
 
 def topics(data: bytes) -> None:
-    """Take a topic apart in every way; whoever is named in it could have been written there."""
+    """Parse a topic in every way; the names found could have been written there."""
     topic = data.decode("utf-8", "surrogateescape")
     for parse in (
         _TOPICS.parse_infer,
