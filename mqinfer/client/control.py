@@ -29,7 +29,7 @@ from mqinfer.protocol.errors import (
 from mqinfer.protocol.states import ServerState, ServerStatus
 from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name
 
-__all__ = ["ControlClient", "ControlReply", "check_replies"]
+__all__ = ["ControlClient", "ControlReply", "check_replies", "read_reply"]
 
 log = logging.getLogger("mqinfer.client")
 
@@ -228,7 +228,7 @@ class ControlClient:
         if message.correlation_data != self._request:
             return  # to a call whose time is over
         try:
-            reply = _read_reply(message)
+            reply = read_reply(message)
         except MqinferError as error:
             log.warning("dropped an unreadable reply on %s: %s", message.topic, error)
             return
@@ -237,7 +237,13 @@ class ControlClient:
             self._changed.notify_all()
 
 
-def _read_reply(message: Message) -> ControlReply:
+def read_reply(message: Message) -> ControlReply:
+    """Decode a server's reply to a call.
+
+    Raises:
+        BadEnvelope: It is not JSON.
+        LimitExceeded: It is longer than 8 MiB.
+    """
     content = parse_json(message.payload, "control reply")
     fields = content if isinstance(content, dict) else {}
     server = str(dict(message.user_properties).get("server") or fields.get("server", ""))

@@ -110,7 +110,7 @@ def nbytes(datatype: Datatype, shape: tuple[int, ...]) -> int:
     """Count the bytes of an array without making it; exact for any shape, since Python's integers don't overflow.
 
     Raises:
-        BadTensor: The datatype is BYTES, whose size the shape does not tell.
+        BadTensor: The datatype is BYTES, whose size does not follow from its shape.
     """
     if datatype is Datatype.BYTES:
         raise BadTensor("the size of a BYTES tensor does not follow from its shape")

@@ -19,7 +19,7 @@ pytest.importorskip("cv2")
 
 
 def installed() -> bool:
-    """Tell whether nvImageCodec is here."""
+    """Return whether nvImageCodec is installed."""
     return find_spec("nvidia") is not None and find_spec("nvidia.nvimgcodec") is not None
 
 

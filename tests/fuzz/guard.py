@@ -23,7 +23,7 @@ _ROOM = 1 << 30
 
 
 def bound_address_space() -> None:
-    """Let this process map 1 GiB more than it has."""
+    """Limit this process to 1 GiB of memory more than it has mapped."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + _ROOM
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

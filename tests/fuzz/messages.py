@@ -7,7 +7,7 @@ from dataclasses import replace
 from mqinfer.broker.link import Message
 from mqinfer.broker.packets import decode_puback
 from mqinfer.broker.paho.packet_reader import OtherPacket, PacketReader
-from mqinfer.client.control import _read_reply
+from mqinfer.client.control import read_reply
 from mqinfer.cloud_worker.serving.incoming import accept, read_request
 from mqinfer.cloud_worker.serving.replies import write_reply
 from mqinfer.codecs import decode_tensor
@@ -86,7 +86,7 @@ def cancellation(data: bytes) -> None:
 
 
 def topics(data: bytes) -> None:
-    """Take a topic apart in every way; whoever is named in it could have been written there."""
+    """Parse a topic in every way; the names found could have been written there."""
     topic = data.decode("utf-8", "surrogateescape")
     for parse in (
         _TOPICS.parse_infer,
@@ -118,7 +118,7 @@ def control(data: bytes) -> None:
         read_body(order.payload)
     except MqinferError:
         pass
-    str(_read_reply(order).error).encode()
+    str(read_reply(order).error).encode()
 
 
 def message(data: bytes) -> None:

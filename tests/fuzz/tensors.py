@@ -12,11 +12,11 @@ import cv2  # noqa: F401  here, so that its import does not count as the first p
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.codecs import decode_tensor, encoded_image, probe_image
 from mqinfer.codecs.probe import check_complete
-from mqinfer.protocol.card import ColourOrder, ImageContract
+from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.header import IMAGE_ENCODING, RAW_SIZE
 from mqinfer.protocol.limits import Limits
-from mqinfer.protocol.types import EncodedTensor, TensorSpec
+from mqinfer.protocol.types import EncodedTensor, InferRequest, TensorSpec
 
 __all__ = ["ENCODINGS", "HEAD", "head", "picture", "pixels", "probe", "tensor_of"]
 
@@ -31,6 +31,16 @@ ENCODINGS = (
     *("8UC3", "32FC1", "yuv422", "yuv422_yuy2", "nv21", "nv24", "64FC2", "8UC9", "", "no such"),
 )
 """What a tensor of raw samples may say that it is."""
+
+
+def _service(contract: ImageContract) -> InferenceService:
+    """Set up a worker's service for a model that takes pictures; nothing runs it."""
+    card = ModelCard("m", "1", ("1",), "p", (_SPEC,), (), max_batch_size=1, image=contract)
+    model: Any = SimpleNamespace(card=card, backend=None)
+    return InferenceService(model, _LIMITS)
+
+
+_SERVICES = tuple(map(_service, _CONTRACTS))
 
 
 def head(datatype: Datatype, shape: tuple[int, ...], raw_size: int = 0) -> bytes:
@@ -72,10 +82,8 @@ def pixels(data: bytes) -> None:
     parameters = {IMAGE_ENCODING: encoding}
     datatype = _DATATYPES[kind % len(_DATATYPES)]
     tensor = EncodedTensor("x", datatype, (1, *axes)[: count % 5], "raw", data[HEAD.size :], parameters)
-    array = decode_tensor(tensor, _LIMITS)
-    worker: Any = SimpleNamespace(_limits=_LIMITS, _max_rows=1)
-    found = InferenceService._preprocess(worker, tensor, array, _CONTRACTS[name % 2], _SPEC)
-    assert found.shape == (1, 7, 9, 3)
+    prepared = _SERVICES[name % 2].prepare(InferRequest("r", "m", (tensor,)))
+    assert prepared.inputs["x"].shape == (1, 7, 9, 3)
 
 
 def probe(data: bytes) -> None:
