@@ -1,4 +1,4 @@
-"""Where a broker is and how it wants to be spoken to, read from one URL."""
+"""The address of a broker, read from one URL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HINT = "it should look like mqtt://host:1883, mqtts://user:password@host, ws://
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """What a TLS connection trusts and shows.
+    """Certificates of a TLS connection.
 
     Attributes:
         ca_file: Certificates to trust, PEM; None for the system's.

@@ -25,13 +25,13 @@ def make_link(
     will: Message | None = None,
     on_connection: ConnectionHandler | None = None,
 ) -> Link:
-    """Make the link that a URL asks for; it still has to be opened.
+    """Return the link that a URL stands for, which still has to be opened.
 
     Args:
-        url: As `BrokerAddress.parse` takes it, or what it gives.
+        url: As `BrokerAddress.parse` takes it, or what it returns.
         client_id: Unique among all connections to the broker.
         will: Published by the broker when the link is lost without `close`.
-        on_connection: Told of each connection and each loss, on the link's thread.
+        on_connection: Called at each connection and each loss, on the link's thread.
 
     Raises:
         ConfigError: The URL has a fault, or a certificate can't be read.

@@ -15,8 +15,8 @@ class Waker:
     """A pair of sockets: any thread may call `wake`; the other methods are for the thread that waits.
 
     While armed, the first `wake` writes a byte and disarms, so a thread that is awake, or will be soon, costs the
-    others no system call. Whoever waits arms before it looks at its work for the last time: work that comes after that
-    look finds the waker armed and ends the wait.
+    others no system call. The thread that waits arms before it looks at its work for the last time: work that comes
+    after that look finds the waker armed and ends the wait.
 
     Attributes:
         armed: Whether the next `wake` ends the wait. The thread that waits sets it: a plain attribute, since a call for

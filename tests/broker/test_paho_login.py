@@ -17,6 +17,8 @@ from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.broker.paho.client import LinkClient
+from mqinfer.broker.paho.connecting import Identity, make_tls_context
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, NotAuthorized
 
@@ -134,10 +136,19 @@ def test_tls(
         assert roundtrip(link, unique("t"), bytes(size)).payload == bytes(size)
 
 
+@pytest.mark.parametrize(("scheme", "may_write"), [("mqtt", True), ("mqtts", False), ("ws", False)])
+def test_whose_thread_writes(scheme: str, may_write: bool) -> None:  # noqa: FBT001
+    """A publisher's own thread writes to plain TCP only: OpenSSL takes no reading and writing at once."""
+    address = BrokerAddress.parse(f"{scheme}://127.0.0.1")
+    identity = Identity(address, "c", tls=make_tls_context(address.tls) if address.tls else None)
+    client = LinkClient(identity, version5=True, deliver=lambda _: None, acked=lambda _, __: None)
+    assert client.can_write_at_once is may_write
+
+
 def test_traffic_both_ways_over_tls(
     tls_server: MosquittoServer, certificates: Path, unique: Unique, closing: Callable[[PahoLink], PahoLink]
 ) -> None:
-    """Threads that publish write while the link's own thread reads: all arrives whole, over one connection."""
+    """Several threads publish while the link's own thread reads: all arrives whole, over one connection."""
     topic, told, threads, each = unique("t"), list[bool](), 3, 200
     arrived: SimpleQueue[bytes] = SimpleQueue()
     link = closing(
@@ -154,7 +165,7 @@ def test_traffic_both_ways_over_tls(
     def publish(first: int) -> None:
         for number in range(first, threads * each, threads):
             link.publish(Message(topic, payload(number)))
-            time.sleep(0.001)  # so that the link's thread falls asleep, and a publisher writes itself
+            time.sleep(0.001)  # so that the link's thread falls asleep, and the publisher could write itself
 
     publishers = [threading.Thread(target=publish, args=(first,)) for first in range(threads)]
     for thread in publishers:

@@ -1,6 +1,6 @@
-"""Who may publish and read what: Mosquitto's access rules for each role, and the file that holds them.
+"""Mosquitto's access rules: which role may publish and read what, and the file that holds the rules.
 
-The file has one section a client, by user name; there is nothing for the rest, so whatever is not granted is refused.
+The file has one section a client, by user name; there are no rules for others, so what is not granted is refused.
 `%u` patterns would be shorter, but they hold for every user: a dashboard could then send requests in its own name.
 """
 
@@ -22,9 +22,9 @@ _MOST_PROCESSES = 10_000
 _NUMBERED = re.compile(r".*\.[0-9]+")
 _HEAD = """\
 # Access rules for Mosquitto (acl_file), written by `mqinfer broker add` and `mqinfer broker remove`.
-# Whoever has no section, and whatever a section does not name, is refused.
+# A client without a section, and everything that a section does not name, is refused.
 """
-# Only what was written goes: lines that somebody has put behind a section are none of it.
+# Only what was written is removed: lines added by hand behind a section stay.
 _SECTION = re.compile(
     r"^# --- (?P<role>[a-z]+) (?P<name>[^ \n]+) ---\nuser (?P=name)\n(?:topic .*\n)*\n?", re.MULTILINE
 )
@@ -52,22 +52,27 @@ def access_rules(role: Role, name: str, topics: Topics, processes: int = DEFAULT
 
     Raises:
         BadTopic: The name breaks the rules for names.
-        ConfigError: The name or the number of processes won't do for a worker.
+        ConfigError: A worker can't have this name, or so many processes.
     """
     check_name("client", name)
     if role is Role.WORKER:
         _check_worker(name, processes)
         return list(_worker(name, topics.root, processes))
     if role is Role.OPERATOR and name == "state":
-        raise ConfigError("an operator can't be called 'state': in control topics it stands for a server's state")
+        raise ConfigError(
+            "operator name 'state' is reserved for a server's state in control topics; choose another one"
+        )
     return list(_RULES[role](name, topics.root))
 
 
 def _check_worker(name: str, processes: int) -> None:
     if name == EVERY_SERVER or _NUMBERED.fullmatch(name):
-        raise ConfigError(f"a worker can't be called {name!r}: not {EVERY_SERVER!r}, and no number behind the last dot")
+        raise ConfigError(
+            f"worker name {name!r} is reserved; choose one that is not {EVERY_SERVER!r} and has no number "
+            "behind its last dot"
+        )
     if not 1 <= processes <= _MOST_PROCESSES:
-        raise ConfigError(f"{processes} processes of a worker; it is to be 1 to {_MOST_PROCESSES}")
+        raise ConfigError(f"{processes} processes of a worker; expected 1 to {_MOST_PROCESSES}")
     check_name("worker", f"{name}.{processes - 1}")
 
 
@@ -121,21 +126,21 @@ _RULES = {Role.VEHICLE: _vehicle, Role.DASHBOARD: _dashboard, Role.OPERATOR: _op
 
 
 def sections(text: str) -> dict[str, str]:
-    """Give the role of each client that an access file has a section for."""
+    """Return the role of each client that an access file has a section for."""
     return {found["name"]: found["role"] for found in _SECTION.finditer(text)}
 
 
 def role_of(text: str, name: str) -> str | None:
-    """Give the role of one client, None where the access file has no section for it."""
+    """Return the role of one client, or None if the access file has no section for it."""
     return sections(text).get(name)
 
 
 def put_section(text: str, role: Role, name: str, rules: list[str]) -> str:
-    """Put a client's section into an access file's text, in place of the one that it may have."""
+    """Return an access file's text with a section for a client, which replaces an older one."""
     lines = "".join(f"topic {rule}\n" for rule in rules)
     return (without_section(text, name) or _HEAD).rstrip("\n") + f"\n\n# --- {role} {name} ---\nuser {name}\n{lines}"
 
 
 def without_section(text: str, name: str) -> str:
-    """Take a client's section out of an access file's text."""
+    """Return an access file's text without a client's section."""
     return _SECTION.sub(lambda found: "" if found["name"] == name else found[0], text)

@@ -1,6 +1,6 @@
 """A private certificate authority: makes itself, the broker's certificate and those of its clients (X.509, EC P-256).
 
-A client's certificate says `clientAuth` and the broker's `serverAuth`, so no client can pose as the broker, nor the
+A client's certificate has `clientAuth` and the broker's `serverAuth`, so no client can pose as the broker, nor the
 broker's key be used as a client. The common name is the user name (`use_identity_as_username`).
 """
 
@@ -143,7 +143,7 @@ def check_host(host: str) -> str:
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """Give a certificate's common name."""
+    """Return a certificate's common name."""
     from cryptography.x509.oid import NameOID
 
     return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)

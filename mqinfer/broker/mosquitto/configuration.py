@@ -65,8 +65,8 @@ _HEAD = """\
 _ACCESS = """\
 # --- Who may what -------------------------------------------------------------------------------------------------
 
-# Nobody gets in without a certificate or a password, and nobody may more than his section of the access file says.
-# Mosquitto reads both files again on SIGHUP. 2.1 calls the two options deprecated, and takes them.
+# Every client needs a certificate or a password, and has the rights that its section of the access file names.
+# Mosquitto reads both files again on SIGHUP. 2.1 calls the two options deprecated, and accepts them.
 allow_anonymous false
 acl_file {folder}/acl
 password_file {folder}/passwords
@@ -75,7 +75,7 @@ password_file {folder}/passwords
 _LISTENERS = """\
 # --- Listeners ----------------------------------------------------------------------------------------------------
 
-# Clients that show a certificate of the private authority; its common name is the user name, whatever CONNECT says.
+# Clients that show a certificate of the private authority; its common name is the user name, whatever CONNECT has.
 listener {port}
 cafile {folder}/ca.crt
 require_certificate true

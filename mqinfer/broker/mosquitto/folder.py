@@ -1,14 +1,14 @@
-"""The folder of a secured broker, and what is done to it: begin it, add a client, remove one.
+"""The folder of a secured broker: made by `init`; clients are added and removed.
 
 ::
 
     DIR/mosquitto.conf     the configuration
-    DIR/ca.crt, ca.key     the private authority; the key signs new clients and nothing else, keep it to yourself
+    DIR/ca.crt, ca.key     the private authority; the key signs new clients and nothing else, keep it secret
     DIR/broker.crt, .key   the broker's certificate
     DIR/acl, passwords     one section and, with a password, one line a client
     DIR/clients/NAME.crt, NAME.key   what a client needs, with ca.crt
 
-What is there is kept: the authority is never made anew, and a configuration that was changed by hand stays so.
+Existing files are kept: the authority is made once, and a configuration that was changed by hand stays as it is.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from mqinfer.protocol.topics import Topics, check_name
 __all__ = ["DEFAULT_DAYS", "BrokerFolder", "Login", "Ports"]
 
 DEFAULT_DAYS = 825
-"""That certificates of brokers and clients are good for; adding a client again renews its certificate."""
+"""Validity of the certificates of brokers and clients; adding a client again renews its certificate."""
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What a client needs to get in.
+    """What a client needs to log in.
 
     Attributes:
         name: Its user name, and its name in topics.
-        ca_file: The authority that vouches for the broker.
+        ca_file: The authority that signed the broker's certificate.
         cert_file: Its certificate, or None with a password.
         key_file: The certificate's key, or None.
-        password: Or None with a certificate. It is kept nowhere: only its hash is.
+        password: Or None with a certificate. Only its hash is kept.
     """
 
     name: str
@@ -64,7 +64,7 @@ class BrokerFolder:
     """A secured broker's folder.
 
     Args:
-        path: Where it is or is to be.
+        path: Where it is, or will be made.
     """
 
     def __init__(self, path: Path) -> None:
@@ -102,8 +102,8 @@ class BrokerFolder:
         Args:
             hosts: Names and addresses under which clients reach the broker, besides this machine's own name and
                 loopback.
-            ports: Where it listens; only heeded where there is no configuration yet.
-            days: That the broker's certificate is good for.
+            ports: Where it listens; used only if there is no configuration yet.
+            days: Validity of the broker's certificate.
 
         Raises:
             ConfigError: A host is malformed, or the folder can't be written.
@@ -121,7 +121,7 @@ class BrokerFolder:
             write_file(self.configuration_file, configuration.encode(), secret=False)
 
     def clients(self) -> dict[str, str]:
-        """Give the role of each client."""
+        """Return the role of each client."""
         return sections(self._acl())
 
     def add(  # noqa: PLR0913 - the choices that a client's owner has
@@ -134,25 +134,25 @@ class BrokerFolder:
         days: int = DEFAULT_DAYS,
         by_password: bool = False,
     ) -> Login:
-        """Let a client in, or renew what it got before.
+        """Add a client, or renew its certificate or password.
 
         Args:
             role: What it is.
             name: Its user name, and its name in topics.
             topics: The site's.
             processes: Of a worker, at most.
-            days: That its certificate is good for.
-            by_password: Whether it gets a password in place of a certificate.
+            days: Validity of its certificate.
+            by_password: Whether it receives a password in place of a certificate.
 
         Raises:
             BadTopic: The name breaks the rules for names.
-            ConfigError: The name has another role, or the folder is none of `init`.
+            ConfigError: The name has another role, or the folder was not made by `init`.
         """
         acl = self._acl()
         rules = access_rules(role, name, topics or Topics(), processes)
         other = role_of(acl, name)
         if other not in {None, role}:
-            raise ConfigError(f"{name!r} is a {other} already; remove it first, or take another name")
+            raise ConfigError(f"{name!r} is a {other} already; remove it first, or choose another name")
         if by_password and all(listener.kind == "certificates" for listener in self.listeners()):
             raise ConfigError(
                 f"{self.configuration_file} has no listener for passwords; delete it, and write it anew with: "
@@ -163,7 +163,7 @@ class BrokerFolder:
         return login
 
     def remove(self, name: str) -> None:
-        """Take all rights from a client, and its password. Its certificate still opens a connection, to nothing.
+        """Remove a client's rights and its password. Its certificate still opens a connection, without any rights.
 
         Raises:
             ConfigError: There is no such client.
@@ -204,7 +204,7 @@ class BrokerFolder:
 
 
 def _own_name() -> list[str]:
-    """Give the machine's name, where it can stand in a certificate."""
+    """Return the machine's name, if a certificate can hold it."""
     try:
         return [check_host(socket.gethostname())]
     except ConfigError:

@@ -32,7 +32,7 @@ _PORT_IN_USE = "Address already in use"
 
 
 def find_mosquitto() -> str:
-    """Path of the `mosquitto` program.
+    """Return the path of the `mosquitto` program.
 
     Raises:
         MissingExtra: It is not installed.
@@ -52,9 +52,9 @@ class MosquittoServer:
 
     Args:
         port: Where to listen; None takes a free port.
-        bind: Address to listen on. Anything but loopback opens the broker to everybody who reaches it.
-        configuration: Writes the configuration for a port.
-        secure: Whether that one asks for TLS and logins.
+        bind: Address to listen on. Anything but loopback opens the broker to everyone who reaches it.
+        configuration: Returns the configuration for a port.
+        secure: Whether that one requires TLS and logins.
     """
 
     def __init__(
@@ -101,9 +101,7 @@ class MosquittoServer:
         """
         program = find_mosquitto()
         if self._bind not in _LOOPBACK and not self._secure:
-            _log.warning(
-                "Mosquitto listens on %s without asking for a password: anybody who reaches it may use it", self._bind
-            )
+            _log.warning("Mosquitto listens on %s without passwords: anyone who reaches it may use it", self._bind)
         for _ in range(_ATTEMPTS):
             self._port = self._wanted_port or _free_port(self._bind)
             run = _Run(program, self._configuration(self._port))
@@ -117,7 +115,7 @@ class MosquittoServer:
     def _explain(self, log: str) -> None:
         """Raise why a start failed; return where another free port may help."""
         if _PORT_IN_USE not in log:
-            raise BrokerUnreachable(f"Mosquitto did not start on {self._bind}:{self._port}; it said:\n{log.strip()}")
+            raise BrokerUnreachable(f"Mosquitto did not start on {self._bind}:{self._port}; its log:\n{log.strip()}")
         if self._wanted_port is not None:
             raise ConfigError(f"port {self._port} of {self._bind} is taken; choose another one with --port")
 
@@ -126,11 +124,11 @@ class MosquittoServer:
         return self._running().process.wait()
 
     def reload(self) -> None:
-        """Let it read its passwords and access rules again."""
+        """Make it read its passwords and access rules again."""
         self._running().process.send_signal(signal.SIGHUP)
 
     def stop(self) -> None:
-        """End it with SIGTERM: clients are told by a DISCONNECT."""
+        """End it with SIGTERM: clients receive a DISCONNECT."""
         self._end(kill=False)
 
     def kill(self) -> None:
@@ -142,7 +140,7 @@ class MosquittoServer:
             self._run.end(kill=kill)
 
     def log(self) -> str:
-        """What it has written, its last 10,000 lines at most."""
+        """Return what it has logged, its last 10,000 lines at most."""
         return self._running().log()
 
     def _running(self) -> _Run:
@@ -218,7 +216,7 @@ class _Run:
 
 
 def _free_port(bind: str) -> int:
-    """A port that is free now; it may be taken a moment later, which the caller finds in Mosquitto's log."""
+    """Return a port that is free now; it may be taken a moment later, which the caller finds in Mosquitto's log."""
     family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind((bind, 0))

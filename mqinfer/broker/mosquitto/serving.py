@@ -1,4 +1,4 @@
-"""Runs the Mosquitto of a secured folder, and lets it know when a client was added or removed."""
+"""Runs the Mosquitto of a secured folder, and reloads it when a client was added or removed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LOOK_S = 0.5
 
 
 def secured(folder: BrokerFolder, port: int | None = None) -> MosquittoServer:
-    """Make the Mosquitto of a folder; it still has to be started.
+    """Return the Mosquitto of a folder, which still has to be started.
 
     Args:
         folder: As `BrokerFolder.init` has made it.
-        port: Where it listens for certificates, in place of what its configuration says; 0 for a free port.
+        port: Where it listens for certificates, in place of the configuration's port; 0 for a free one.
 
     Raises:
         ConfigError: The folder has no configuration.
@@ -27,14 +27,14 @@ def secured(folder: BrokerFolder, port: int | None = None) -> MosquittoServer:
     first = folder.listeners()[0]
     return MosquittoServer(
         first.port if port is None else port or None,
-        bind=first.bind or "0.0.0.0",  # noqa: S104 - that is what no address means, and nobody gets in unasked
+        bind=first.bind or "0.0.0.0",  # noqa: S104 - that is what no address means, and every client needs a login
         configuration=lambda chosen: with_port(folder.configuration(), chosen),
         secure=True,
     )
 
 
 def keep_current(server: MosquittoServer, folder: BrokerFolder, stop: threading.Event) -> None:
-    """Let a Mosquitto read rules, passwords and its certificate again whenever they change, until `stop` is set."""
+    """Reload a Mosquitto whenever its rules, passwords or certificate change, until `stop` is set."""
     before: list[tuple[int, int]] = []  # so it reads them again at once: they may have changed since it started
     while not stop.wait(_LOOK_S):
         after = _stamps(folder.watched)

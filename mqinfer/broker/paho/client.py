@@ -8,7 +8,7 @@ packet each time a socket accepts only a part of it, and makes several objects w
 - `_packet_write` sends many packets with one system call, and a large payload from the caller's own memory;
 - PUBACKs wait for the next message that goes out, a millisecond at most: in a dialogue they cost no system call;
 - `send` bypasses `publish`; paho never receives these messages, so it can't send them a second time either;
-- `write_at_once` lets the thread that publishes write to the socket itself while the link's thread sleeps.
+- without TLS the thread that publishes writes to the socket itself while the link's thread sleeps (`write_at_once`).
 
 Against paho alone that is a quarter of the CPU time a small message and a third of it a frame (docs/benchmarks.md).
 Connecting, TLS, websockets, subscribing, keep-alive and DISCONNECT stay paho's. All methods with a leading underscore
@@ -75,7 +75,9 @@ class LinkClient(Client):
 
     Attributes:
         failure: What broke the connection, as far as the socket reported it.
-        can_write_at_once: Whether a thread may write while another one reads: paho's websockets allow no such thing.
+        can_write_at_once: Whether a thread may write while another one reads. Not over TLS: OpenSSL does not allow it
+            (measured: a connection lost every few seconds of traffic both ways), and with a lock around both it gained
+            6 to 12 % of the client's CPU time and no throughput. Nor over paho's websockets.
 
     """
 
@@ -101,7 +103,7 @@ class LinkClient(Client):
         self._paho_waits = False
         self._is_tls = identity.tls is not None
         self._is_websocket = identity.address.transport == "websockets"
-        self.can_write_at_once = not self._is_websocket
+        self.can_write_at_once = not (self._is_tls or self._is_websocket)
 
     def send(self, message: Message, head: Head, taken: Container[int]) -> int:
         """Queue a PUBLISH; return its packet identifier, which is none of those taken."""

@@ -1,16 +1,15 @@
 """Who connects where, and what a connection means that fails: at TLS, at CONNACK, by DISCONNECT.
 
-A broker that refuses a client's certificate never says so in MQTT. With TLS 1.2 the handshake fails; with TLS 1.3 the
-client's handshake succeeds, and an alert comes in place of the broker's answer.
+A broker that refuses a client's certificate never reports it in MQTT. With TLS 1.2 the handshake fails; with TLS 1.3
+the client's handshake succeeds, and an alert comes in place of the broker's answer.
 """
 
 from __future__ import annotations
 
 import socket
 import ssl
-import threading
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -96,20 +95,8 @@ def connect_properties() -> Properties:
     return properties
 
 
-class _TlsSocket(ssl.SSLSocket):
-    """A TLS socket that one thread may read while another one writes, which OpenSSL allows for one at a time only.
-
-    Without the lock a connection with traffic both ways broke every few seconds. It also closes itself when its
-    handshake fails, which paho forgets to do.
-    """
-
-    _lock: threading.Lock
-
-    def __new__(cls, *arguments: Any, **options: Any) -> Self:
-        """Make a socket; `SSLSocket` has no `__init__` to extend."""
-        made = super().__new__(cls, *arguments, **options)
-        made._lock = threading.Lock()
-        return made
+class _ClosingSocket(ssl.SSLSocket):
+    """A TLS socket that closes itself when its handshake fails, which paho forgets to do."""
 
     def do_handshake(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - the base class's signature
         """Shake hands."""
@@ -118,31 +105,6 @@ class _TlsSocket(ssl.SSLSocket):
         except OSError:
             self.close()
             raise
-
-    def recv_into(self, *arguments: Any) -> int:
-        """Receive into a buffer."""
-        with self._lock:
-            return super().recv_into(*arguments)
-
-    def recv(self, *arguments: Any) -> bytes:
-        """Receive."""
-        with self._lock:
-            return super().recv(*arguments)
-
-    def send(self, *arguments: Any) -> int:
-        """Send."""
-        with self._lock:
-            return super().send(*arguments)
-
-    def pending(self) -> int:
-        """Count the bytes that are decrypted and not yet received."""
-        with self._lock:
-            return super().pending()
-
-    def close(self) -> None:
-        """Close."""
-        with self._lock:
-            super().close()
 
 
 def make_tls_context(options: TlsOptions) -> ssl.SSLContext:
@@ -153,7 +115,7 @@ def make_tls_context(options: TlsOptions) -> ssl.SSLContext:
     """
     try:
         context = ssl.create_default_context(cafile=options.ca_file)
-        context.sslsocket_class = _TlsSocket
+        context.sslsocket_class = _ClosingSocket
         if options.cert_file is not None:
             context.load_cert_chain(options.cert_file, options.key_file)
     except OSError as error:  # ssl.SSLError is one

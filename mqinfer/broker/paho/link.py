@@ -173,7 +173,7 @@ class PahoLink:
             self._loop.ask(Session.cut)
 
     def _ask(self, question: Question) -> None:
-        """Let the link's thread ask the broker, and wait for the answer while there is a connection.
+        """Ask the broker on the link's thread, and wait for the answer while there is a connection.
 
         Without one there is nothing to ask: the next connection goes by the table of routes.
         """

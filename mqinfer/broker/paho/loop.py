@@ -141,7 +141,7 @@ class Loop:
         self._waker.close()
 
     def ask(self, question: Question) -> Future[None]:
-        """Let the thread ask the broker for something; return where the answer will be."""
+        """Ask the broker for something on the thread; return where the answer will be."""
         answer = self.outbox.ask(question)
         self._waker.wake()
         return answer
@@ -308,7 +308,7 @@ class Loop:
 
 
 def _watch(selector: selectors.BaseSelector, session: Session, watched: int) -> int:
-    """Let `select` report a socket that accepts bytes again, while some wait; seldom changed: it is a system call."""
+    """Make `select` report a socket that accepts bytes again, while some wait; seldom, since it is a system call."""
     wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if session.wants_write else 0)
     if wanted != watched and session.alive:
         selector.modify(session, wanted)

@@ -138,7 +138,7 @@ class PacketReader:
 
 
 def _aligned(size: int) -> memoryview:
-    """Memory that starts at a multiple of 64 bytes; NumPy's, because it isn't cleared first."""
+    """Return memory that starts at a multiple of 64 bytes; NumPy's, because it isn't cleared first."""
     raw = np.empty(size + _ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
     view: memoryview = raw[start : start + size].data

@@ -126,7 +126,7 @@ class Session:
             ) from error
 
     def read(self) -> None:
-        """Handle what has come."""
+        """Receive, and handle what was received."""
         self._client.read()
 
     @property
@@ -234,7 +234,7 @@ class Session:
             return
         if self.version5:
             self.receive_maximum = getattr(found, "ReceiveMaximum", _RECEIVE_MAXIMUM)
-            # Whoever receives names the same, so a larger message would vanish in a broker that takes it.
+            # Receivers name the same, so a broker that accepted a larger message would drop it.
             own = DEFAULT_LIMITS.packet_bytes
             self.max_packet_size = min(own, getattr(found, "MaximumPacketSize", own))
         self.accepted = True
