@@ -219,9 +219,9 @@ def test_policies_are_told_what_happens_to_their_key() -> None:
         batcher.add(Ready(number, key, 1), float(number))
     batch = batcher.take(5.0)
     assert isinstance(batch, Batch)
-    batcher.ended(batch, 1, 0.5, 6.0)
+    batcher.ended(batch, 1, 6.0)
     assert len(made) == 2
-    assert made[0].told == [("came", n + 1, n) for n in range(3)] + [("began", 2, 5.0), ("ended", (2, 1, 0.5), 1, 6.0)]
+    assert made[0].told == [("came", n + 1, n) for n in range(3)] + [("began", 2, 5.0), ("ended", (2, 1, 1.0), 1, 6.0)]
     assert made[1].told == [("came", 1, 3.0)]
 
 

@@ -6,48 +6,44 @@ Three habits, each from what was measured while serving:
   delay of 0 and as GPU servers do under load: a lone caller is never delayed.
 - **Grow while it pays.** Clipper finds the largest batch within the latency objective by additive increase and
   multiplicative decrease. Here the time of each size is smoothed into a curve instead, sizes are tried by doubling
-  while the rows a second still grow by more than 5 %, and the smallest size within 5 % of the best is used: more would
+  while the rows a second still grow by more than 2 %, and the smallest size within 2 % of the best is used: more would
   only make requests wait. On a CPU large networks stay at 1. With a latency target, a batch may take at most half of
   it, since a request waits for about one batch before its own.
-- **Wait for those who are sure to come.** Callers that were just answered often ask again at once. How many are about,
-  and how soon they are back, is measured; the next batch waits for them only where one batch of all takes less time
+- **Wait for callers that are sure to come back.** Callers that just got a reply often ask again at once. How many they
+  are, and how soon they come, is measured; the next batch waits for them only where one batch of all takes less time
   than two, by more than the wait: the saving in the closed form of batch service queues (Deb and Serfozo, 1973).
-  Where they don't come, the estimate is corrected at once.
+  Where they don't come, the forecast is corrected at once.
 
-What else could pay is tried again now and then, for at most about 1 % of the model's time, since devices and their
+A batch costs the time from the end of the one before it, where requests waited then: changing from one batch to the next
+takes time as well, and larger batches do it less often. What else could pay is tried again now and then, for at most about 1 % of the model's time, since devices and their
 other users change.
 """
 
 from __future__ import annotations
 
-from mqinfer.cloud_worker.batching.arrivals import Arrivals
 from mqinfer.cloud_worker.batching.batch_policy import Choice, FinishedBatch
 from mqinfer.cloud_worker.batching.cost_curve import CostCurve
 
-__all__ = ["AdaptivePolicy"]
+__all__ = ["AdaptivePolicy", "Arrivals"]
 
-_MARGIN = 0.05
-"""A larger batch has to gain this much in rows a second."""
-
-_STARTING = 256
-_RECONSIDER = 8
-"""After so many batches the size that pays is looked up only every eighth batch."""
+_MARGIN = 0.02
+"""The smallest size is used whose rows a second are at least `1 - _MARGIN` of the best size's."""
 
 _TRIALS = 0.01
 """Share of the model's time that trials of other sizes may cost."""
 
-_TIE = 0.97
-"""Waiting may give so little fewer rows a second as it promises: batches that are not waited for fall apart further."""
-
 _PATIENCE = 2.0
-"""The next batch waits for callers for at most so many times as long as they take to come."""
+"""A batch waits for callers for at most `_PATIENCE` times as long as they usually take to come back."""
 
 _LONGEST = 0.5
-"""A batch waits for at most this share of the time that it would take: with callers that don't wait for replies, which
-nothing tells from others, latency then grows by little."""
+"""A batch waits for at most this share of the time that it would take: for callers that don't wait for replies, which
+can't be told from others, latency then grows by little."""
 
-_ABOUT = 4
-"""Callers are counted up to so many full batches."""
+_ARRIVAL_WEIGHT = 0.1
+"""Weight of the newest reading in the times and shares of callers that come back."""
+
+_SURE = 0.75
+"""So many rows are expected as came after so large a share of the last batches."""
 
 
 class AdaptivePolicy:
@@ -64,22 +60,21 @@ class AdaptivePolicy:
         self._max_rows = max(1, max_rows)
         self._target = latency_target
         self._curve = CostCurve()
-        self._arrivals = Arrivals(_ABOUT * self._max_rows)
+        self._arrivals = Arrivals(self._max_rows)
         self._running = 0  # rows
         self._chosen: dict[int, int] = {}  # the size that pays, by the rows that there are
-        self._batches = 0
-        self._purse = 0.0  # seconds that trials may cost
+        self._trial_budget = 0.0  # seconds that trials may cost
         self._trial = 0  # counts them
         self._goal = 0  # rows that a batch waits for,
         self._until: float | None = None  # and how long; None while none does
         self._latest = 0.0  # end of all waiting for the batch
 
     def came(self, waiting: int, now: float) -> None:
-        """Note how soon requests come."""
+        """Learn how soon requests come."""
         self._arrivals.came(waiting + self._running, now)
 
     def choose(self, waiting: int, oldest: float, now: float, idle: int = 1) -> Choice:
-        """Choose the size that pays; wait only for callers that are about to be back."""
+        """Choose the size that pays; wait only for callers that will soon be back."""
         if not self._running and waiting < self._max_rows:
             wait = self._wait(waiting, oldest, now)
             if wait > 0:
@@ -88,7 +83,7 @@ class AdaptivePolicy:
         return Choice(self._trial_size(share) or self._best(share))
 
     def began(self, rows: int, now: float) -> None:  # noqa: ARG002 - the contract's
-        """Note a batch that begins."""
+        """Count the rows that run."""
         self._running += rows
         self._until = None
 
@@ -98,13 +93,11 @@ class AdaptivePolicy:
         self._arrivals.ended(waiting + self._running, now)
         if batch.seconds > 0 and batch.ran > 0:
             self._curve.add(batch.ran, batch.seconds)
-            self._batches += 1
-            if self._batches < _STARTING or not self._batches % _RECONSIDER:
-                self._chosen.clear()
-            self._purse = min(self._purse + _TRIALS * batch.seconds, 10 * batch.seconds)
+            self._chosen.clear()
+            self._trial_budget = min(self._trial_budget + _TRIALS * batch.seconds, 10 * batch.seconds)
 
     def _best(self, most: int) -> int:
-        """Give the size that pays, up to so many rows."""
+        """Return the size that pays, up to so many rows."""
         best = self._chosen.get(most)
         if best is None:
             best = self._chosen[most] = self._find_best(most)
@@ -133,8 +126,8 @@ class AdaptivePolicy:
         return self._target is None or rows == 1 or 2 * self._curve.seconds(rows) <= self._target
 
     def _trial_size(self, most: int) -> int | None:
-        """Give another size than the best one, where the purse allows it: each doubling in turn."""
-        if self._purse <= 0 or most < 2 or not self._curve.knows(1):
+        """Return another size than the best one, where the budget of trials allows it: each doubling in turn."""
+        if self._trial_budget <= 0 or most < 2 or not self._curve.knows(1):
             return None
         self._trial += 1
         size = 1 << self._trial % most.bit_length()
@@ -144,11 +137,11 @@ class AdaptivePolicy:
         curve = self._curve
         took = curve.seconds(size)
         excess = took - size * curve.seconds(best) / best if curve.knows(size) else took / 2
-        self._purse -= max(excess, 0.1 * took)
+        self._trial_budget -= max(excess, 0.1 * took)
         return size
 
     def _wait(self, waiting: int, oldest: float, now: float) -> float:
-        """Seconds for which waiting for those who are about to come pays; 0: run."""
+        """Return the seconds for which waiting for callers pays; 0 to run now."""
         if self._until is None or waiting >= self._goal:
             self._until = self._consider(waiting, oldest, now)
         elif now >= self._until:
@@ -159,31 +152,98 @@ class AdaptivePolicy:
         """Decide whether to wait, for how many rows (the goal) and until when at most."""
         arrivals, curve = self._arrivals, self._curve
         if not arrivals.expects(waiting + 1) or arrivals.due(waiting + 1) - now > curve.seconds(waiting):
-            return None  # nobody is about to come, or too late for any saving
-        about = arrivals.expected()
+            return None  # nobody will come back, or too late for any saving
+        expected = arrivals.expected()
         if self._until is None:
             self._latest = now + _LONGEST * curve.seconds(waiting)
-        best = self._best(min(about, self._max_rows))
-        apart = self._rate_apart(waiting, min(about - waiting, best), now)
+        best = self._best(min(expected, self._max_rows))
+        apart = self._rate_apart(waiting, min(expected - waiting, best), now)
         for goal in {best, min(best, waiting + 1)}:
             wait, patience = arrivals.due(goal) - now, min(arrivals.due(goal, _PATIENCE), self._latest) - now
             late = self._target is not None and now - oldest + wait + curve.seconds(goal) > self._target
             if goal <= waiting or patience <= max(0.0, wait) or late:
                 continue
-            if goal > apart * (max(0.0, wait) + curve.seconds(goal)) * _TIE or self._affords(goal, wait):
+            if goal > apart * (max(0.0, wait) + curve.seconds(goal)) or self._affords(goal, wait):
                 self._goal = goal
                 return now + patience
         return None
 
     def _rate_apart(self, waiting: int, rest: int, now: float) -> float:
-        """Rows a second if those who wait run now, and the rest of those who are about when they are back."""
+        """Return the rows a second if what waits runs now, and the rest when it is back."""
         seconds = self._curve.seconds
         first = max(seconds(waiting), self._arrivals.due(waiting + rest) - now)
         return (waiting + rest) / (first + seconds(rest))
 
     def _affords(self, goal: int, wait: float) -> bool:
-        """Whether to wait only to learn what that batch takes."""
-        if self._purse <= 0 or self._curve.knows(goal):
+        """Return whether to wait only to learn what that batch takes."""
+        if self._trial_budget <= 0 or self._curve.knows(goal):
             return False
-        self._purse -= wait
+        self._trial_budget -= wait
         return True
+
+
+class Arrivals:
+    """Forecast of callers that come back: how many rows, waiting or running, how soon after a batch. Not thread-safe.
+
+    Callers that each wait for their own reply ask again after it, so after each batch the rows come back to the number
+    of callers, however they were divided among batches.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Begin knowing nothing.
+
+        Args:
+            most: Rows that are counted at most.
+        """
+        self._most = most
+        self._times: list[float] = []  # until there are 1, 2, … rows
+        self._shares: list[float] = []  # of batches after which they were
+        self._ended = 0.0
+        self._peak = 0
+
+    def ended(self, rows: int, now: float) -> None:
+        """Begin to count anew after a batch; `rows` are there without it."""
+        for index in range(len(self._shares)):
+            self._shares[index] += ((index < self._peak) - self._shares[index]) * _ARRIVAL_WEIGHT
+        self._ended, self._peak = now, 0
+        self._reach(rows, 0.0)
+
+    def came(self, rows: int, now: float) -> None:
+        """Learn how soon there are so many rows."""
+        if rows > self._peak:
+            self._reach(rows, now - self._ended)
+
+    def expects(self, rows: int) -> bool:
+        """Return whether there will probably be so many rows before the next batch ends."""
+        return rows <= self._peak or (rows <= len(self._shares) and self._shares[rows - 1] >= _SURE)
+
+    def expected(self) -> int:
+        """Return how many rows there will probably be before the next batch ends."""
+        level = self._peak
+        while level < len(self._shares) and self._shares[level] >= _SURE:
+            level += 1
+        return level
+
+    def due(self, rows: int, times: float = 1.0) -> float:
+        """Return when there will probably be so many rows, by the clock.
+
+        Args:
+            rows: At most `expected()`.
+            times: Factor for the time that this usually takes after a batch.
+        """
+        return self._ended + self._times[rows - 1] * times
+
+    def missed(self) -> None:
+        """Lower the forecast: what it promised did not come. Twice in a row, and it is expected no more."""
+        for index in range(self._peak, len(self._shares)):
+            self._shares[index] *= _SURE
+
+    def _reach(self, rows: int, since: float) -> None:
+        end = min(rows, self._most)
+        for index in range(self._peak, end):
+            if index == len(self._times):
+                self._times.append(since)
+                self._shares.append(0.0)
+            elif since:
+                self._times[index] += (since - self._times[index]) * _ARRIVAL_WEIGHT
+        self._peak = max(self._peak, end)

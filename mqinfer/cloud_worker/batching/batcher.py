@@ -51,6 +51,8 @@ class Batch(NamedTuple, Generic[T]):
         turn: The latest of their turns.
         key: Of all of them.
         policy: The policy that chose it.
+        began: Since when it keeps others from the model, in seconds: since the batch before it ended, where requests
+            waited then. So a batch costs what it takes to change from one to the next as well.
     """
 
     items: list[T]
@@ -58,6 +60,7 @@ class Batch(NamedTuple, Generic[T]):
     turn: float
     key: Hashable
     policy: BatchPolicy
+    began: float
 
 
 class _Waiting(NamedTuple, Generic[T]):
@@ -94,6 +97,8 @@ class Batcher(Generic[T]):
         self._groups: dict[Hashable, _Group[T]] = {}  # those in which something waits
         self._items = 0
         self._number = 0
+        self._running = 0  # batches
+        self._free_since: float | None = None  # while the model could run what waits
 
     def __len__(self) -> int:
         """Count the requests that wait."""
@@ -129,6 +134,8 @@ class Batcher(Generic[T]):
         Returns:
             The batch; or the seconds until there is one; or None where nothing waits.
         """
+        if not self._items:
+            return None
         soonest: float | None = None
         first: _Waiting[T] | None = None
         most = 0
@@ -138,19 +145,23 @@ class Batcher(Generic[T]):
                 soonest = wait if soonest is None else min(soonest, wait)
             elif first is None or group.line[0] < first:
                 first, most = group.line[0], rows
-        return soonest if first is None else self._cut(first.ready.key, most, now)
+        if first is None:
+            self._free_since = None  # it waits for company
+            return soonest
+        return self._cut(first.ready.key, most, now)
 
-    def ended(self, batch: Batch[T], ran: int, seconds: float, now: float) -> None:
+    def ended(self, batch: Batch[T], ran: int, now: float) -> None:
         """Tell a batch's policy that it has ended.
 
         Args:
             batch: As it was taken.
             ran: Rows of it that the model ran.
-            seconds: How long it kept the model busy.
             now: The clock's reading, in seconds.
         """
+        self._running -= 1
+        self._free_since = now if self._items and not self._running else None
         group = self._groups.get(batch.key)
-        batch.policy.ended(FinishedBatch(batch.rows, ran, seconds), group.rows if group else 0, now)
+        batch.policy.ended(FinishedBatch(batch.rows, ran, now - batch.began), group.rows if group else 0, now)
 
     def count_by_client(self) -> Counter[str]:
         """Count the requests that wait, by client."""
@@ -199,7 +210,9 @@ class Batcher(Generic[T]):
         del group.line[: len(items)]
         self._removed(group, key, len(items), rows)
         group.policy.began(rows, now)
-        return Batch(items, rows, latest, key, group.policy)
+        began, self._free_since = now if self._free_since is None else self._free_since, None
+        self._running += 1
+        return Batch(items, rows, latest, key, group.policy, began)
 
     def _removed(self, group: _Group[T], key: Hashable, count: int, rows: int) -> None:
         group.rows -= rows

@@ -9,13 +9,13 @@ from statistics import median
 __all__ = ["CostCurve"]
 
 _FIRST = 5
-"""Readings before a size counts as known: an engine's first run of a shape chooses kernels and takes memory."""
+"""Readings after which a size counts as known: an engine's first run of a shape chooses kernels and takes memory."""
 
 _WEIGHT = 0.05
-"""Weight of the newest reading at least: about the last twenty batches of a size count, older ones are forgotten."""
+"""Least weight of the newest reading: about the last twenty batches of a size count."""
 
 _OUTLIER = 4.0
-"""A reading counts as at most so many times what was expected: other programs use the machine as well."""
+"""A reading counts as `min(reading, _OUTLIER * mean)`: other programs use the machine as well."""
 
 
 @dataclass(slots=True)
@@ -51,11 +51,11 @@ class CostCurve:
         self._known: list[int] = []
 
     def add(self, rows: int, seconds: float) -> None:
-        """Note a batch.
+        """Learn from a batch.
 
         Args:
             rows: On its batch axis; 1 or more.
-            seconds: That it kept the model busy.
+            seconds: How long it kept the model busy.
         """
         place = _place(rows)
         point = self._points.get(place)
@@ -76,7 +76,7 @@ class CostCurve:
         return self._known[: bisect_right(self._known, most)]
 
     def seconds(self, rows: int) -> float:
-        """Tell how long a batch of this size takes.
+        """Return how long a batch of this size takes, in seconds.
 
         Below the smallest size seen it is that one's time; above the largest the line through the smallest and the
         largest goes on, and one size alone promises no gain: twice the rows take twice as long. 0 before any batch.

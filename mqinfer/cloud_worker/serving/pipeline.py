@@ -172,7 +172,7 @@ class Pipeline(Generic[M, T]):
         with self._lock:
             while not self._closing:
                 idle = self._concurrency - self._running
-                taken = self._batcher.take(self._clock(), idle) if idle and len(self._batcher) else None
+                taken = self._batcher.take(self._clock(), idle) if idle else None
                 if isinstance(taken, Batch):
                     self._begin(taken)
                     return taken
@@ -206,12 +206,12 @@ class Pipeline(Generic[M, T]):
             self._changed.notify()
 
     def _run_batch(self, batch: Batch[T]) -> None:
-        began, run = self._clock(), None
+        run: FinishedRun | None = None
         try:
             try:
                 run = self._run(batch.items)
             finally:
-                self._end(batch, 0 if run is None else run.rows, began)
+                self._end(batch, 0 if run is None else run.rows)
             self._await_turn(batch)
             run.reply()
         finally:
@@ -222,11 +222,10 @@ class Pipeline(Generic[M, T]):
                     self._replied.notify_all()
                 self._leave(len(batch.items))
 
-    def _end(self, batch: Batch[T], rows: int, began: float) -> None:
+    def _end(self, batch: Batch[T], rows: int) -> None:
         with self._lock:
-            now = self._clock()
             self._running -= 1
-            self._batcher.ended(batch, rows, now - began, now)
+            self._batcher.ended(batch, rows, self._clock())
             if len(self._batcher):
                 self._changed.notify()
 
