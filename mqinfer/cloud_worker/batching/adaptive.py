@@ -14,9 +14,9 @@ Three habits, each from what was measured while serving:
   than two, by more than the wait: the saving in the closed form of batch service queues (Deb and Serfozo, 1973).
   Where they don't come, the forecast is corrected at once.
 
-A batch costs the time from the end of the one before it, where requests waited then: changing from one batch to the next
-takes time as well, and larger batches do it less often. What else could pay is tried again now and then, for at most about 1 % of the model's time, since devices and their
-other users change.
+A batch costs the time from the end of the one before it, where requests waited then: changing from one batch to the
+next takes time as well, and larger batches do it less often. What else could pay is tried again now and then, for at
+most about 1 % of the model's time, since devices and their other users change.
 """
 
 from __future__ import annotations
