@@ -13,7 +13,7 @@ import pytest
 
 from mqinfer import Client, Outcome
 from mqinfer.broker import make_link
-from mqinfer.broker.link import Link, Message
+from mqinfer.broker.link import Link, Message, MessageHandler
 from mqinfer.broker.memory import MemoryLink
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
@@ -59,14 +59,23 @@ def test_state_and_card_are_retained_in_their_order(
         assert (will.topic, will.retain) == (TOPICS.worker_state(name), True)
         link = make_link(url, client_id=client_id, will=will, on_connection=handler)
         assert isinstance(link, MemoryLink)
-        publish = link.publish
+        publish, subscribe, unsubscribe = link.publish, link.subscribe, link.unsubscribe
+        filters: set[tuple[str, str | None]] = set()
+
+        def noted(topic_filter: str, handler: MessageHandler, *, share: str | None = None) -> None:
+            subscribe(topic_filter, handler, share=share)
+            filters.add((topic_filter, share))
+
+        def dropped(topic_filter: str, *, share: str | None = None) -> None:
+            unsubscribe(topic_filter, share=share)
+            filters.discard((topic_filter, share))
 
         def watched(message: Message, *rest: Any) -> None:
             if b'"ready"' in bytes(message.payload):
-                subscriptions_at_ready.append(len(link._subscriptions) == 5)
+                subscriptions_at_ready.append(len(filters) == 5)
             publish(message, *rest)
 
-        link.publish = watched  # type: ignore[method-assign,assignment]
+        link.publish, link.subscribe, link.unsubscribe = watched, noted, dropped  # type: ignore[method-assign,assignment]
         return link
 
     worker = Worker(model, connect, WorkerOptions(name))

@@ -16,7 +16,7 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.checksum import CHECKSUM, checksum
-from mqinfer.protocol.types import EncodedTensor, InferRequest
+from mqinfer.protocol.types import EncodedTensor
 
 Serve = Callable[..., Worker]
 Gated = Callable[..., tuple[LoadedModel, Any]]
@@ -135,20 +135,24 @@ def test_an_answer_that_does_not_fit_at_all_is_counted(
 
 
 def test_a_defect_is_answered_and_leaves_nothing_behind(
-    url: str, serve: Serve, gated: Gated, bare: Any, caplog: pytest.LogCaptureFixture
+    url: str,
+    serve: Serve,
+    gated: Gated,
+    bare: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    until: Until,
 ) -> None:
-    """What should never be raised costs one request, which is told so and may come again."""
+    """What should never be raised costs one request, whose reply says so and which may come again."""
     worker = serve(url, gated()[0])
-    prepare = worker._service.prepare
 
-    def broken(_: InferRequest) -> Any:
+    def broken(*_: object) -> Any:
         raise ZeroDivisionError
 
-    worker._service.prepare = broken  # type: ignore[method-assign,assignment]
-    with caplog.at_level(logging.CRITICAL, "mqinfer"):
+    with caplog.at_level(logging.CRITICAL, "mqinfer"), monkeypatch.context() as patch:
+        patch.setattr("mqinfer.cloud_worker.serving.service.decode_tensor", broken)
         reply = bare.ask(bare.binary())
     assert reply.error
     assert (reply.error.code, "ZeroDivisionError" in reply.error.message) == ("internal", True)
-    worker._service.prepare = prepare  # type: ignore[method-assign]
     assert bare.ask(bare.binary("cd" * 16)).outcome is Outcome.OK
-    assert worker.depth == 0
+    until(lambda: worker.depth == 0)

@@ -29,9 +29,6 @@ __all__ = ["AdaptivePolicy", "Arrivals"]
 _MARGIN = 0.02
 """The smallest size is used whose rows a second are at least `1 - _MARGIN` of the best size's."""
 
-_TRIALS = 0.01
-"""Share of the model's time that trials of other sizes may cost."""
-
 _PATIENCE = 2.0
 """A batch waits for callers for at most `_PATIENCE` times as long as they usually take to come back."""
 
@@ -49,16 +46,18 @@ _SURE = 0.75
 class AdaptivePolicy:
     """Chooses batches for the requests of one key. Not thread-safe."""
 
-    def __init__(self, max_rows: int, latency_target: float | None = None) -> None:
+    def __init__(self, max_rows: int, latency_target: float | None = None, trials: float = 0.01) -> None:
         """Begin knowing nothing: the first batches are single rows.
 
         Args:
             max_rows: Rows of a batch at most; 1 or more.
             latency_target: Seconds from a request's arrival at the batcher to its result that batching may not exceed;
                 None for throughput alone.
+            trials: Share of the model's time that trials of other sizes may cost.
         """
         self._max_rows = max(1, max_rows)
         self._target = latency_target
+        self._trials = trials
         self._curve = CostCurve()
         self._arrivals = Arrivals(self._max_rows)
         self._running = 0  # rows
@@ -94,7 +93,7 @@ class AdaptivePolicy:
         if batch.seconds > 0 and batch.ran > 0:
             self._curve.add(batch.ran, batch.seconds)
             self._chosen.clear()
-            self._trial_budget = min(self._trial_budget + _TRIALS * batch.seconds, 10 * batch.seconds)
+            self._trial_budget = min(self._trial_budget + self._trials * batch.seconds, 10 * batch.seconds)
 
     def _best(self, most: int) -> int:
         """Return the size that pays, up to so many rows."""
