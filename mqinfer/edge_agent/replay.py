@@ -31,7 +31,7 @@ from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics
 from mqinfer.edge_agent.window import DelayWindow, Policy, Stream
 from mqinfer.protocol.errors import Cancelled, LinkError, MqinferError, Superseded
-from mqinfer.protocol.types import ErrorInfo, Outcome
+from mqinfer.protocol.types import ErrorInfo
 
 __all__ = ["Replay", "ReplayOptions"]
 
@@ -42,7 +42,6 @@ _LATEST_IN_MEMORY = 64
 _FRESH_SHARE = 0.5
 """With `latest` a frame may wait in queues for this share of the model's time."""
 _STOP_CHECK_S = 0.2
-_OUTCOMES: Mapping[type[MqinferError], Outcome] = {Superseded: Outcome.SUPERSEDED, Cancelled: Outcome.CANCELLED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +299,7 @@ class Replay:
         """Make the outcome of a frame that never became a request."""
         return InferResult(
             id="",
-            outcome=_OUTCOMES.get(type(error), Outcome.ERROR),
+            outcome=error.outcome,
             model_name=self._options.model,
             error=ErrorInfo(error.code, str(error)),
             capture=pending.capture,

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from enum import EnumMeta
+from sys import float_info
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,9 +38,11 @@ MAX_STATE_BYTES = 64 << 10
 """Longest state, cancellation or body of a call."""
 
 _SCALARS = frozenset((bool, int, float, str))
-_FAULT = re.compile(r"(?P<fault>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`)?", re.DOTALL)
+_FAULT = re.compile(r"(?P<fault>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`)?", re.DOTALL)
 _NAMES = {
     " | null`": "`",
+    f"`float` >= {-float_info.max!r}": "a finite number",
+    f"`float` <= {float_info.max!r}": "a finite number",
     "`array`": "an array",
     "`bool`": "a boolean",
     "`bytes`": "binary",
@@ -88,9 +91,8 @@ def parse_json(text: Buffer, what: str, limit: int = MAX_JSON_BYTES) -> Any:
         raise LimitExceeded(f"{what}: {size} bytes of JSON; at most {limit} are accepted; send large tensors as binary")
     try:
         source = str(text, "utf-8-sig")
-        found = json.loads(
-            source, parse_constant=float
-        )  # not msgspec: it refuses the bare NaN that many libraries write
+        # Not msgspec's parser: it refuses a byte order mark, and the bare NaN that many libraries write.
+        found = json.loads(source, parse_constant=float)
         if "\\ud" in source or "\\uD" in source:
             json.dumps(found, ensure_ascii=False).encode()  # fails on halves of surrogate pairs, wherever they stand
     except UnicodeEncodeError as error:
@@ -151,12 +153,14 @@ def refusal(error: Exception, shape: type[Struct], what: str, wrong: str = "") -
         fault = _sentence(fault)
     field = path.rpartition(".")[2].partition("[")[0]
     kind = BadTensor if field in getattr(shape, "TENSOR_FIELDS", ("datatype",)) else BadEnvelope
-    subject = f"{what}: {path!r}" if path else what
+    subject = f"{what}: {path[:80]!r}" if path else what
     return kind(f"{subject}{': every key' if key else ''} {fault}")
 
 
 def _sentence(fault: str) -> str:
-    """Return an expectation of msgspec, such as "Expected `int`, got `str`", in plain words."""
+    """Return a fault that msgspec found, such as "Expected `int`, got `str`", in plain words."""
+    if not fault.startswith("Expected "):
+        return f"is wrong: {fault}"
     for theirs, ours in _NAMES.items():
         fault = fault.replace(theirs, ours)
     expected, _, got = fault.removeprefix("Expected ").partition(", got ")
@@ -170,7 +174,7 @@ def _choices(shape: type[Struct], path: str) -> str:
         while isinstance(kind, shapes.UnionType | shapes.ListType | shapes.VarTupleType):
             kind = kind.types[0] if isinstance(kind, shapes.UnionType) else kind.item_type
         if isinstance(kind, shapes.StructType | shapes.DataclassType):
-            kind = next(field.type for field in kind.fields if field.encode_name == name)
+            kind = next((field.type for field in kind.fields if field.encode_name == name), kind)
     while isinstance(kind, shapes.UnionType):
         kind = kind.types[0]
     names: EnumMeta | tuple[()] = kind.cls if isinstance(kind, shapes.EnumType) else ()

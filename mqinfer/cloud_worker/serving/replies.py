@@ -18,7 +18,7 @@ from mqinfer.cloud_worker.serving.service import Completed, InferenceService, Pr
 from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import Corrupted, Expired, MessageTooLarge, MqinferError, NotConnected, Rejected
+from mqinfer.protocol.errors import Corrupted, MessageTooLarge, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.header import RETRY_AFTER
 from mqinfer.protocol.types import (
     Buffer,
@@ -34,11 +34,6 @@ from mqinfer.protocol.types import (
 __all__ = ["REPLY_COST", "Replies", "ReplyMemory", "Seen", "write_reply"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
-_OUTCOMES = {
-    Expired.code: Outcome.EXPIRED,
-    Rejected.code: Outcome.REJECTED,
-    Corrupted.code: Outcome.REJECTED,  # no fault of the request: sent again, it is served
-}
 _NO_TIME = Timings()
 
 REPLY_COST = 256
@@ -198,7 +193,7 @@ class Replies:
             id=request.id,
             model_name=card.name,
             model_version=card.version,
-            outcome=Outcome.OK if error is None else _OUTCOMES.get(error.code, Outcome.ERROR),
+            outcome=Outcome.OK if error is None else error.outcome,
             outputs=outputs,
             error=None if error is None else ErrorInfo(error.code, str(error)),
             model_hash=card.model_hash,
