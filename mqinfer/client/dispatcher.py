@@ -40,6 +40,8 @@ __all__ = ["Dispatcher", "Ended", "RetryBudget", "Step"]
 
 _MOST_CRASHES = 2
 """Workers that may crash on a request; then it ends as `poison`."""
+_RETURN_S = 2.0
+"""Time in which a worker that only lost its connection is back; such a request is set aside until then."""
 _NO_BUDGET_S = 0.1
 """Pause before a request that the retry budget held back is tried again."""
 _LONGEST_PAUSE_S = 1.0
@@ -128,8 +130,11 @@ class Dispatcher:
         """
         table = self._table
         if table.alarms and table.alarms[0][0] <= now:
-            for expired in table.wake(now):
-                self._record_end(expired, _expiry(expired))
+            for due in table.wake(now):
+                if due.place is Place.ENDED:
+                    self._record_end(due, _expiry(due))
+                elif len(due.crashed_on) >= _MOST_CRASHES:
+                    self._end(due, _poison(due))
         if now >= self._check_at:
             self._retry_overdue(now)
         has_room = connected and table.queued > 0 and len(table.in_flight) < table.window
@@ -165,7 +170,8 @@ class Dispatcher:
         if entry.attempts != attempt:
             return  # recalled and sent again since
         if isinstance(why, NotConnected):
-            self._table.back_off(entry, now + self._options.backoff)
+            if entry.place is Place.IN_FLIGHT:  # else it was recalled, and is sent again in any case
+                self._table.back_off(entry, now + self._options.backoff)
         else:
             self._end(entry, why)
 
@@ -213,11 +219,10 @@ class Dispatcher:
         if entry := self._table.in_flight.get(request_id):
             self._retry(entry)
 
-    def update(self, state: WorkerState) -> None:
-        """Take in a worker's state; what a lost or stopped worker had is sent elsewhere, unless it is poison."""
+    def update(self, state: WorkerState, now: float) -> None:
+        """Take in a worker's state; what a lost or stopped worker had is sent elsewhere, unless it may be poison."""
         if state.status is WorkerStatus.READY and self._fleet.lane(state.worker) is None:
-            for entry in self._table.entries.values():  # it only lost its connection if it is the same incarnation
-                entry.crashed_on -= {(state.worker, state.incarnation)}
+            self._uncount_crash((state.worker, state.incarnation))
         lane = self._fleet.update(state)
         if lane is None:
             return
@@ -227,8 +232,7 @@ class Dispatcher:
             if state.status is not WorkerStatus.STOPPED and entry.acknowledged == entry.attempts:
                 entry.crashed_on |= {(lane.worker, lane.incarnation)}
                 if len(entry.crashed_on) >= _MOST_CRASHES:
-                    workers = ", ".join(sorted(worker for worker, _ in entry.crashed_on))
-                    self._end(entry, Poison(f"the workers {workers} crashed while they had it"))
+                    self._table.back_off(entry, now + _RETURN_S)
 
     def connected(self, now: float) -> None:
         """Take in a connection: after a loss patience does not end before workers had time to reconnect, too."""
@@ -276,6 +280,14 @@ class Dispatcher:
                 self._budget.earn()
             return entry
         return None
+
+    def _uncount_crash(self, worker: tuple[str, int]) -> None:
+        """Send on what was set aside because of a worker that is back in the same incarnation: it did not crash."""
+        for entry in self._table.entries.values():
+            if worker in entry.crashed_on:
+                if len(entry.crashed_on) == _MOST_CRASHES:
+                    self._table.requeue(entry)
+                entry.crashed_on -= {worker}
 
     def _unserved(self, entry: Entry, now: float) -> None:
         """Hold back all who ask for the model while there is patience, else end with `NoWorker`."""
@@ -373,6 +385,11 @@ def _first_in_time(queue: Mapping[str, Entry], finish: float) -> Entry | None:
     idle worker gets what it would answer late all the same: it may be faster than it was.
     """
     return next((entry for entry in queue.values() if entry.deadline >= finish and not entry.crashed_on), None)
+
+
+def _poison(entry: Entry) -> Poison:
+    workers = ", ".join(sorted(worker for worker, _ in entry.crashed_on))
+    return Poison(f"the workers {workers} crashed while they had it")
 
 
 def _expiry(entry: Entry) -> Expired:

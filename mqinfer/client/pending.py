@@ -189,20 +189,24 @@ class PendingTable:
         return entry
 
     def back_off(self, entry: Entry, until: float) -> bool:
-        """Take a request out of flight and queue it again at `until`; return False if it is not in flight."""
-        if entry.place is not Place.IN_FLIGHT:
+        """Set a request aside and queue it again at `until`; return False if it is set aside already, or has ended."""
+        if entry.place is Place.IN_FLIGHT:
+            self._land(entry)
+        elif entry.place is Place.QUEUED:
+            self._dequeue(entry)
+        else:
             return False
-        self._land(entry)
         entry.place = Place.BACKING_OFF
         entry.resume_at = until
         self._set_alarm(until, entry)
         return True
 
     def requeue(self, entry: Entry) -> bool:
-        """Put a request in flight back at the head of its queue; return False if it isn't in flight."""
-        if entry.place is not Place.IN_FLIGHT:
+        """Put a request in flight, or one that backs off, at the head of its queue; return False if it is neither."""
+        if entry.place is Place.IN_FLIGHT:
+            self._land(entry)
+        elif entry.place is not Place.BACKING_OFF:
             return False
-        self._land(entry)
         self._enqueue(entry, first=True)
         return True
 
@@ -234,18 +238,19 @@ class PendingTable:
         return min((entry.retry_at for entry in self.in_flight.values()), default=math.inf)
 
     def wake(self, now: float) -> list[Entry]:
-        """Take out and return the requests whose deadline has passed; queue those that have backed off long enough."""
-        expired = []
+        """Return the requests that are due: those that have expired, which are out, and those that are queued again."""
+        due = []
         while self.alarms and self.alarms[0][0] <= now:
             _, _, entry = heapq.heappop(self.alarms)
             if entry.place is Place.ENDED:
                 continue
             if entry.deadline <= now:
                 self.remove(entry.request.id)
-                expired.append(entry)
+                due.append(entry)
             elif entry.place is Place.BACKING_OFF and entry.resume_at <= now:
                 self._enqueue(entry)
-        return expired
+                due.append(entry)
+        return due
 
     def drain(self) -> list[Entry]:
         """Take out everything: the client is closing."""

@@ -282,7 +282,7 @@ class Requester:
         except MqinferError as error:
             log.warning("ignored the unreadable state on %s: %s", message.topic, error)
             return
-        self._report(lambda _: self._dispatcher.update(state))
+        self._report(lambda now: self._dispatcher.update(state, now))
 
     def _on_reply(self, message: Message) -> None:
         try:

@@ -57,7 +57,7 @@ def dispatcher_with(*workers: str) -> Dispatcher:
     """Make a dispatcher that knows these workers."""
     dispatcher = Dispatcher("car-1")
     for worker in workers:
-        dispatcher.update(state(worker))
+        dispatcher.update(state(worker), 0.0)
         dispatcher.replied(reply("of before", worker), 0.0)
     return dispatcher
 
@@ -86,7 +86,7 @@ def lose(dispatcher: Dispatcher, entry: Entry) -> None:
     """Lose the worker that has a request."""
     worker = worker_of(entry)
     assert worker
-    dispatcher.update(state(worker, WorkerStatus.LOST))
+    dispatcher.update(state(worker, WorkerStatus.LOST), 0.0)
 
 
 def errors(ended: Sequence[Ended]) -> dict[str, type[Exception]]:
@@ -98,15 +98,15 @@ def test_what_a_lost_worker_had_is_sent_to_another_at_once() -> None:
     """The will is enough: nobody waits for a time-out."""
     dispatcher = dispatcher_with("a")
     entry = send(dispatcher, "1")
-    dispatcher.update(state("b"))
-    dispatcher.update(state("a", WorkerStatus.LOST))
+    dispatcher.update(state("b"), 0.0)
+    dispatcher.update(state("a", WorkerStatus.LOST), 0.0)
     assert dispatcher.take(0.1).send is entry
     assert worker_of(entry) == "b"
     assert (entry.attempts, entry.crashed_on) == (2, frozenset({("a", 1)}))
 
 
 def test_two_crashes_are_enough() -> None:
-    """The second worker that crashes on a request makes it poison; its neighbour is sent on."""
+    """A request that two workers crashed on is poison unless one of them comes back; its neighbour is sent on."""
     dispatcher = dispatcher_with("a", "b")
     poison = send(dispatcher, "poison")
     lose(dispatcher, poison)
@@ -114,13 +114,15 @@ def test_two_crashes_are_enough() -> None:
     neighbour = send(dispatcher, "neighbour")
     assert neighbour.lane is poison.lane
     lose(dispatcher, poison)
-    dispatcher.update(state("c"))
+    dispatcher.update(state("c"), 0.0)
     step = dispatcher.take(0.0)
-    assert errors(step.ended) == {"poison": Poison}
-    assert "the workers a, b crashed" in str(step.ended[0][1])
     assert step.send is neighbour
     assert len(neighbour.crashed_on) == 1
-    assert dispatcher.take(0.0).send is None
+    assert dispatcher.take(1.9).send is None
+    assert dispatcher.wake_at == 2.0
+    step = dispatcher.take(2.0)
+    assert errors(step.ended) == {"poison": Poison}
+    assert "the workers a, b crashed" in str(step.ended[0][1])
 
 
 def test_a_worker_that_comes_back_did_not_crash() -> None:
@@ -131,7 +133,7 @@ def test_a_worker_that_comes_back_did_not_crash() -> None:
     assert first
     lose(dispatcher, entry)
     sent(dispatcher, 0.0, "1")
-    dispatcher.update(state(first))
+    dispatcher.update(state(first), 0.0)
     lose(dispatcher, entry)
     step = dispatcher.take(0.1)
     assert step.send is entry
@@ -143,10 +145,26 @@ def test_a_worker_that_is_started_again_did_crash() -> None:
     """Its new incarnation may be published before the will of the old one is, or instead of it."""
     dispatcher = dispatcher_with("a")
     entry = send(dispatcher, "1")
-    dispatcher.update(state("a", incarnation=2))
+    dispatcher.update(state("a", incarnation=2), 0.0)
     assert sent(dispatcher, 0.1, "1") is entry
-    dispatcher.update(state("a", incarnation=3))
-    assert errors(dispatcher.take(0.1).ended) == {"1": Poison}
+    dispatcher.update(state("a", incarnation=3), 0.0)
+    assert errors(dispatcher.take(2.0).ended) == {"1": Poison}
+
+
+def test_two_workers_whose_connections_were_cut_did_not_crash() -> None:
+    """A request that both had is set aside until the first of them is back, and then sent at once."""
+    dispatcher = dispatcher_with("a", "b")
+    entry = send(dispatcher, "1")
+    first = worker_of(entry)
+    assert first
+    lose(dispatcher, entry)
+    sent(dispatcher, 0.0, "1")
+    lose(dispatcher, entry)
+    assert dispatcher.take(0.1).send is None
+    dispatcher.update(state(first), 0.2)
+    assert sent(dispatcher, 0.2, "1") is entry
+    assert not dispatcher.take(5.0).ended
+    assert len(entry.crashed_on) == 1
 
 
 def test_a_broker_that_goes_down_makes_no_poison() -> None:
@@ -167,7 +185,7 @@ def test_a_stopped_worker_is_no_crash() -> None:
     """A rolling restart makes no request poison."""
     dispatcher = dispatcher_with("a")
     entry = send(dispatcher, "1")
-    dispatcher.update(state("a", WorkerStatus.STOPPED))
+    dispatcher.update(state("a", WorkerStatus.STOPPED), 0.0)
     assert dispatcher.take(0.0).send is entry
     assert entry.lane is None
     assert not entry.crashed_on
@@ -483,7 +501,7 @@ class Delivery(RuleBasedStateMachine):
     def publish_state(self, worker: str, status: WorkerStatus, reborn: bool) -> None:  # noqa: FBT001  as above
         """A worker, or the broker for it, publishes a state; the incarnation may be a new one, or a twin's."""
         self.incarnation[worker] += reborn
-        self.dispatcher.update(state(worker, status, self.incarnation[worker]))
+        self.dispatcher.update(state(worker, status, self.incarnation[worker]), self.now)
 
     @rule(seconds=st.floats(0, 5))
     def wait(self, seconds: float) -> None:

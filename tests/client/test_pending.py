@@ -103,12 +103,14 @@ class Table(RuleBasedStateMachine):
 
     @rule(name=consumes(sent), delay=st.integers(0, 5))
     def back_off(self, name: str, delay: int) -> None:
-        """A request is turned away; only one in flight can back off."""
-        if name in self.living:
-            assert self.table.back_off(self.living[name], self.now + delay) is (name in self.in_flight)
-        if name in self.in_flight:
-            self.in_flight.remove(name)
-            self.backing_off[name] = self.now + delay
+        """A request is turned away, or set aside while it is queued; one that backs off already does so no longer."""
+        if name not in self.living:
+            return
+        assert self.table.back_off(self.living[name], self.now + delay) is (name not in self.backing_off)
+        for store in (self.queued, self.in_flight):
+            if name in store:
+                store.remove(name)
+                self.backing_off[name] = self.now + delay
 
     @rule()
     def recall(self) -> None:
@@ -122,12 +124,14 @@ class Table(RuleBasedStateMachine):
         """Time passes: what is past its deadline leaves, what has backed off is queued again."""
         self.now += seconds
         overdue = {name for name, entry in self.living.items() if entry.deadline <= self.now}
-        expired = [entry.request.id for entry in self.table.wake(self.now)]
+        due = self.table.wake(self.now)
+        expired = [entry.request.id for entry in due if entry.place is Place.ENDED]
         assert set(expired) == overdue
         assert len(expired) == len(overdue)
         for name in expired:
             self.leave(name)
         resumed = [name for name, until in self.backing_off.items() if until <= self.now]
+        assert sorted(entry.request.id for entry in due if entry.place is Place.QUEUED) == sorted(resumed)
         queued = queue_of(self.table)[len(self.queued) :]
         assert sorted(queued) == sorted(resumed)
         assert [self.backing_off[name] for name in queued] == sorted(self.backing_off[name] for name in resumed)
@@ -187,7 +191,7 @@ def test_a_request_that_backs_off_again_and_again_keeps_the_heap_small() -> None
         entry = launch_first(table, float(now))
         assert entry
         assert table.back_off(entry, now + 1.0)
-        assert table.wake(now + 1.0) == []
+        assert table.wake(now + 1.0) == [entry]
         assert len(table.alarms) <= 2
 
 
