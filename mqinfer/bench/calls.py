@@ -41,6 +41,9 @@ _FRAMES = 30
 _REGULAR = 0.5
 """A function belongs to the path if `(its calls + its calls of C functions) / requests` is at least this; a heartbeat's
 functions do not."""
+_SLOWER = 10
+"""A worker takes about this many times as long under the profile; its bound for short work is raised by as much, so
+that a request takes the same way as without it."""
 _PACKAGE = Path(mqinfer.__file__).parent
 
 Tally = Counter[tuple[str, str, str, str]]
@@ -280,8 +283,8 @@ def _client(counter: CallCounter, url: str, repository: str, name: str) -> None:
 
 
 def _worker(counter: CallCounter, url: str, repository: str, model: str) -> None:
-    spec = ProcessSpec(Path(repository), model, 1, BrokerAddress.parse(url), WorkerOptions("bench-calls"), device="cpu")
-    worker = serve(spec)
+    options = WorkerOptions("bench-calls", inline_s=_SLOWER * WorkerOptions("").inline_s)
+    worker = serve(ProcessSpec(Path(repository), model, 1, BrokerAddress.parse(url), options, device="cpu"))
     print("ready", flush=True)
     for _ in sys.stdin:
         _write(counter.tally())
