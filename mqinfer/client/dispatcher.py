@@ -149,7 +149,7 @@ class Dispatcher:
         return Step(entry, ended, more=entry is not None and table.queued > 0)
 
     def acked(self, entry: Entry, attempt: int, code: int, now: float) -> None:
-        """Take in the reason code of the PUBACK to a request's attempt."""
+        """Handle the reason code of the PUBACK to a request's attempt."""
         if code == ReasonCode.SUCCESS:  # no promise of a reply
             entry.acknowledged = attempt
         elif entry.place is not Place.IN_FLIGHT or entry.attempts != attempt:
@@ -166,7 +166,7 @@ class Dispatcher:
             self._unserved(entry, now)
 
     def unsent(self, entry: Entry, attempt: int, why: MqinferError, now: float) -> None:
-        """Take in that an attempt can't be published: without a connection it is tried again, else the request ends."""
+        """Handle an attempt that can't be published: without a connection it is tried again, else the request ends."""
         if entry.attempts != attempt:
             return  # recalled and sent again since
         if isinstance(why, NotConnected):
@@ -176,7 +176,7 @@ class Dispatcher:
             self._end(entry, why)
 
     def replied(self, response: InferResponse, now: float) -> bool:
-        """Take in a reply, and what it reports of its worker.
+        """Handle a reply, and what it reports of its worker.
 
         Returns:
             Whether it is the outcome of a request, which `settle` then ends; False where it is late, or turned the
@@ -212,7 +212,7 @@ class Dispatcher:
         return entry
 
     def corrupted(self, request_id: str) -> None:
-        """Take in that a request or its reply was damaged: it is sent again at once where the budget allows.
+        """Handle a request or reply that was damaged: the request is sent again at once where the budget allows.
 
         The id may be damaged as well; at worst another request is sent twice.
         """
@@ -220,7 +220,7 @@ class Dispatcher:
             self._retry(entry)
 
     def update(self, state: WorkerState, now: float) -> None:
-        """Take in a worker's state; what a lost or stopped worker had is sent elsewhere, unless it may be poison."""
+        """Handle a worker's state; what a lost or stopped worker had is sent elsewhere, unless it may be poison."""
         if state.status is WorkerStatus.READY and self._fleet.lane(state.worker) is None:
             self._uncount_crash((state.worker, state.incarnation))
         lane = self._fleet.update(state)
@@ -235,7 +235,7 @@ class Dispatcher:
                     self._table.back_off(entry, now + _RETURN_S)
 
     def connected(self, now: float) -> None:
-        """Take in a connection: after a loss patience does not end before workers had time to reconnect, too."""
+        """Handle a connection: after a loss patience does not end before workers had time to reconnect, too."""
         if self._was_lost:
             self._settled_by = now + self._options.settling
 
@@ -332,7 +332,7 @@ class Dispatcher:
         return self._table.requeue(entry)
 
     def _is_only_slow(self, entry: Entry, now: float) -> bool:
-        """Give a request more time, and return True, where its worker answers others: on a slow link all come late."""
+        """Extend a request's time, and return True, where its worker answers others: on a slow link all come late."""
         if entry.lane is None or not entry.lane.has_just_replied(now):
             return False
         if now - entry.sent >= self._options.silence.attempt_unknown:
@@ -371,7 +371,7 @@ class RetryBudget:
             self._tokens = min(self._burst, self._tokens + self._share)
 
     def spend(self) -> bool:
-        """Take a token; return False where there is none left."""
+        """Spend a token; return False where there is none left."""
         if self._tokens < 1.0:
             return False
         self._tokens -= 1.0

@@ -83,7 +83,7 @@ class Fleet:
         return self._lanes.get(worker)
 
     def update(self, state: WorkerState) -> Lane | None:
-        """Take in a state that a worker, or the broker on its behalf, published.
+        """Handle a state that a worker, or the broker on its behalf, published.
 
         Returns:
             The lane whose requests in flight will not be answered: its worker is lost, has stopped, or started anew.
@@ -104,7 +104,7 @@ class Fleet:
         return replaced
 
     def update_load(self, worker: str, load: WorkerLoad, now: float) -> None:
-        """Take in what a worker's reply reports of its load."""
+        """Store what a worker's reply reports of its load."""
         if lane := self._lanes.get(worker):
             lane.update_load(load, now)
 
@@ -158,7 +158,7 @@ class Fleet:
         return now + max(self._silence.attempt_shared, self._silence.attempt_factor * usual)
 
     def shared_reply(self, model: str, seconds: float) -> None:
-        """Take in how long a reply took that came over a model's channel."""
+        """Record how long a reply took that came over a model's channel."""
         for channel in [channel for channel in self._unserved if channel[0] == model]:
             del self._unserved[channel]
         usual = self._shared.get(model, seconds)

@@ -116,13 +116,13 @@ class Lane:
         return now + max(self.silence.attempt, self.silence.attempt_factor * expected)
 
     def measure_transit(self, seconds: float) -> None:
-        """Take in how long a request and its reply were on the network; over a slow link that includes their queue."""
+        """Record how long a request and its reply were on the network; over a slow link that includes their queue."""
         if self.transit:
             seconds = min(seconds, max(_MOST * self.transit, self.silence.attempt / 2))
         self.transit += (seconds - self.transit) * (_WEIGHT if self.transit else 1.0)
 
     def update_load(self, load: WorkerLoad, now: float) -> None:
-        """Take in what a reply, however late, reports: the worker lives, and is so busy."""
+        """Store what a reply, however late, reports: that the worker runs, and how busy it is."""
         self._strikes, self._quarantined_until, self.replied_at = 0, 0.0, now
         self.others = max(0, load.depth - 1 - len(self.in_flight))  # the depth counts the request that it answers
         if load.service_time_us:
@@ -145,7 +145,7 @@ class Lane:
         self.closed_until = max(self.closed_until, now + max(self.service, min(seconds, _LONGEST_PAUSE_S), 0.001))
 
     def update(self, state: WorkerState) -> None:
-        """Take over the worker's state."""
+        """Store the worker's state."""
         if state.incarnation != self.incarnation:
             self._strikes, self._quarantined_until, self.closed_until, self.others = 0, 0.0, 0.0, 0
         self.incarnation, self.models = state.incarnation, state.models

@@ -177,7 +177,7 @@ class PendingTable:
         self.in_flight[entry.request.id] = entry
 
     def remove(self, request_id: str) -> Entry | None:
-        """Take a request out for good; None where it has its outcome already."""
+        """Remove a request for good, and return it; None where it has its outcome already."""
         entry = self.entries.pop(request_id, None)
         if entry is None:
             return None
@@ -253,7 +253,7 @@ class PendingTable:
         return due
 
     def drain(self) -> list[Entry]:
-        """Take out everything: the client is closing."""
+        """Remove and return everything: the client is closing."""
         left = list(self.entries.values())
         for entry in left:
             self.remove(entry.request.id)
@@ -261,7 +261,7 @@ class PendingTable:
         return left
 
     def _land(self, entry: Entry) -> None:
-        """Take a request out of flight."""
+        """Remove a request from those in flight."""
         del self.in_flight[entry.request.id]
         if entry.lane is not None:
             entry.lane.in_flight.pop(entry.request.id, None)

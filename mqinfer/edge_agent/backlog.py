@@ -72,7 +72,7 @@ class Backlog:
         requester.watch(self._on_connection)
 
     def adopt(self, stream_of: Callable[[str], Stream[PendingFrame]]) -> list[PendingFrame]:
-        """Take over the frames that an earlier run left; they go first, numbered from 0."""
+        """Adopt the frames that an earlier run left; they go first, numbered from 0."""
         adopted: list[PendingFrame] = []
         found = self._spool.after(0)
         while found:

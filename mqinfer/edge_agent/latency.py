@@ -60,7 +60,7 @@ class Histogram:
         self._count += other._count
 
     def percentile(self, percent: float) -> int | None:
-        """Give the nearest-rank percentile in nanoseconds, within 1/128; None where nothing was recorded.
+        """Return the nearest-rank percentile in nanoseconds, within 1/128; None where nothing was recorded.
 
         Args:
             percent: Above 0, up to 100. The smallest and the largest duration are kept, so 100 is exact.
@@ -74,7 +74,7 @@ class Histogram:
         return None
 
     def percentiles(self) -> Percentiles:
-        """Give the three percentiles that are shown everywhere."""
+        """Return the three percentiles that are shown everywhere."""
         return Percentiles(self.percentile(50), self.percentile(95), self.percentile(99))
 
 
@@ -85,6 +85,6 @@ def _bucket(value: int) -> int:
 
 
 def _middle(bucket: int) -> int:
-    """Give the value in the middle of a bucket; the inverse of `_bucket` to within half a bucket's width."""
+    """Return the value in the middle of a bucket; the inverse of `_bucket` to within half a bucket's width."""
     shift = max(bucket // _BUCKETS_PER_OCTAVE - 1, 0)
     return (bucket - shift * _BUCKETS_PER_OCTAVE << shift) + (1 << shift >> 1)

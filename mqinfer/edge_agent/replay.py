@@ -270,7 +270,7 @@ class Replay:
             settle(self._failed(pending, error))
 
     def _settle(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> None:
-        """Take a frame with its outcome out of the window, which makes room for queued ones."""
+        """Remove a frame with its outcome from the window, which makes room for queued ones."""
         if self._backlog:
             was_spooled = pending.spooled_as
             if prepared and self._backlog.take_back(pending, prepared, result):

@@ -142,7 +142,7 @@ class Stream(Generic[T]):
         return superseded
 
     def take(self) -> list[T]:
-        """Take the queued frames that the window has room for; they are in flight from now on."""
+        """Remove and return the queued frames that the window has room for; they are in flight from now on."""
         entered = []
         while self._queue and self.has_room:
             self.in_flight += 1

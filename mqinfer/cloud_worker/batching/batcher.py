@@ -125,7 +125,7 @@ class Batcher(Generic[T]):
         group.policy.came(group.rows, now)
 
     def take(self, now: float, idle: int = 1) -> Batch[T] | float | None:
-        """Take the batch that is to run now, of several the one whose first request is first in line.
+        """Remove and return the batch that runs now: of several the one whose first request is first in line.
 
         Args:
             now: The clock's reading, in seconds.
@@ -151,7 +151,7 @@ class Batcher(Generic[T]):
         return self._cut(first.ready.key, most, now)
 
     def ended(self, batch: Batch[T], ran: int, now: float) -> None:
-        """Tell a batch's policy that it has ended.
+        """Report to a batch's policy that it has ended.
 
         Args:
             batch: As it was taken.
@@ -168,7 +168,7 @@ class Batcher(Generic[T]):
         return Counter(waiting.ready.client for waiting in self._all())
 
     def pop_last(self, client: str) -> T | None:
-        """Take out the request of a client that is the last in line; None where none waits."""
+        """Remove and return a client's last request in line; None where none is queued."""
         last = max((each for each in self._all() if each.ready.client == client), default=None)
         if last is None:
             return None
@@ -178,7 +178,7 @@ class Batcher(Generic[T]):
         return last.ready.item
 
     def clear(self) -> list[T]:
-        """Take out everything."""
+        """Remove and return everything."""
         left = [waiting.ready.item for waiting in self._all()]
         self._known.clear()
         self._groups.clear()

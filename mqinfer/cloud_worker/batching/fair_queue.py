@@ -51,11 +51,11 @@ class FairQueue(Generic[T]):
         insort(self._line, Queued(self.next_turn(client), self._number, client, item))
 
     def pop(self) -> Queued[T]:
-        """Take out the first request in line."""
+        """Remove and return the first request in line."""
         return self._line.pop(0)
 
     def pop_last(self, client: str) -> T | None:
-        """Take out a client's last request in line; None where it has none."""
+        """Remove and return a client's last request in line; None where it has none."""
         last = max((each for each in self._line if each.client == client), default=None)
         if last is None:
             return None
@@ -67,7 +67,7 @@ class FairQueue(Generic[T]):
         return Counter(each.client for each in self._line)
 
     def clear(self) -> list[T]:
-        """Take out everything."""
+        """Remove and return everything."""
         items = [each.item for each in self._line]
         self._line.clear()
         return items
