@@ -151,7 +151,7 @@ class Batcher(Generic[T]):
         return self._cut(first.ready.key, most, now)
 
     def ended(self, batch: Batch[T], ran: int, now: float) -> None:
-        """Report to a batch's policy that it has ended.
+        """Report the end of a batch to its policy.
 
         Args:
             batch: As it was taken.

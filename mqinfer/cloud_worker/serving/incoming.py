@@ -81,7 +81,7 @@ class IncomingRequest:
 
 
 def accept(topics: Topics, message: Message, received: float) -> Delivery:
-    """Record when a message came and, from its topic, whose it is.
+    """Return a message with the time of its receipt and, from its topic, its sender.
 
     Args:
         topics: The site's topics.
@@ -153,7 +153,7 @@ def _own_topic(topics: Topics, address: InferAddress, topic: str | None) -> str:
 
 
 def _is_json(message: Message) -> bool:
-    """Return whether the Content Type or, where there is none (`mosquitto_pub`), the first byte is that of JSON."""
+    """Return whether the Content Type is JSON, or the first byte where there is none (`mosquitto_pub` sends none)."""
     if message.content_type:
         return message.content_type.startswith(oip_json.CONTENT_TYPE)
     return bytes(message.payload[:16]).lstrip()[:1] == b"{"

@@ -282,7 +282,7 @@ class ReplyMemory:
             self.forget(next(key for key, stored in self._entries.items() if stored))
 
     def forget(self, key: Hashable) -> None:
-        """Forget a request, so that it may run again: a retry may have a better outcome."""
+        """Forget a request, so that it runs again: a retry may end better."""
         reply = self._entries.pop(key, None)
         if reply:
             self._bytes -= payload_size(reply) + REPLY_COST

@@ -220,7 +220,7 @@ class InferenceService:
                 raise BadTensor(f"model {request.model_name!r} has the outputs {sorted(self._outputs)}, not {unknown}")
 
     def _contract(self, tensor: EncodedTensor, spec: TensorSpec) -> ImageContract | None:
-        """Return whether a tensor is a picture; a plain one's datatype and shape are checked before it is decoded."""
+        """Return the contract of an image; None for a plain tensor, after a check of its datatype and shape."""
         if IMAGE_ENCODING not in tensor.parameters:
             _check_shape(tensor, spec)
             return None
