@@ -198,6 +198,7 @@ class Dispatcher:
             else:
                 entry.lane.in_flight.pop(response.id, None)
                 if entry.lane.worker == response.worker:
+                    entry.lane.run = response.timings.inference / 1e9
                     entry.lane.measure_transit(max(0.0, now - entry.sent - response.timings.server / 1e9))
         self._fleet.update_load(response.worker, response.load, now)
         return entry is not None

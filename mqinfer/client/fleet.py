@@ -25,7 +25,9 @@ Channel = tuple[str, str | None]
 """Model and version asked for."""
 
 _ALIKE, _ALIKE_S = 1.3, 0.005
-"""Workers take turns while they are expected to finish within `_ALIKE * best + _ALIKE_S`: so much is noise."""
+"""Workers take turns while they are expected to finish within `_ALIKE * best + max(_ALIKE_S, run of the best one)`:
+so much is noise, since a request waits for the end of a batch. Without `run` the worker that happens to get the largest
+batches seems the fastest, and gets larger ones still (339 of 1000 requests for one of four equal workers)."""
 _STALE_REQUESTS, _STALE_S = 40, 2.0
 """An idle worker's expected time is divided by `age = min(requests since / _STALE_REQUESTS, silence / _STALE_S)`.
 
@@ -213,8 +215,8 @@ class Fleet:
 
     def _first_to_finish(self, usable: list[tuple[float, Lane]], queued: int) -> Lane | NoLane:
         """Return the lane that finishes a request first, if it pays to send it there now."""
-        best = min(expected for expected, _ in usable)
-        bound = _ALIKE * best + _ALIKE_S
+        best, first = min(usable, key=lambda each: each[0])
+        bound = _ALIKE * best + max(_ALIKE_S, first.run)
         alike = [lane for expected, lane in usable if expected <= bound and lane.has_room()]
         if alike:
             return min(alike, key=lambda lane: (len(lane.in_flight), lane.turn))

@@ -41,6 +41,7 @@ class Lane:
         capacity: Requests that it takes from all clients together.
         limit: Requests of this client that may be in flight at it; 0 until it has stated that.
         service: Smoothed time of one request, in seconds; 0 while unknown.
+        run: Time of the batch of its last reply, in seconds.
         transit: Smoothed time that a request and its reply are on the network, in seconds; 0 while unknown.
         others: Depth that other clients caused, when it last replied.
         closed_until: It was busy: nothing is sent before.
@@ -58,6 +59,7 @@ class Lane:
     capacity: int = 1
     limit: int = 0
     service: float = 0.0
+    run: float = 0.0
     transit: float = 0.0
     others: int = 0
     closed_until: float = 0.0
@@ -127,8 +129,8 @@ class Lane:
         self.others = max(0, load.depth - 1 - len(self.in_flight))  # the depth counts the request that it answers
         if load.service_time_us:
             self.service = load.service_time_us / 1e6
-        if load.window:
-            self.limit = load.window
+        if load.window:  # a slow start: else the first of several workers to reply would get all that is queued
+            self.limit = min(load.window, 2 * max(1, self.limit))
 
     def has_just_replied(self, now: float) -> bool:
         """Return whether it has answered something just now: then its other replies are slow, and not lost."""

@@ -33,7 +33,8 @@ def fleet_of(**service_ms: float) -> Fleet:
     fleet = Fleet(SILENCE)
     for worker, each in service_ms.items():
         fleet.update(state(worker, each))
-        fleet.update_load(worker, WorkerLoad(1, round(each * 1e3), window=4), 0.0)
+        for _ in "ab":  # twice, since a lane's limit at most doubles with a reply
+            fleet.update_load(worker, WorkerLoad(1, round(each * 1e3), window=4), 0.0)
     return fleet
 
 
@@ -95,6 +96,19 @@ def test_waiting_for_a_full_fast_worker_beats_a_slow_idle_one() -> None:
         send(fleet, str(number))
     assert fleet.choose(ANY, 0.0, queued=1) is NoLane.WAIT
     assert chosen(fleet, queued=100).worker == "slow"
+
+
+def test_the_limit_at_most_doubles_with_a_reply() -> None:
+    """Of equal workers the first to reply does not get all that is queued."""
+    fleet = Fleet(SILENCE)
+    fleet.update(state("a"))
+    lane = fleet.lane("a")
+    assert lane
+    limits = []
+    for window in (16, 16, 16, 16, 3, 16):
+        fleet.update_load("a", WorkerLoad(1, 10_000, window), 0.0)
+        limits.append(lane.limit)
+    assert limits == [2, 4, 8, 16, 3, 6]
 
 
 def test_a_silent_worker_gets_nothing_more_until_it_replies() -> None:

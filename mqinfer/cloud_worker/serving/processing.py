@@ -145,15 +145,15 @@ class Processing:
         completed: Sequence[Completed],
         began: float,
     ) -> None:
-        for each, done in zip(wanted, completed, strict=True):
+        for replied, (each, done) in enumerate(zip(wanted, completed, strict=True)):
             try:
-                self._reply(each, done, began)
+                self._reply(each, done, began, replied)
             except Exception:  # a defect; the rest of the batch is replied to all the same
                 log.exception("worker %s could not reply to request %s", self._name, each.incoming.request.id)
         for each in batch:
             self._admission.leave(each.incoming.size)
 
-    def _reply(self, work: PreparedRequest, done: Completed, began: float) -> None:
+    def _reply(self, work: PreparedRequest, done: Completed, began: float, replied: int) -> None:
         incoming = work.incoming
         if self._cancelled.any and self._is_skipped(incoming):
             return
@@ -161,4 +161,4 @@ class Processing:
             error = Expired(f"the deadline passed while worker {self._name} ran it")
             done = Completed({}, error, done.inference_ns, done.postprocess_ns)
         queued = work.queued + began - work.ready
-        self._replies.send(incoming, work.prepared, done, max(0, round(queued * 1e9)))
+        self._replies.send(incoming, work.prepared, done, max(0, round(queued * 1e9)), replied)

@@ -48,7 +48,7 @@ class Replies:
         service: InferenceService,
         options: WorkerOptions,
         meter: LoadMeter,
-        load: Callable[[], WorkerLoad],
+        load: Callable[[int], WorkerLoad],
         publish: Callable[[Message], None],
     ) -> None:
         """Set up.
@@ -57,7 +57,7 @@ class Replies:
             service: Encodes outputs.
             options: The worker's name, topics and bounds.
             meter: Counts the replies.
-            load: Returns how busy the worker is.
+            load: Returns how busy the worker is, without so many requests that were replied to just now.
             publish: Sends a message; raises a LinkError where it can't.
         """
         self._service = service
@@ -82,7 +82,9 @@ class Replies:
             self._send(known)
         return False
 
-    def send(self, incoming: IncomingRequest, prepared: Prepared, completed: Completed, queued_ns: int) -> None:
+    def send(
+        self, incoming: IncomingRequest, prepared: Prepared, completed: Completed, queued_ns: int, replied: int = 0
+    ) -> None:
         """Reply to a request that was run.
 
         Args:
@@ -90,6 +92,7 @@ class Replies:
             prepared: What was run.
             completed: What became of it.
             queued_ns: How long it waited in the worker, in nanoseconds.
+            replied: Requests of its batch that were replied to before: the reported depth is without them.
         """
         request, error, arrays = incoming.request, completed.error, completed.outputs
         started = finished = time.perf_counter_ns()
@@ -113,7 +116,7 @@ class Replies:
             completed.postprocess_ns + finished - started,
             time.perf_counter_ns() - finished,
         )
-        self._reply(incoming, self._response(request, error, tensors, timings), arrays)
+        self._reply(incoming, self._response(request, error, tensors, timings, replied), arrays)
 
     def send_error(self, incoming: IncomingRequest, error: MqinferError) -> None:
         """Reply to a request that was not run."""
@@ -186,9 +189,10 @@ class Replies:
         error: MqinferError | None,
         outputs: tuple[EncodedTensor, ...] = (),
         timings: Timings = _NO_TIME,
+        replied: int = 0,
     ) -> InferResponse:
         card = self._service.model.card
-        load = self._load()
+        load = self._load(replied)
         return InferResponse(
             id=request.id,
             model_name=card.name,

@@ -220,9 +220,9 @@ class Worker:
         """Publish card and state again."""
         self._announcer.repeat()
 
-    def _load(self) -> WorkerLoad:
+    def _load(self, replied: int = 0) -> WorkerLoad:
         meter = self._meter
-        return meter.load(self._pipeline.depth + self._inline, self._admission.window(meter.service_s))
+        return meter.load(self._pipeline.depth + self._inline - replied, self._admission.window(meter.service_s))
 
     def _receive(self, message: Message) -> None:
         if self._draining:
