@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Self
 
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.paho.session import Session
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.planning import plan
-from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.cloud_worker.supervision.process import ProcessSpec, run_process
 from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.topics import Topics
 
-__all__ = ["MODEL", "Workers", "write_echo"]
+__all__ = ["MODEL", "Workers", "run_and_fail", "write_echo"]
 
 MODEL = "echo"
 _READY_S = 60.0
@@ -150,3 +153,16 @@ class Workers:
         except ProcessLookupError:
             return False
         return True
+
+
+def run_and_fail(spec: ProcessSpec, pipe: Connection) -> None:
+    """Run a worker process whose connection's thread crashes a second after its start."""
+    tick, until = Session.tick, time.monotonic() + 1.0
+
+    def failing(session: Session) -> None:
+        if time.monotonic() > until:
+            raise RuntimeError("a defect, for the test")
+        tick(session)
+
+    Session.tick = failing  # type: ignore[method-assign,assignment]
+    run_process(spec, pipe)
