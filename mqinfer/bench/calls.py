@@ -218,9 +218,12 @@ class CallCounter:
     def tally(self) -> Tally:
         """Return what was counted so far, this module's own calls left out."""
         tally: Tally = Counter()
+        counting = sys.getprofile()
+        sys.setprofile(None)  # or the library calls below would count
         for (thread, event, code), count in self._counts.copy().items():
             if code.co_filename != __file__:
                 tally[event, _short(code.co_filename), code.co_qualname, thread] += count
+        sys.setprofile(counting)
         return tally
 
     def _count(self, frame: FrameType, event: str, _: object) -> None:
