@@ -130,7 +130,7 @@ def test_garbage(workers: Start, traffic: Start, own_broker: Any, topics: Topics
     client.wait()
     counters = client.check()
     row = f"{count} bad messages to the topics of workers and clients, bad packets to the broker"
-    figure(row, "workers that died", crew.crashes, "0", passed=crew.crashes == 0)
+    figure(row, "workers that crashed", crew.crashes, "0", passed=crew.crashes == 0)
     figure(row, "answers to foreign topics", len(foreign), "0", passed=not foreign)
     figure(row, "ok meanwhile", f"{counters.outcomes[Outcome.OK]}/{client.asked}", "all", passed=True)
     figure(row, "bad replies refused by the client", f"{counters.malformed} unreadable, {counters.late} of no request")
@@ -156,7 +156,7 @@ def test_a_dead_connection_ends_the_process(tmp_path: Path, broker_url: str, top
         start = time.monotonic()
         process.join(30)
         took = time.monotonic() - start
-        row = "the thread of a worker's connection dies a second after the start"
+        row = "the thread of a worker's connection crashes a second after the start"
         figure(row, "exit code", process.exitcode, "not 0", passed=process.exitcode not in {0, None})
         figure(row, "ended after", f"{took:.1f} s", "<= 2 s (1 s and 1 s)", passed=took <= 2)
         assert process.exitcode not in {0, None}

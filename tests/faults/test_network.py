@@ -193,7 +193,7 @@ def test_flipped_bits(
         "sent again; damaged replies; connections",
         f"{counters.retries}; {counters.malformed}; {between.connections}",
     )
-    figure(row, "workers that died", crew.crashes, "0", passed=crew.crashes == 0)
+    figure(row, "workers that crashed", crew.crashes, "0", passed=crew.crashes == 0)
     assert wrong == 0
     assert set(outcomes) <= _EXCUSED
     assert crew.crashes == 0

@@ -253,9 +253,15 @@ def test_poison(workers: Start, traffic: Start, figure: Start, pick: Start) -> N
     client.wait()
     counters = client.check(repeated=POISON)
     poisoned = [each for each in client.ended if each.number == POISON]
-    row = f"a poisonous request in {between}, {poisons} of them"
+    row = f"a poison request in {between}, {poisons} of them"
     figure(row, "their outcomes", dict(Counter(each.code for each in poisoned)), "poison", passed=True)
-    figure(row, "workers that died a poison", f"{crew.crashes / poisons:g}", "2", passed=crew.crashes == 2 * poisons)
+    figure(
+        row,
+        "workers that crashed per poison request",
+        f"{crew.crashes / poisons:g}",
+        "2",
+        passed=crew.crashes == 2 * poisons,
+    )
     ok = counters.outcomes[Outcome.OK]
     figure(row, "ok of the others", f"{ok}/{client.asked - poisons}", "all", passed=ok == client.asked - poisons)
     assert {each.code for each in poisoned} == {"poison"}
