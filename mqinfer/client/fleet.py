@@ -24,6 +24,8 @@ __all__ = ["Channel", "Fleet", "NoLane"]
 Channel = tuple[str, str | None]
 """Model and version asked for."""
 
+_STARTING_LIMIT = 2
+"""Requests in flight at a worker while another one's first reply is awaited: else the first to reply would get all."""
 _ALIKE, _ALIKE_S = 1.3, 0.005
 """Workers take turns while they are expected to finish within `_ALIKE * best + max(_ALIKE_S, run of the best one)`:
 so much is noise, since a request waits for the end of a batch. Without `run` the worker that happens to get the largest
@@ -217,12 +219,14 @@ class Fleet:
         """Return the lane that finishes a request first, if it pays to send it there now."""
         best, first = min(usable, key=lambda each: each[0])
         bound = _ALIKE * best + max(_ALIKE_S, first.run)
-        alike = [lane for expected, lane in usable if expected <= bound and lane.has_room()]
+        most = _STARTING_LIMIT if any(lane.awaits_first_reply for _, lane in usable) else math.inf
+        open_lanes = [each for each in usable if each[1].has_room() and len(each[1].in_flight) < most]
+        alike = [lane for expected, lane in open_lanes if expected <= bound]
         if alike:
             return min(alike, key=lambda lane: (len(lane.in_flight), lane.turn))
         # Those that finish first are full. Waiting for them is better than a slower one that has room, unless so much
         # is queued that the last of it would finish later still.
-        spare = [(expected, lane.turn, lane) for expected, lane in usable if lane.has_room()]
+        spare = [(expected, lane.turn, lane) for expected, lane in open_lanes]
         by_waiting = best + queued / sum(1 / max(lane.service, 1e-6) for _, lane in usable)
         second = min(spare, key=lambda each: each[:2], default=None)
         return second[2] if second and second[0] <= by_waiting else NoLane.WAIT

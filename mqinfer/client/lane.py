@@ -129,8 +129,13 @@ class Lane:
         self.others = max(0, load.depth - 1 - len(self.in_flight))  # the depth counts the request that it answers
         if load.service_time_us:
             self.service = load.service_time_us / 1e6
-        if load.window:  # a slow start: else the first of several workers to reply would get all that is queued
-            self.limit = min(load.window, 2 * max(1, self.limit))
+        if load.window:
+            self.limit = load.window
+
+    @property
+    def awaits_first_reply(self) -> bool:
+        """Whether it has its first request and has not replied yet, though its service time is known."""
+        return bool(self.in_flight) and self.replied_at == -math.inf and self.service > 0
 
     def has_just_replied(self, now: float) -> bool:
         """Return whether it has answered something just now: then its other replies are slow, and not lost."""

@@ -58,8 +58,7 @@ def dispatcher_with(*workers: str) -> Dispatcher:
     dispatcher = Dispatcher("car-1")
     for worker in workers:
         dispatcher.update(state(worker), 0.0)
-        for _ in "ab":  # twice, since a lane's limit at most doubles with a reply
-            dispatcher.replied(reply("of before", worker), 0.0)
+        dispatcher.replied(reply("of before", worker), 0.0)
     return dispatcher
 
 

@@ -33,8 +33,7 @@ def fleet_of(**service_ms: float) -> Fleet:
     fleet = Fleet(SILENCE)
     for worker, each in service_ms.items():
         fleet.update(state(worker, each))
-        for _ in "ab":  # twice, since a lane's limit at most doubles with a reply
-            fleet.update_load(worker, WorkerLoad(1, round(each * 1e3), window=4), 0.0)
+        fleet.update_load(worker, WorkerLoad(1, round(each * 1e3), window=4), 0.0)
     return fleet
 
 
@@ -45,9 +44,9 @@ def chosen(fleet: Fleet, now: float = 0.0, queued: int = 1, *, crashed: bool = F
     return lane
 
 
-def send(fleet: Fleet, name: str, now: float = 0.0, *, crashed: bool = False) -> Lane:
+def send(fleet: Fleet, name: str, now: float = 0.0, *, queued: int = 1, crashed: bool = False) -> Lane:
     """Send a request to the lane that is chosen for it."""
-    lane = chosen(fleet, now, crashed=crashed)
+    lane = chosen(fleet, now, queued, crashed=crashed)
     fleet.sent(name, lane, ANY, now, crashed=crashed)
     return lane
 
@@ -98,17 +97,23 @@ def test_waiting_for_a_full_fast_worker_beats_a_slow_idle_one() -> None:
     assert chosen(fleet, queued=100).worker == "slow"
 
 
-def test_the_limit_at_most_doubles_with_a_reply() -> None:
-    """Of equal workers the first to reply does not get all that is queued."""
+def test_the_first_worker_to_reply_does_not_get_all_that_is_queued() -> None:
+    """Until all have replied, or are in doubt, each has two requests in flight at most."""
     fleet = Fleet(SILENCE)
-    fleet.update(state("a"))
-    lane = fleet.lane("a")
-    assert lane
-    limits = []
-    for window in (16, 16, 16, 16, 3, 16):
-        fleet.update_load("a", WorkerLoad(1, 10_000, window), 0.0)
-        limits.append(lane.limit)
-    assert limits == [2, 4, 8, 16, 3, 6]
+    for worker in "abc":
+        fleet.update(state(worker, 20))
+    lanes = [send(fleet, worker) for worker in "abc"]
+    assert [lane.worker for lane in lanes] == ["a", "b", "c"]
+    assert fleet.choose(ANY, 0.0, queued=100) is NoLane.WAIT
+    lanes[0].in_flight.clear()
+    fleet.update_load("a", WorkerLoad(1, 20_000, 16), 0.02)
+    assert [send(fleet, name, 0.02, queued=100).worker for name in "12"] == ["a", "a"]
+    assert fleet.choose(ANY, 0.02, queued=100) is NoLane.WAIT
+    lanes[1].in_flight.clear()
+    fleet.update_load("b", WorkerLoad(1, 20_000, 16), 0.02)
+    assert [send(fleet, name, 0.02, queued=100).worker for name in "34"] == ["b", "b"]
+    assert fleet.choose(ANY, 0.02, queued=100) is NoLane.WAIT
+    assert chosen(fleet, 0.07, queued=100).worker in "ab"
 
 
 def test_a_silent_worker_gets_nothing_more_until_it_replies() -> None:
