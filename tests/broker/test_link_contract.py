@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.link import Ack, ConnectionHandler, Link, Message, ReasonCode, ignore_ack
+from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
@@ -556,9 +556,3 @@ def test_many_threads_publish(links: Links, unique: Unique) -> None:
     assert acks.wait_for(400) == [ReasonCode.SUCCESS] * 400
     for each in range(8):
         assert [number for thread, number in got if thread == each] == list(range(50))
-
-
-def test_ignore_ack_takes_any_code() -> None:
-    """The default handler of PUBACKs does nothing."""
-    ack: Ack = ignore_ack
-    ack(ReasonCode.QUOTA_EXCEEDED)

@@ -138,10 +138,12 @@ def test_no_reply_leaves_its_client(topic: str, client: str, tail: str) -> None:
 def test_orders_name_models_by_the_rules(levels: list[str]) -> None:
     """Whatever stands in a control topic, a call that is made of it has a sound model name or none."""
     for path in (levels, ["repository", "models", *levels], ["models", *levels], [*levels, "load"]):
-        with suppress(BadTopic):
+        try:
             call = read_path(path)
-            assert call.model == "" or check_name("model", call.model)
-            assert read_path(call.path.split("/")) == call
+        except BadTopic:
+            continue
+        assert call.model == "" or check_name("model", call.model)
+        assert read_path(call.path.split("/")) == call
 
 
 @pytest.fixture

@@ -142,8 +142,10 @@ output_map = { logits = "y" }
 def test_warming_up_runs_the_network_alone(detector: LoadedModel, segmenter: LoadedModel) -> None:
     """A batch of zeros is no batch of pictures."""
     for model in (detector, segmenter):
+        network = network_of(model.backend)
+        assert network is not model.backend
         warm_up(model.backend, model.card)
-        assert network_of(network_of(model.backend)) is network_of(model.backend)
+        assert network_of(network) is network
         model.backend.close()
 
 
