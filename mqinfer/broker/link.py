@@ -24,7 +24,6 @@ class ReasonCode(IntEnum):
     NO_MATCHING_SUBSCRIBERS = 0x10
     UNSPECIFIED = 0x80
     NOT_AUTHORIZED = 0x87
-    QUOTA_EXCEEDED = 0x97
 
 
 @value_object(eq=False)

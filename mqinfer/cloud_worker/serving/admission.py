@@ -56,11 +56,6 @@ class Admission:
         with self._lock:
             self._bytes -= size
 
-    @property
-    def active_clients(self) -> int:
-        """Clients that share the capacity at present."""
-        return len(self._active)
-
     def window(self, service_s: float) -> int:
         """Return how many requests each client may have in flight to this worker.
 
