@@ -27,9 +27,10 @@ Channel = tuple[str, str | None]
 _STARTING_LIMIT = 2
 """Requests in flight at a worker while another one's first reply is awaited: else the first to reply would get all."""
 _ALIKE, _ALIKE_S = 1.3, 0.005
-"""Workers take turns while they are expected to finish within `_ALIKE * best + max(_ALIKE_S, run of the best one)`:
-so much is noise, since a request waits for the end of a batch. Without `run` the worker that happens to get the largest
-batches seems the fastest, and gets larger ones still (339 of 1000 requests for one of four equal workers)."""
+"""Workers take turns while they are expected to finish within `_ALIKE * best + max(_ALIKE_S, run - service)`, the times
+of a batch and of one request at the best one: so much is noise, since a request waits for the end of a batch. Without it
+the worker that happens to get the largest batches seems the fastest, and gets larger ones still (339 of 1000 requests for
+one of four equal workers)."""
 _STALE_REQUESTS, _STALE_S = 40, 2.0
 """An idle worker's expected time is divided by `age = min(requests since / _STALE_REQUESTS, silence / _STALE_S)`.
 
@@ -218,7 +219,7 @@ class Fleet:
     def _first_to_finish(self, usable: list[tuple[float, Lane]], queued: int) -> Lane | NoLane:
         """Return the lane that finishes a request first, if it pays to send it there now."""
         best, first = min(usable, key=lambda each: each[0])
-        bound = _ALIKE * best + max(_ALIKE_S, first.run)
+        bound = _ALIKE * best + max(_ALIKE_S, first.run - first.service)
         most = _STARTING_LIMIT if any(lane.awaits_first_reply for _, lane in usable) else math.inf
         open_lanes = [each for each in usable if each[1].has_room() and len(each[1].in_flight) < most]
         alike = [lane for expected, lane in open_lanes if expected <= bound]
