@@ -28,9 +28,9 @@ _STARTING_LIMIT = 2
 """Requests in flight at a worker while another one's first reply is awaited: else the first to reply would get all."""
 _ALIKE, _ALIKE_S = 1.3, 0.005
 """Workers take turns while they are expected to finish within `_ALIKE * best + max(_ALIKE_S, run - service)`, the times
-of a batch and of one request at the best one: so much is noise, since a request waits for the end of a batch. Without it
-the worker that happens to get the largest batches seems the fastest, and gets larger ones still (339 of 1000 requests for
-one of four equal workers)."""
+of a batch and of one request at the best one: so much is noise, since a request waits for the end of a batch. Without
+it the worker that happens to get the largest batches seems the fastest, and gets larger ones still (339 of 1000
+requests for one of four equal workers)."""
 _STALE_REQUESTS, _STALE_S = 40, 2.0
 """An idle worker's expected time is divided by `age = min(requests since / _STALE_REQUESTS, silence / _STALE_S)`.
 
