@@ -67,9 +67,8 @@ class Waker:
                 self._sender.send(b"\0")
 
     def drain(self) -> None:
-        """Forget all wake-ups so far, and arm again."""
+        """Forget the wake-ups so far, of which there is one and those of signals, and arm again."""
         if self._receiver is not None:
             with suppress(BlockingIOError):
-                while self._receiver.recv(64):
-                    pass
+                self._receiver.recv(64)
         self.armed = True

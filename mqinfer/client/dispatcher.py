@@ -268,8 +268,8 @@ class Dispatcher:
             entry = next(iter(queue.values()))
             crashed = bool(entry.crashed_on)
             to = fleet.choose(channel, now, queued=len(queue), crashed=crashed, deadline=entry.deadline)
-            if isinstance(to, Lane) and to.in_flight and not crashed and entry.deadline < to.finish(now):
-                if (in_time := _first_in_time(queue, to.finish(now))) is None:
+            if isinstance(to, Lane) and to.in_flight and not crashed and entry.deadline < (finish := to.finish(now)):
+                if (in_time := _first_in_time(queue, finish)) is None:
                     continue
                 entry = in_time
             if to is NoLane.WAIT:

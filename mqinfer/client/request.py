@@ -18,14 +18,13 @@ from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
 from mqinfer.protocol.errors import Cancelled, Superseded
+from mqinfer.protocol.header import OUTPUT_ENCODING
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import NO_CAPTURE, Capture, EncodedTensor, InferRequest, Outcome, RequestedOutput
 
-__all__ = ["OUTPUT_ENCODING", "InferOptions", "Input", "Messages", "make_request"]
+__all__ = ["InferOptions", "Input", "Messages", "make_request"]
 
 Input = npt.NDArray[Any] | EncodedTensor
-OUTPUT_ENCODING = "output_encoding"
-"""Request parameter: the codec for every output that the request does not name one for."""
 _FRESH_S = 0.001
 """A first publication this soon after `submit` repeats the request's `timeout_us`: it is a safety margin, no clock."""
 _CACHED = 1024

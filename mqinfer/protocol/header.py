@@ -33,6 +33,7 @@ from mqinfer.protocol.types import (
 
 __all__ = [
     "IMAGE_ENCODING",
+    "OUTPUT_ENCODING",
     "RAW_SIZE",
     "RETRY_AFTER",
     "TENSOR_PARAMETERS",
@@ -53,6 +54,9 @@ RETRY_AFTER = "retry_after"
 
 IMAGE_ENCODING = "image_encoding"
 """Parameter that marks a tensor as a picture: its value is a ROS name such as `rgb8`."""
+
+OUTPUT_ENCODING = "output_encoding"
+"""Request parameter: the codec for every output that the request does not name one for."""
 
 RAW_SIZE = "raw_size"
 """Parameter of a compressed BYTES tensor: bytes of its raw form."""

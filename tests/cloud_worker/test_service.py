@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mqinfer.client.request import OUTPUT_ENCODING
 from mqinfer.cloud_worker.serving.service import InferenceService, Prepared
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.images.decode import to_rgb
@@ -30,6 +29,7 @@ from mqinfer.protocol.errors import (
     ModelNotFound,
     MqinferError,
 )
+from mqinfer.protocol.header import OUTPUT_ENCODING
 from mqinfer.protocol.types import EncodedTensor, InferRequest, InferResponse, RequestedOutput
 
 Gated = Callable[..., tuple[LoadedModel, Any]]

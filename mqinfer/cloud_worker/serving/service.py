@@ -1,7 +1,7 @@
 """Inference without a transport: from a request to its outputs. The MQTT worker only translates to and from it.
 
-The order of checks is that of RELIABILITY: names, then declared shape and datatype against the model, then the codec's
-bounded decoding, then the run.
+The checks go from cheap to costly: names, then declared shape and datatype against the model, then the codec's bounded
+decoding, then the run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mqinfer.client.request import OUTPUT_ENCODING
 from mqinfer.codecs import codecs_for, decode_tensor, encode_tensor
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import RawImage
@@ -26,7 +25,7 @@ from mqinfer.models.postprocess.stage import Postprocessed, network_of
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadTensor, ModelFailed, ModelNotFound, MqinferError
-from mqinfer.protocol.header import IMAGE_ENCODING
+from mqinfer.protocol.header import IMAGE_ENCODING, OUTPUT_ENCODING
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import EncodedTensor, InferRequest, TensorSpec
 from mqinfer.protocol.value import value_object
@@ -232,7 +231,7 @@ class InferenceService:
     def _preprocess(self, tensor: EncodedTensor, array: Array, contract: ImageContract, spec: TensorSpec) -> Array:
         encoding = str(tensor.parameters[IMAGE_ENCODING])
         pixels = _one_picture(tensor.name, array)
-        if encoding not in _PLAIN:  # a mosaic, 16 bits, …: what bags know of
+        if encoding not in _PLAIN:  # a mosaic, 16 bits, …: as recorded
             pixels, encoding = to_rgb(_as_recorded(pixels, encoding), limits=self._limits), "rgb8"
         batch = to_model_input(cast("NDArray[np.uint8]", pixels), encoding, contract, spec.datatype)
         return batch if self._max_rows or len(spec.shape) == batch.ndim else batch[0]
@@ -294,14 +293,10 @@ def _as_recorded(pixels: Array, encoding: str) -> RawImage:
 
 
 def _join(requests: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    if len(requests) == 1:
-        return requests[0]
     return {name: np.concatenate([inputs[name] for inputs in requests]) for name in requests[0]}
 
 
 def _split(outputs: dict[str, Array], rows: Sequence[int]) -> list[dict[str, Array]]:
-    if len(rows) == 1:
-        return [outputs]
     total = sum(rows)
     for name, array in outputs.items():
         if array.ndim == 0 or array.shape[0] != total:
