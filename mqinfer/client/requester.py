@@ -257,8 +257,8 @@ class Requester:
         return False
 
     def _on_ack(self, entry: Entry, attempt: int, code: int) -> None:
-        if code == ReasonCode.SUCCESS:  # as the dispatcher would: states, which alone ask for it, come on this thread
-            entry.acknowledged = attempt
+        if code == ReasonCode.SUCCESS:  # changes the entry alone, and states, which ask for it, come on this thread too
+            self._dispatcher.acked(entry, attempt, code, 0.0)
         else:
             self._report(lambda now: self._dispatcher.acked(entry, attempt, code, now))
 
