@@ -74,7 +74,12 @@ def load(path: Path, options: LoadOptions) -> Backend:
     onnxruntime.set_default_logger_severity(_FATAL)  # errors come as exceptions
     session, attempt = _open(onnxruntime, path, options)
     is_stated = _THREADS in options.parameters or options.threads != default_threads()
-    if attempt.name == "cpu" and options.threads > 1 and not is_stated and _is_short(session):
+    if (
+        attempt.name == "cpu"
+        and options.threads > 1
+        and not is_stated
+        and _is_short(session, _specs(path, session.get_inputs(), options.inputs))
+    ):
         session = _session(onnxruntime, path, attempt, 1)
     return OnnxBackend(session, f"onnxruntime {onnxruntime.__version__}", attempt, path, options)
 
@@ -142,16 +147,14 @@ def _session(onnxruntime: Any, path: Path, attempt: Attempt, threads: int) -> An
         raise ModelNotLoadable(f"{path}: {reason}") from error
 
 
-def _is_short(session: Any) -> bool:
+def _is_short(session: Any, inputs: Sequence[TensorSpec]) -> bool:
     """Run one row of zeros a few times; False where the shapes are open, so that nothing is known of real requests."""
     feeds = {}
-    for argument in session.get_inputs():
-        datatype, sizes = _DATATYPES.get(argument.type), [*argument.shape]
-        if sizes and not isinstance(sizes[0], int):
-            sizes[0] = 1
-        if datatype in {None, Datatype.BYTES} or not all(isinstance(size, int) and size > 0 for size in sizes):
+    for spec in inputs:
+        if spec.datatype is Datatype.BYTES or -1 in spec.shape[1:] or 0 in spec.shape:
             return False
-        feeds[argument.name] = np.zeros(sizes, dtype_of(datatype))
+        sizes = [1 if size == -1 else size for size in spec.shape]
+        feeds[spec.name] = np.zeros(sizes, dtype_of(spec.datatype))
     shortest = _TOO_LONG_S
     for _ in range(_TRIALS):
         started = time.perf_counter()
