@@ -117,13 +117,17 @@ class Link(Protocol):
             MessageTooLarge: The message is above `max_packet_size`; it is not sent.
         """
 
-    def subscribe(self, topic_filter: str, handler: MessageHandler, *, share: str | None = None) -> None:
+    def subscribe(
+        self, topic_filter: str, handler: MessageHandler, *, share: str | None = None, retained: bool = True
+    ) -> None:
         """Receive the messages of a filter, also after each reconnect; wait for the broker's answer while connected.
 
         Args:
             topic_filter: May hold `+` and `#`. Filters of one link must not overlap.
             handler: Called with each message, on the link's thread.
             share: Name of the group whose members compete for the messages (`$share/{share}/{filter}`).
+            retained: Whether what the broker kept comes first; with False only what is published from now on comes
+                (Retain Handling 2). MQTT 3.1.1 has no such option: there it comes, with `retain` set.
 
         Raises:
             NotAuthorized: The broker refused the subscription.

@@ -34,12 +34,13 @@ _numbers = count()
 
 @dataclass(frozen=True, slots=True)
 class _Subscription:
-    """One filter of one link; `group` is the name of the share group, or None."""
+    """One filter of one link; `group` is the name of the share group or None, `retained` whether what is kept comes."""
 
     link: MemoryLink
     topic_filter: str
     group: str | None
     handler: MessageHandler
+    retained: bool = True
 
     def matches(self, topic: str) -> bool:
         return compile_filter(self.topic_filter).fullmatch(topic) is not None
@@ -120,7 +121,7 @@ class MemoryBroker:
         with self._lock:
             self._remove(subscription)
             self._subscriptions.append(subscription)
-            if subscription.group is None:
+            if subscription.group is None and subscription.retained:
                 for topic, queued in self._retained.items():
                     if subscription.matches(topic):
                         self._deliver(subscription, queued, retain=True)
@@ -258,20 +259,23 @@ class MemoryLink:
         if message.qos:
             self._events.put(_Event(self._session, on_ack, code))
 
-    def subscribe(self, topic_filter: str, handler: MessageHandler, *, share: str | None = None) -> None:
+    def subscribe(
+        self, topic_filter: str, handler: MessageHandler, *, share: str | None = None, retained: bool = True
+    ) -> None:
         """Receive the messages of a filter.
 
         Args:
             topic_filter: With `+` and `#` if need be.
             handler: Called with each message, on the link's thread.
             share: Name of the group whose members compete for the messages.
+            retained: Whether what the broker kept comes first.
 
         Raises:
             BadTopic: The filter has a wildcard out of place.
         """
         subscription_name(topic_filter, share)
         compile_filter(topic_filter)
-        subscription = _Subscription(self, topic_filter, share, handler)
+        subscription = _Subscription(self, topic_filter, share, handler, retained)
         self._subscriptions[topic_filter, share] = subscription
         if self._connected:
             self._broker.subscribe(subscription)

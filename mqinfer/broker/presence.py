@@ -94,7 +94,7 @@ class Presence:
         if self._link is None:
             return
         try:
-            self._link.subscribe(self._topic, self.receive)
+            self._link.subscribe(self._topic, self.receive, retained=False)
         except NotAuthorized as error:
             _log.info("%s; a second process named %s will not be noticed", error, self._name)
 
@@ -173,7 +173,7 @@ def reads_back(link: Link, topic: str) -> bool:
         if code >= ReasonCode.UNSPECIFIED:  # the message was refused, so whether it could be read stays unknown
             came.set()
 
-    link.subscribe(topic, lambda _: came.set())
+    link.subscribe(topic, lambda _: came.set(), retained=False)
     try:
         link.publish(Message(topic, b""), receive_ack)
         return came.wait(_PATIENCE_S) or not codes

@@ -63,20 +63,21 @@ def _expression(level: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A subscription: the filter as the broker receives it, and the handler of what matches."""
+    """A subscription: the filter as the broker receives it, the handler of what matches, and whether retained come."""
 
     subscription: str
     pattern: re.Pattern[str]
     handler: MessageHandler
+    retained: bool = True
 
     @classmethod
-    def make(cls, topic_filter: str, share: str | None, handler: MessageHandler) -> Route:
+    def make(cls, topic_filter: str, share: str | None, handler: MessageHandler, *, retained: bool = True) -> Route:
         """Return the route of a filter.
 
         Raises:
             BadTopic: The filter has a wildcard out of place.
         """
-        return cls(subscription_name(topic_filter, share), compile_filter(topic_filter), handler)
+        return cls(subscription_name(topic_filter, share), compile_filter(topic_filter), handler, retained)
 
 
 class Routes:

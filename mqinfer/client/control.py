@@ -92,7 +92,7 @@ class ControlClient:
         self._link = make_link(url, client_id=random_name())
         try:
             self._link.open(connect_timeout)
-            self._link.subscribe(self._topics.control_results(self._name), self._on_reply)
+            self._link.subscribe(self._topics.control_results(self._name), self._on_reply, retained=False)
             self._link.subscribe(self._topics.control_states(), self._on_state)
         except BaseException:
             self._link.close()

@@ -93,7 +93,7 @@ class Requester:
             NotAuthorized: The broker refused the credentials or the subscription.
         """
         self.link.open(timeout)
-        self.link.subscribe(self.topics.results_of_client(self.name), self._on_reply)
+        self.link.subscribe(self.topics.results_of_client(self.name), self._on_reply, retained=False)
         try:
             if self.options.lanes:
                 self.link.subscribe(self.topics.worker_states(), self._on_state)

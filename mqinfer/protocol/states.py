@@ -26,12 +26,17 @@ __all__ = [
 
 
 class WorkerStatus(StrEnum):
-    """What a worker's state reports: `lost` comes from the broker (the will), the others from the worker."""
+    """What a worker's state reports: `lost` comes from the broker (the will), `crashed` from the worker's server.
+
+    A worker that is lost may only have lost its connection; of one that crashed the process has ended by itself.
+    `crashed` is not retained: by the time that another client comes the process may have been started again.
+    """
 
     READY = "ready"
     DRAINING = "draining"
     STOPPED = "stopped"
     LOST = "lost"
+    CRASHED = "crashed"
 
 
 class ServerStatus(StrEnum):

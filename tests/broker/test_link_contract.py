@@ -262,6 +262,18 @@ def test_retained(links: Links, unique: Unique) -> None:
     assert later.payloads(1) == [b"now"]
 
 
+@pytest.mark.parametrize("share", [None, "group"])
+def test_retained_unwanted(links: Links, unique: Unique, share: str | None) -> None:
+    """A subscription without `retained` gets only what is published from then on."""
+    topic = unique(TOPIC)
+    link, inbox = links.open(), Inbox()
+    publish_and_wait(link, Message(topic, b"old", retain=True))
+    link.subscribe(topic, inbox, share=share, retained=False)
+    publish_and_wait(link, Message(topic, b"new"))
+    assert [(bytes(m.payload), m.retain) for m in inbox.wait_for(1)] == [(b"new", False)]
+    publish_and_wait(link, Message(topic, b"", retain=True))
+
+
 def test_the_will_on_loss(links: Links, unique: Unique) -> None:
     """The broker publishes the will when a link is lost."""
     inbox, topic = Inbox(), unique(TOPIC)

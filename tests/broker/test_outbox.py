@@ -40,7 +40,7 @@ class Connection:
         self.took.append(message.payload)
         self.acks.append(on_ack)
 
-    def subscribe(self, name: str) -> Future[None]:
+    def unsubscribe(self, name: str) -> Future[None]:
         """Take a question; the answer comes when the test gives it."""
         self.took.append(name)
         self.answer: Future[None] = Future()
@@ -59,8 +59,8 @@ def outgoing(number: int, epoch: int = 1) -> Outgoing:
 
 
 def question(name: str) -> Question:
-    """Ask for a subscription."""
-    return lambda session: session.subscribe(name)
+    """Ask for the end of a subscription."""
+    return lambda session: session.unsubscribe(name)
 
 
 def test_messages_leave_in_their_order() -> None:

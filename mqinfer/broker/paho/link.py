@@ -134,22 +134,25 @@ class PahoLink:
             )
         loop.send(Outgoing(epoch, message, head, on_ack))
 
-    def subscribe(self, topic_filter: str, handler: MessageHandler, *, share: str | None = None) -> None:
+    def subscribe(
+        self, topic_filter: str, handler: MessageHandler, *, share: str | None = None, retained: bool = True
+    ) -> None:
         """Receive the messages of a filter, also after each reconnect; wait for the broker's answer while connected.
 
         Args:
             topic_filter: May hold `+` and `#`.
             handler: Called with each message, on the link's thread.
             share: Name of the group whose members compete for the messages.
+            retained: Whether what the broker kept comes first (MQTT 5).
 
         Raises:
             BadTopic: The filter has a wildcard out of place.
             NotAuthorized: The broker refused the subscription.
         """
-        route = Route.make(topic_filter, share, handler)
+        route = Route.make(topic_filter, share, handler, retained=retained)
         self._routes.put(route)
         try:
-            self._ask(lambda session: session.subscribe(route.subscription))
+            self._ask(lambda session: session.subscribe(route))
         except NotAuthorized:
             self._routes.remove(route.subscription)
             raise

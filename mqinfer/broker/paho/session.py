@@ -28,7 +28,7 @@ from mqinfer.broker.paho.connecting import (
     refusal,
     tls_error,
 )
-from mqinfer.broker.routes import Routes
+from mqinfer.broker.routes import Route, Routes
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
@@ -172,13 +172,15 @@ class Session:
         if message.qos:
             self._acks[identifier] = on_ack
 
-    def subscribe(self, name: str) -> Future[None]:
+    def subscribe(self, route: Route) -> Future[None]:
         """Ask for a subscription; return the broker's answer, which ends with the connection."""
         if self.version5:
-            _, identifier = self._client.subscribe(name, options=SubscribeOptions(qos=1))
+            kept = SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE if route.retained else SubscribeOptions.RETAIN_DO_NOT_SEND
+            options = SubscribeOptions(qos=1, retainHandling=kept)
+            _, identifier = self._client.subscribe(route.subscription, options=options)
         else:
-            _, identifier = self._client.subscribe(name, qos=1)
-        return self._wait_for(identifier, name)
+            _, identifier = self._client.subscribe(route.subscription, qos=1)
+        return self._wait_for(identifier, route.subscription)
 
     def unsubscribe(self, name: str) -> Future[None]:
         """Remove a subscription; its route goes when the broker has answered."""
@@ -239,7 +241,7 @@ class Session:
             self.max_packet_size = min(own, getattr(found, "MaximumPacketSize", own))
         self.accepted = True
         for route in self._routes:
-            self.subscribe(route.subscription)
+            self.subscribe(route)
         self._resubscribing = set(self._pending)
 
     def _on_disconnect(

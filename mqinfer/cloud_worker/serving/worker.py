@@ -157,9 +157,9 @@ class Worker:
         try:
             self._link.open(timeout)
             self._announcer.attach(self._link)
-            self._link.subscribe(self._options.topics.cancel_filter(self.card.name), self._cancel)
+            self._link.subscribe(self._options.topics.cancel_filter(self.card.name), self._cancel, retained=False)
             for topic_filter, share in self._subscriptions():
-                self._link.subscribe(topic_filter, self._receive, share=share)
+                self._link.subscribe(topic_filter, self._receive, share=share, retained=False)
             self._announcer.publish(WorkerStatus.READY)
             self._announcer.check_taken()
         except BaseException:

@@ -90,7 +90,7 @@ class ControlServer:
             self._link.open(timeout)
             self._link.subscribe(self._topics.worker_states(), self._on_worker)
             for name in (self._name, EVERY_SERVER):
-                self._link.subscribe(self._topics.control_filter(name), self._receive)
+                self._link.subscribe(self._topics.control_filter(name), self._receive, retained=False)
         except BaseException:
             self._link.close()
             raise
