@@ -56,6 +56,7 @@ class Entry:
         bytes_sent: Of all attempts together.
         refused_since: When it was turned away first on this connection, or None.
         lane: The worker that it was sent to, or None on a model's channel.
+        earlier: The workers of the attempts before, None among them where one went over the model's channel.
         retry_at: When its last publication counts as unanswered.
         resume_at: When it is queued again, while it backs off.
         lost_on: Workers that were lost while they had it, and have not come back.
@@ -74,6 +75,7 @@ class Entry:
     bytes_sent: int = 0
     refused_since: float | None = None
     lane: Lane | None = None
+    earlier: frozenset[str | None] = frozenset()
     retry_at: float = math.inf
     resume_at: float = math.inf
     lost_on: frozenset[Start] = frozenset()
@@ -82,6 +84,12 @@ class Entry:
     def __post_init__(self) -> None:
         self.sent = self.submitted
         self.channel = (self.request.model_name, self.request.model_version)
+
+    def asked(self, worker: str) -> bool:
+        """Return whether a worker may have the request."""
+        if self.lane is None or self.lane.worker == worker:
+            return True
+        return None in self.earlier or worker in self.earlier
 
     def answered(
         self, response: InferResponse, outputs: Mapping[str, Array], problem: MqinferError | None, received: float
@@ -173,6 +181,8 @@ class PendingTable:
         channel = entry.channel
         if channel in self.queues:
             self.queues[channel] = self.queues.pop(channel)
+        if entry.attempts:
+            entry.earlier |= {entry.lane.worker if entry.lane else None}
         entry.attempts += 1
         entry.sent = now
         entry.lane = lane
@@ -267,8 +277,8 @@ class PendingTable:
     def _land(self, entry: Entry) -> None:
         """Remove a request from those in flight."""
         del self.in_flight[entry.request.id]
-        if entry.lane is not None:
-            entry.lane.in_flight.pop(entry.request.id, None)
+        if entry.lane is not None and entry.request.id in entry.lane.in_flight:
+            entry.lane.land(entry.request.id)
 
     def _enqueue(self, entry: Entry, *, first: bool = False) -> None:
         queue = self.queues.get(entry.channel)

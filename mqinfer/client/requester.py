@@ -24,7 +24,7 @@ from mqinfer.client.dispatcher import Dispatcher, Step
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.pending import Entry, Settle
 from mqinfer.client.request import Messages
-from mqinfer.client.result import Counters, InferResult, decode_outputs
+from mqinfer.client.result import Counters, Ignored, InferResult, decode_outputs
 from mqinfer.client.timer import Timer
 from mqinfer.protocol.checksum import verify
 from mqinfer.protocol.envelope import decode_response
@@ -38,7 +38,7 @@ from mqinfer.protocol.errors import (
     NotAuthorized,
     Superseded,
 )
-from mqinfer.protocol.states import WorkerState
+from mqinfer.protocol.states import read_worker_state
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferRequest, InferResponse, Outcome
 
@@ -74,13 +74,12 @@ class Requester:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._callers = 0  # that wait for room
-        self._numbered = 0
-        self._malformed = 0
+        self._malformed = Ignored("a reply")
+        self._retained = Ignored("a retained reply")
+        self._bad_states = Ignored("a worker's state")
         self._closed = False
         self._failure: LinkError | None = None
         self._watchers: list[Callable[[], None]] = []
-        # A nonce of this start and a number: an id is never used twice, not even by a restarted twin of the same name.
-        self._nonce = os.urandom(8).hex()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="mqinfer-client-decode")
         self._timer = Timer(self._lock, lambda: self._dispatcher.wake_at, self._pump, clock, self._on_defect)
         self.link = make_link(self._on_connection)
@@ -126,8 +125,7 @@ class Requester:
             if self._closed or self._failure or self._dispatcher.room <= 0:
                 self._wait_for_room(timeout)
                 now = self._clock()
-            self._numbered += 1
-            own = self._messages.own(request, f"{self._nonce}{self._numbered:016x}", timeout)
+            own = self._messages.own(request, os.urandom(16).hex(), timeout)
             self._dispatcher.submit(Entry(own, settle, submitted, submitted + timeout))
             step = self._take(now)
         self._carry_out(step)
@@ -178,7 +176,7 @@ class Requester:
     def counters(self) -> Counters:
         """Return what became of all requests, at one instant."""
         with self._lock:
-            return self._dispatcher.counters(self._malformed)
+            return self._dispatcher.counters(self._malformed.count, self._retained.count, self._bad_states.count)
 
     def close(self, timeout: float = 5.0) -> None:
         """Cancel what is pending, then disconnect and join the threads."""
@@ -274,23 +272,25 @@ class Requester:
             watcher()
 
     def _on_state(self, message: Message) -> None:
-        if not message.payload:
-            return
         try:
-            self.topics.parse_worker_state(message.topic)
-            state = WorkerState.from_json(message.payload)
+            worker, state = read_worker_state(self.topics, message.topic, message.payload)
         except MqinferError as error:
-            log.warning("ignored the unreadable state on %s: %s", message.topic, error)
+            self._bad_states.add(message.topic, error)
             return
-        self._report(lambda now: self._dispatcher.update(state, now))
+        if state is None:
+            self._report(lambda now: self._dispatcher.removed(worker, now))
+        else:
+            self._report(lambda now: self._dispatcher.update(state, now))
 
     def _on_reply(self, message: Message) -> None:
+        if message.retain:
+            self._retained.add(_without_id(message.topic), "replies are never retained")
+            return
         try:
             verify(message.payload, message.user_properties)
             response = decode_response(message.payload, self.options.limits)
         except MqinferError as error:
-            self._malformed += 1  # only the link's thread counts here
-            log.warning("dropped an unreadable reply on %s: %s", message.topic, error)
+            self._malformed.add(_without_id(message.topic), error)
             if isinstance(error, Corrupted):
                 damaged = (message.correlation_data or b"").hex()
                 self._report(lambda _: self._dispatcher.corrupted(damaged))
@@ -298,13 +298,13 @@ class Requester:
         received = self._clock()
         for tensor in response.outputs:
             if tensor.encoding != "raw":  # a codec has work to do; the request stays in flight, which bounds the pool
-                if self._report(lambda now: self._dispatcher.replied(response, now)):
+                if self._report(lambda now: self._dispatcher.replied(response, now, message.topic)):
                     self._pool.submit(self._finish, response, received)
                 return
-        self._finish(response, received, is_new=True)
+        self._finish(response, received, message.topic)
 
-    def _finish(self, response: InferResponse, received: float, *, is_new: bool = False) -> None:
-        """Decode a reply and hand over the result; a new one is reported to the dispatcher first."""
+    def _finish(self, response: InferResponse, received: float, topic: str | None = None) -> None:
+        """Decode a reply and hand over the result; one whose topic is given is reported to the dispatcher first."""
         try:
             outputs, problem = decode_outputs(response, self.options.limits)
         except Exception as error:  # a defect; the request gets its outcome all the same
@@ -312,7 +312,7 @@ class Requester:
             outputs, problem = {}, MqinferError(f"the reply can't be decoded: {error!r}")
         entry = None
         with self._lock:
-            if not is_new or self._dispatcher.replied(response, received):
+            if topic is None or self._dispatcher.replied(response, received, topic):
                 entry = self._dispatcher.settle(response.id, Outcome.ERROR if problem else response.outcome)
             step = self._take(received)
         if entry:
@@ -335,3 +335,8 @@ class Requester:
     def _on_defect(self, error: Exception) -> None:
         """Without its timer a client could keep no deadline: nothing is left pending, and nothing accepted any more."""
         self.give_up(LinkError(f"the client's timer failed: {error!r}; make a new client"))
+
+
+def _without_id(topic: str) -> str:
+    """Return the topic of a reply without its last level: that is another one for each request."""
+    return topic.rpartition("/")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -10,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from mqinfer import ClientOptions, InferResult, Outcome
 from mqinfer.broker import make_link
+from mqinfer.broker.link import Link, Message, MessageHandler
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.request import make_request
@@ -22,7 +25,8 @@ from mqinfer.codecs import encode_tensor
 from mqinfer.errors import Cancelled, Corrupted, Expired, LinkError, MessageTooLarge, NotAuthorized
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.envelope import encode_response
+from mqinfer.protocol.envelope import decode_request, encode_response
+from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferRequest, InferResponse
 
@@ -246,3 +250,115 @@ def test_a_request_can_be_cancelled(requester: Requester, hand: Any) -> None:
     hand.answer(request, {"y": X})
     requester.close()
     assert requester.counters().late == 1
+
+
+def publish_state(link: Link, of: str, payload: bytes) -> None:
+    """Publish a worker's state, retained, as any worker can under its own name."""
+    link.publish(Message(Topics().worker_state(of), payload, retain=True))
+
+
+def test_no_worker_speaks_for_another(
+    url: str, unique: Callable[[str], str], hand: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A state that names another than its topic removes no lane and makes none; what is no state changes nothing."""
+    ready = WorkerState("w-1", WorkerStatus.READY, 1, (ServedModel("manual"),), 8)
+    lane: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    hand.link.subscribe(Topics().lane_filter("w-1"), lane.put)
+    publish_state(hand.link, "w-1", ready.to_json())
+    forged = [
+        b"{",
+        structs.replace(ready, status=WorkerStatus.LOST).to_json(),
+        structs.replace(ready, worker="no/such\0#").to_json(),
+        structs.replace(ready, worker="w-2", models=(ServedModel("no/such\0#"),)).to_json(),
+        structs.replace(ready, incarnation=2**64 - 1).to_json(),
+    ]
+    for payload in forged * 20:
+        publish_state(hand.link, "w-2", payload)
+    requester = connect(url, unique("client"))
+    for payload in forged * 20:
+        publish_state(hand.link, "w-2", payload)
+    for number in range(20):
+        result = ask(requester)
+        hand.answer(decode_request(lane.get(timeout=10).joined().payload), {"y": X + number}, worker="w-1")
+        assert result.result(10).outcome is Outcome.OK
+    requester.close()
+    counters = requester.counters()
+    assert (counters.bad_states, counters.retries) == (101, 0)
+    assert len([record for record in caplog.records if "w-2" in record.getMessage()]) == 1
+
+
+def test_a_state_that_is_removed_takes_the_lane_with_it(url: str, unique: Callable[[str], str], hand: Any) -> None:
+    """An empty payload: what the worker had goes over the model's channel."""
+    lane: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    hand.link.subscribe(Topics().lane_filter("w-1"), lane.put)
+    ready = WorkerState("w-1", WorkerStatus.READY, 1, (ServedModel("manual"),), 8)
+    publish_state(hand.link, "w-1", ready.to_json())
+    requester = connect(url, unique("client"))
+    result = ask(requester)
+    lane.get(timeout=10)
+    publish_state(hand.link, "w-1", b"")
+    hand.answer(hand.next(), {"y": X})
+    assert result.result(10).attempts == 2
+    requester.close()
+    assert requester.counters().bad_states == 0
+
+
+def test_no_number_in_a_state_stops_the_client(url: str, unique: Callable[[str], str], hand: Any) -> None:
+    """A service time of 300,000 years, and the largest of all else: the request is answered, and so is the next."""
+    lane: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    hand.link.subscribe(Topics().lane_filter("w-1"), lane.put)
+    most = 2**63 - 1
+    models = (ServedModel("manual"), *(ServedModel(f"m{number}") for number in range(1000)))
+    state = WorkerState("w-1", WorkerStatus.READY, most, models, most, most, most, {"ok": most})
+    publish_state(hand.link, "w-1", state.to_json())
+    requester = connect(url, unique("client"))
+    for _ in range(2):
+        result = ask(requester, 0.3)
+        hand.answer(decode_request(lane.get(timeout=10).joined().payload), {"y": X}, worker="w-1")
+        assert result.result(10).outcome is Outcome.OK
+    for _ in range(4):  # the timer runs still, also after the deadlines of those two
+        assert ask(requester, 0.2, "nobody").result(10).outcome is Outcome.EXPIRED
+    requester.close()
+
+
+def test_a_reply_on_another_topic_or_kept_by_the_broker_is_dropped(requester: Requester, hand: Any) -> None:
+    """Each is counted by its reason; the request waits for its own."""
+    result = ask(requester)
+    request = hand.next()
+    own = encode_response(InferResponse(request.id, "manual", outputs=(encode_tensor("y", X),)))
+    other = Topics().result("other", requester.name, request.id)
+    hand.link.publish(Message(other, own))
+    hand.send(request, encode_response(InferResponse(request.id, "other")))
+    hand.send(request, encode_response(InferResponse("f" * 32, "manual")))
+    hand.answer(request, {"y": X})
+    assert result.result(10).outcome is Outcome.OK
+    counters = requester.counters()
+    assert (counters.mismatched, counters.late) == (2, 1)
+
+
+class OldLink(MemoryLink):
+    """A link over MQTT 3.1.1: what the broker kept comes, whatever was asked for."""
+
+    def subscribe(
+        self, topic_filter: str, handler: MessageHandler, *, share: str | None = None, retained: bool = True
+    ) -> None:
+        """Subscribe without the option."""
+        super().subscribe(topic_filter, handler, share=share, retained=retained or True)
+
+
+def test_replies_that_the_broker_kept_are_dropped(unique: Callable[[str], str], check_books: Check) -> None:
+    """Whoever publishes replies with RETAIN reaches nobody with them, also where the broker sends them."""
+    name, broker = unique("client"), MemoryBroker()
+    topic = Topics().result("manual", name, "ab" * 16)
+    sender = MemoryLink(broker, client_id="sender")
+    sender.open()
+    sender.publish(Message(topic, encode_response(InferResponse("ab" * 16, "manual")), retain=True))
+    requester = Requester(
+        lambda handler: OldLink(broker, client_id=name, on_connection=handler), name, Topics(), ClientOptions()
+    )
+    requester.open()
+    assert ask(requester, 0.01).result(10).outcome is Outcome.EXPIRED
+    requester.close()
+    sender.close()
+    check_books(requester.counters())
+    assert (requester.counters().retained, requester.counters().late) == (1, 0)
