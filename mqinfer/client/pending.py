@@ -17,7 +17,7 @@ from enum import Enum
 from mqinfer.client.fleet import Channel
 from mqinfer.client.lane import Lane
 from mqinfer.client.result import InferResult
-from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.datatypes import Array, Buffer
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings
 
@@ -53,6 +53,8 @@ class Entry:
         place: Where it is.
         attempts: How often it was published.
         acknowledged: The last attempt that the broker acknowledged as delivered.
+        payload: Of the next attempt, encoded, in pieces; empty where that is to be done.
+        size: Bytes of the payload that was encoded last.
         bytes_sent: Of all attempts together.
         refused_since: When it was turned away first on this connection, or None.
         lane: The worker that it was sent to, or None on a model's channel.
@@ -72,6 +74,8 @@ class Entry:
     place: Place = Place.QUEUED
     attempts: int = 0
     acknowledged: int = 0
+    payload: tuple[Buffer, ...] = ()
+    size: int = 0
     bytes_sent: int = 0
     refused_since: float | None = None
     lane: Lane | None = None

@@ -19,7 +19,6 @@ from functools import partial
 from typing import TypeVar
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
-from mqinfer.broker.packets import payload_size
 from mqinfer.client.dispatcher import Dispatcher, Step
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.pending import Entry, Settle
@@ -34,6 +33,7 @@ from mqinfer.protocol.errors import (
     Corrupted,
     Expired,
     LinkError,
+    MessageTooLarge,
     MqinferError,
     NotAuthorized,
     Superseded,
@@ -69,7 +69,8 @@ class Requester:
     ) -> None:
         self.name, self.topics, self.options = name, topics, options
         self._clock = clock
-        self._messages = Messages(name, topics)
+        self._messages = Messages(name, topics, options.limits)
+        self._largest = options.limits.packet_bytes  # of a message, as far as it is known
         self._dispatcher = Dispatcher(name, options)
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
@@ -112,21 +113,31 @@ class Requester:
             The request's id.
 
         Raises:
-            BadTopic: The model's name breaks the naming rules.
+            BadTopic: The model's name or version breaks the naming rules.
+            BadEnvelope: A name or parameter can't be sent, such as text that is not Unicode.
+            LimitExceeded: The names and parameters are too long.
+            MessageTooLarge: The message is above the broker's Maximum Packet Size.
             Cancelled: The client is closed.
-            ConfigError: The timeout is no number of seconds.
+            ConfigError: The timeout is no number of seconds, or a tensor's bytes are not contiguous.
             LinkError: There will be no connection any more, see `failure`.
             Expired: There was no room within the timeout.
         """
         if not timeout <= _LONGEST_S:  # also catches NaN
             raise ConfigError(f"a timeout of {timeout} s is not possible; give at most {_LONGEST_S:.0f} s")
         submitted = now = self._clock()
+        own = self._messages.own(request, os.urandom(16).hex(), timeout)
+        entry = Entry(own, settle, submitted, submitted + timeout)
+        self._messages.encode(entry)
+        if entry.size > self._largest:
+            raise MessageTooLarge(
+                f"model {own.model_name!r}: a message of {entry.size} bytes, and the Maximum Packet Size is "
+                f"{self._largest}; encode it smaller, or raise max_packet_size in mosquitto.conf"
+            )
         with self._lock:
             if self._closed or self._failure or self._dispatcher.room <= 0:
                 self._wait_for_room(timeout)
                 now = self._clock()
-            own = self._messages.own(request, os.urandom(16).hex(), timeout)
-            self._dispatcher.submit(Entry(own, settle, submitted, submitted + timeout))
+            self._dispatcher.submit(entry)
             step = self._take(now)
         self._carry_out(step)
         return own.id
@@ -241,7 +252,7 @@ class Requester:
         why: MqinferError
         try:
             message = self._messages.publication(entry)
-            entry.bytes_sent += payload_size(message)
+            entry.bytes_sent += entry.size
             self.link.publish(message, partial(self._on_ack, entry, attempt))
         except MqinferError as error:  # not connected, too large, a name outside the rules
             why = error
@@ -265,6 +276,7 @@ class Requester:
             self.give_up(self.link.failure)
             return
         if connected:
+            self._largest = self.link.max_packet_size or self.options.limits.packet_bytes
             self._report(self._dispatcher.connected)
         elif recalled := self._report(lambda _: self._dispatcher.disconnected()):
             log.warning("connection lost with %d requests in flight; they will be sent again", recalled)
