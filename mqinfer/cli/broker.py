@@ -106,13 +106,17 @@ def add(
     folder = BrokerFolder(directory)
     login = folder.add(role, name, topics=Topics(root), processes=processes, days=days, by_password=password)
     _print_login(folder, role, login)
+    if len(folder.certificates(name)) > 1:
+        typer.echo(
+            f"its earlier certificates stay good until they run out; if a key was lost, remove {name} and add it again"
+        )
 
 
 @app.command()
 def remove(directory: Directory, name: Annotated[str, typer.Argument(help="User name of the client.")]) -> None:
-    """Revoke a client's access."""
-    BrokerFolder(directory).remove(name)
-    typer.echo(f"removed {name}")
+    """Remove a client: its rights, its password and its certificates. A running broker applies it within a second."""
+    revoked = BrokerFolder(directory).remove(name)
+    typer.echo(f"removed {name}; revoked certificates: {revoked}")
 
 
 @app.command("list")

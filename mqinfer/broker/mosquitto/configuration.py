@@ -80,6 +80,7 @@ listener {port}
 cafile {folder}/ca.crt
 require_certificate true
 use_identity_as_username true
+crlfile {folder}/revoked.pem
 {tls}"""
 _PASSWORDS = """
 # Clients with a user name and a password.
