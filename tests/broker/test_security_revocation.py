@@ -214,17 +214,18 @@ def refused(secured: Any, login: Login, client_id: str) -> LinkError:
 @pytest.mark.broker
 def test_revoked_certificates_are_refused(secured: Any, unique: Unique) -> None:
     """Three removed one after the other, each with a reload: each is refused ten times of ten, and nobody else."""
-    others = secured.logins["car-2"]
-    for _ in range(3):
-        login = secured.folder.add(Role.VEHICLE, unique("gone"))
+    logins = [secured.folder.add(Role.VEHICLE, unique("gone")) for _ in range(3)]
+    for login in logins:
         assert error_of(secured, login, login.name) is None
+    for login in logins:
         secured.folder.remove(login.name)
         refused(secured, login, login.name)
+    for login in logins:
         for _ in range(10):
             error = error_of(secured, login, login.name)
             assert isinstance(error, NotAuthorized)
             assert f"refused the client certificate {login.cert_file} (certificate revoked)" in str(error)
-        assert error_of(secured, others, unique("other")) is None
+    assert error_of(secured, secured.logins["car-2"], unique("other")) is None
 
 
 @pytest.mark.broker

@@ -75,6 +75,9 @@ password_file {folder}/passwords
 _LISTENERS = """\
 # --- Listeners ----------------------------------------------------------------------------------------------------
 
+# TLS 1.2 with the suites under `ciphers`, or TLS 1.3. For websockets Mosquitto ignores tls_version, and these suites,
+# which TLS 1.0 and 1.1 don't have, are what refuses those.
+
 # Clients that show a certificate of the private authority; its common name is the user name, whatever CONNECT has.
 listener {port}
 cafile {folder}/ca.crt
@@ -95,6 +98,7 @@ _TLS = """\
 certfile {folder}/broker.crt
 keyfile {folder}/broker.key
 tls_version tlsv1.2
+ciphers ECDHE+AESGCM:ECDHE+CHACHA20
 max_topic_alias 0
 """
 
