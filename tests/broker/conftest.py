@@ -32,6 +32,7 @@ class Secured:
     folder: BrokerFolder
     server: MosquittoServer
     logins: dict[str, Login]
+    passwords: dict[str, Login]
     password_port: int
     websockets_port: int
 
@@ -47,6 +48,13 @@ class Secured:
             ca_file=login.ca_file,
             cert_file=login.cert_file,
             key_file=login.key_file,
+        )
+
+    def browser(self, name: str) -> BrokerAddress:
+        """Where a browser connects to, with a password."""
+        login = self.passwords[name]
+        return BrokerAddress.parse(
+            f"wss://{name}:{login.password}@127.0.0.1:{self.websockets_port}", ca_file=login.ca_file
         )
 
 
@@ -86,12 +94,14 @@ def secured(open_place: Path) -> Iterator[Secured]:
     logins = {name: folder.add(role, name) for name, role in clients.items()}
     logins |= {name: folder.add(Role.WORKER, name, processes=2) for name in ("w", "v", "blind", "witness")}
     logins["pass-car"] = folder.add(Role.VEHICLE, "pass-car", by_password=True)
+    passwords = {name: folder.add(role, name, by_password=True) for name, role in clients.items()}
+    passwords |= {name: folder.add(Role.WORKER, name, processes=2, by_password=True) for name in ("w", "witness")}
     acl = folder.path / "acl"  # by hand, for `remove` would revoke their certificates
     acl.write_text(without_section(without_section(acl.read_text(), "witness"), "blind"))
     deaf = [rule for rule in access_rules(Role.WORKER, "blind", Topics(), 2) if not rule.endswith("/infer/+")]
     write_section(folder, _WITNESS + "\nuser blind\n" + "".join(f"topic {rule}\n" for rule in deaf))
     with secured_server(folder, 0) as server:
-        yield Secured(folder, server, logins, password_port, websockets_port)
+        yield Secured(folder, server, logins, passwords, password_port, websockets_port)
 
 
 @pytest.fixture(scope="module")
