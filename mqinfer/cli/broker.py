@@ -141,6 +141,8 @@ def _print_login(folder: BrokerFolder, role: Role, login: Login) -> None:
     options = ["--broker", f"mqtts://{user}{socket.gethostname()}:{port}", "--ca-file", str(login.ca_file)]
     if login.cert_file and login.key_file:
         options += ["--cert-file", str(login.cert_file), "--key-file", str(login.key_file)]
+    if role is Role.WORKER and (group := folder.group()):
+        options += ["--group", group]
     note = "password shown only once: the broker keeps its hash" if login.password else login.cert_file
     typer.echo(f"{role} {login.name} ({note}) connects with")
     typer.echo(f"  {shlex.join([*options, '--name', login.name])}")

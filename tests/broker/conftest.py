@@ -22,7 +22,7 @@ from mqinfer.protocol.errors import MissingExtra
 from mqinfer.protocol.topics import Topics
 
 PATIENCE = 10.0
-_WITNESS = "\nuser witness\ntopic readwrite #\n"
+_WITNESS = "\nuser witness\ntopic readwrite #\ntopic read $SYS/#\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,24 @@ def secured(open_place: Path) -> Iterator[Secured]:
     write_section(folder, _WITNESS + "\nuser blind\n" + "".join(f"topic {rule}\n" for rule in deaf))
     with secured_server(folder, 0) as server:
         yield Secured(folder, server, logins, passwords, password_port, websockets_port)
+
+
+@pytest.fixture
+def small(open_place: Path, unique: Callable[[str], str]) -> Iterator[Secured]:
+    """A broker with a 64th of the memory of others, two vehicles, a worker and a dashboard."""
+    pytest.importorskip("cryptography")
+    password_port, websockets_port = free_port(), free_port()
+    folder = BrokerFolder(open_place / unique("small"))
+    folder.init(ports=Ports(1, password_port, websockets_port, "127.0.0.1"))
+    text = folder.configuration()
+    for name, size in (("memory_limit", 2 << 30), ("max_queued_bytes", 128 << 20), ("max_inflight_bytes", 64 << 20)):
+        assert f"\n{name} {size}\n" in text
+        text = text.replace(f"\n{name} {size}\n", f"\n{name} {size // 64}\n")
+    folder.configuration_file.write_text(text)
+    roles = {"car-1": Role.VEHICLE, "car-2": Role.VEHICLE, "w": Role.WORKER, "dash": Role.DASHBOARD}
+    logins = {name: folder.add(role, name) for name, role in roles.items()}
+    with secured_server(folder, 0) as server:
+        yield Secured(folder, server, logins, {}, password_port, websockets_port)
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ def test_files_and_who_may_read_them(folder: BrokerFolder) -> None:
     """Keys, passwords and rules are their owner's alone; certificates are everybody's."""
     folder.add(Role.VEHICLE, "car-1")
     files = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()}
-    secret = {"ca.key", "broker.key", "acl", "passwords", "certificates", "clients/car-1.key"}
+    secret = {"ca.key", "broker.key", "acl", "passwords", "certificates", "group", "clients/car-1.key"}
     assert files == {"mosquitto.conf", "ca.crt", "broker.crt", "revoked.pem", "clients/car-1.crt", *secret}
     for name in files:
         assert stat.S_IMODE((folder.path / name).stat().st_mode) == (0o600 if name in secret else 0o644), name

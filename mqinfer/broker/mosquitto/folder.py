@@ -7,6 +7,7 @@
     DIR/broker.crt, .key   the broker's certificate
     DIR/acl, passwords     one section and, with a password, one line a client
     DIR/certificates       the register of the clients' certificates; revoked.pem: the signed list of revoked ones
+    DIR/group              the name of the workers' group, a secret that only they may know
     DIR/clients/NAME.crt, NAME.key   what a client needs, with ca.crt
 
 Existing files are kept: the authority is made once, and a configuration that was changed by hand stays as it is.
@@ -14,6 +15,7 @@ Existing files are kept: the authority is made once, and a configuration that wa
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -126,6 +128,8 @@ class BrokerFolder:
         self._write_pair(self.path / "broker", broker, for_broker=True)
         self._write_register(self._enlisted(authority, (self.path / "clients").glob("*.crt")))
         self._write_list(authority)
+        if not self._file("group").exists():
+            write_file(self._file("group"), secrets.token_hex(16).encode())
         for name in ("acl", "passwords"):
             if not self._file(name).exists():
                 write_file(self._file(name), b"", for_broker=True)
@@ -135,6 +139,13 @@ class BrokerFolder:
             if configuration == before:
                 return
         write_file(self.configuration_file, configuration.encode(), secret=False)
+
+    def group(self) -> str | None:
+        """Return the name of the workers' group, None in a folder of an earlier version.
+
+        Mosquitto 2.0 lets every client join a group that it can name, and drops the requests whose turn it takes.
+        """
+        return read_file(self._file("group")).decode().strip() if self._file("group").exists() else None
 
     def clients(self) -> dict[str, str]:
         """Return the role of each client."""
