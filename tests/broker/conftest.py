@@ -106,7 +106,7 @@ def secured(open_place: Path) -> Iterator[Secured]:
 
 @pytest.fixture
 def small(open_place: Path, unique: Callable[[str], str]) -> Iterator[Secured]:
-    """A broker with a 64th of the memory of others, two vehicles, a worker and a dashboard."""
+    """A broker with a 64th of the memory of others, two vehicles and one client of each other role."""
     pytest.importorskip("cryptography")
     password_port, websockets_port = free_port(), free_port()
     folder = BrokerFolder(open_place / unique("small"))
@@ -116,7 +116,13 @@ def small(open_place: Path, unique: Callable[[str], str]) -> Iterator[Secured]:
         assert f"\n{name} {size}\n" in text
         text = text.replace(f"\n{name} {size}\n", f"\n{name} {size // 64}\n")
     folder.configuration_file.write_text(text)
-    roles = {"car-1": Role.VEHICLE, "car-2": Role.VEHICLE, "w": Role.WORKER, "dash": Role.DASHBOARD}
+    roles = {
+        "car-1": Role.VEHICLE,
+        "car-2": Role.VEHICLE,
+        "dash": Role.DASHBOARD,
+        "op": Role.OPERATOR,
+        "w": Role.WORKER,
+    }
     logins = {name: folder.add(role, name) for name, role in roles.items()}
     with secured_server(folder, 0) as server:
         yield Secured(folder, server, logins, {}, password_port, websockets_port)

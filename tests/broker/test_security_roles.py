@@ -187,7 +187,7 @@ def test_taking_a_client_id(secured: Any, unique: Unique) -> None:
     victim.close()
 
 
-@pytest.mark.parametrize("who", ["car-1", "dash"])
+@pytest.mark.parametrize("who", NO_WORKERS)
 def test_a_flood_of_subscriptions(small: Any, unique: Unique, who: str) -> None:
     """Mosquitto counts no subscriptions: they fill its memory, it disconnects who wants more, and others go on."""
     victim = opened(small, "car-2", unique("victim"))
