@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
 from mqinfer.broker.mosquitto.certificates import Authority
 from mqinfer.broker.mosquitto.folder import Login
 from mqinfer.broker.mosquitto.register import Issued, format_register, parse_register
+from mqinfer.broker.mosquitto.serving import keep_current
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import ConfigError, LinkError, NotAuthorized
 
@@ -201,8 +202,13 @@ def error_of(secured: Any, login: Login, client_id: str) -> LinkError | None:
 
 
 def refused(secured: Any, login: Login, client_id: str) -> LinkError:
-    """Reload the broker, and connect until it has read the list: at most 200 times."""
+    """Reload the broker, and connect until it has read the list."""
     secured.server.reload()
+    return until_refused(secured, login, client_id)
+
+
+def until_refused(secured: Any, login: Login, client_id: str) -> LinkError:
+    """Connect until the broker refuses, at most 200 times."""
     for _ in range(200):
         error = error_of(secured, login, client_id)
         if error is not None:
@@ -226,6 +232,23 @@ def test_revoked_certificates_are_refused(secured: Any, unique: Unique) -> None:
             assert isinstance(error, NotAuthorized)
             assert f"refused the client certificate {login.cert_file} (certificate revoked)" in str(error)
     assert error_of(secured, secured.logins["car-2"], unique("other")) is None
+
+
+@pytest.mark.broker
+def test_a_broker_that_runs_takes_notice(secured: Any, unique: Unique) -> None:
+    """`mqinfer broker --config` reads the list by itself: it is one of the files that are watched."""
+    login = secured.folder.add(Role.VEHICLE, unique("car"))
+    stop = Event()
+    watching = Thread(target=keep_current, args=(secured.server, secured.folder, stop))
+    watching.start()
+    try:
+        assert error_of(secured, login, login.name) is None
+        secured.folder.remove(login.name)
+        error = until_refused(secured, login, login.name)
+    finally:
+        stop.set()
+        watching.join()
+    assert "certificate revoked" in str(error)
 
 
 @pytest.mark.broker

@@ -203,6 +203,27 @@ def test_a_flood_of_subscriptions(small: Any, unique: Unique, who: str) -> None:
     victim.close()
 
 
+@pytest.mark.parametrize("who", NO_WORKERS)
+def test_many_groups(secured: Any, links: Links, unique: Unique, who: str) -> None:
+    """Mosquitto grants ever more share groups, and looks at each for each request: it gets slower, but loses none."""
+    requests = text(f"{R}/models/+/infer/+".encode())[2:]
+    with raw(secured, secured.logins[who], unique("groups")) as connection:
+        for first in range(0, 5000, 1000):
+            groups = b"".join(text(b"$share/g%d/" % (first + one) + requests) + b"\x00" for one in range(1000))
+            connection.sendall(packet(0x82, b"\x00\x01\x00" + groups))
+            granted = b""
+            while len(granted) < 1006:  # SUBACK: 3 bytes before the length's end, 3 more, and a code a group
+                granted += connection.recv(4096)
+            assert set(granted[6:]) == {0}
+        last = f"{R}/models/m/infer/car-2"
+        with listening(links["w"], last) as worker:
+            for number in range(20):
+                publish(links["car-2"], last, b"%d" % number)
+            assert [bytes(worker.get(timeout=PATIENCE).payload) for _ in range(20)] == [
+                b"%d" % each for each in range(20)
+            ]
+
+
 def test_a_dashboard_that_does_not_read(small: Any, unique: Unique) -> None:
     """For it the broker queues so many bytes and drops the rest; others get all, and the worker is not held up."""
     worker, reader = opened(small, "w", unique("w")), opened(small, "car-2", unique("reader"))
