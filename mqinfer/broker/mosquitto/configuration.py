@@ -95,10 +95,10 @@ listener {port}
 protocol websockets
 {tls}"""
 _TLS = """\
+ciphers ECDHE+AESGCM:ECDHE+CHACHA20
 certfile {folder}/broker.crt
 keyfile {folder}/broker.key
 tls_version tlsv1.2
-ciphers ECDHE+AESGCM:ECDHE+CHACHA20
 max_topic_alias 0
 """
 
