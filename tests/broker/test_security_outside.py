@@ -9,7 +9,6 @@ import contextlib
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from tests.broker.attempts import (
     publish,
     text,
     until,
+    wait_for,
 )
 
 pytestmark = pytest.mark.broker
@@ -96,19 +96,18 @@ def test_memory_that_strangers_claim(small: Any, unique: Unique, kind: str) -> N
                 connection.sendall(upgrade)
                 assert b" 101 " in connection.recv(4096)
             connection.sendall(framed(packet(0x10, bytes(size))[:5]))
-        victim = opened(small, "car-2", unique("victim"))
-        lost: SimpleQueue[int] = SimpleQueue()
-        victim.publish(Message(f"{R}/models/m/infer/car-2", bytes(4 << 20)), lost.put)
-        with pytest.raises(Empty):
-            lost.get(timeout=2)
-    code = NOT_AUTHORIZED
-    for _ in range(200):
+        victim_id = unique("victim")
+        victim = opened(small, "car-2", victim_id)
+        victim.publish(Message(f"{R}/models/m/infer/car-2", bytes(4 << 20)))
+        wait_for(lambda: f"{victim_id} disconnected due to out of memory" in small.server.log())
+
+    def gets_through() -> bool:  # as soon as the broker has noticed that they are gone
         with contextlib.suppress(LinkError, Empty):
-            code = publish(victim, f"{R}/models/m/infer/car-2", bytes(4 << 20))
-            break
-        time.sleep(0.05)
+            return publish(victim, f"{R}/models/m/infer/car-2", bytes(4 << 20)) != NOT_AUTHORIZED
+        return False
+
+    wait_for(gets_through)
     victim.close()
-    assert code != NOT_AUTHORIZED
 
 
 def test_strangers_and_the_listener_for_certificates(small: Any, unique: Unique) -> None:

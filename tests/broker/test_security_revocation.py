@@ -182,10 +182,14 @@ def test_the_register_forgets_what_has_run_out() -> None:
 
 @pytest.mark.parametrize("line", ["a", "a 1", "a xyz 2030-01-01T00:00:00Z", "a 1 never", "a 1 2030-01-01T00:00:00Z x"])
 def test_a_register_that_is_malformed(folder: BrokerFolder, line: str) -> None:
-    """It is an error that repeats the line, and no revocation is lost by writing over it."""
+    """It is an error that repeats the line, nothing is written over it, and removing takes the rights all the same."""
+    folder.add(Role.VEHICLE, "car-2")
     (folder.path / "certificates").write_text(line + "\n")
     with pytest.raises(ConfigError, match="register of certificates"):
         folder.add(Role.VEHICLE, "car-1")
+    with pytest.raises(ConfigError, match="register of certificates"):
+        folder.remove("car-2")
+    assert folder.clients() == {}
     assert (folder.path / "certificates").read_text() == line + "\n"
 
 

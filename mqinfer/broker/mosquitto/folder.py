@@ -33,13 +33,7 @@ from mqinfer.broker.mosquitto.access import (
 from mqinfer.broker.mosquitto.certificates import Authority, Pair, check_host
 from mqinfer.broker.mosquitto.configuration import Listener, Ports, listeners, render_secure
 from mqinfer.broker.mosquitto.files import new_password, put_password, read_file, without_password, write_file
-from mqinfer.broker.mosquitto.register import (
-    Issued,
-    format_register,
-    parse_register,
-    revoked,
-    with_revocation_list,
-)
+from mqinfer.broker.mosquitto.register import Issued, format_register, parse_register, revoked, with_revocation_list
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics, check_name
 
@@ -201,23 +195,21 @@ class BrokerFolder:
             ConfigError: There is no such client, or the authority's key is not there to sign the revocation.
         """
         acl = self._acl()
-        certificates = self._register()
-        is_known = role_of(acl, name) is not None or any(each.name == name for each in certificates)
-        if not is_known:
+        if role_of(acl, name) is None and all(each.name != name for each in self._register()):
             raise ConfigError(f"there is no client {name!r}; there are: {', '.join(sections(acl)) or 'none'}")
         write_file(self._file("acl"), without_section(acl, name).encode(), for_broker=True)
         passwords = read_file(self._file("passwords")).decode()
         write_file(self._file("passwords"), without_password(passwords, name).encode(), for_broker=True)
-        return self._revoke(name, certificates)
+        return self._revoke(name)
 
     def certificates(self, name: str) -> list[Issued]:
         """List a client's certificates that are neither revoked nor, by more than a day, out of date."""
         return [each for each in self._register() if each.name == name and not each.revoked]
 
-    def _revoke(self, name: str, certificates: list[Issued]) -> int:
+    def _revoke(self, name: str) -> int:
         """Revoke a client's certificates; those that it can't sign are signed the next time that the key is there."""
-        file = self.path / "clients" / f"{name}.crt"
-        if not any(each.name == name for each in certificates) and not file.exists():
+        file, certificates = self.path / "clients" / f"{name}.crt", self._register()
+        if not file.exists() and all(each.name != name for each in certificates):
             return 0
         self._write_register(revoked(certificates, name))
         try:
