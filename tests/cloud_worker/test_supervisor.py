@@ -172,18 +172,23 @@ def test_without_a_broker_the_supervisor_ends(write_echo: WriteEcho, watch: Call
 def test_a_process_that_served_before_is_restarted_without_a_broker(
     write_echo: WriteEcho, watch: Callable[[Supervisor], Watch]
 ) -> None:
-    """A broker that is gone for a moment does not end a worker for good."""
+    """A process that is restarted during an outage keeps its model loaded, waits, and serves once the broker is back."""
     repository = write_echo("a")
     with MosquittoServer() as server:
         (spec,) = plan(Repository(repository), template(repository, server.url))
         supervising = watch(Supervisor([spec]))
         assert supervising.next().kind == "ready"
     os.kill(supervising.supervisor.pids["w.0"], signal.SIGKILL)
-    killed, unreachable = supervising.next(), supervising.next()
-    assert (killed.kind, unreachable.kind) == ("crashed", "crashed")
+    killed, waiting = supervising.next(), supervising.next()
+    assert (killed.kind, waiting.kind) == ("crashed", "waiting")
     assert "exit code -9; restart in 0.1 s" in killed.detail
-    assert "broker_unreachable" in unreachable.detail
-    assert "restart in 0.2 s" in unreachable.detail
+    assert "broker_unreachable" in waiting.detail
+    pid = supervising.supervisor.pids["w.0"]
+    with MosquittoServer(port=server.port):
+        assert supervising.next().kind == "ready"
+        assert supervising.supervisor.pids["w.0"] == pid
+        supervising.supervisor.stop()
+        assert supervising.next().kind == "stopped"
 
 
 SCRIPT = """

@@ -82,13 +82,19 @@ def managed(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable[
             template = ProcessSpec(repository, "", 0, address, WorkerOptions(unique("server"), topics), device="cpu")
             events: SimpleQueue[Event] = SimpleQueue()
             specs = plan(Repository(repository), template) if load else []
-            supervisor = Supervisor(specs, events.put, may_idle=True)
+            supervisor = Supervisor(specs, may_idle=True)
             server = ControlServer(
                 template.options,
                 lambda name, will, handler: make_link(address, client_id=name, will=will, on_connection=handler),
                 Management(template, supervisor),
                 poll=poll,
             )
+
+            def report(event: Event) -> None:
+                server.report(event)
+                events.put(event)
+
+            supervisor.on_event = report
             server.start()
             stack.callback(server.stop)
             thread = threading.Thread(target=supervisor.run, name="supervisor")
