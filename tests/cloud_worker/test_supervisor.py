@@ -172,7 +172,7 @@ def test_without_a_broker_the_supervisor_ends(write_echo: WriteEcho, watch: Call
 def test_a_process_that_served_before_is_restarted_without_a_broker(
     write_echo: WriteEcho, watch: Callable[[Supervisor], Watch]
 ) -> None:
-    """A process that is restarted during an outage keeps its model loaded, waits, and serves once the broker is back."""
+    """A process that is restarted during an outage waits with its model loaded until the broker is back."""
     repository = write_echo("a")
     with MosquittoServer() as server:
         (spec,) = plan(Repository(repository), template(repository, server.url))
