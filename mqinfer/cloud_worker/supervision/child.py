@@ -77,6 +77,7 @@ class Child:
         is_final: Whether it reported that a restart would not help.
         is_waiting: Whether its model is loaded and waits for the broker.
         incarnation: Number of its last start.
+        progress: Shared with the process, which changes it every half second unless it hangs; None while there is none.
         run_timeout: Seconds that a request may take before the process is killed; 0 for any.
         crashed: Incarnation of the process that ended last, if it ended by itself and without a last report, else 0.
         is_queried: Whether a statistics query is open. A second one is not sent: a process that hangs must not fill
@@ -98,7 +99,7 @@ class Child:
     incarnation: int = 0
     run_timeout: float = 0.0
     crashed: int = 0
-    _progress: ctypes.c_double | None = None
+    progress: ctypes.c_double | None = None
     _seen: float = 0.0
     _stuck_s: float = 0.0
     _killed: str = ""
@@ -131,11 +132,11 @@ class Child:
         """Start the process."""
         context = multiprocessing.get_context("spawn")  # a fork would share TensorFlow's threads and locks
         self.pipe, theirs = context.Pipe()
-        self._progress = context.RawValue(ctypes.c_double)
+        self.progress = context.RawValue(ctypes.c_double)
         self.incarnation = new_incarnation()
         spec = replace(self.spec, incarnation=self.incarnation)
         self.process = context.Process(
-            target=run_process, args=(spec, theirs, self._progress), name=f"mqinfer-{self.name}"
+            target=run_process, args=(spec, theirs, self.progress), name=f"mqinfer-{self.name}"
         )
         self.process.start()
         theirs.close()
@@ -201,9 +202,9 @@ class Child:
         Args:
             seconds: Time that counts since the last call.
         """
-        if self._progress is None or self.phase is not Phase.READY or self.reason or not self.run_timeout:
+        if self.progress is None or self.phase is not Phase.READY or self.reason or not self.run_timeout:
             return False
-        seen = self._progress.value
+        seen = self.progress.value
         self._stuck_s = self._stuck_s + seconds if seen == self._seen else 0.0
         self._seen = seen
         return self._stuck_s >= self.run_timeout
@@ -228,7 +229,7 @@ class Child:
             self.read()
         code = self.process.exitcode
         self.process.close()
-        self.process = self._progress = None
+        self.process = self.progress = None
         self._close_pipe()
         if self.phase is Phase.DRAINING:
             self.phase, self.due = Phase.GONE, None
