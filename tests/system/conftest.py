@@ -65,6 +65,7 @@ class Server:
 
     name: str
     topics: Topics
+    template: ProcessSpec
     supervisor: Supervisor
     control: ControlClient
     events: SimpleQueue[Event]
@@ -114,7 +115,7 @@ def managed(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable[
             stack.callback(thread.join)
             stack.callback(supervisor.stop)
             control = stack.enter_context(ControlClient(address, root=topics.root))
-            return Server(template.options.name, topics, supervisor, control, events)
+            return Server(template.options.name, topics, template, supervisor, control, events)
 
         yield start
 
