@@ -175,3 +175,14 @@ def test_two_crashes_make_a_request_poison(tmp_path: Path, managed: Callable[...
     assert Counter(event.kind for event in events) == {"crashed": 2, "ready": 2}
     assert all(event.crashed for event in events if event.kind == "crashed")
     assert outcomes == {Outcome.OK: 100}
+
+
+def test_a_worker_process_is_killed_before_its_supervisor_when_memory_runs_out(
+    write_echo: Callable[..., Path], managed: Callable[..., Any]
+) -> None:
+    """The system prefers the processes that hold the models, one of which may leak, to the one that restarts them."""
+    server = managed(write_echo("echo"))
+    assert server.events.get(timeout=60).kind == "ready"
+    (pid,) = server.supervisor.pids.values()
+    own, worker = (int(Path(f"/proc/{each}/oom_score_adj").read_text(encoding="ascii")) for each in ("self", pid))
+    assert worker > own
