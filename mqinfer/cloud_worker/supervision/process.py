@@ -85,6 +85,7 @@ _CHECK_S = 0.5
 """Interval at which a process reports its progress and checks whether its connection has failed for good."""
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 5.0
 """Pause before attempt n to reach a broker that is away: `min(_LAST_RETRY_S, 2**n * _FIRST_RETRY_S)`."""
+_ASKED = "it was asked to stop by a signal"
 _DRAIN_S, _NO_DRAIN_S = 30.0, 0.0
 """Time to finish accepted requests; none if the connection has failed, since no reply could be sent."""
 
@@ -189,6 +190,7 @@ def run_process(spec: ProcessSpec, pipe: Connection, progress: ctypes.c_double |
         _send(pipe, ProcessReport(error=f"{error.code}: {error}", is_final=not _may_pass(error)))
         return
     if worker is None:
+        _send(pipe, ProcessReport(error=_ASKED))
         return
     _send(pipe, ProcessReport(card=worker.card, service_s=service_s))
     with contextlib.suppress(EOFError, OSError):  # the supervisor has exited
@@ -200,7 +202,7 @@ def run_process(spec: ProcessSpec, pipe: Connection, progress: ctypes.c_double |
             waker.drain()
     failure = worker.failure
     # Sent before it drains: from now on the supervisor bounds its time, and its end is no crash.
-    why = f"{failure.code}: {failure}" if failure else "it was asked to stop by a signal"
+    why = f"{failure.code}: {failure}" if failure else _ASKED
     _send(pipe, ProcessReport(error=why, is_final=isinstance(failure, NameTaken)))
     try:
         worker.stop(timeout=_NO_DRAIN_S if failure else _DRAIN_S)
