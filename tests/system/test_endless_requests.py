@@ -172,6 +172,30 @@ def test_a_process_that_hangs_is_replaced(
         assert client.infer("count", number(7), timeout=60).outputs["y"] == [7]
 
 
+def catches(pid: int, number_of: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal by now."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    caught = re.search(r"^SigCgt:\s+(\w+)", status, re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> number_of - 1 & 1)
+
+
+def test_a_process_that_hangs_while_it_loads_does_not_delay_the_stop(
+    write_echo: Callable[..., Path],
+    may_hang: None,  # noqa: ARG001 - a fixture's effect
+    managed: Callable[..., Any],
+) -> None:
+    """What does not serve yet has nothing to drain: it is killed at once."""
+    server = managed(write_echo("echo", delay_ms=1000, config="model_warmup = { count = 1000 }\n"))
+    server.supervisor.stop_timeout = 300.0
+    tick = threading.Event()
+    while not (pids := list(server.supervisor.pids.values())) or not catches(pids[0], signal.SIGUSR2):
+        tick.wait(0.01)
+    os.kill(pids[0], signal.SIGUSR2)
+    server.supervisor.stop()
+    assert server.events.get(timeout=60).kind == "stopped"
+    assert await_end(pids, 1.0) == []
+
+
 @pytest.fixture
 def program(
     loop_model: Path, broker_url: str, unique: Callable[[str], str]
