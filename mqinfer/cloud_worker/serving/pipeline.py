@@ -8,6 +8,7 @@ there. Clients take turns from receipt on.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -83,9 +84,11 @@ class Pipeline(Generic[M, T]):
         self._running = 0  # batches
         self._unreplied: deque[Batch[T]] = deque()  # where order matters, in the order in which they began
         self._closing = False
+        count = max(threads, concurrency + 1)
+        self._began = [0.0] * count  # when each thread began its task; 0 while it has none
         self._threads = [
-            threading.Thread(target=self._work, name=f"mqinfer-worker-{number}", daemon=True)
-            for number in range(max(threads, concurrency + 1))
+            threading.Thread(target=self._work, args=(number,), name=f"mqinfer-worker-{number}", daemon=True)
+            for number in range(count)
         ]
 
     @property
@@ -107,6 +110,11 @@ class Pipeline(Generic[M, T]):
     def closing(self) -> bool:
         """Whether `stop` was called."""
         return self._closing
+
+    @property
+    def busy_since(self) -> float:
+        """When the oldest task that a thread has not finished began; infinite where there is none."""
+        return min(filter(None, self._began), default=math.inf)
 
     def start(self) -> None:
         """Start the threads."""
@@ -147,19 +155,26 @@ class Pipeline(Generic[M, T]):
         with self._lock:
             return self._emptied.wait_for(lambda: self.depth == 0, timeout)
 
-    def stop(self) -> tuple[list[M], list[T]]:
-        """Wait until every thread has finished its task, and return what nobody began: unprepared and prepared."""
+    def stop(self, timeout: float | None = None) -> tuple[list[M], list[T]]:
+        """Wait until every thread has finished its task, and return what nobody began: unprepared and prepared.
+
+        Args:
+            timeout: For the tasks, in seconds; a thread whose task never ends is left behind.
+        """
         with self._lock:
             self._closing = True
             self._changed.notify_all()
+        end = math.inf if timeout is None else self._clock() + timeout
         for thread in self._threads:
             if thread.is_alive():
-                thread.join()
+                thread.join(None if timeout is None else max(0.0, end - self._clock()))
         self.depth = 0
         return self._queue.clear(), self._batcher.clear()
 
-    def _work(self) -> None:
+    def _work(self, number: int) -> None:
+        began, clock = self._began, self._clock
         while (task := self._next_task()) is not None:
+            began[number] = clock()
             try:
                 if isinstance(task, Batch):
                     self._run_batch(task)
@@ -167,6 +182,7 @@ class Pipeline(Generic[M, T]):
                     self._prepare_one(task)
             except Exception:  # a defect; the other requests go on
                 log.exception("a worker thread failed on one task and goes on")
+            began[number] = 0.0
 
     def _next_task(self) -> Batch[T] | Queued[M] | None:
         with self._lock:

@@ -8,6 +8,7 @@ Shutting down goes in this order: state `draining`, unsubscribe, finish what was
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -36,6 +37,8 @@ __all__ = ["LinkMaker", "Worker"]
 log = logging.getLogger("mqinfer.cloud_worker")
 _SILENCE_S = 0.1
 """A draining worker leaves its lane after so long without a request: every client knows of the draining then."""
+_UNFINISHED_S = 1.0
+"""A worker that could not drain leaves its threads to themselves after so long: the task of one may never end."""
 LinkMaker = Callable[[str, Message, ConnectionHandler], Link]
 """Makes a link from a client id, a will and a handler for its connections."""
 
@@ -51,6 +54,7 @@ class Worker:
         *,
         is_default: bool = True,
         service_s: float = 0.0,
+        incarnation: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set up; `start` connects.
@@ -61,6 +65,7 @@ class Worker:
             options: Name, bounds and topics.
             is_default: Whether requests without a version are for this one.
             service_s: How long one request takes, in seconds, as far as it is known before the first; 0 while unknown.
+            incarnation: The number of its process's start; None for a new one.
             clock: In seconds.
         """
         self._model = model
@@ -77,6 +82,7 @@ class Worker:
         self._max_queued = self._schedule.max_queued
         self._inline_s = 0.0 if self._schedule.gathers else options.inline_s
         self._inline = 0  # requests that are being served on the link's thread: 0 or 1
+        self._inline_since = math.inf
         self._admission = Admission(options, self._service.max_rows * model.backend.concurrency)
         self._cancelled = Cancelled()
         self._replies = Replies(self._service, options, self._meter, self._load, self._publish)
@@ -100,7 +106,13 @@ class Worker:
             clock=clock,
         )
         self._announcer = Announcer(
-            self.card, options, self._load, self._meter.counters, self._on_ack, is_default=is_default
+            self.card,
+            options,
+            self._load,
+            self._meter.counters,
+            self._on_ack,
+            is_default=is_default,
+            incarnation=incarnation,
         )
         self._link = make_link(self._announcer.presence.client_id, self._announcer.presence.will, self._on_connection)
 
@@ -133,6 +145,13 @@ class Worker:
     def closing(self) -> bool:
         """Whether no request that is queued is taken up any more."""
         return self._pipeline.closing
+
+    def progress(self) -> float:
+        """Return the time at which the oldest task that is not finished began; the time now where there is none.
+
+        It stands still while a task does not end.
+        """
+        return min(self._pipeline.busy_since, self._inline_since, self._clock())
 
     def counters(self) -> dict[str, int]:
         """Copy the counters: replies by outcome, and what was dropped by reason."""
@@ -185,17 +204,19 @@ class Worker:
             self._link.unsubscribe(topic_filter, share=share)
         self._await_silence(timeout)
         self._link.unsubscribe(lane)
-        if not self._pipeline.drain(timeout):
+        drained = self._pipeline.drain(timeout)
+        if not drained:
             log.warning("worker %s stops with %d requests unfinished after %g s", self.name, self.depth, timeout)
         why = Rejected(f"worker {self.name} is stopping")
-        deliveries, requests = self._pipeline.stop()
+        deliveries, requests = self._pipeline.stop(None if drained else _UNFINISHED_S)
         for delivery in deliveries:
             self._reject(delivery, why)
         for request in requests:
             self._reject(request, why)
         self._announcer.publish(WorkerStatus.STOPPED)
         self._link.close()
-        self._model.backend.close()
+        if math.isinf(self._pipeline.busy_since):  # else a thread is still in it
+            self._model.backend.close()
 
     def _await_silence(self, timeout: float) -> None:
         """Wait until no request has come for a moment, or the link is down."""
@@ -266,11 +287,11 @@ class Worker:
 
     def _serve_inline(self, delivery: Delivery) -> None:
         """Serve a request on the link's thread. Only that thread adds work, so nothing else runs meanwhile."""
-        self._inline = 1
+        self._inline, self._inline_since = 1, delivery.received
         try:
             self._processing.serve(delivery)
         finally:
-            self._inline = 0
+            self._inline, self._inline_since = 0, math.inf
 
     def _reject(self, accepted: Delivery | PreparedRequest, why: Rejected) -> None:
         """Reply to an accepted request, so that it is sent to another worker."""
