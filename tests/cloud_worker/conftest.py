@@ -135,6 +135,12 @@ def bare(url: str, unique: Callable[[str], str]) -> Iterator[Bare]:
 
 
 @pytest.fixture
+def bare_on() -> Callable[[Link, str], Bare]:
+    """Make a bare client of an open link."""
+    return Bare
+
+
+@pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
     """Wait for something that a worker's thread does and tells nobody: `until(lambda: ...)`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.protocol.types import Outcome
@@ -20,7 +20,9 @@ _BATCHES = 2
 _FORGET_S = 2.0
 """A client without a request for so many seconds has no share of the capacity."""
 _MOST = 4096
-"""Clients and cancelled requests remembered at most."""
+"""Clients remembered at most."""
+_CANCELLED_EACH, _CANCELLING = 256, 64
+"""Cancelled requests remembered of each client at most, and clients that have any: the newest of both."""
 
 
 class Admission:
@@ -71,7 +73,9 @@ class Admission:
 
 
 class Cancelled:
-    """Requests that their clients cancelled, the newest 4096; older ones have been replied to by then. Thread-safe.
+    """Requests that their clients cancelled; older ones have been replied to by then. Thread-safe.
+
+    Of each client the newest are remembered, so one that cancels without end only loses its own.
 
     Attributes:
         any: Whether there are any: mostly not, and then there is nothing to look up.
@@ -79,21 +83,39 @@ class Cancelled:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._outcomes: OrderedDict[Hashable, Outcome] = OrderedDict()
+        self._outcomes: OrderedDict[str, OrderedDict[str, Outcome]] = OrderedDict()  # by client, then by id
         self.any = False
 
-    def add(self, keys: Iterable[Hashable], outcome: Outcome) -> None:
-        """Remember requests that nobody waits for any more."""
+    @property
+    def remembered(self) -> int:
+        """Requests that are remembered; bounded."""
         with self._lock:
-            for key in keys:
-                self._outcomes[key] = outcome
-                if len(self._outcomes) > _MOST:
-                    self._outcomes.popitem(last=False)
+            return sum(map(len, self._outcomes.values()))
+
+    def add(self, client: str, ids: Iterable[str], outcome: Outcome) -> None:
+        """Remember requests of a client that it waits for no more."""
+        with self._lock:
+            own = self._outcomes.setdefault(client, OrderedDict())
+            self._outcomes.move_to_end(client)
+            for each in ids:
+                own[each] = outcome
+                if len(own) > _CANCELLED_EACH:
+                    own.popitem(last=False)
+            if not own:
+                del self._outcomes[client]
+            elif len(self._outcomes) > _CANCELLING:
+                self._outcomes.popitem(last=False)
             self.any = bool(self._outcomes)
 
-    def pop(self, key: Hashable) -> Outcome | None:
+    def pop(self, key: tuple[str, str] | None) -> Outcome | None:
         """Return how a request was cancelled, and forget it; None where it was not."""
+        client, request = key or ("", "")
         with self._lock:
-            outcome = self._outcomes.pop(key, None)
-            self.any = bool(self._outcomes)
+            own = self._outcomes.get(client)
+            if own is None:
+                return None
+            outcome = own.pop(request, None)
+            if not own:
+                del self._outcomes[client]
+                self.any = bool(self._outcomes)
             return outcome

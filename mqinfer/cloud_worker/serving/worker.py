@@ -27,7 +27,7 @@ from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import Cancellation, ModelStatistics
-from mqinfer.protocol.errors import LinkError, MqinferError, Rejected
+from mqinfer.protocol.errors import MqinferError, Rejected
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.types import WorkerLoad
 
@@ -110,9 +110,12 @@ class Worker:
         return self._options.name
 
     @property
-    def failure(self) -> LinkError | None:
-        """Why nobody is served any more: another process has its name, or its connection failed for good; else None."""
-        return self._announcer.presence.failure or self._link.failure
+    def failure(self) -> MqinferError | None:
+        """Why nobody is served any more, or not all requests; else None.
+
+        Another process has its name, its connection failed for good, or one of its threads failed.
+        """
+        return self._announcer.presence.failure or self._link.failure or self._pipeline.failure
 
     @property
     def card(self) -> ModelCard:
@@ -225,6 +228,9 @@ class Worker:
         return meter.load(self._pipeline.depth + self._inline - replied, self._admission.window(meter.service_s))
 
     def _receive(self, message: Message) -> None:
+        if message.retain:  # kept by the broker: it would come again to each worker, and crash one after the other
+            self._meter.drop("retained", f"a retained request on {message.topic}")
+            return
         if self._draining:
             self._came.set()
         if not len(message.payload) and message.response_topic is None:
@@ -269,6 +275,8 @@ class Worker:
         self._inline = 1
         try:
             self._processing.serve(delivery)
+        except BaseException as error:  # noqa: BLE001 - a defect: as on the pipeline's threads
+            self._pipeline.fail(error)
         finally:
             self._inline = 0
 
@@ -282,13 +290,16 @@ class Worker:
             self._replies.refuse(accepted, why)
 
     def _cancel(self, message: Message) -> None:
+        if message.retain:
+            self._meter.drop("retained", f"a retained cancellation on {message.topic}")
+            return
         try:
             client = self._options.topics.parse_cancel(message.topic)
             cancellation = Cancellation.from_json(message.payload)
         except MqinferError as error:
-            log.warning("ignored an unreadable cancellation on %s: %s", message.topic, error)
+            self._meter.drop(error.code, f"an unreadable cancellation on {message.topic}: {error}")
             return
-        self._cancelled.add(((client, each) for each in cancellation.ids), cancellation.outcome)
+        self._cancelled.add(client, cancellation.ids, cancellation.outcome)
 
     def _publish(self, message: Message) -> None:
         self._link.publish(message, self._on_ack)
