@@ -95,7 +95,7 @@ def test_whatever_a_step_raises_is_one_requests_error(
     monkeypatch: pytest.MonkeyPatch,
     until: Until,
 ) -> None:
-    """It is replied to, so that its client need not wait; sent again it has the same outcome, and its bytes are free."""
+    """It is replied to, so that its client need not wait; sent again it ends the same, and its bytes are free."""
     worker = serve(url, gated()[0], capacity_bytes=1000, **options)
 
     def broken(*_: object) -> Any:

@@ -111,8 +111,8 @@ def test_what_the_broker_kept_is_counted_and_never_run(
 ) -> None:
     """Published before the worker connects, while it is connected and across its reconnect: each runs once at most.
 
-    What is published while the worker is there reaches it like any other message, so it runs then; kept by the broker it
-    never runs again.
+    What is published while the worker is there reaches it like any other message and runs; kept by the broker, it never
+    runs again.
     """
     worker, backend, (workers_link, connections), link, stack = serves
     bare = bare_on(link, unique("vandal"))
