@@ -16,9 +16,9 @@ from mqinfer.broker.link import Message
 from mqinfer.client.connection import connect
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.request import make_request
-from mqinfer.cloud_worker.serving import service
 from mqinfer.cloud_worker.serving.admission import Cancelled
 from mqinfer.cloud_worker.serving.worker import Worker
+from mqinfer.codecs import decode_tensor
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.errors import Superseded
@@ -66,14 +66,13 @@ class HeldDecoding:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gate, self.entered = threading.Event(), threading.Semaphore(0)
-        self._decode = service.decode_tensor
-        monkeypatch.setattr(service, "decode_tensor", self)
+        monkeypatch.setattr("mqinfer.cloud_worker.serving.service.decode_tensor", self)
 
     def __call__(self, *arguments: Any) -> Any:
         """Decode a tensor once the gate is open."""
         self.entered.release()
         assert self.gate.wait(20)
-        return self._decode(*arguments)
+        return decode_tensor(*arguments)
 
 
 @pytest.mark.parametrize("options", [{"inline_s": 0.0}, INLINE], ids=["pipeline", "inline"])

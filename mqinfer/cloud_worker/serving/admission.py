@@ -19,6 +19,9 @@ _BATCHES = 2
 """Full batches that they may send ahead at least: one that runs and one that gathers."""
 _FORGET_S = 2.0
 """A client without a request for so many seconds has no share of the capacity."""
+_FLOOD, _FLOOD_S = 100, 1.0
+"""A client that was refused so often within so many seconds sends without a window: while the worker is full, what else
+it sends in this time is dropped without a reply, for a thirtieth of the time that a reply takes."""
 _MOST = 4096
 """Clients remembered at most."""
 _CANCELLED_EACH, _CANCELLING = 256, 64
@@ -40,6 +43,24 @@ class Admission:
         self._lock = threading.Lock()
         self._active: OrderedDict[str, float] = OrderedDict()  # time of each client's last request, the oldest first
         self._bytes = 0
+        self._refused: dict[str, int] = {}  # refusals of each client in the second that began at
+        self._second = 0.0
+
+    @property
+    def clients(self) -> int:
+        """Clients that have a share of the capacity."""
+        return len(self._active)
+
+    def is_flood(self, client: str, now: float) -> bool:
+        """Return whether a client was refused so often within a second that it heeds no refusal."""
+        return self._refused.get(client, 0) >= _FLOOD and now - self._second < _FLOOD_S
+
+    def refuse(self, client: str, now: float) -> None:
+        """Count a refusal; only the link's thread does."""
+        if now - self._second >= _FLOOD_S or len(self._refused) >= _MOST:
+            self._refused.clear()
+            self._second = now
+        self._refused[client] = self._refused.get(client, 0) + 1
 
     def enter(self, client: str, size: int, now: float) -> bool:
         """Accept a request of so many bytes; False where that is too many, and nothing is accepted then."""

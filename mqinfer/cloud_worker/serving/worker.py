@@ -36,6 +36,8 @@ __all__ = ["LinkMaker", "Worker"]
 log = logging.getLogger("mqinfer.cloud_worker")
 _SILENCE_S = 0.1
 """A draining worker leaves its lane after so long without a request: every client knows of the draining then."""
+_PAUSE_S = 0.0001
+"""A request that comes within so many seconds after the last one was served inline had come before, and waited."""
 LinkMaker = Callable[[str, Message, ConnectionHandler], Link]
 """Makes a link from a client id, a will and a handler for its connections."""
 
@@ -77,6 +79,8 @@ class Worker:
         self._max_queued = self._schedule.max_queued
         self._inline_s = 0.0 if self._schedule.gathers else options.inline_s
         self._inline = 0  # requests that are being served on the link's thread: 0 or 1
+        self._inline_ended = 0.0
+        self._inline_client, self._in_a_row = "", 0  # whose requests it served without a pause, and how many
         self._admission = Admission(options, self._service.max_rows * model.backend.concurrency)
         self._cancelled = Cancelled()
         self._replies = Replies(self._service, options, self._meter, self._load, self._publish)
@@ -241,7 +245,7 @@ class Worker:
             return
         if not self._admission.enter(delivery.client, delivery.size, delivery.received):
             mib = self._options.capacity_bytes >> 20
-            self._replies.refuse(delivery, Rejected(f"worker {self.name} is at its capacity of {mib} MiB of requests"))
+            self._refuse(delivery, Rejected(f"worker {self.name} is at its capacity of {mib} MiB of requests"))
         elif depth or not self._is_short(delivery):
             self._pipeline.receive(delivery, delivery.client)
         else:
@@ -251,6 +255,9 @@ class Worker:
         """Make room for a request where there is none; where that can't be, reject it."""
         capacity, most = self._options.capacity, self._max_queued
         if depth >= capacity:
+            if self._admission.is_flood(delivery.client, delivery.received):  # before anything that takes time
+                self._meter.drop("flood", f"a request of {delivery.client}, which sends without a window")
+                return False
             why = Rejected(f"worker {self.name} is at its capacity of {capacity} requests")
             evicted = self._pipeline.evict(delivery.client)
             if evicted is not None:
@@ -260,15 +267,27 @@ class Worker:
             why = Rejected(f"{most} requests are queued at worker {self.name}")
         else:
             return True
-        self._replies.refuse(delivery, why)
+        self._refuse(delivery, why)
         return False
+
+    def _refuse(self, delivery: Delivery, why: Rejected) -> None:
+        self._admission.refuse(delivery.client, delivery.received)
+        self._replies.refuse(delivery, why)
 
     def _is_short(self, delivery: Delivery) -> bool:
         """Whether a request will be served in less time than the hand-over to another thread is worth.
 
-        One slow request raises the estimate at once, so that the next one leaves the link's thread alone.
+        One slow request raises the estimate at once, so that the next one leaves the link's thread alone. So does a
+        client that sends without a pause while there are others: on the other threads clients take turns.
         """
-        return 0 < self._meter.busy_s < self._inline_s and delivery.size <= self._options.inline_bytes
+        if delivery.client != self._inline_client or delivery.received > self._inline_ended + _PAUSE_S:
+            self._inline_client, self._in_a_row = delivery.client, 0
+        self._in_a_row += 1
+        return (
+            0 < self._meter.busy_s < self._inline_s
+            and delivery.size <= self._options.inline_bytes
+            and (self._in_a_row <= self._options.capacity or self._admission.clients < 2)
+        )
 
     def _serve_inline(self, delivery: Delivery) -> None:
         """Serve a request on the link's thread. Only that thread adds work, so nothing else runs meanwhile."""
@@ -279,6 +298,7 @@ class Worker:
             self._pipeline.fail(error)
         finally:
             self._inline = 0
+            self._inline_ended = self._clock()
 
     def _reject(self, accepted: Delivery | PreparedRequest, why: Rejected) -> None:
         """Reply to an accepted request, so that it is sent to another worker."""
