@@ -112,3 +112,22 @@ def test_a_client_that_sends_without_a_pause_leaves_the_links_thread_to_others(
 def is_inline(thread: str) -> bool:
     """Whether a thread's name is that of a link, and not that of a pipeline's thread."""
     return thread.startswith("mqinfer-memory-")
+
+
+def test_large_requests_of_one_client_leave_room_for_another(
+    timed: Callable[..., Any], bare: Any, other: Any, until: Until
+) -> None:
+    """Where the bytes are used up, the client with most queued makes room for one that has less."""
+    size = len(bare.binary().payload)
+    worker, backend, _ = timed(inline_s=0.0, capacity=64, capacity_bytes=7 * size // 2)
+    backend.gate.clear()
+    for number in range(4):
+        bare.link.publish(bare.binary(f"{number:032x}"))
+    assert bare.read().id == f"{3:032x}"
+    until(lambda: worker.prepared == 2)
+    other.link.publish(other.binary("ab" * 16))
+    refused = bare.read()
+    assert (refused.id, refused.outcome) == (f"{2:032x}", Outcome.REJECTED)
+    backend.gate.set()
+    assert other.read().outcome is Outcome.OK
+    assert {bare.read().id for _ in range(2)} == {f"{number:032x}" for number in range(2)}

@@ -244,12 +244,23 @@ class Worker:
         if depth and not self._has_room(delivery, depth):
             return
         if not self._admission.enter(delivery.client, delivery.size, delivery.received):
-            mib = self._options.capacity_bytes >> 20
-            self._refuse(delivery, Rejected(f"worker {self.name} is at its capacity of {mib} MiB of requests"))
+            self._make_way(delivery)
         elif depth or not self._is_short(delivery):
             self._pipeline.receive(delivery, delivery.client)
         else:
             self._serve_inline(delivery)
+
+    def _make_way(self, delivery: Delivery) -> None:
+        """Accept a request for whose bytes there is no room, where another client has more queued; else reject it."""
+        mib = self._options.capacity_bytes >> 20
+        why = Rejected(f"worker {self.name} is at its capacity of {mib} MiB of requests")
+        evicted = self._pipeline.evict(delivery.client)
+        if evicted is not None:
+            self._reject(evicted, why)
+        if evicted is not None and self._admission.enter(delivery.client, delivery.size, delivery.received):
+            self._pipeline.receive(delivery, delivery.client)
+        else:
+            self._refuse(delivery, why)
 
     def _has_room(self, delivery: Delivery, depth: int) -> bool:
         """Make room for a request where there is none; where that can't be, reject it."""
