@@ -71,15 +71,21 @@ class Server:
 
 @pytest.fixture
 def managed(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable[..., Server]]:
-    """Start servers on the session's Mosquitto: `managed(repository, topics, load=False, poll=1.0)`."""
+    """Start servers on the session's Mosquitto: `managed(repository, topics, load=False, poll=1.0, capacity=64)`."""
     with ExitStack() as stack:
 
         def start(
-            repository: Path, topics: Topics | None = None, *, load: bool = True, poll: float | None = None
+            repository: Path,
+            topics: Topics | None = None,
+            *,
+            load: bool = True,
+            poll: float | None = None,
+            capacity: int = 64,
         ) -> Server:
             topics = topics or Topics(unique("test"))
             address = BrokerAddress.parse(broker_url)
-            template = ProcessSpec(repository, "", 0, address, WorkerOptions(unique("server"), topics), device="cpu")
+            options = WorkerOptions(unique("server"), topics, capacity=capacity)
+            template = ProcessSpec(repository, "", 0, address, options, device="cpu")
             events: SimpleQueue[Event] = SimpleQueue()
             specs = plan(Repository(repository), template) if load else []
             supervisor = Supervisor(specs, events.put, may_idle=True)
