@@ -73,7 +73,7 @@ class Server:
 
 @pytest.fixture
 def managed(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable[..., Server]]:
-    """Start servers on the session's Mosquitto: `managed(repository, topics, load=False, poll=1.0, run_timeout=4)`.
+    """Start servers on the session's Mosquitto: `managed(repository, topics, load=False, poll=1.0, capacity=64)`.
 
     Further arguments are fields of ProcessSpec.
     """
@@ -86,12 +86,13 @@ def managed(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable[
             load: bool = True,
             poll: float | None = None,
             instances: int | None = None,
+            capacity: int = 64,
             url: str = broker_url,
             **fields: Any,
         ) -> Server:
             topics = topics or Topics(unique("test"))
             address = BrokerAddress.parse(url)
-            options = WorkerOptions(unique("server"), topics)
+            options = WorkerOptions(unique("server"), topics, capacity=capacity)
             template = ProcessSpec(repository, "", 0, address, options, device="cpu", **fields)
             events: SimpleQueue[Event] = SimpleQueue()
             specs = plan(Repository(repository), template, instances=instances) if load else []

@@ -17,6 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from mqinfer.cloud_worker.batching.batcher import Batch, Batcher, Ready
 from mqinfer.cloud_worker.batching.fair_queue import FairQueue, Queued
+from mqinfer.protocol.errors import MqinferError
 
 __all__ = ["FinishedRun", "Pipeline"]
 
@@ -42,6 +43,8 @@ class Pipeline(Generic[M, T]):
 
     Attributes:
         depth: Requests received and not finished: queued, being prepared, in the batcher, running, being replied to.
+        failure: What a thread failed with, so that requests may be left without a reply: its owner ends the worker,
+            and their clients send them elsewhere. None while all is well.
     """
 
     def __init__(  # noqa: PLR0913 - two hooks, and what bounds the threads
@@ -60,7 +63,7 @@ class Pipeline(Generic[M, T]):
         Args:
             batcher: Groups what is prepared; used under the pipeline's lock.
             prepare: Makes a message ready, or replies to it and returns None; must not raise.
-            run: Runs a batch.
+            run: Runs a batch; neither it nor what it returns may raise.
             threads: How many; at least one more than `concurrency` are started, so that requests are prepared while
                 the model runs.
             concurrency: Calls of `run` at a time.
@@ -80,6 +83,7 @@ class Pipeline(Generic[M, T]):
         self._replied = threading.Condition(self._lock)
         self._queue: FairQueue[M] = FairQueue()
         self.depth = 0
+        self.failure: MqinferError | None = None
         self._preparing = 0
         self._running = 0  # batches
         self._unreplied: deque[Batch[T]] = deque()  # where order matters, in the order in which they began
@@ -171,18 +175,26 @@ class Pipeline(Generic[M, T]):
         self.depth = 0
         return self._queue.clear(), self._batcher.clear()
 
+    def fail(self, error: BaseException) -> None:
+        """Note a defect that left a request without a reply; the other requests go on."""
+        log.critical("a thread of the worker failed", exc_info=error)
+        self.failure = MqinferError(f"a thread of the worker failed: {error!r}")
+
     def _work(self, number: int) -> None:
         began, clock = self._began, self._clock
-        while (task := self._next_task()) is not None:
-            began[number] = clock()
-            try:
-                if isinstance(task, Batch):
-                    self._run_batch(task)
-                else:
-                    self._prepare_one(task)
-            except Exception:  # a defect; the other requests go on
-                log.exception("a worker thread failed on one task and goes on")
-            began[number] = 0.0
+        try:
+            while (task := self._next_task()) is not None:
+                began[number] = clock()
+                try:
+                    if isinstance(task, Batch):
+                        self._run_batch(task)
+                    else:
+                        self._prepare_one(task)
+                except BaseException as error:  # noqa: BLE001 - also SystemExit, which would end the thread in silence
+                    self.fail(error)
+                began[number] = 0.0
+        except BaseException as error:  # noqa: BLE001 - the root of the thread
+            self.fail(error)
 
     def _next_task(self) -> Batch[T] | Queued[M] | None:
         with self._lock:

@@ -28,7 +28,7 @@ from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import Cancellation, ModelStatistics
-from mqinfer.protocol.errors import LinkError, MqinferError, Rejected
+from mqinfer.protocol.errors import MqinferError, Rejected
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.types import WorkerLoad
 
@@ -39,6 +39,8 @@ _SILENCE_S = 0.1
 """A draining worker leaves its lane after so long without a request: every client knows of the draining then."""
 _UNFINISHED_S = 1.0
 """A worker that could not drain leaves its threads to themselves after so long: the task of one may never end."""
+_PAUSE_S = 0.0001
+"""A request that comes within so many seconds after the last one was served inline had come before, and waited."""
 LinkMaker = Callable[[str, Message, ConnectionHandler], Link]
 """Makes a link from a client id, a will and a handler for its connections."""
 
@@ -83,6 +85,8 @@ class Worker:
         self._inline_s = 0.0 if self._schedule.gathers else options.inline_s
         self._inline = 0  # requests that are being served on the link's thread: 0 or 1
         self._inline_since = math.inf
+        self._inline_ended = 0.0
+        self._inline_client, self._in_a_row = "", 0  # whose requests it served without a pause, and how many
         self._admission = Admission(options, self._service.max_rows * model.backend.concurrency)
         self._cancelled = Cancelled()
         self._replies = Replies(self._service, options, self._meter, self._load, self._publish)
@@ -122,9 +126,12 @@ class Worker:
         return self._options.name
 
     @property
-    def failure(self) -> LinkError | None:
-        """Why nobody is served any more: another process has its name, or its connection failed for good; else None."""
-        return self._announcer.presence.failure or self._link.failure
+    def failure(self) -> MqinferError | None:
+        """Why nobody is served any more, or not all requests; else None.
+
+        Another process has its name, its connection failed for good, or one of its threads failed.
+        """
+        return self._announcer.presence.failure or self._link.failure or self._pipeline.failure
 
     @property
     def card(self) -> ModelCard:
@@ -246,6 +253,9 @@ class Worker:
         return meter.load(self._pipeline.depth + self._inline - replied, self._admission.window(meter.service_s))
 
     def _receive(self, message: Message) -> None:
+        if message.retain:  # kept by the broker: it would come again to each worker, and crash one after the other
+            self._meter.drop("retained", f"a retained request on {message.topic}")
+            return
         if self._draining:
             self._came.set()
         if not len(message.payload) and message.response_topic is None:
@@ -255,17 +265,31 @@ class Worker:
         if depth and not self._has_room(delivery, depth):
             return
         if not self._admission.enter(delivery.client, delivery.size, delivery.received):
-            mib = self._options.capacity_bytes >> 20
-            self._replies.refuse(delivery, Rejected(f"worker {self.name} is at its capacity of {mib} MiB of requests"))
+            self._make_way(delivery)
         elif depth or not self._is_short(delivery):
             self._pipeline.receive(delivery, delivery.client)
         else:
             self._serve_inline(delivery)
 
+    def _make_way(self, delivery: Delivery) -> None:
+        """Accept a request for whose bytes there is no room, where another client has more queued; else reject it."""
+        mib = self._options.capacity_bytes >> 20
+        why = Rejected(f"worker {self.name} is at its capacity of {mib} MiB of requests")
+        evicted = self._pipeline.evict(delivery.client)
+        if evicted is not None:
+            self._reject(evicted, why)
+        if evicted is not None and self._admission.enter(delivery.client, delivery.size, delivery.received):
+            self._pipeline.receive(delivery, delivery.client)
+        else:
+            self._refuse(delivery, why)
+
     def _has_room(self, delivery: Delivery, depth: int) -> bool:
         """Make room for a request where there is none; where that can't be, reject it."""
         capacity, most = self._options.capacity, self._max_queued
         if depth >= capacity:
+            if self._admission.is_flood(delivery.client, delivery.received):  # before anything that takes time
+                self._meter.drop("flood", f"a request of {delivery.client}, which sends without a window")
+                return False
             why = Rejected(f"worker {self.name} is at its capacity of {capacity} requests")
             evicted = self._pipeline.evict(delivery.client)
             if evicted is not None:
@@ -275,23 +299,38 @@ class Worker:
             why = Rejected(f"{most} requests are queued at worker {self.name}")
         else:
             return True
-        self._replies.refuse(delivery, why)
+        self._refuse(delivery, why)
         return False
+
+    def _refuse(self, delivery: Delivery, why: Rejected) -> None:
+        self._admission.refuse(delivery.client, delivery.received)
+        self._replies.refuse(delivery, why)
 
     def _is_short(self, delivery: Delivery) -> bool:
         """Whether a request will be served in less time than the hand-over to another thread is worth.
 
-        One slow request raises the estimate at once, so that the next one leaves the link's thread alone.
+        One slow request raises the estimate at once, so that the next one leaves the link's thread alone. So does a
+        client that sends without a pause while there are others: on the other threads clients take turns.
         """
-        return 0 < self._meter.busy_s < self._inline_s and delivery.size <= self._options.inline_bytes
+        if delivery.client != self._inline_client or delivery.received > self._inline_ended + _PAUSE_S:
+            self._inline_client, self._in_a_row = delivery.client, 0
+        self._in_a_row += 1
+        return (
+            0 < self._meter.busy_s < self._inline_s
+            and delivery.size <= self._options.inline_bytes
+            and (self._in_a_row <= self._options.capacity or self._admission.clients < 2)
+        )
 
     def _serve_inline(self, delivery: Delivery) -> None:
         """Serve a request on the link's thread. Only that thread adds work, so nothing else runs meanwhile."""
         self._inline, self._inline_since = 1, delivery.received
         try:
             self._processing.serve(delivery)
+        except BaseException as error:  # noqa: BLE001 - a defect: as on the pipeline's threads
+            self._pipeline.fail(error)
         finally:
             self._inline, self._inline_since = 0, math.inf
+            self._inline_ended = self._clock()
 
     def _reject(self, accepted: Delivery | PreparedRequest, why: Rejected) -> None:
         """Reply to an accepted request, so that it is sent to another worker."""
@@ -303,13 +342,16 @@ class Worker:
             self._replies.refuse(accepted, why)
 
     def _cancel(self, message: Message) -> None:
+        if message.retain:
+            self._meter.drop("retained", f"a retained cancellation on {message.topic}")
+            return
         try:
             client = self._options.topics.parse_cancel(message.topic)
             cancellation = Cancellation.from_json(message.payload)
         except MqinferError as error:
-            log.warning("ignored an unreadable cancellation on %s: %s", message.topic, error)
+            self._meter.drop(error.code, f"an unreadable cancellation on {message.topic}: {error}")
             return
-        self._cancelled.add(((client, each) for each in cancellation.ids), cancellation.outcome)
+        self._cancelled.add(client, cancellation.ids, cancellation.outcome)
 
     def _publish(self, message: Message) -> None:
         self._link.publish(message, self._on_ack)
