@@ -159,6 +159,9 @@ def _report(report: SessionReport, summary_file: Path | None) -> None:
     """Print the table, write the summary, and exit with 1 if a frame has no result."""
     console = Console()
     console.print(summary_table(report.snapshot))
+    damaged = report.run.spool_damaged
+    if damaged:
+        console.print(f"{damaged} frames were damaged in the spool, and set aside there as *.damaged", soft_wrap=True)
     for path in report.run.files:
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
     if summary_file:
@@ -166,5 +169,5 @@ def _report(report: SessionReport, summary_file: Path | None) -> None:
         console.print(f"wrote {summary_file}", highlight=False, soft_wrap=True)
     if report.broke_off:
         raise report.broke_off
-    if report.snapshot.done != report.snapshot.outcomes[Outcome.OK]:
+    if damaged or report.snapshot.done != report.snapshot.outcomes[Outcome.OK]:
         raise typer.Exit(1)

@@ -126,7 +126,8 @@ def run_session(
             files = sinks.close()
     snapshot = statistics.snapshot()
     snapshot.check()
-    info = RunInfo(card.name, options.version or card.version, card.model_hash, broker, encoding, files)
+    damaged = spool.damaged if spool else 0
+    info = RunInfo(card.name, options.version or card.version, card.model_hash, broker, encoding, files, damaged)
     return SessionReport(snapshot, info, requester.failure or broke_off)
 
 
