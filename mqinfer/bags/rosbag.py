@@ -214,10 +214,11 @@ def _foreign_errors(path: Path, where: str = "") -> Iterator[None]:
 
 
 def _advice(path: Path) -> str:
-    if path.suffix == ".bag":
-        return "a ROS 1 bag that was not closed or is cut off can be repaired with: rosbag reindex FILE"
-    if ".mcap" in path.suffixes:
-        return "an MCAP file that was not closed or is cut off can be repaired with: mcap recover FILE -o NEW"
+    if path.suffix == ".bag" or ".mcap" in path.suffixes:
+        kind = "a ROS 1 bag" if path.suffix == ".bag" else "an MCAP file"
+        return (
+            f"{kind} that is cut off, not closed, or still being written can be repaired: mqinfer bag repair FILE NEW"
+        )
     return "it is damaged, cut off, or not a ROS 2 bag; a folder can be repaired with: ros2 bag reindex FOLDER"
 
 
