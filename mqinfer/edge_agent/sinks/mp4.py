@@ -68,9 +68,9 @@ def read_clip(content: bytes) -> Clip:
             sync = frozenset(number - 1 for number in struct.unpack_from(f">{entries}I", tables[b"stss"], 8))
         clip = Clip(_box(b"stsd", tables[b"stsd"]), timescale, period, sizes, sync, top[b"mdat"])
     except (KeyError, struct.error) as error:
-        raise ValueError(f"no complete MP4 of {len(content)} bytes: {error!r}") from error
+        raise ValueError("the MP4 is incomplete") from error
     if sum(sizes) != len(clip.data):
-        raise ValueError(f"an MP4 of {sum(sizes)} bytes of samples has {len(clip.data)}")
+        raise ValueError(f"the MP4 has {len(clip.data)} of {sum(sizes)} bytes")
     return clip
 
 

@@ -164,7 +164,7 @@ class _Video:
             try:
                 found = read_clip(clip.read())
             except ValueError as error:  # OpenCV does not report a disk that is full
-                raise OSError(f"the encoder wrote {error}") from error
+                raise OSError(f"the encoder could not write a second of video: {error}") from error
             if len(found.sizes) != self._count:
                 raise OSError(f"the encoder wrote {len(found.sizes)} of {self._count} frames")
             self._file.append(found)
