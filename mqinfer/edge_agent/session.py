@@ -122,7 +122,7 @@ def run_session(
                 run = Replay(requester, preparer, options, statistics, sinks if settings.output else None, spool=spool)
                 run.run(_frames(settings, source, stop), stop.is_set)
         except SourceError as error:
-            broke_off = error
+            broke_off = None if stop.is_set() else error  # a camera that stalls ends the read after a stop
         except MqinferError:
             if sinks.failure is None:  # else the report names it, with all that was counted
                 raise

@@ -42,8 +42,8 @@ def start(drive: Path, write_echo: Callable[..., Path]) -> Iterator[Callable[...
     repository = write_echo("echo", ("image", "UINT8", [-1, HEIGHT, WIDTH, 3]))
     started: list[subprocess.Popen[bytes]] = []
 
-    def run(out: Path, log: Path, *options: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "mqinfer", "replay", str(drive), "--model", "echo", "--local"]
+    def run(out: Path, log: Path, *options: str, source: str = str(drive)) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "mqinfer", "replay", source, "--model", "echo", "--local"]
         command += ["--repository", str(repository), "--output", str(out), "--picture-every", "7", *options]
         with log.open("wb") as errors:
             started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors))
@@ -184,3 +184,28 @@ def test_one_file_that_can_not_be_written_costs_no_other(
     assert kind == "results.jsonl" or len(lines(out / "results.jsonl")) == frames
     assert kind == "results.mcap" or messages(out / "results.mcap") == frames
     assert video_frames(out / "overlay-camera-image_raw.mp4") == frames
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_stop_while_the_camera_stalls(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]], stalling: Callable[[int], str], how: signal.Signals
+) -> None:
+    """The stream stays open and delivers nothing: the run ends all the same, and its files are complete."""
+    out = tmp_path / "out"
+    process = start(out, tmp_path / "log", source=stalling(40))
+    wait_for_lines(process, out / "results.jsonl", 20)
+    process.send_signal(how)
+    assert process.wait(20) in {0, 1}  # 1: with the policy `latest` a frame may have been superseded
+    log = (tmp_path / "log").read_text()
+    assert "Traceback" not in log
+    assert "error:" not in log
+    assert messages(out / "results.mcap") == len(lines(out / "results.jsonl")) >= 20
+
+
+def test_a_camera_that_stalls_ends_the_run(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]], stalling: Callable[[int], str]
+) -> None:
+    """Nobody stops it: the run ends by itself, and names the camera."""
+    process = start(tmp_path / "out", tmp_path / "log", source=stalling(40))
+    assert process.wait(25) == 1
+    assert "the camera stopped or stalled after" in " ".join((tmp_path / "log").read_text().split())
