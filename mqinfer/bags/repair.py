@@ -222,9 +222,11 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
 
 
 def _until_damage(records: Iterator[Any], file: BinaryIO, found: Repaired) -> Iterator[Any]:
-    """Yield records up to the end or the first that can't be read, and note its place."""
-    while True:
-        place = file.tell()
+    """Yield records up to the present end or the first that can't be read, and note its place."""
+    place = file.tell()
+    end = file.seek(0, 2)  # of a file that grows no more than that is read, or it might never end
+    file.seek(place)
+    while (place := file.tell()) < end:
         try:
             record = next(records, None)
         except OSError:

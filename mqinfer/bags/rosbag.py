@@ -214,11 +214,9 @@ def _foreign_errors(path: Path, where: str = "") -> Iterator[None]:
 
 
 def _advice(path: Path) -> str:
-    if path.suffix == ".bag" or ".mcap" in path.suffixes:
+    if path.suffix == ".bag" or _storage_of(path) == "mcap":
         kind = "a ROS 1 bag" if path.suffix == ".bag" else "an MCAP file"
-        return (
-            f"{kind} that is cut off, not closed, or still being written can be repaired: mqinfer bag repair FILE NEW"
-        )
+        return f"{kind} that was not closed, is cut off or still grows can be read after: mqinfer bag repair FILE NEW"
     return "it is damaged, cut off, or not a ROS 2 bag; a folder can be repaired with: ros2 bag reindex FOLDER"
 
 

@@ -130,7 +130,7 @@ def run_session(
             files = sinks.close()
     snapshot = statistics.snapshot()
     snapshot.check()
-    damaged = spool.damaged if spool else 0
+    damaged = 0 if spool is None else spool.damaged
     info = RunInfo(card.name, options.version or card.version, card.model_hash, broker, encoding, files, damaged)
     return SessionReport(snapshot, info, requester.failure or sinks.failure or broke_off)
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -125,3 +127,43 @@ def test_what_can_not_be_repaired(tmp_path: Path) -> None:
         repair(tmp_path / "a.mcap", tmp_path / "a.mcap")
     with pytest.raises(SourceError, match="No such file"):
         repair(tmp_path / "c.mcap", tmp_path / "b.mcap")
+
+
+_RECORDER = """
+import sys
+from mqinfer.bags.writer import BagWriter
+from mqinfer.images.picture import RawImage
+storage, path = sys.argv[1:]
+chunk = bytes(range(250)) * 240
+with BagWriter(path, storage) as bag:
+    for number in range(1_000_000):
+        image = RawImage("mono8", 200, 300, 300, False, number.to_bytes(4, "big") + chunk[4:])
+        bag.write("/front", image, number, number)
+        if number == 100:
+            print("recording", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("storage", "name"), [("bag", "drive.bag"), ("mcap", "drive")])
+def test_a_bag_that_grows(tmp_path: Path, storage: str, name: str) -> None:
+    """While a recorder writes as fast as it can, an error names the command, which ends with whole frames."""
+    path = tmp_path / name
+    recorder = subprocess.Popen([sys.executable, "-c", _RECORDER, storage, str(path)], stdout=subprocess.PIPE)
+    try:
+        assert recorder.stdout is not None
+        assert recorder.stdout.readline()
+        with pytest.raises(SourceError, match=r"still grows can be read after: mqinfer bag repair FILE NEW"):
+            open_source(str(path))
+        file = path if path.is_file() else next(path.glob("*.mcap"))
+        found = repair(file, tmp_path / f"new{file.suffix}")
+    finally:
+        recorder.kill()
+        recorder.wait()
+        assert recorder.stdout is not None
+        recorder.stdout.close()
+    frames = read(tmp_path / f"new{file.suffix}")
+    assert len(frames) == found.messages > 50
+    for number, frame in enumerate(frames):
+        assert isinstance(frame.image, RawImage)
+        assert bytes(frame.image.data[:4]) == number.to_bytes(4, "big")
+        assert frame.log_time_ns == number
