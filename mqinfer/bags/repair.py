@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bz2
+import shutil
+import sqlite3
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -58,7 +60,7 @@ def repair(source: Path, target: Path) -> Repaired:
     """Copy every message that can be read into a new bag with an index.
 
     Args:
-        source: A ROS 1 bag or an MCAP file; it stays as it is, and may still grow.
+        source: A ROS 1 bag or an MCAP file, which may still grow, or a .db3 file, which may not; it stays as it is.
         target: New file.
 
     Raises:
@@ -76,8 +78,10 @@ def repair(source: Path, target: Path) -> Repaired:
             elif begin.startswith(_MCAP_MAGIC):
                 file.seek(len(_MCAP_MAGIC))
                 _repair_mcap(file, target, found)
+            elif source.suffix == ".db3":
+                _repair_sqlite(source, target, found)
             else:
-                raise SourceError(f"{source}: neither a ROS 1 bag nor an MCAP file; only these can be repaired")
+                raise SourceError(f"{source}: not a ROS 1 bag, an MCAP file or a .db3 file; only these can be repaired")
     except OSError as error:
         reason = error.strerror or error
         raise SourceError(
@@ -139,6 +143,27 @@ def _repair_mcap(file: BinaryIO, target: Path, found: Repaired) -> None:
                 with suppress(KeyError):
                     copy.add(part)
         writer.finish()
+
+
+def _repair_sqlite(source: Path, target: Path, found: Repaired) -> None:
+    """Copy an SQLite file with its journal, and let SQLite roll the copy back to its last commit."""
+    for suffix in ("", "-journal", "-wal"):
+        part = source.with_name(source.name + suffix)
+        if part.exists():
+            shutil.copyfile(part, target.with_name(target.name + suffix))
+    try:
+        with closing(sqlite3.connect(target)) as database:
+            (state,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+            if state != "ok":
+                raise sqlite3.DatabaseError(state)
+            (found.messages,) = database.execute("SELECT count(*) FROM messages").fetchone()
+            database.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            target.with_name(target.name + suffix).unlink(missing_ok=True)
+        raise SourceError(
+            f"{source}: {error}; it is damaged, or its recorder still writes: stop the recorder, and try again"
+        ) from error
 
 
 def _repair_ros1(file: BinaryIO, target: Path, found: Repaired) -> None:

@@ -29,7 +29,7 @@ def info(file: Annotated[str, typer.Argument(help="A bag, video, folder or camer
 
 @app.command()
 def repair(
-    file: Annotated[Path, typer.Argument(help="ROS 1 bag or MCAP file; it stays as it is.")],
+    file: Annotated[Path, typer.Argument(help="ROS 1 bag, MCAP or .db3 file; it stays as it is.")],
     new: Annotated[Path, typer.Argument(help="New file.")],
 ) -> None:
     """Copy what can be read of a bag that was not closed, is still being written, or is damaged."""

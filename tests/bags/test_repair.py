@@ -121,7 +121,7 @@ def test_scratched_bags_end_in_words(whole: Path, tmp_path: Path) -> None:
 def test_what_can_not_be_repaired(tmp_path: Path) -> None:
     """A foreign file, and a target that exists, are refused in words."""
     (tmp_path / "a.mcap").write_bytes(b"nothing that was promised")
-    with pytest.raises(SourceError, match="neither a ROS 1 bag nor an MCAP"):
+    with pytest.raises(SourceError, match="not a ROS 1 bag, an MCAP file or a"):
         repair(tmp_path / "a.mcap", tmp_path / "b.mcap")
     with pytest.raises(SourceError, match="exists already"):
         repair(tmp_path / "a.mcap", tmp_path / "a.mcap")
@@ -167,3 +167,53 @@ def test_a_bag_that_grows(tmp_path: Path, storage: str, name: str) -> None:
         assert isinstance(frame.image, RawImage)
         assert bytes(frame.image.data[:4]) == number.to_bytes(4, "big")
         assert frame.log_time_ns == number
+
+
+_SQLITE_RECORDER = """
+import sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute(f"PRAGMA journal_mode = {sys.argv[2]}")
+database.execute("PRAGMA cache_size = 10")
+data = database.execute("SELECT data FROM messages LIMIT 1").fetchone()[0]
+number = 60
+while True:
+    database.execute("BEGIN")
+    for _ in range(20):
+        number += 1
+        row = (number * 1_000_000_000, data)
+        database.execute("INSERT INTO messages (topic_id, timestamp, data) VALUES (1, ?, ?)", row)
+    print("recording", flush=True)
+    database.execute("COMMIT")
+"""
+
+
+@pytest.mark.parametrize("journal", ["DELETE", "WAL", "MEMORY"])
+def test_a_database_that_grows(tmp_path: Path, write_ros2: Write, noisy: Any, journal: str) -> None:
+    """No frame is read wrongly or left out in silence while a recorder writes; after a crash the committed ones are."""
+    (bag,) = write_ros2(tmp_path / "drive", noisy, "sqlite3").glob("*.db3")
+    frames = read(bag)
+    recorder = subprocess.Popen([sys.executable, "-c", _SQLITE_RECORDER, str(bag), journal], stdout=subprocess.PIPE)
+    refused: list[str] = []
+    try:
+        assert recorder.stdout is not None
+        for _ in range(10):
+            assert recorder.stdout.readline()
+            try:
+                got = read(bag)
+            except SourceError as error:
+                refused.append(str(error))
+            else:
+                assert len(got) >= len(frames)
+    finally:
+        recorder.kill()
+        recorder.wait()
+        assert recorder.stdout is not None
+        recorder.stdout.close()
+    assert refused
+    assert all("recorder" in each or "malformed" in each for each in refused)
+    if journal != "MEMORY":  # a crash leaves such a file in any state
+        found = repair(bag, tmp_path / "new.db3")
+        got = read(tmp_path / "new.db3")
+        assert found.messages == len(got) >= 60 + 20
+        assert found.messages % 20 == 0
+        assert all(same(one, other) for one, other in zip(got, frames, strict=False))
