@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from functools import partial
+from itertools import takewhile
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.requester import Requester
@@ -197,10 +199,10 @@ class Backlog:
             with self._changed:
                 found = self._spool.after(sent)
                 last = max(self._spooled, default=sent) if found is None else found.number
-                damaged = [self._spooled.pop(number) for number in range(sent + 1, last) if number in self._spooled]
+                end = last if found else last + 1
+                passed = list(takewhile(partial(operator.gt, end), self._spooled))  # numbers ascend
+                damaged = [self._spooled.pop(number) for number in passed]
                 pending = self._spooled.pop(last, None)
-                if found is None and pending:
-                    damaged.append(pending)
             for each in damaged:
                 self._on_damaged(each)
             sent = last

@@ -158,7 +158,7 @@ class Spool:
                 number = self._numbers[index]
                 try:
                     return _decode(number, self._path(number).read_bytes())
-                except (OSError, MqinferError, ValueError, KeyError, TypeError) as error:
+                except (OSError, MemoryError, MqinferError, ValueError, KeyError, TypeError) as error:
                     self._set_aside(number, error)
         return None
 
@@ -181,12 +181,15 @@ class Spool:
         """
         self._check_process()
         with self._lock:
+            if self._handle < 0:
+                return
             self._sweep()
             if self._settled:
                 log.warning(_UNDELETED, self._folder, len(self._settled))
             if waiting := len(self._numbers) - len(self._settled):
                 log.warning("spool %s: %d frames stay there for the next run", self._folder, waiting)
             os.close(self._handle)
+            self._handle = -1
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

@@ -182,6 +182,20 @@ def test_damaged_files_are_bounded(tmp_path: Path) -> None:
     assert [int(path.stem) for path in sorted(tmp_path.glob("*.damaged"))] == list(range(25, 41))
 
 
+def test_numbers_far_apart(requester: Requester, tmp_path: Path) -> None:
+    """A file with a huge number, whole or not, costs no more time than any other."""
+    with closing(Spool(tmp_path)) as spool:
+        store(spool, 0)
+    (tmp_path / f"{10**15}.frame").write_bytes(b"of a name that rotted")
+    with closing(Spool(tmp_path)) as spool:
+        notes, snapshot = replay(
+            requester, spool, frames(20, {5: link_of(requester).drop, 15: link_of(requester).restore})
+        )
+        assert (len(spool), spool.damaged) == (0, 1)
+    assert snapshot.outcomes[Outcome.OK] == 21
+    assert [number for number, _, _ in notes.written] == [0, *range(20)]
+
+
 def test_what_a_killed_process_had_not_finished_is_removed(tmp_path: Path) -> None:
     """A file without its name is no frame, and foreign files stay."""
     (tmp_path / "000000000007.new").write_bytes(b"half of a fra")

@@ -42,11 +42,12 @@ class SinkSet:
 
     @property
     def failure(self) -> MqinferError | None:
-        """Why the first sink failed, and how many results are missing for want of sinks; None if none did."""
+        """Why the first sink failed, and how many kinds of files and results are concerned; None if none failed."""
         if not self._failures:
             return None
         first = self._failures[0]
-        return type(first)(f"{first}; {self._missed} results are missing in {len(self._failures)} kinds of files")
+        results = f", by up to {self._missed} results" if self._missed else ""
+        return type(first)(f"{first}; kinds of files that are incomplete: {len(self._failures)}{results}")
 
     def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
         """Write one result to every sink, in their order.

@@ -87,6 +87,7 @@ class Mp4File:
     """
 
     def __init__(self, path: Path, width: int, height: int) -> None:
+        self._path = path
         self._size = (width, height)
         self._first: Clip | None = None
         self._sizes = array("I")
@@ -115,7 +116,7 @@ class Mp4File:
         self._sizes.extend(clip.sizes)
 
     def close(self) -> None:
-        """Append the movie with all samples, and close the file.
+        """Append the movie with all samples, and close the file; remove it if there are none.
 
         Raises:
             OSError: The disk is full; the file can be read as it is.
@@ -126,6 +127,8 @@ class Mp4File:
                 self._write(self._movie(self._first, self._tables()))
                 self._file.seek(_FREE_AT)
                 self._file.write(_LARGE_BOX.pack(1, b"mdat", end - _FREE_AT))
+            else:
+                self._path.unlink()
 
     def _write(self, content: bytes) -> None:
         left = memoryview(content)

@@ -125,9 +125,6 @@ class _Video:
         picture = self._first[1]
         self._first, self._rate = None, rate
         self._size = (picture.shape[1] & -2, picture.shape[0] & -2)  # what OpenCV makes of odd sizes
-        with writing(self.path):
-            set_aside(self.path)
-            self._file = Mp4File(self.path, *self._size)
         self._append(picture)
 
     def _append(self, picture: Picture) -> None:
@@ -157,7 +154,7 @@ class _Video:
     def _finish_clip(self) -> None:
         """Append the clip to the file."""
         encoder, clip, self._encoder, self._clip = self._encoder, self._clip, None, None
-        if encoder is None or clip is None or self._file is None:
+        if encoder is None or clip is None:
             return
         encoder.release()
         with writing(self.path), clip:
@@ -167,6 +164,9 @@ class _Video:
                 raise OSError(f"the encoder could not write a second of video: {error}") from error
             if len(found.sizes) != self._count:
                 raise OSError(f"the encoder wrote {len(found.sizes)} of {self._count} frames")
+            if self._file is None:
+                set_aside(self.path)
+                self._file = Mp4File(self.path, *self._size)
             self._file.append(found)
 
 
