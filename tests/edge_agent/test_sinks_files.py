@@ -355,3 +355,26 @@ def test_a_sink_that_fails_is_left_out() -> None:
     at_the_end = SinkSet([Failing(at=1), Failing(at=9)])
     assert at_the_end.close() == (Path("whole"),)
     assert "incomplete: 1" in str(at_the_end.failure)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "at once", "foreign"])
+def test_the_file_of_a_killed_run_is_repaired_or_kept(tmp_path: Path, damage: str) -> None:
+    """A cut costs what is behind it; a file that is damaged otherwise stays byte by byte for the operator."""
+    sink = McapSink(tmp_path, CARD)
+    for number in range(0 if damage == "at once" else 60):
+        sink.write(frame_of(number), picture_of(number), result_of(frame_of(number), output=mask_of(number)))
+    (path,) = sink.close()
+    content = bytearray(path.read_bytes())
+    end = content.rindex(b"mqinfer") if damage == "at once" else len(content) - 40
+    if damage == "flipped":
+        content[len(content) // 2] ^= 255
+    path.write_bytes(b"no MCAP" if damage == "foreign" else content[:end])
+    before = path.read_bytes()
+    McapSink(tmp_path, CARD).close()
+    earlier = tmp_path / "results.1.mcap"
+    if damage in ("flipped", "foreign"):
+        assert earlier.read_bytes() == before
+    else:
+        assert len(messages(earlier)) == (0 if damage == "at once" else 300)
+    assert messages(path) == []
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["results.1.mcap", "results.mcap"]

@@ -76,6 +76,7 @@ class McapSink:
             self._mcap.start(library="mqinfer")
             model = {"model_name": card.name, "model_version": card.version, "model_hash": card.model_hash}
             self._mcap.add_metadata("mqinfer", model)
+            self._mcap.flush()
 
     def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
         """Append the messages of a result.
@@ -168,6 +169,10 @@ def _keep_earlier(path: Path) -> None:
     except SourceError as error:
         repaired.unlink(missing_ok=True)
         log.warning("%s of a run that was killed stays as it is: %s", earlier, error)
+        return
+    if found.damaged_chunks:  # more than a cut: nothing of the original may be lost
+        repaired.unlink()
+        log.warning("%s stays as it is: %d chunks are damaged; run: mqinfer bag repair", earlier, found.damaged_chunks)
         return
     repaired.replace(earlier)
     log.warning("%s of a run that was killed is repaired: %d messages", earlier, found.messages)
