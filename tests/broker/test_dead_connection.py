@@ -149,7 +149,7 @@ def test_a_black_hole(server: MosquittoServer, unique: Unique, closing: Closing,
 
 @pytest.mark.broker
 def test_a_slow_proxy_is_no_dead_one(server: MosquittoServer, unique: Unique, closing: Closing) -> None:
-    """4 MB through a proxy that takes them at once and passes them on at 2 Mbit/s arrive over one connection."""
+    """2 MB through a proxy that takes them at once and passes them on at 2 Mbit/s arrive over one connection."""
     watch, topic = Watch(), unique("t")
     arrived: SimpleQueue[int] = SimpleQueue()
     with FaultProxy(int(server.url.rpartition(":")[2])) as proxy:
@@ -157,8 +157,8 @@ def test_a_slow_proxy_is_no_dead_one(server: MosquittoServer, unique: Unique, cl
         receiver.subscribe(topic, lambda message: arrived.put(len(message.payload)))
         sender = make(proxy.url, unique("s"), closing, watch)
         proxy.both(bytes_per_s=250_000.0)
-        sender.publish(Message(topic, bytes(4_000_000)))
-        assert arrived.get(timeout=PATIENCE) == 4_000_000
+        sender.publish(Message(topic, bytes(2_000_000)))
+        assert arrived.get(timeout=PATIENCE) == 2_000_000
         assert watch.states == [True]
         sender.close()
 
