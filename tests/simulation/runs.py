@@ -1,0 +1,365 @@
+"""One run: a world made from a seed, its faults, the quiet time after them, and what must hold at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from random import Random
+
+from mqinfer.protocol.types import Outcome
+from tests.simulation.broker import Broker, Noise, Wire
+from tests.simulation.clients import Asked, SimulatedClient
+from tests.simulation.link import SimulatedLink
+from tests.simulation.parts import simulated_parts
+from tests.simulation.plan import Plan, Question, make_plan
+from tests.simulation.servers import Flavour, Ledger, Process, Server, Slot
+from tests.simulation.world import Halted, Node, World, in_world
+
+__all__ = ["Report", "simulate"]
+
+_QUIET_S = 45.0
+"""After the faults: connections that hang are noticed, processes are started again, and what is poison has ended."""
+_PROBE_S = 20.0
+"""Timeout of the requests that are made then."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of a run.
+
+    Attributes:
+        seed: Of the run.
+        violations: Rules that were broken, in words.
+        trace: What happened.
+        steps: Events.
+        counts: Of faults, outcomes and others, by name.
+    """
+
+    seed: int
+    violations: list[str]
+    trace: list[str] = field(repr=False)
+    steps: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def digest(self) -> str:
+        """Hash of everything that happened."""
+        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
+
+
+def simulate(seed: int, *, traced: bool = False) -> Report:
+    """Run a seed.
+
+    Args:
+        seed: Decides everything.
+        traced: Whether the trace is returned where nothing was found, too.
+    """
+    world = World(seed)
+    with in_world(world), simulated_parts(), _defects(world):
+        run = Run(world)
+        with suppress(Halted):
+            run.play()
+    trace = [" ".join(map(str, (f"{when:9.4f}", *what))) for when, *what in world.trace]
+    return Report(seed, world.violations, trace if traced or world.violations else [], world.steps, run.counts())
+
+
+@contextmanager
+def _defects(world: World) -> Iterator[None]:
+    """Take whatever the product logs as an error for a broken rule: it reports defects so."""
+    logger = logging.getLogger("mqinfer")
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: world.violate(  # type: ignore[method-assign]  # the whole of a handler
+        f"logged as a defect: {record.getMessage()} {record.exc_info and record.exc_info[1]!r}"
+    )
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+
+
+class Run:
+    """The parts of a run."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.random: Random = world.random
+        self.plan: Plan = make_plan(world.random)
+        self.ledger = Ledger()
+        self.broker = Broker(world, Noise(latency=self.plan.noise.latency))
+        self.broker.masks = "reads along" in self.plan.kinds
+        self.faults: Counter[str] = Counter()
+        self._numbers: Counter[str] = Counter()
+        self.servers = [Server(world, self.broker, f"s{index}", self.ledger, self._numbers) for index in range(2)]
+        for number, (server, *slot) in enumerate(self.plan.slots):
+            self.servers[server].slots.append(Slot(f"w{number}", *slot))
+        self.clients: list[SimulatedClient] = []
+        self.now_clients: dict[int, SimulatedClient] = {}
+        world.checks.append(self._check)
+
+    def play(self) -> None:
+        """Play all of it."""
+        world, plan = self.world, self.plan
+        world.note("kinds", *plan.kinds)
+        for server in self.servers:
+            if "rates" in plan.kinds:
+                server.node.rate = self.random.uniform(0.9, 1.1)
+            server.node.offset = self.random.uniform(0, 1e5)
+            if "late reports" in plan.kinds:
+                server.report_s = (0.0, 5.0)
+            if "unreported" in plan.kinds:
+                server.unreported = self.random.uniform(0.1, 1.0)
+            server.start()
+        for index in range(len(plan.options)):
+            self._start_client(index)
+        self.broker.noise = plan.noise
+        for at, kind in plan.faults:
+            world.at(at, self._fault, kind)
+        for number, question in enumerate(plan.questions):
+            world.at(question.at, self._ask, number, question)
+        world.run(plan.ends)
+        self._quieten()
+        world.run(plan.ends + _QUIET_S)
+        self._probe()
+        world.run(world.now + _PROBE_S + 1)
+        self._check_end()
+
+    def counts(self) -> Counter[str]:
+        """Return what happened, by name."""
+        found = Counter({f"fault: {kind}": count for kind, count in self.faults.items()})
+        for client in self.clients:
+            for asked in client.asked.values():
+                for outcome, code in asked.outcomes:
+                    found[f"outcome: {code or outcome}"] += 1
+            counters = client.requester.counters()
+            found["requests"] += counters.submitted
+            found["sent again"] += counters.retries
+            found["late replies"] += counters.late
+            found["damaged"] += counters.malformed
+        found["crashes"] += sum(map(len, self.ledger.crashes.values()))
+        found["innocent called poison"] += self.ledger.innocent
+        for processes in self.ledger.crashes.values():
+            found[f"crashes of one request: {len(processes)}"] += 1
+        found["processes"] += self._numbers["process"]
+        return found
+
+    def _start_client(self, index: int) -> SimulatedClient:
+        self._numbers["client"] += 1
+        client = SimulatedClient(
+            self.world, self.broker, index, self._numbers["client"], self.ledger, self.plan.options[index]
+        )
+        if "rates" in self.plan.kinds:
+            client.node.rate = self.random.uniform(0.9, 1.1)
+        self.clients.append(client)
+        self.now_clients[index] = client
+        client.node.call(client.start)
+        return client
+
+    def _ask(self, number: int, question: Question) -> None:
+        client = self.now_clients[question.client]
+        client.node.call(
+            client.ask, number, question.model, question.version, question.flavour, question.timeout, False
+        )
+        if question.cancel_after is not None:
+            client.node.after(question.cancel_after, client.cancel, number)
+
+    def _check(self) -> None:
+        touched = self.world.touched
+        if touched is not None:
+            for client in self.clients:
+                if client.node is touched:
+                    client.check()
+            self.world.touched = None
+
+    # Faults
+
+    def _fault(self, kind: str) -> None:
+        self.faults[kind] += 1
+        self.world.note("fault", kind)
+        {
+            "cut": self._cut,
+            "half open": self._half_open,
+            "stall": self._stall,
+            "takeover": self._take_over,
+            "full queue": self._fill,
+            "kill broker": self._end_broker,
+            "stop broker": self._stop_broker,
+            "kill worker": self._kill_worker,
+            "halt worker": self._halt_worker,
+            "halt client": self._halt_client,
+            "leap": self._leap,
+            "wall clock": self._jump,
+            "power": self._lose_power,
+            "drain": self._drain,
+            "twin": self._twin,
+            "kill client": self._kill_client,
+            "close client": self._close_client,
+        }[kind]()
+
+    def _wire(self) -> Wire | None:
+        wires = list(self.broker.wires.values())
+        return self.random.choice(wires) if wires else None
+
+    def _cut(self) -> None:
+        if wire := self._wire():
+            wire.is_cut = True
+            self.world.note("cut", wire.peer.client_id.partition("~")[0])
+            self.world.after(self.random.choice((0.0, 0.01, 1.0)) * self.random.random(), wire.peer.lost, wire)
+            self.world.after(self.random.choice((0.0, 0.01, 1.0)) * self.random.random(), self.broker.drop, wire)
+
+    def _half_open(self) -> None:
+        if wire := self._wire():
+            wire.is_cut = True
+            self.world.note("half open", wire.peer.client_id.partition("~")[0])
+            self.world.after(self.random.uniform(1, 10), wire.peer.lost, wire)
+            self.world.after(self.random.uniform(2, 15), self.broker.drop, wire)
+
+    def _stall(self) -> None:
+        if wire := self._wire():
+            wire.hangs_until = self.world.now + self.random.choice((0.1, 1.0, 5.0)) * self.random.random()
+            self.world.note("stall", wire.peer.client_id.partition("~")[0], "until", wire.hangs_until)
+
+    def _take_over(self) -> None:
+        if wire := self._wire():
+            self.world.note("takeover of", wire.peer.client_id.partition("~")[0])
+            rogue = SimulatedLink(self.broker, Node(self.world, "rogue"), wire.peer.client_id)
+            rogue.open()
+            self.world.after(self.random.uniform(0, 1), rogue.close)
+
+    def _fill(self) -> None:
+        if wire := self._wire():
+            wire.full_until = self.world.now + self.random.uniform(0.1, 3)
+
+    def _end_broker(self) -> None:
+        if self.broker.is_up:
+            self.broker.stop(gently=False)
+            self.world.after(self.random.choice((0.1, 4.0)) * self.random.random(), self.broker.start)
+
+    def _stop_broker(self) -> None:
+        if self.broker.is_up:
+            self.broker.stop(gently=True)
+            self.world.after(self.random.choice((0.1, 4.0)) * self.random.random(), self.broker.start)
+
+    def _processes(self) -> list[Process]:
+        return [each for server in self.servers for each in server.processes if not each.node.dead and each.serves]
+
+    def _kill_worker(self) -> None:
+        if found := self._processes():
+            self.random.choice(found).crash()
+
+    def _halt_worker(self) -> None:
+        if found := self._processes():
+            self._halt(self.random.choice(found).node)
+
+    def _halt_client(self) -> None:
+        self._halt(self.random.choice(self.clients).node)
+
+    def _halt(self, node: Node) -> None:
+        seconds = self.random.choice((0.1, 1.0, 5.0)) * self.random.random()
+        node.halted_until = max(node.halted_until, self.world.now + seconds)
+        self.world.note(node.name, "is halted for", seconds)
+
+    def _leap(self) -> None:
+        seconds = self.random.choice((0.1, 2.0, 10.0, 3600.0)) * self.random.random()
+        machine = self.random.choice([*self.servers, *self.clients])
+        self.world.note(machine.node.name, "leaps", seconds)
+        if isinstance(machine, Server):
+            machine.leap(seconds)
+        elif not machine.node.dead:
+            machine.node.leap += seconds
+            machine.node.on_leap()
+
+    def _jump(self) -> None:
+        self.random.choice(self.servers).jump(self.random.uniform(-3600, 3600))
+
+    def _lose_power(self) -> None:
+        self.random.choice(self.servers).lose_power()
+
+    def _drain(self) -> None:
+        found = self._processes()
+        if found and self.world.depth < 6:
+            process = self.random.choice(found)
+            process.node.call(process.stop)
+
+    def _twin(self) -> None:
+        if found := self._processes():
+            process = self.random.choice(found)
+            process.server.launch(process.slot)
+
+    def _kill_client(self) -> None:
+        index = self.random.choice(sorted(self.now_clients))
+        client = self.now_clients[index]
+        client.kill()
+        self._start_client(index)
+
+    def _close_client(self) -> None:
+        index = self.random.choice(sorted(self.now_clients))
+        client = self.now_clients[index]
+        client.node.call(client.close)
+        if client.closed:
+            self._start_client(index)
+
+    # The end
+
+    def _quieten(self) -> None:
+        world = self.world
+        world.note("faults end")
+        self.broker.noise = Noise(latency=self.plan.noise.latency)
+        if not self.broker.is_up:
+            world.after(0.5, self._ensure_broker)
+        for server in self.servers:
+            server.node.halted_until = min(server.node.halted_until, world.now + 1)
+            for slot in server.slots:
+                slot.delay = 0.1
+
+    def _ensure_broker(self) -> None:
+        if not self.broker.is_up:
+            self.broker.start()
+
+    def _probe(self) -> None:
+        self.world.note("probes")
+        for client in self.now_clients.values():
+            for number, model in enumerate(sorted({slot[1] for slot in self.plan.slots})):
+                for copy in range(2):
+                    client.node.call(client.ask, 1000 + 2 * number + copy, model, None, Flavour.PLAIN, _PROBE_S, True)
+
+    def _check_end(self) -> None:
+        world = self.world
+        for client in self.clients:
+            if client.node.dead:
+                continue
+            for asked in client.asked.values():
+                self._check_asked(client, asked)
+            if not client.closed:
+                client.node.call(client.close)
+            counters = client.requester.counters()
+            if counters.pending or counters.in_flight:
+                world.violate(f"{client.node.name} still counts {counters}")
+            if client.requester.failure:
+                world.violate(f"{client.node.name} has failed: {client.requester.failure}")
+            bound = 17 + 0.1 * counters.submitted + client.causes
+            if counters.retries > bound:
+                world.violate(f"{client.node.name} sent again {counters.retries} times, {bound:.0f} are explained")
+        for (request, process), count in self.ledger.runs.items():
+            if count > 1 and request[1] not in {
+                asked.number for asked in self._all_asked(request[0]) if asked.cancelled
+            }:
+                world.violate(f"process {process} ran request {request[1]} of client {request[0]} {count} times")
+
+    def _all_asked(self, index: int) -> list[Asked]:
+        return [asked for client in self.clients if client.index == index for asked in client.asked.values()]
+
+    def _check_asked(self, client: SimulatedClient, asked: Asked) -> None:
+        if len(asked.outcomes) != 1:
+            self.world.violate(f"{client.name_of(asked)} has {len(asked.outcomes)} outcomes at the end")
+        elif asked.probe and asked.outcomes[0][0] is not Outcome.OK:
+            self.world.violate(f"{client.name_of(asked)}, asked in quiet times, ended as {asked.outcomes[0]}")
