@@ -41,6 +41,7 @@ _LONGEST_PAUSE_S = 1.0
 """A model's channel without subscribers is tried again after this at the latest."""
 _WEIGHT = 0.2
 """Weight of the newest reading in a smoothed time."""
+_GONE = frozenset({WorkerStatus.LOST, WorkerStatus.STOPPED, WorkerStatus.CRASHED})
 _MOST_CHANNELS = 1024
 """Channels whose workers are kept ready."""
 
@@ -91,14 +92,14 @@ class Fleet:
         """Handle a state that a worker, or the broker on its behalf, published.
 
         Returns:
-            The lane whose requests in flight will not be answered: its worker is lost, has stopped, or started anew.
+            The lane whose requests in flight will not be answered: its worker is lost, has ended, or started anew.
         """
         lane = self._lanes.get(state.worker)
         foreign = lane is not None and lane.incarnation != state.incarnation
         if foreign and state.status is not WorkerStatus.READY:
             return None  # the will or the last state of a twin or a predecessor: it is not about the known worker
         self._serving.clear()
-        if state.status in {WorkerStatus.LOST, WorkerStatus.STOPPED}:
+        if state.status in _GONE:
             return self._lanes.pop(state.worker, None)
         replaced = lane if foreign else None
         if lane is None or replaced:
@@ -107,6 +108,11 @@ class Fleet:
         for channel in [channel for channel in self._unserved if lane.open and lane.serves(*channel)]:
             del self._unserved[channel]
         return replaced
+
+    def remove(self, worker: str) -> Lane | None:
+        """Drop a worker whose state was removed from the broker; return its lane, or None where it is not known."""
+        self._serving.clear()
+        return self._lanes.pop(worker, None)
 
     def update_load(self, worker: str, load: WorkerLoad, now: float) -> None:
         """Store what a worker's reply reports of its load."""
@@ -127,8 +133,8 @@ class Fleet:
             channel: Model and version asked for.
             now: The clock's reading.
             queued: Requests for them that are queued in this client.
-            crashed: Whether a worker crashed on the request: it goes where no other such request is, since one of the
-                two would be blamed for the other.
+            crashed: Whether a worker was lost while it had the request: it goes where no other such request is, since
+                one of the two would be blamed for the other.
             deadline: The request's; one that can't wait is not sent to find out whether a slow worker is faster by now.
         """
         serving = self._serving.get(channel)

@@ -47,8 +47,8 @@ class Lane:
         closed_until: It was busy: nothing is sent before.
         replied_at: When it last replied.
         turn: How many requests this client had sent, to any worker, when this one last got one.
-        in_flight: By request id: when it was sent, the seconds its reply was expected to take, and whether a worker had
-            crashed on it before.
+        in_flight: By request id: when it was sent, the seconds its reply was expected to take, and whether a worker was
+            lost while it had the request.
     """
 
     worker: str
@@ -106,7 +106,7 @@ class Lane:
         return len(self.in_flight) < (self.limit or max(1, min(self.capacity, _FIRST_LIMIT)))
 
     def holds_crasher(self) -> bool:
-        """Return whether a request is in flight at it that another worker crashed on."""
+        """Return whether a request is in flight at it that another worker was lost with."""
         return any(crashed for _, _, crashed in self.in_flight.values())
 
     def send(self, request_id: str, now: float, *, crashed: bool = False) -> float:

@@ -21,9 +21,11 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings
 
-__all__ = ["SLACK", "Entry", "PendingTable", "Place", "Settle"]
+__all__ = ["SLACK", "Entry", "PendingTable", "Place", "RetryBudget", "Settle", "Start"]
 
 Settle = Callable[[InferResult], None]
+Start = tuple[str, int]
+"""A worker's name and its incarnation."""
 SLACK = 64
 """Alarms of entries that have ended are swept once there are more than `2 * len(table) + SLACK` alarms."""
 
@@ -56,7 +58,8 @@ class Entry:
         lane: The worker that it was sent to, or None on a model's channel.
         retry_at: When its last publication counts as unanswered.
         resume_at: When it is queued again, while it backs off.
-        crashed_on: Workers that were lost while they had it, each with its incarnation.
+        lost_on: Workers that were lost while they had it, and have not come back.
+        crashed_on: Those of them whose processes have crashed.
     """
 
     request: InferRequest
@@ -73,7 +76,8 @@ class Entry:
     lane: Lane | None = None
     retry_at: float = math.inf
     resume_at: float = math.inf
-    crashed_on: frozenset[tuple[str, int]] = frozenset()
+    lost_on: frozenset[Start] = frozenset()
+    crashed_on: frozenset[Start] = frozenset()
 
     def __post_init__(self) -> None:
         self.sent = self.submitted
@@ -226,7 +230,7 @@ class PendingTable:
         if lane is None:
             for entry in self.entries.values():
                 entry.refused_since = None
-                entry.crashed_on = frozenset()  # what the broker reported of workers is void, too
+                entry.lost_on = entry.crashed_on  # wills of that connection are void, the servers' reports are not
         return recalled
 
     def overdue(self, now: float) -> list[Entry]:
@@ -289,3 +293,32 @@ class PendingTable:
         if len(self.alarms) > 2 * len(self.entries) + SLACK:
             self.alarms = [alarm for alarm in self.alarms if alarm[2].place is not Place.ENDED]
             heapq.heapify(self.alarms)
+
+
+class RetryBudget:
+    """How many requests may be sent again for want of a reply: a share of those sent, so no overload feeds itself.
+
+    With retries unbounded, one outage of a second doubled a load for good: every reply came after its request had been
+    sent again. A token bucket, as in Finagle's `RetryBudget` and gRPC's retry throttling. Not thread-safe.
+
+    Args:
+        share: Retries per request, in the long run.
+        burst: Tokens at most, and at the start.
+    """
+
+    def __init__(self, share: float = 0.1, burst: float = 16.0) -> None:
+        self._share = share
+        self._burst = burst
+        self._tokens = burst
+
+    def earn(self) -> None:
+        """Add a request's share of a token."""
+        if self._tokens < self._burst:
+            self._tokens = min(self._burst, self._tokens + self._share)
+
+    def spend(self) -> bool:
+        """Spend a token; return False where there is none left."""
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True

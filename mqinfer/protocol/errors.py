@@ -150,7 +150,7 @@ class ModelFailed(MqinferError):
 
 
 class Poison(ModelFailed):
-    """Two workers crashed while they had the request; it is not sent to a third."""
+    """Two workers crashed, or four were lost, while they had the request; it is not sent to another."""
 
     code = "poison"
 

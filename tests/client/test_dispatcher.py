@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 from hypothesis import settings
@@ -8,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mqinfer.broker.link import ReasonCode
-from mqinfer.client.dispatcher import Dispatcher, Ended, RetryBudget
+from mqinfer.client.dispatcher import Dispatcher, Ended
 from mqinfer.client.options import ClientOptions
-from mqinfer.client.pending import Entry, Place
+from mqinfer.client.pending import Entry, Place, RetryBudget
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.errors import (
     Cancelled,
@@ -94,6 +95,15 @@ def errors(ended: Sequence[Ended]) -> dict[str, type[Exception]]:
     return {entry.request.id: type(why) for entry, why in ended}
 
 
+def crash(dispatcher: Dispatcher, entry: Entry, now: float = 0.0, *, report_first: bool = False) -> None:
+    """Crash the worker that has a request: the broker publishes its will, and its server what happened."""
+    worker = worker_of(entry)
+    assert worker
+    both = [WorkerStatus.LOST, WorkerStatus.CRASHED]
+    for status in reversed(both) if report_first else both:
+        dispatcher.update(state(worker, status), now)
+
+
 def test_what_a_lost_worker_had_is_sent_to_another_at_once() -> None:
     """The will is enough: nobody waits for a time-out."""
     dispatcher = dispatcher_with("a")
@@ -102,31 +112,91 @@ def test_what_a_lost_worker_had_is_sent_to_another_at_once() -> None:
     dispatcher.update(state("a", WorkerStatus.LOST), 0.0)
     assert dispatcher.take(0.1).send is entry
     assert worker_of(entry) == "b"
-    assert (entry.attempts, entry.crashed_on) == (2, frozenset({("a", 1)}))
+    assert (entry.attempts, entry.lost_on, entry.crashed_on) == (2, frozenset({("a", 1)}), frozenset())
 
 
-def test_two_crashes_are_enough() -> None:
-    """A request that two workers crashed on is poison unless one of them comes back; its neighbour is sent on."""
+@pytest.mark.parametrize("report_first", [False, True])
+def test_two_crashes_are_enough(report_first: bool) -> None:  # noqa: FBT001  a parameter of the test
+    """A request that two workers crashed on is poison, whichever report comes first; its neighbour is sent on."""
     dispatcher = dispatcher_with("a", "b")
     poison = send(dispatcher, "poison")
-    lose(dispatcher, poison)
+    crash(dispatcher, poison, report_first=report_first)
     assert sent(dispatcher, 0.0, "poison") is poison
     neighbour = send(dispatcher, "neighbour")
     assert neighbour.lane is poison.lane
-    lose(dispatcher, poison)
+    crash(dispatcher, poison, report_first=report_first)
     dispatcher.update(state("c"), 0.0)
     step = dispatcher.take(0.0)
-    assert step.send is neighbour
-    assert len(neighbour.crashed_on) == 1
-    assert dispatcher.take(1.9).send is None
-    assert dispatcher.wake_at == 2.0
-    step = dispatcher.take(2.0)
     assert errors(step.ended) == {"poison": Poison}
     assert "the workers a, b crashed" in str(step.ended[0][1])
+    assert step.send is neighbour
+    assert len(neighbour.crashed_on) == 1
+
+
+def test_a_lost_connection_is_no_crash() -> None:
+    """Two workers whose connections are taken over for good convict nobody: after two seconds a third one is asked."""
+    dispatcher = dispatcher_with("a", "b", "c")
+    entry = send(dispatcher, "1")
+    lose(dispatcher, entry)
+    assert sent(dispatcher, 0.0, "1") is entry
+    lose(dispatcher, entry)
+    assert dispatcher.take(1.9).send is None
+    assert dispatcher.wake_at == 2.0
+    assert sent(dispatcher, 2.0, "1") is entry
+    assert not dispatcher.take(2.0).ended
+
+
+def test_a_report_that_comes_while_a_request_is_set_aside_decides() -> None:
+    """The second crash may be reported a second after the will: no third worker has the request by then."""
+    dispatcher = dispatcher_with("a", "b", "c")
+    entry = send(dispatcher, "1")
+    crash(dispatcher, entry)
+    sent(dispatcher, 0.0, "1")
+    second = worker_of(entry)
+    assert second
+    lose(dispatcher, entry)
+    assert dispatcher.take(1.0).send is None
+    dispatcher.update(state(second, WorkerStatus.CRASHED), 1.0)
+    assert errors(dispatcher.take(1.0).ended) == {"1": Poison}
+    assert entry.attempts == 2
+
+
+def test_only_the_crash_of_the_process_that_had_a_request_counts() -> None:
+    """Reports of other workers, of other incarnations, of what it never had, and twice the same one, change nothing."""
+    dispatcher = dispatcher_with("a", "b", "c")
+    entry = send(dispatcher, "1")
+    first = worker_of(entry)
+    assert first
+    for incarnation in (1, 2, 1):
+        dispatcher.update(state(first, WorkerStatus.CRASHED, incarnation), 0.0)
+    sent(dispatcher, 0.0, "1")
+    for worker in {"a", "b", "c"} - {worker_of(entry)}:
+        dispatcher.update(state(worker, WorkerStatus.CRASHED), 0.0)
+    assert not dispatcher.take(0.0).ended
+    assert entry.crashed_on == {(first, 1)}
+
+
+def test_a_machine_that_ends_with_its_server_is_found_all_the_same() -> None:
+    """Nobody reports a crash, and nobody comes back: four losses are enough, each but the first two seconds apart."""
+    dispatcher = dispatcher_with(*"abcdef")
+    entry = send(dispatcher, "1")
+    now = 0.0
+    for _ in range(3):
+        dispatcher.update(state(worker_of(entry) or "", WorkerStatus.LOST), now)
+        now = 0.0 if dispatcher.take(now).send else now + 2.0
+        if entry.place is not Place.IN_FLIGHT:
+            assert dispatcher.take(now).send is entry
+        dispatcher.acked(entry, entry.attempts, ReasonCode.SUCCESS, now)
+    dispatcher.update(state(worker_of(entry) or "", WorkerStatus.LOST), now)
+    assert dispatcher.take(now + 1.9).send is None
+    step = dispatcher.take(now + 2.0)
+    assert errors(step.ended) == {"1": Poison}
+    assert "lost while they had it, and none of them is back" in str(step.ended[0][1])
+    assert entry.attempts == 4
 
 
 def test_a_worker_that_comes_back_did_not_crash() -> None:
-    """A state under the incarnation of before takes the crash back: only its connection was lost."""
+    """A state under the incarnation of before takes the loss back: only its connection was lost."""
     dispatcher = dispatcher_with("a", "b")
     entry = send(dispatcher, "1")
     first = worker_of(entry)
@@ -138,17 +208,35 @@ def test_a_worker_that_comes_back_did_not_crash() -> None:
     step = dispatcher.take(0.1)
     assert step.send is entry
     assert not step.ended
-    assert (entry.attempts, len(entry.crashed_on)) == (3, 1)
+    assert (entry.attempts, len(entry.lost_on)) == (3, 1)
 
 
-def test_a_worker_that_is_started_again_did_crash() -> None:
-    """Its new incarnation may be published before the will of the old one is, or instead of it."""
+def test_a_worker_that_comes_back_calls_back_nothing_that_is_in_flight() -> None:
+    """A request that a third worker has by then stays there."""
+    dispatcher = dispatcher_with("a", "b", "c")
+    entry = send(dispatcher, "1")
+    first = worker_of(entry)
+    assert first
+    lose(dispatcher, entry)
+    sent(dispatcher, 0.0, "1")
+    lose(dispatcher, entry)
+    sent(dispatcher, 2.0, "1")
+    dispatcher.update(state(first), 2.1)
+    assert dispatcher.take(2.1).send is None
+    assert (entry.attempts, entry.place, len(entry.lost_on)) == (3, Place.IN_FLIGHT, 1)
+
+
+def test_a_worker_that_is_started_again_was_lost() -> None:
+    """Its new incarnation may be published before the will of the old one is, or instead of it, and before a report."""
     dispatcher = dispatcher_with("a")
     entry = send(dispatcher, "1")
     dispatcher.update(state("a", incarnation=2), 0.0)
     assert sent(dispatcher, 0.1, "1") is entry
-    dispatcher.update(state("a", incarnation=3), 0.0)
-    assert errors(dispatcher.take(2.0).ended) == {"1": Poison}
+    dispatcher.update(state("a", incarnation=3), 0.1)
+    assert not dispatcher.take(0.1).ended
+    for incarnation in (1, 2):
+        dispatcher.update(state("a", WorkerStatus.CRASHED, incarnation), 0.2)
+    assert errors(dispatcher.take(0.2).ended) == {"1": Poison}
 
 
 def test_two_workers_whose_connections_were_cut_did_not_crash() -> None:
@@ -164,7 +252,49 @@ def test_two_workers_whose_connections_were_cut_did_not_crash() -> None:
     dispatcher.update(state(first), 0.2)
     assert sent(dispatcher, 0.2, "1") is entry
     assert not dispatcher.take(5.0).ended
-    assert len(entry.crashed_on) == 1
+    assert len(entry.lost_on) == 1
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_partitions_convict_nobody(seed: int) -> None:
+    """Seven of eight workers are cut off at once and for good; their wills come within the 15 s of the keep-alive."""
+    random = Random(seed)  # noqa: S311  the same partition each time
+    dispatcher = dispatcher_with(*"abcdefgh")
+    cut = set(random.sample("abcdefgh", 7))
+    within = random.choice([0.5, 2.0, 15.0])
+    wills = sorted((random.uniform(0.0, within), worker) for worker in cut)
+    replies: list[tuple[float, Entry, str]] = []
+    ended: dict[str, type[Exception]] = {}
+    asked = 0
+    for tick in range(2000):
+        now = tick / 100
+        while wills and wills[0][0] <= now:
+            dispatcher.update(state(wills.pop(0)[1], WorkerStatus.LOST), now)
+        if tick % 2 == 0:
+            asked += 1
+            dispatcher.submit(make_entry(f"request {asked}", now, 10.0))
+        while entry := (step := dispatcher.take(now)).send:
+            ended |= errors(step.ended)
+            dispatcher.acked(entry, entry.attempts, ReasonCode.SUCCESS, now)
+            replies.append((now + 0.01, entry, worker_of(entry) or ""))
+        ended |= errors(step.ended)
+        due, replies = [each for each in replies if each[0] <= now], [each for each in replies if each[0] > now]
+        for _, entry, worker in due:
+            if worker not in cut and dispatcher.replied(reply(entry.request.id, worker), now):
+                dispatcher.settle(entry.request.id, Outcome.OK)
+    assert Poison not in ended.values()
+    assert dispatcher.counters().outcomes[Outcome.OK] > 500
+
+
+def test_a_state_that_is_removed_removes_its_worker() -> None:
+    """What it had goes elsewhere at once, and nothing counts as a loss; an unknown one changes nothing."""
+    dispatcher = dispatcher_with("a")
+    entry = send(dispatcher, "1")
+    dispatcher.update(state("b"), 0.0)
+    for worker in ("a", "a", "unknown"):
+        dispatcher.removed(worker, 0.0)
+    assert dispatcher.take(0.0).send is entry
+    assert (worker_of(entry), entry.attempts, entry.lost_on) == ("b", 2, frozenset())
 
 
 def test_a_broker_that_goes_down_makes_no_poison() -> None:
@@ -176,7 +306,7 @@ def test_a_broker_that_goes_down_makes_no_poison() -> None:
     lose(dispatcher, entry)
     assert dispatcher.take(0.0) is not None
     dispatcher.disconnected()
-    assert not entry.crashed_on
+    assert not entry.lost_on
     assert not dispatcher.take(2.0, connected=False).ended
     assert entry.place is Place.QUEUED
 
@@ -188,7 +318,7 @@ def test_a_stopped_worker_is_no_crash() -> None:
     dispatcher.update(state("a", WorkerStatus.STOPPED), 0.0)
     assert dispatcher.take(0.0).send is entry
     assert entry.lane is None
-    assert not entry.crashed_on
+    assert not entry.lost_on
 
 
 def test_who_would_be_late_is_not_sent() -> None:
