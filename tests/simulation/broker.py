@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from mqinfer.broker.link import Message, MessageHandler, ReasonCode
+from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.broker.routes import compile_filter
 from tests.simulation.world import World
 
@@ -53,7 +53,6 @@ class Subscription:
 
     topic_filter: str
     share: str | None
-    handler: MessageHandler
     retained: bool
 
 
@@ -62,13 +61,17 @@ class Peer(Protocol):
 
     client_id: str
     will: Message | None
-    given: dict[bytes, None]
+    given: set[bytes]
     subscriptions: dict[tuple[str, str | None], Subscription]
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process has ended."""
 
     def connected_by(self, wire: Wire) -> None:
         """Receive the CONNACK."""
 
-    def receive(self, wire: Wire, handler: MessageHandler, message: Message) -> None:
+    def receive(self, wire: Wire, message: Message) -> None:
         """Receive a message."""
 
     def acked(self, wire: Wire, number: int, code: int) -> None:
@@ -110,6 +113,7 @@ class Broker:
         is_up: Whether it takes connections.
         wires: Those it counts as connected, by client id.
         noise: What happens to single messages.
+        on_will: Called when a client's will is published.
         masks: Whether somebody reads along, so that no PUBACK says that nobody subscribed.
     """
 
@@ -119,6 +123,7 @@ class Broker:
         self.is_up = True
         self.masks = False
         self.wires: dict[str, Wire] = {}
+        self.on_will: Callable[[Peer], None] = lambda _: None
         self._retained: dict[str, Message] = {}
         self._turns: dict[tuple[str, str], int] = {}
 
@@ -143,7 +148,7 @@ class Broker:
             fits = compile_filter(subscription.topic_filter).fullmatch
             for topic, message in self._retained.items():
                 if fits(topic):
-                    self._send(wire, subscription, message)
+                    self._send(wire, message)
 
     def drop(self, wire: Wire, *, will: bool = True) -> None:
         """End a connection, and publish its will."""
@@ -153,6 +158,7 @@ class Broker:
         del self.wires[wire.peer.client_id]
         self.world.note("broker loses", wire.peer.client_id.partition("~")[0], will)
         if will and wire.peer.will is not None:
+            self.on_will(wire.peer)
             self.route(wire.peer.will)
 
     def stop(self, *, gently: bool) -> None:
@@ -179,8 +185,6 @@ class Broker:
         if not wire.at_broker or wire.is_cut:
             return
         noise, chance = self.noise, self.world.random.random
-        if message.correlation_data:
-            wire.peer.given.pop(message.correlation_data, None)
         if noise.refused and chance() < noise.refused:
             code = self.world.random.choice((ReasonCode.UNSPECIFIED, 0x97, ReasonCode.NO_MATCHING_SUBSCRIBERS))
         else:
@@ -220,20 +224,20 @@ class Broker:
         noise, random = self.noise, self.world.random
         message = replace(message, retain=False) if message.retain else message
         if message.correlation_data:
-            wire.peer.given[message.correlation_data] = None
+            wire.peer.given.add(message.correlation_data)
         if wire.full_until > self.world.now or (noise.dropped and random.random() < noise.dropped):
-            self.world.note("broker drops", message.topic)
+            self.world.note("broker drops", _short(message.topic))
             return
         if noise.misrouted and random.random() < noise.misrouted:
             self._misroute(subscription, message)
-        self._send(wire, subscription, message)
+        self._send(wire, message)
         if noise.doubled and random.random() < noise.doubled:
-            self.world.after(random.choice((0.0, random.uniform(0, 3))), self._again, wire, subscription, message)
+            self.world.after(random.choice((0.0, random.uniform(0, 3))), self._again, wire, message)
 
-    def _again(self, wire: Wire, subscription: Subscription, message: Message) -> None:
+    def _again(self, wire: Wire, message: Message) -> None:
         if wire.at_broker:
-            self.world.note("broker doubles", message.topic)
-            self._send(wire, subscription, message)
+            self.world.note("broker doubles", _short(message.topic))
+            self._send(wire, message)
 
     def _misroute(self, subscription: Subscription, message: Message) -> None:
         """Deliver to another client that has a subscription like it."""
@@ -246,10 +250,10 @@ class Broker:
         ]
         if others:
             wire, each = self.world.random.choice(others)
-            self.world.note("broker misroutes", message.topic, "to", wire.peer.client_id.partition("~")[0])
-            self._send(wire, each, message)
+            self.world.note("broker misroutes", _short(message.topic), "to", wire.peer.client_id.partition("~")[0])
+            self._send(wire, message)
 
-    def _send(self, wire: Wire, subscription: Subscription, message: Message) -> None:
+    def _send(self, wire: Wire, message: Message) -> None:
         noise, random = self.noise, self.world.random
         if noise.held and message.topic.endswith("/state") and random.random() < noise.held:
             wire.down_at = max(wire.down_at, self.world.now + random.uniform(0, 2))
@@ -257,7 +261,7 @@ class Broker:
             damaged = bytearray(message.payload)
             damaged[random.randrange(len(damaged))] ^= 1 << random.randrange(8)
             message = replace(message, payload=bytes(damaged))
-        self.down(wire, wire.peer.receive, wire, subscription.handler, message)
+        self.down(wire, wire.peer.receive, wire, message)
 
     def down(self, wire: Wire, call: Callable[..., None], *arguments: Any) -> None:
         """Send something to a client, behind whatever was sent to it before."""
@@ -284,3 +288,9 @@ class Broker:
         if noise.slow and random.random() < noise.slow:
             return random.uniform(0, noise.slow_s)
         return noise.latency * (0.5 + random.random())
+
+
+def _short(topic: str) -> str:
+    """Return a topic without the random part of a request's id."""
+    first, _, last = topic.rpartition("/")
+    return f"{first}/{int(last[16:], 16)}" if "/results/" in topic else topic

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, ignore_ack
+from mqinfer.broker.routes import Route, Routes, subscription_name
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotConnected
 from tests.simulation.broker import Broker, Subscription, Wire
 from tests.simulation.world import Node
@@ -24,7 +25,7 @@ class SimulatedLink:
         on_ack: Receives each PUBACK and its message before the product does.
         on_message: Receives each message before the product does.
         reconnects_in: Least and most seconds until it tries to connect again.
-        given: Correlation data of the messages that the broker has sent to it, and that it has not replied to.
+        given: Correlation data of the requests that the broker has sent to it; its client may not have the replies.
     """
 
     def __init__(
@@ -39,11 +40,12 @@ class SimulatedLink:
         self.client_id, self.will = client_id, will
         self.subscriptions: dict[tuple[str, str | None], Subscription] = {}
         self.wire: Wire | None = None
-        self.given: dict[bytes, None] = {}
+        self.given: set[bytes] = set()
         self.on_ack: Callable[[int, Message], None] = _ignore
         self.on_message: Callable[[Message], None] = _ignore_message
         self.reconnects_in: tuple[float, float] = (0.01, 1.0)
         self._on_connection = on_connection or _ignore_connection
+        self._routes = Routes()
         self._acks: dict[int, tuple[Ack, Message]] = {}
         self._number = 0
         self._attempt: Wire | None = None
@@ -53,6 +55,11 @@ class SimulatedLink:
     def connected(self) -> bool:
         """Whether a publication would be sent now."""
         return self.wire is not None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process has ended."""
+        return self.node.dead
 
     @property
     def failure(self) -> LinkError | None:
@@ -95,15 +102,22 @@ class SimulatedLink:
         self, topic_filter: str, handler: MessageHandler, *, share: str | None = None, retained: bool = True
     ) -> None:
         """Receive the messages of a filter, also after each reconnect."""
-        subscription = self.subscriptions[topic_filter, share] = Subscription(topic_filter, share, handler, retained)
+        self._routes.put(Route.make(topic_filter, share, handler))
+        subscription = self.subscriptions[topic_filter, share] = Subscription(topic_filter, share, retained)
         if self.wire is not None and not self.wire.is_cut:
             self.broker.subscribe(self.wire, subscription)
 
     def unsubscribe(self, topic_filter: str, *, share: str | None = None) -> None:
-        """Stop receiving."""
+        """Stop receiving; what is under way still comes, as the original waits for the broker's answer."""
         self.subscriptions.pop((topic_filter, share), None)
         if self.wire is not None and not self.wire.is_cut:
             self.wire.subscriptions.pop((topic_filter, share), None)
+        if share is None:
+            self.node.after(1.0, self._forget, topic_filter)
+
+    def _forget(self, topic_filter: str) -> None:
+        if (topic_filter, None) not in self.subscriptions:
+            self._routes.remove(subscription_name(topic_filter, None))
 
     def close(self, timeout: float = 5.0) -> None:
         """Disconnect behind what was published, without a will."""
@@ -117,9 +131,9 @@ class SimulatedLink:
         """Receive the CONNACK."""
         self.node.call(self._accept, wire)
 
-    def receive(self, wire: Wire, handler: MessageHandler, message: Message) -> None:
+    def receive(self, wire: Wire, message: Message) -> None:
         """Receive a message; one of an earlier connection is void."""
-        self.node.call(self._handle, wire, handler, message)
+        self.node.call(self._handle, wire, message)
 
     def acked(self, wire: Wire, number: int, code: int) -> None:
         """Receive a PUBACK."""
@@ -136,10 +150,10 @@ class SimulatedLink:
         self.node.world.note(self.node.name, "is connected")
         self._on_connection(True)
 
-    def _handle(self, wire: Wire, handler: MessageHandler, message: Message) -> None:
+    def _handle(self, wire: Wire, message: Message) -> None:
         if self.wire is wire:
             self.on_message(message)
-            handler(message)
+            self._routes.deliver(message)
 
     def _handle_ack(self, wire: Wire, number: int, code: int) -> None:
         if self.wire is wire and number in self._acks:

@@ -48,7 +48,7 @@ EVENTS = (
 )
 """Faults that happen at a time."""
 _FLAVOURS = {"slow model": Flavour.SLOW, "poison": Flavour.POISON, "endless": Flavour.ENDLESS, "failing": Flavour.FAILING}
-_OTHERS = ("cancel", "rates", "late reports", "unreported", "reads along")
+_OTHERS = ("outage", "cancel", "rates", "late reports", "unreported", "reads along")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,8 @@ def make_plan(random: Random) -> Plan:
     for kind, (least, most) in NOISES.items():
         if kind in kinds:
             setattr(noise, kind, random.uniform(least, most))
+    if "outage" in kinds:
+        noise.dropped = random.uniform(0.7, 1)
     events = [kind for kind in EVENTS if kind in kinds]
     count = random.choice((1, 2, 4, 8, 20)) if events else 0
     faults = sorted((random.uniform(0, ends), random.choice(events)) for _ in range(count))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from mqinfer.protocol.types import Outcome
-from tests.simulation.broker import Broker, Noise, Wire
+from tests.simulation.broker import Broker, Noise, Peer, Wire
 from tests.simulation.clients import Asked, SimulatedClient
 from tests.simulation.link import SimulatedLink
 from tests.simulation.parts import simulated_parts
@@ -96,6 +96,7 @@ class Run:
         self.plan: Plan = make_plan(world.random)
         self.ledger = Ledger()
         self.broker = Broker(world, Noise(latency=self.plan.noise.latency))
+        self.broker.on_will = self._see_will
         self.broker.masks = "reads along" in self.plan.kinds
         self.faults: Counter[str] = Counter()
         self._numbers: Counter[str] = Counter()
@@ -130,7 +131,7 @@ class Run:
         self._quieten()
         world.run(plan.ends + _QUIET_S)
         self._probe()
-        world.run(world.now + _PROBE_S + 1)
+        world.run(world.now + _PROBE_S + 10)
         self._check_end()
 
     def counts(self) -> Counter[str]:
@@ -151,6 +152,11 @@ class Run:
             found[f"crashes of one request: {len(processes)}"] += 1
         found["processes"] += self._numbers["process"]
         return found
+
+    def _see_will(self, peer: Peer) -> None:
+        self.ledger.see_loss(peer, self.ledger.lost)
+        if peer.is_dead:  # and what the broker has sent to it since it crashed
+            self.ledger.see_loss(peer, self.ledger.held)
 
     def _start_client(self, index: int) -> SimulatedClient:
         self._numbers["client"] += 1
@@ -275,8 +281,7 @@ class Run:
         if isinstance(machine, Server):
             machine.leap(seconds)
         elif not machine.node.dead:
-            machine.node.leap += seconds
-            machine.node.on_leap()
+            machine.node.let_leap(seconds)
 
     def _jump(self) -> None:
         self.random.choice(self.servers).jump(self.random.uniform(-3600, 3600))
@@ -327,10 +332,11 @@ class Run:
 
     def _probe(self) -> None:
         self.world.note("probes")
+        delay = 0.0
         for client in self.now_clients.values():
-            for number, model in enumerate(sorted({slot[1] for slot in self.plan.slots})):
-                for copy in range(2):
-                    client.node.call(client.ask, 1000 + 2 * number + copy, model, None, Flavour.PLAIN, _PROBE_S, True)
+            for number, model in enumerate([*sorted({slot[1] for slot in self.plan.slots})] * 2):
+                client.node.after(delay, client.ask, 1000 + number, model, None, Flavour.PLAIN, _PROBE_S, True)
+                delay += 0.5  # one after the other: nobody has to wait for another one
 
     def _check_end(self) -> None:
         world = self.world

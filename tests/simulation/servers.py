@@ -19,7 +19,7 @@ from mqinfer.protocol.errors import ModelFailed, MqinferError, NameTaken, NotCon
 from mqinfer.protocol.states import WorkerState, WorkerStatus, read_incarnation
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import TensorSpec
-from tests.simulation.broker import Broker
+from tests.simulation.broker import Broker, Peer
 from tests.simulation.link import SimulatedLink
 from tests.simulation.world import Hang, Killed, Node, World
 
@@ -50,13 +50,20 @@ class Ledger:
         runs: By request and process, how often the model ran it.
         crashes: By request, processes that it ended itself.
         innocent: Requests that were called poison, since others' crashes fell on them twice.
-        held: By the request's id, processes that ended by themselves while they had it: sent to it, and unanswered.
+        lost: By the request's id, clients of the broker whose wills were published while they had it.
+        held: By the request's id, processes that ended by themselves after the broker had sent it to them.
     """
 
     runs: Counter[tuple[tuple[int, int], int]] = field(default_factory=Counter)
     crashes: dict[tuple[int, int], set[int]] = field(default_factory=dict)
-    held: dict[bytes, set[int]] = field(default_factory=dict)
+    held: dict[bytes, set[str]] = field(default_factory=dict)
+    lost: dict[bytes, set[str]] = field(default_factory=dict)
     innocent: int = 0
+
+    def see_loss(self, peer: Peer, of: dict[bytes, set[str]]) -> None:
+        """Record what a client of the broker has as its connection or its process ends."""
+        for identity in peer.given:
+            of.setdefault(identity, set()).add(peer.client_id)
 
 
 class NumberModel:
@@ -220,8 +227,8 @@ class Process:
         world.note(self.node.name, "crashes", *culprits)
         for request in culprits:
             ledger.crashes.setdefault(request, set()).add(self.number)
-        for identity in self.link.given if self.link else ():
-            ledger.held.setdefault(identity, set()).add(self.number)
+        if self.link:
+            ledger.see_loss(self.link, ledger.held)
 
     def _disconnect(self) -> None:
         """Let the system close the socket: what was sent arrives first."""
@@ -293,8 +300,7 @@ class Server:
     def leap(self, seconds: float) -> None:
         """Let the machine's monotonic clock leap forward."""
         for node in self.nodes():
-            node.leap += seconds
-            node.on_leap()
+            node.let_leap(seconds)
 
     def jump(self, seconds: float) -> None:
         """Let the machine's wall clock jump."""

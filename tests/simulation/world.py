@@ -120,6 +120,7 @@ class Node:
         lead: How far the code that runs now has got ahead of the world: it has worked for so long.
         halted_until: Nothing happens in it before.
         dead: Whether it has ended.
+        leapt_at: When its clock leapt last.
         on_leap: Called when its clock has leapt.
     """
 
@@ -132,6 +133,7 @@ class Node:
     lead: float = 0.0
     halted_until: float = 0.0
     dead: bool = False
+    leapt_at: float = 0.0
     on_leap: Callable[[], None] = lambda: None
 
     def clock(self) -> float:
@@ -141,6 +143,12 @@ class Node:
     def wall_ns(self) -> int:
         """Return the reading of its wall clock."""
         return int((1_700_000_000 + self.wall + self.world.now + self.lead) * 1e9)
+
+    def let_leap(self, seconds: float) -> None:
+        """Let its monotonic clock leap forward, as after a suspension."""
+        self.leap += seconds
+        self.leapt_at = self.world.now
+        self.on_leap()
 
     def when(self, reading: float) -> float:
         """Return the true time of a reading of its clock."""
