@@ -80,8 +80,10 @@ class SimulatedClient:
         self.causes = 0
         self.closed = True
         self.states: dict[str, tuple[str, int]] = {}
-        with self.node.entered():
-            self.requester = Requester(self._connect, f"c{index}", Topics(), options, self.node.clock)
+        self.node.call(self._make)
+
+    def _make(self) -> None:
+        self.requester = Requester(self._connect, f"c{self.index}", Topics(), self.options, self.node.clock)
 
     def _connect(self, on_connection: ConnectionHandler) -> SimulatedLink:
         def count(connected: bool) -> None:  # noqa: FBT001  the link's signature

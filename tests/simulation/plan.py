@@ -6,6 +6,7 @@ another one is missing in half of the runs.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from random import Random
 
@@ -87,10 +88,11 @@ class Plan:
     ends: float = 5.0
 
 
-def make_plan(random: Random) -> Plan:
-    """Draw a run."""
+def make_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
+    """Draw a run; with kinds of faults given there are these and no others."""
     share = random.choice((0.1, 0.25, 0.5))
-    kinds = [kind for kind in (*NOISES, *EVENTS, *_FLAVOURS, *_OTHERS) if random.random() < share]
+    drawn = [kind for kind in (*NOISES, *EVENTS, *_FLAVOURS, *_OTHERS) if random.random() < share]
+    kinds = drawn if kinds is None else list(kinds)
     ends = random.choice((1.0, 3.0, 8.0, 15.0)) * random.uniform(0.5, 1)
     noise = Noise(latency=random.choice((0.0002, 0.001, 0.02)))
     for kind, (least, most) in NOISES.items():

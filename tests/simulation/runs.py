@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -51,16 +51,17 @@ class Report:
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
 
 
-def simulate(seed: int, *, traced: bool = False) -> Report:
+def simulate(seed: int, *, kinds: Collection[str] | None = None, traced: bool = False) -> Report:
     """Run a seed.
 
     Args:
         seed: Decides everything.
+        kinds: Faults that may happen; drawn from the seed where they are not given.
         traced: Whether the trace is returned where nothing was found, too.
     """
     world = World(seed)
     with in_world(world), simulated_parts(), _defects(world):
-        run = Run(world)
+        run = Run(world, kinds)
         with suppress(Halted):
             run.play()
     trace = [" ".join(map(str, (f"{when:9.4f}", *what))) for when, *what in world.trace]
@@ -90,10 +91,10 @@ def _defects(world: World) -> Iterator[None]:
 class Run:
     """The parts of a run."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, kinds: Collection[str] | None = None) -> None:
         self.world = world
         self.random: Random = world.random
-        self.plan: Plan = make_plan(world.random)
+        self.plan: Plan = make_plan(world.random, kinds)
         self.ledger = Ledger()
         self.broker = Broker(world, Noise(latency=self.plan.noise.latency))
         self.broker.on_will = self._see_will

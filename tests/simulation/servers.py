@@ -162,19 +162,22 @@ class Process:
             return
         self.serves = True
         self.server.world.note(self.node.name, "serves", slot.model)
-        self._watch()
+        self._look()
 
     def _connect(self, client_id: str, will: Message, on_connection: ConnectionHandler) -> SimulatedLink:
         self.incarnation, _ = read_incarnation(will.payload)
         self.link = SimulatedLink(self.server.broker, self.node, client_id, will, on_connection)
+        self.link.on_message = self._watch
         return self.link
 
-    def _watch(self) -> None:
-        """Look now and then whether the name is taken, as the process's main thread does."""
+    def _watch(self, message: Message) -> None:
+        """Look soon whether the name is taken, as the process's main thread does twice a second."""
+        if message.topic.endswith("/state"):
+            self.node.after(0.25, self._look)
+
+    def _look(self) -> None:
         if self._worker is not None and self._worker.failure:
             self.stop(0.0)
-        else:
-            self.node.after(0.5, self._watch)
 
     @property
     def is_taken(self) -> bool:
@@ -258,8 +261,7 @@ class Server:
 
     def start(self) -> None:
         """Connect, and start the processes."""
-        with self.node.entered():
-            self.link.open()
+        self.node.call(self.link.open)
         for slot in self.slots:
             self.launch(slot)
 

@@ -163,20 +163,10 @@ class Node:
             if self.halted_until < math.inf:
                 world.at(self.halted_until, self.call, call, *arguments)
             return
-        with self.entered():
-            call(*arguments)
-
-    def after(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Let its code run later, by true time."""
-        self.world.after(seconds, self.call, call, *arguments)
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Make it the process whose code runs."""
-        world, before = self.world, self.world.current
+        before = world.current
         world.current = world.touched = self
         try:
-            yield
+            call(*arguments)
         except Killed:
             if not self.dead:
                 raise
@@ -187,6 +177,10 @@ class Node:
             if self.lead:
                 self.halted_until = max(self.halted_until, world.now + self.lead)
                 self.lead = 0.0
+
+    def after(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Let its code run later, by true time."""
+        self.world.after(seconds, self.call, call, *arguments)
 
     def wait(self, is_over: Callable[[], bool], seconds: float | None) -> bool:
         """Let the world go on while its code waits.
