@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from mqinfer.broker.link import Link, Message
-from mqinfer.protocol.card import ModelCard, card_from_json
+from mqinfer.client.result import Ignored
+from mqinfer.protocol.card import ModelCard, read_card
 from mqinfer.protocol.errors import ModelNotFound, MqinferError
 from mqinfer.protocol.topics import Topics
 
 __all__ = ["CardShelf"]
-
-log = logging.getLogger("mqinfer.client")
 
 
 class CardShelf:
@@ -22,6 +20,7 @@ class CardShelf:
         self._link = link
         self._topics = topics
         self._cards: dict[str, ModelCard] = {}
+        self._ignored = Ignored("a model card")
         self._changed = threading.Condition()
         self._subscribing = threading.Lock()
         self._subscribed = False
@@ -54,10 +53,9 @@ class CardShelf:
 
     def _on_card(self, message: Message) -> None:
         try:
-            model = self._topics.parse_card(message.topic)
-            card = card_from_json(message.payload) if message.payload else None
+            model, card = read_card(self._topics, message.topic, message.payload)
         except MqinferError as error:
-            log.warning("ignored the unreadable model card on %s: %s", message.topic, error)
+            self._ignored.add(message.topic, error)
             return
         with self._changed:
             if card:

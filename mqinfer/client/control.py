@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import threading
@@ -16,9 +15,11 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.client.connection import random_name
 from mqinfer.client.options import NAME_HINT
+from mqinfer.client.result import Ignored
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.decoding import parse_json, write_json
 from mqinfer.protocol.errors import (
+    BadEnvelope,
     Expired,
     ModelNotFound,
     MqinferError,
@@ -26,12 +27,10 @@ from mqinfer.protocol.errors import (
     NoWorker,
     error_from_code,
 )
-from mqinfer.protocol.states import ServerState, ServerStatus
-from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name
+from mqinfer.protocol.states import ServerStatus, read_server_state
+from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, check_same
 
 __all__ = ["ControlClient", "ControlReply", "check_replies", "read_reply"]
-
-log = logging.getLogger("mqinfer.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +87,9 @@ class ControlClient:
         self._replies: dict[str, ControlReply] = {}
         self._refusal: int | None = None
         self._request = b""
+        self._server: str | None = None
+        self._ignored_states = Ignored("a server's state")
+        self._ignored_replies = Ignored("a server's reply")
         # Not the client's name: an operator's commands may overlap, and a client id is one connection's.
         self._link = make_link(url, client_id=random_name())
         try:
@@ -118,7 +120,7 @@ class ControlClient:
             LinkError: Nothing could be sent.
         """
         with self._asking:
-            self._request = os.urandom(16)
+            self._request, self._server = os.urandom(16), server
             self._replies, self._refusal = {}, None
             self._link.publish(self._message(call, body, server, timeout), self._on_ack)
             with self._changed:
@@ -215,22 +217,24 @@ class ControlClient:
 
     def _on_state(self, message: Message) -> None:
         try:
-            server = self._topics.parse_control_state(message.topic)
-            status = ServerState.from_json(message.payload).status if message.payload else ServerStatus.STOPPED
+            server, state = read_server_state(self._topics, message.topic, message.payload)
         except MqinferError as error:
-            log.warning("ignored the unreadable state on %s: %s", message.topic, error)
+            self._ignored_states.add(message.topic, error)
             return
         with self._changed:
-            self._servers[server] = status
+            self._servers[server] = state.status if state else ServerStatus.STOPPED
             self._changed.notify_all()
 
     def _on_reply(self, message: Message) -> None:
-        if message.correlation_data != self._request:
+        request, server = self._request, self._server
+        if message.topic.rpartition("/")[2] != request.hex() or message.correlation_data not in {None, request}:
             return  # to a call whose time is over
         try:
             reply = read_reply(message)
+            if server:
+                check_same("server", server, reply.server)
         except MqinferError as error:
-            log.warning("dropped an unreadable reply on %s: %s", message.topic, error)
+            self._ignored_replies.add(message.topic, error)
             return
         with self._changed:
             self._replies[reply.server] = reply
@@ -241,12 +245,20 @@ def read_reply(message: Message) -> ControlReply:
     """Decode a server's reply to a call.
 
     Raises:
-        BadEnvelope: It is not JSON.
+        BadEnvelope: It is not JSON, was kept by the broker, or names no server or several ones.
+        BadTopic: The server's name breaks the naming rules.
         LimitExceeded: It is longer than 8 MiB.
     """
+    if message.retain:
+        raise BadEnvelope("the broker had kept it; replies are never retained")
     content = parse_json(message.payload, "control reply")
     fields = content if isinstance(content, dict) else {}
-    server = str(dict(message.user_properties).get("server") or fields.get("server", ""))
+    objects = content if isinstance(content, list) else [content]
+    named = {value for key, value in message.user_properties if key == "server"}
+    named |= {str(each["server"]) for each in objects if isinstance(each, dict) and "server" in each}
+    if len(named) != 1:
+        raise BadEnvelope(f"control reply: {len(named)} servers are named; it must name the one that sent it")
+    server = check_name("server", named.pop())
     if "error" not in fields:
         return ControlReply(server, content)
     why = error_from_code(str(fields.get("code", "")), f"server {server}: {fields['error']}")

@@ -22,6 +22,7 @@ from mqinfer.client.options import NAME_HINT, ClientOptions
 from mqinfer.client.pending import Entry, PendingTable, Place, RetryBudget, Start
 from mqinfer.client.result import Counters
 from mqinfer.protocol.errors import (
+    BadTopic,
     Corrupted,
     Expired,
     MqinferError,
@@ -103,6 +104,7 @@ class Dispatcher:
         self._submitted = 0
         self._outcomes: Counter[Outcome] = Counter()
         self._late = 0
+        self._mismatched = 0
         self._withheld = 0
         self.wake_at = math.inf
 
@@ -111,8 +113,8 @@ class Dispatcher:
         """Requests that may be submitted now."""
         return self._options.max_pending - len(self._table.entries)
 
-    def counters(self, malformed: int = 0) -> Counters:
-        """Return what became of all requests."""
+    def counters(self, malformed: int = 0, retained: int = 0, bad_states: int = 0) -> Counters:
+        """Return what became of all requests; the arguments are what the owner has counted."""
         return Counters(
             submitted=self._submitted,
             pending=len(self._table.entries),
@@ -122,6 +124,9 @@ class Dispatcher:
             withheld=self._withheld,
             late=self._late,
             malformed=malformed,
+            mismatched=self._mismatched,
+            retained=retained,
+            bad_states=bad_states,
         )
 
     def submit(self, entry: Entry) -> None:
@@ -162,14 +167,14 @@ class Dispatcher:
             entry.acknowledged = attempt
         elif entry.place is not Place.IN_FLIGHT or entry.attempts != attempt:
             return  # it was sent again since
+        elif code in {ReasonCode.NOT_AUTHORIZED, ReasonCode.NO_MATCHING_SUBSCRIBERS} and entry.lane is not None:
+            self._fleet.close(entry.lane)
+            self._table.requeue(entry)
         elif code == ReasonCode.NOT_AUTHORIZED:
             message = f"the broker does not allow client {self._name!r} to ask for this model; {NAME_HINT}"
             self._end(entry, NotAuthorized(message))
         elif code != ReasonCode.NO_MATCHING_SUBSCRIBERS:
             self._refused(entry, f"the broker turned it away with reason code 0x{code:02x}", now)
-        elif entry.lane is not None:
-            self._fleet.close(entry.lane)
-            self._table.requeue(entry)
         else:
             self._unserved(entry, now)
 
@@ -180,17 +185,28 @@ class Dispatcher:
         if isinstance(why, NotConnected):
             if entry.place is Place.IN_FLIGHT:  # else it was recalled, and is sent again in any case
                 self._table.back_off(entry, now + self._options.backoff)
+        elif isinstance(why, BadTopic) and entry.lane is not None:  # the worker's name, not the request
+            self._fleet.close(entry.lane)
+            self._table.requeue(entry)
         else:
             self._end(entry, why)
 
-    def replied(self, response: InferResponse, now: float) -> bool:
+    def replied(self, response: InferResponse, now: float, topic: str | None = None) -> bool:
         """Handle a reply, and what it reports of its worker.
 
+        Args:
+            response: The reply.
+            now: The clock's reading.
+            topic: Where it came; None where that was checked before.
+
         Returns:
-            Whether it is the outcome of a request, which `settle` then ends; False where it is late, or turned the
-            request away, which is sent again.
+            Whether it is the outcome of a request, which `settle` then ends; False where it is late, does not belong to
+            the request, or turned the request away, which is sent again.
         """
         entry = self._table.entries.get(response.id)
+        if entry is not None and not _belongs(response, entry, topic):
+            self._mismatched += 1
+            return False
         if entry is not None and response.outcome is Outcome.REJECTED:
             error = response.error or ErrorInfo(Rejected.code, "busy")
             if error.code == Corrupted.code:
@@ -198,17 +214,18 @@ class Dispatcher:
             elif entry.place is Place.IN_FLIGHT:  # else it is sent again in any case
                 self._refused(entry, error.message, now, _stated_pause(response))
             return False
+        lane = self._fleet.lane(response.worker)
+        is_own = lane is not None and lane.replied(response.id)
         if entry is None:
             self._late += 1
         elif entry.place is Place.IN_FLIGHT:
             if entry.lane is None:
                 self._fleet.shared_reply(response.model_name, now - entry.sent)
-            else:
-                entry.lane.in_flight.pop(response.id, None)
-                if entry.lane.worker == response.worker:
-                    entry.lane.run = response.timings.inference / 1e9
-                    entry.lane.measure_transit(max(0.0, now - entry.sent - response.timings.server / 1e9))
-        self._fleet.update_load(response.worker, response.load, now)
+            elif is_own and entry.lane is lane:
+                lane.run = response.timings.inference / 1e9
+                lane.measure_transit(max(0.0, now - entry.sent - response.timings.server / 1e9))
+        if lane is not None and is_own:
+            lane.update_load(response.load, now)
         return entry is not None
 
     def settle(self, request_id: str, outcome: Outcome) -> Entry | None:
@@ -392,6 +409,18 @@ def _first_in_time(queue: Mapping[str, Entry], finish: float) -> Entry | None:
     idle worker gets what it would answer late all the same: it may be faster than it was.
     """
     return next((entry for entry in queue.values() if entry.deadline >= finish and not entry.lost_on), None)
+
+
+def _belongs(response: InferResponse, entry: Entry, topic: str | None) -> bool:
+    """Return whether a reply is of the model, version and worker that were asked, and came where it was to come."""
+    request, version = entry.request, entry.request.model_version
+    return (
+        response.model_name == request.model_name
+        and (topic is None or topic == request.response_topic)
+        and response.attempt <= entry.attempts
+        and (version is None or version == response.model_version or response.outcome is not Outcome.OK)
+        and (not response.worker or entry.asked(response.worker))
+    )
 
 
 def _poison(entry: Entry) -> Poison:

@@ -17,7 +17,6 @@ from enum import Enum
 from mqinfer.client.lane import Lane
 from mqinfer.client.options import Silence
 from mqinfer.protocol.states import WorkerState, WorkerStatus
-from mqinfer.protocol.types import WorkerLoad
 
 __all__ = ["Channel", "Fleet", "NoLane"]
 
@@ -75,7 +74,7 @@ class Fleet:
         """
         self._silence = silence or Silence()
         self._lanes: dict[str, Lane] = {}
-        self._serving: dict[Channel, list[Lane]] = {}  # open lanes by channel; forgotten with each state
+        self._serving: dict[Channel, list[Lane]] = {}  # open lanes by channel; forgotten when a state changes them
         self._turn = 0
         self._shared: dict[str, float] = {}  # smoothed seconds from publication to reply, by model
         self._unserved: dict[Channel, _Unserved] = {}
@@ -98,13 +97,15 @@ class Fleet:
         foreign = lane is not None and lane.incarnation != state.incarnation
         if foreign and state.status is not WorkerStatus.READY:
             return None  # the will or the last state of a twin or a predecessor: it is not about the known worker
-        self._serving.clear()
         if state.status in _GONE:
-            return self._lanes.pop(state.worker, None)
+            return self.remove(state.worker)
         replaced = lane if foreign else None
         if lane is None or replaced:
             lane = self._lanes[state.worker] = Lane(state.worker, self._silence)
+        before = lane.open, lane.models
         lane.update(state)
+        if replaced or before != (lane.open, lane.models):
+            self._serving.clear()
         for channel in [channel for channel in self._unserved if lane.open and lane.serves(*channel)]:
             del self._unserved[channel]
         return replaced
@@ -113,11 +114,6 @@ class Fleet:
         """Drop a worker whose state was removed from the broker; return its lane, or None where it is not known."""
         self._serving.clear()
         return self._lanes.pop(worker, None)
-
-    def update_load(self, worker: str, load: WorkerLoad, now: float) -> None:
-        """Store what a worker's reply reports of its load."""
-        if lane := self._lanes.get(worker):
-            lane.update_load(load, now)
 
     def close(self, lane: Lane) -> None:
         """Send a worker nothing until its next state: it does not subscribe to its lane any more."""

@@ -26,6 +26,8 @@ _DOUBLINGS = 30
 """A pause is doubled so often at most."""
 _LONGEST_PAUSE_S = 1.0
 """A busy worker is asked again after this, whatever it states."""
+_MOST_UNANSWERED = 64
+"""Ids of requests that left a lane without a reply are kept up to this number; the oldest go first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +51,7 @@ class Lane:
         turn: How many requests this client had sent, to any worker, when this one last got one.
         in_flight: By request id: when it was sent, the seconds its reply was expected to take, and whether a worker was
             lost while it had the request.
+        unanswered: Requests that were sent to it and have left without its reply, which may still come.
     """
 
     worker: str
@@ -66,6 +69,7 @@ class Lane:
     replied_at: float = -math.inf
     turn: int = 0
     in_flight: dict[str, tuple[float, float, bool]] = field(default_factory=dict)
+    unanswered: dict[str, bool] = field(default_factory=dict)
     _strikes: int = 0
     _quarantined_until: float = 0.0
 
@@ -116,6 +120,17 @@ class Lane:
         if not self.service:
             return now + self.silence.attempt_unknown
         return now + max(self.silence.attempt, self.silence.attempt_factor * expected)
+
+    def land(self, request_id: str) -> None:
+        """Remove a request from those in flight without a reply of this worker."""
+        if self.in_flight.pop(request_id, None) is not None:
+            self.unanswered[request_id] = True
+            if len(self.unanswered) > _MOST_UNANSWERED:
+                del self.unanswered[next(iter(self.unanswered))]
+
+    def replied(self, request_id: str) -> bool:
+        """Record a reply that names this worker; return False where it can't be its own: it never had the request."""
+        return self.in_flight.pop(request_id, None) is not None or self.unanswered.pop(request_id, False)
 
     def measure_transit(self, seconds: float) -> None:
         """Record how long a request and its reply were on the network; over a slow link that includes their queue."""

@@ -17,7 +17,7 @@ from enum import Enum
 from mqinfer.client.fleet import Channel
 from mqinfer.client.lane import Lane
 from mqinfer.client.result import InferResult
-from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.datatypes import Array, Buffer
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings
 
@@ -53,9 +53,12 @@ class Entry:
         place: Where it is.
         attempts: How often it was published.
         acknowledged: The last attempt that the broker acknowledged as delivered.
+        payload: Of the next attempt, encoded, in pieces; empty where that is to be done.
+        size: Bytes of the payload that was encoded last.
         bytes_sent: Of all attempts together.
         refused_since: When it was turned away first on this connection, or None.
         lane: The worker that it was sent to, or None on a model's channel.
+        earlier: The workers of the attempts before, None among them where one went over the model's channel.
         retry_at: When its last publication counts as unanswered.
         resume_at: When it is queued again, while it backs off.
         lost_on: Workers that were lost while they had it, and have not come back.
@@ -71,9 +74,12 @@ class Entry:
     place: Place = Place.QUEUED
     attempts: int = 0
     acknowledged: int = 0
+    payload: tuple[Buffer, ...] = ()
+    size: int = 0
     bytes_sent: int = 0
     refused_since: float | None = None
     lane: Lane | None = None
+    earlier: frozenset[str | None] = frozenset()
     retry_at: float = math.inf
     resume_at: float = math.inf
     lost_on: frozenset[Start] = frozenset()
@@ -82,6 +88,12 @@ class Entry:
     def __post_init__(self) -> None:
         self.sent = self.submitted
         self.channel = (self.request.model_name, self.request.model_version)
+
+    def asked(self, worker: str) -> bool:
+        """Return whether a worker may have the request."""
+        if self.lane is None or self.lane.worker == worker:
+            return True
+        return None in self.earlier or worker in self.earlier
 
     def answered(
         self, response: InferResponse, outputs: Mapping[str, Array], problem: MqinferError | None, received: float
@@ -173,6 +185,8 @@ class PendingTable:
         channel = entry.channel
         if channel in self.queues:
             self.queues[channel] = self.queues.pop(channel)
+        if entry.attempts:
+            entry.earlier |= {entry.lane.worker if entry.lane else None}
         entry.attempts += 1
         entry.sent = now
         entry.lane = lane
@@ -267,8 +281,8 @@ class PendingTable:
     def _land(self, entry: Entry) -> None:
         """Remove a request from those in flight."""
         del self.in_flight[entry.request.id]
-        if entry.lane is not None:
-            entry.lane.in_flight.pop(entry.request.id, None)
+        if entry.lane is not None and entry.request.id in entry.lane.in_flight:
+            entry.lane.land(entry.request.id)
 
     def _enqueue(self, entry: Entry, *, first: bool = False) -> None:
         queue = self.queues.get(entry.channel)

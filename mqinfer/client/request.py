@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.broker.link import Message
+from mqinfer.broker.packets import buffer_size
 from mqinfer.client.pending import Entry
 from mqinfer.codecs import encode_tensor
 from mqinfer.protocol.checksum import checksum
@@ -19,6 +20,7 @@ from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
 from mqinfer.protocol.errors import Cancelled, Superseded
 from mqinfer.protocol.header import OUTPUT_ENCODING
+from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import NO_CAPTURE, Capture, EncodedTensor, InferRequest, Outcome, RequestedOutput
 
@@ -98,12 +100,15 @@ class Messages:
     Args:
         name: The client's name in its topics.
         topics: Below the root of the site.
+        limits: Bounds of a request's header.
     """
 
-    def __init__(self, name: str, topics: Topics) -> None:
+    def __init__(self, name: str, topics: Topics, limits: Limits = DEFAULT_LIMITS) -> None:
         cached = lru_cache(_CACHED)
-        self._result_prefix = cached(lambda model: topics.result(model, name, "_")[:-1])
-        self._channel = cached(lambda model, version: topics.infer(model, name, version))
+        self._limits = limits
+        self._address = cached(
+            lambda model, version: (topics.infer(model, name, version), topics.result(model, name, "_")[:-1])
+        )
         self._lane = cached(lambda worker, model: topics.lane(worker, model, name))
         self._cancel = cached(lambda model: topics.cancel(model, name))
 
@@ -111,11 +116,21 @@ class Messages:
         """Return a request with its id, its time in seconds, and the topic of its reply.
 
         Raises:
-            BadTopic: The model's name breaks the naming rules.
+            BadTopic: The model's name or version breaks the naming rules.
         """
-        return _with(
-            request, request_id, request.attempt, timeout, self._result_prefix(request.model_name) + request_id
-        )
+        _, results = self._address(request.model_name, request.model_version)
+        return _with(request, request_id, request.attempt, timeout, results + request_id)
+
+    def encode(self, entry: Entry) -> None:
+        """Encode an entry's next message.
+
+        Raises:
+            BadEnvelope: A field or parameter can't be packed.
+            LimitExceeded: The header is too long.
+            ConfigError: A tensor's bytes are not contiguous in memory.
+        """
+        entry.payload = pieces = request_pieces(entry.request, self._limits)
+        entry.size = len(pieces[0]) if len(pieces) == 1 else sum(map(buffer_size, pieces))
 
     def publication(self, entry: Entry) -> Message:
         """Return the message of an entry's next attempt, whose number and time left are set in the entry's request.
@@ -123,15 +138,19 @@ class Messages:
         Raises:
             MqinferError: It can't be sent, now or later: a name outside the rules, or arrays that can't be packed.
         """
-        request = entry.request
         left = entry.deadline - entry.sent
         if entry.attempts > 1 or entry.sent - entry.submitted > _FRESH_S:
-            request = entry.request = _with(request, request.id, entry.attempts, left, request.response_topic)
-        payload, *tail = pieces = request_pieces(request)
+            request = entry.request
+            entry.request = _with(request, request.id, entry.attempts, left, request.response_topic)
+            self.encode(entry)
+        elif not entry.payload:
+            self.encode(entry)
+        request, pieces, entry.payload = entry.request, entry.payload, ()
+        payload, *tail = pieces
         if entry.lane is not None:
             topic = self._lane(entry.lane.worker, request.model_name)
         else:
-            topic = self._channel(request.model_name, request.model_version)
+            topic, _ = self._address(request.model_name, request.model_version)
         return Message(
             topic=topic,
             payload=payload,

@@ -19,12 +19,11 @@ from functools import partial
 from typing import TypeVar
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
-from mqinfer.broker.packets import payload_size
 from mqinfer.client.dispatcher import Dispatcher, Step
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.pending import Entry, Settle
 from mqinfer.client.request import Messages
-from mqinfer.client.result import Counters, InferResult, decode_outputs
+from mqinfer.client.result import Counters, Ignored, InferResult, decode_outputs
 from mqinfer.client.timer import Timer
 from mqinfer.protocol.checksum import verify
 from mqinfer.protocol.envelope import decode_response
@@ -34,11 +33,12 @@ from mqinfer.protocol.errors import (
     Corrupted,
     Expired,
     LinkError,
+    MessageTooLarge,
     MqinferError,
     NotAuthorized,
     Superseded,
 )
-from mqinfer.protocol.states import WorkerState
+from mqinfer.protocol.states import read_worker_state
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferRequest, InferResponse, Outcome
 
@@ -69,18 +69,18 @@ class Requester:
     ) -> None:
         self.name, self.topics, self.options = name, topics, options
         self._clock = clock
-        self._messages = Messages(name, topics)
+        self._messages = Messages(name, topics, options.limits)
+        self._largest = options.limits.packet_bytes  # of a message, as far as it is known
         self._dispatcher = Dispatcher(name, options)
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._callers = 0  # that wait for room
-        self._numbered = 0
-        self._malformed = 0
+        self._malformed = Ignored("a reply")
+        self._retained = Ignored("a retained reply")
+        self._bad_states = Ignored("a worker's state")
         self._closed = False
         self._failure: LinkError | None = None
         self._watchers: list[Callable[[], None]] = []
-        # A nonce of this start and a number: an id is never used twice, not even by a restarted twin of the same name.
-        self._nonce = os.urandom(8).hex()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="mqinfer-client-decode")
         self._timer = Timer(self._lock, lambda: self._dispatcher.wake_at, self._pump, clock, self._on_defect)
         self.link = make_link(self._on_connection)
@@ -113,22 +113,31 @@ class Requester:
             The request's id.
 
         Raises:
-            BadTopic: The model's name breaks the naming rules.
+            BadTopic: The model's name or version breaks the naming rules.
+            BadEnvelope: A name or parameter can't be sent, such as text that is not Unicode.
+            LimitExceeded: The names and parameters are too long.
+            MessageTooLarge: The message is above the broker's Maximum Packet Size.
             Cancelled: The client is closed.
-            ConfigError: The timeout is no number of seconds.
+            ConfigError: The timeout is no number of seconds, or a tensor's bytes are not contiguous.
             LinkError: There will be no connection any more, see `failure`.
             Expired: There was no room within the timeout.
         """
         if not timeout <= _LONGEST_S:  # also catches NaN
             raise ConfigError(f"a timeout of {timeout} s is not possible; give at most {_LONGEST_S:.0f} s")
         submitted = now = self._clock()
+        own = self._messages.own(request, os.urandom(16).hex(), timeout)
+        entry = Entry(own, settle, submitted, submitted + timeout)
+        self._messages.encode(entry)
+        if entry.size > self._largest:
+            raise MessageTooLarge(
+                f"model {own.model_name!r}: a message of {entry.size} bytes, and the Maximum Packet Size is "
+                f"{self._largest}; encode it smaller, or raise max_packet_size in mosquitto.conf"
+            )
         with self._lock:
             if self._closed or self._failure or self._dispatcher.room <= 0:
                 self._wait_for_room(timeout)
                 now = self._clock()
-            self._numbered += 1
-            own = self._messages.own(request, f"{self._nonce}{self._numbered:016x}", timeout)
-            self._dispatcher.submit(Entry(own, settle, submitted, submitted + timeout))
+            self._dispatcher.submit(entry)
             step = self._take(now)
         self._carry_out(step)
         return own.id
@@ -178,7 +187,7 @@ class Requester:
     def counters(self) -> Counters:
         """Return what became of all requests, at one instant."""
         with self._lock:
-            return self._dispatcher.counters(self._malformed)
+            return self._dispatcher.counters(self._malformed.count, self._retained.count, self._bad_states.count)
 
     def close(self, timeout: float = 5.0) -> None:
         """Cancel what is pending, then disconnect and join the threads."""
@@ -243,7 +252,7 @@ class Requester:
         why: MqinferError
         try:
             message = self._messages.publication(entry)
-            entry.bytes_sent += payload_size(message)
+            entry.bytes_sent += entry.size
             self.link.publish(message, partial(self._on_ack, entry, attempt))
         except MqinferError as error:  # not connected, too large, a name outside the rules
             why = error
@@ -267,6 +276,7 @@ class Requester:
             self.give_up(self.link.failure)
             return
         if connected:
+            self._largest = self.link.max_packet_size or self.options.limits.packet_bytes
             self._report(self._dispatcher.connected)
         elif recalled := self._report(lambda _: self._dispatcher.disconnected()):
             log.warning("connection lost with %d requests in flight; they will be sent again", recalled)
@@ -274,23 +284,25 @@ class Requester:
             watcher()
 
     def _on_state(self, message: Message) -> None:
-        if not message.payload:
-            return
         try:
-            self.topics.parse_worker_state(message.topic)
-            state = WorkerState.from_json(message.payload)
+            worker, state = read_worker_state(self.topics, message.topic, message.payload)
         except MqinferError as error:
-            log.warning("ignored the unreadable state on %s: %s", message.topic, error)
+            self._bad_states.add(message.topic, error)
             return
-        self._report(lambda now: self._dispatcher.update(state, now))
+        if state is None:
+            self._report(lambda now: self._dispatcher.removed(worker, now))
+        else:
+            self._report(lambda now: self._dispatcher.update(state, now))
 
     def _on_reply(self, message: Message) -> None:
+        if message.retain:
+            self._retained.add(_without_id(message.topic), "replies are never retained")
+            return
         try:
             verify(message.payload, message.user_properties)
             response = decode_response(message.payload, self.options.limits)
         except MqinferError as error:
-            self._malformed += 1  # only the link's thread counts here
-            log.warning("dropped an unreadable reply on %s: %s", message.topic, error)
+            self._malformed.add(_without_id(message.topic), error)
             if isinstance(error, Corrupted):
                 damaged = (message.correlation_data or b"").hex()
                 self._report(lambda _: self._dispatcher.corrupted(damaged))
@@ -298,13 +310,13 @@ class Requester:
         received = self._clock()
         for tensor in response.outputs:
             if tensor.encoding != "raw":  # a codec has work to do; the request stays in flight, which bounds the pool
-                if self._report(lambda now: self._dispatcher.replied(response, now)):
+                if self._report(lambda now: self._dispatcher.replied(response, now, message.topic)):
                     self._pool.submit(self._finish, response, received)
                 return
-        self._finish(response, received, is_new=True)
+        self._finish(response, received, message.topic)
 
-    def _finish(self, response: InferResponse, received: float, *, is_new: bool = False) -> None:
-        """Decode a reply and hand over the result; a new one is reported to the dispatcher first."""
+    def _finish(self, response: InferResponse, received: float, topic: str | None = None) -> None:
+        """Decode a reply and hand over the result; one whose topic is given is reported to the dispatcher first."""
         try:
             outputs, problem = decode_outputs(response, self.options.limits)
         except Exception as error:  # a defect; the request gets its outcome all the same
@@ -312,7 +324,7 @@ class Requester:
             outputs, problem = {}, MqinferError(f"the reply can't be decoded: {error!r}")
         entry = None
         with self._lock:
-            if not is_new or self._dispatcher.replied(response, received):
+            if topic is None or self._dispatcher.replied(response, received, topic):
                 entry = self._dispatcher.settle(response.id, Outcome.ERROR if problem else response.outcome)
             step = self._take(received)
         if entry:
@@ -335,3 +347,8 @@ class Requester:
     def _on_defect(self, error: Exception) -> None:
         """Without its timer a client could keep no deadline: nothing is left pending, and nothing accepted any more."""
         self.give_up(LinkError(f"the client's timer failed: {error!r}; make a new client"))
+
+
+def _without_id(topic: str) -> str:
+    """Return the topic of a reply without its last level: that is another one for each request."""
+    return topic.rpartition("/")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,7 +13,11 @@ from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import NO_CAPTURE, Capture, ErrorInfo, InferResponse, Outcome, Scalar, Timings
 from mqinfer.protocol.value import value_object
 
-__all__ = ["Counters", "InferResult", "decode_outputs"]
+__all__ = ["Counters", "Ignored", "InferResult", "decode_outputs"]
+
+log = logging.getLogger("mqinfer.client")
+_MOST_TOPICS = 1024
+"""Topics of which a client logs that it ignored a message there."""
 
 
 @value_object(eq=False)
@@ -75,6 +80,9 @@ class Counters:
         withheld: Retries that the retry budget delayed.
         late: Replies to requests that already had an outcome, duplicates among them.
         malformed: Replies that could not be read, or were damaged on the network.
+        mismatched: Replies that name another model, version or worker than was asked, or came on another topic.
+        retained: Replies that the broker had kept: they are of an earlier time.
+        bad_states: States of workers that could not be read, or name another worker than their topic.
     """
 
     submitted: int
@@ -85,6 +93,29 @@ class Counters:
     withheld: int
     late: int
     malformed: int
+    mismatched: int = 0
+    retained: int = 0
+    bad_states: int = 0
+
+
+class Ignored:
+    """Counts the messages of one kind that are ignored, and logs the first one of each topic. One thread calls it.
+
+    Attributes:
+        count: How many there were.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.count = 0
+        self._what = what
+        self._topics: set[str] = set()
+
+    def add(self, topic: str, why: object) -> None:
+        """Count a message; log it where its topic had none before."""
+        self.count += 1
+        if topic not in self._topics and len(self._topics) < _MOST_TOPICS:
+            self._topics.add(topic)
+            log.warning("ignored %s on %r: %s; further ones there are only counted", self._what, topic, why)
 
 
 def decode_outputs(response: InferResponse, limits: Limits) -> tuple[dict[str, Array], MqinferError | None]:

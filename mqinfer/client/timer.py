@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable
 
@@ -83,6 +82,6 @@ class Timer:
             due = self._due()
             if not self._stopped and due > now:
                 self.sleeps_until = due
-                self._changed.wait(None if due == math.inf else due - now)
+                self._changed.wait(min(due - now, threading.TIMEOUT_MAX))
                 self.sleeps_until = 0.0
             return not self._stopped

@@ -30,7 +30,7 @@ from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics
 from mqinfer.edge_agent.window import DelayWindow, Policy, Stream
-from mqinfer.protocol.errors import Cancelled, LinkError, MqinferError, Superseded
+from mqinfer.protocol.errors import Cancelled, LinkError, MessageTooLarge, MqinferError, Superseded
 from mqinfer.protocol.types import ErrorInfo
 
 __all__ = ["Replay", "ReplayOptions"]
@@ -263,9 +263,11 @@ class Replay:
         try:
             request = make_request(options.model, {prepared.tensor.name: prepared.tensor}, asked)
             pending.request_id = self._requester.submit(request, options.timeout, settle)
-        except LinkError as error:  # the connection failed for good: the spool, if there is one, keeps the frame
-            settle(self._failed(pending, Cancelled(str(error))))
-        except MqinferError as error:  # the codec can't carry it, or the client was closed; there is no request
+        except MqinferError as error:  # it can't be carried or sent, or the client was closed; there is no request
+            if isinstance(error, LinkError) and not isinstance(error, MessageTooLarge):
+                # The connection failed for good: the spool, if there is one, keeps the frame.
+                settle(self._failed(pending, Cancelled(str(error))))
+                return
             log.warning("%s, frame %d: %s", pending.frame.source, pending.frame.sequence, error)
             settle(self._failed(pending, error))
 

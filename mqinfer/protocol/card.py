@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 from mqinfer.protocol.decoding import read_json, write_json
 from mqinfer.protocol.errors import LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
+from mqinfer.protocol.topics import Topics, check_same
 from mqinfer.protocol.types import Buffer, Count, Finite, Positive, TensorSpec
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "ModelCard",
     "card_from_json",
     "card_to_json",
+    "read_card",
 ]
 
 _MAX_CARD_BYTES = 1 << 20
@@ -202,6 +204,18 @@ def card_from_json(payload: Buffer) -> ModelCard:
         known.backend,
         known.device,
     )
+
+
+def read_card(topics: Topics, topic: str, payload: Buffer) -> tuple[str, ModelCard | None]:
+    """Return the model that a card topic names, and its card; None where an empty payload removes it.
+
+    Raises:
+        BadTopic: It is no topic of a card, or the card names another model.
+        BadEnvelope, BadTensor, LimitExceeded: As for `card_from_json`.
+    """
+    model = topics.parse_card(topic)
+    card = card_from_json(payload) if payload else None
+    return check_same("model", model, card.name if card else model), card
 
 
 def _spec_records(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ shapes can't express come around it: the header's length before it is read, stri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from struct import Struct as Layout
 from typing import Any, ClassVar, TypeVar
@@ -116,11 +116,17 @@ def encode_request(request: InferRequest) -> bytes:
     return b"".join(request_pieces(request))
 
 
-def request_pieces(request: InferRequest) -> tuple[Buffer, ...]:
+def request_pieces(request: InferRequest, limits: Limits = DEFAULT_LIMITS) -> tuple[Buffer, ...]:
     """Return the payload of a request in pieces, one after another; no large tensor is copied.
+
+    Args:
+        request: What to send.
+        limits: Bounds of the header.
 
     Raises:
         BadEnvelope: A field or parameter can't be packed, or a parameter takes the name of a field.
+        BadTensor: A tensor's data is not contiguous in memory.
+        LimitExceeded: The header, or a string in it, is longer than `limits`.
     """
     header: dict[str, Any] = {"id": request.id, "model_name": request.model_name}
     if request.model_version is not None:
@@ -130,7 +136,7 @@ def request_pieces(request: InferRequest) -> tuple[Buffer, ...]:
         header["parameters"] = parameters
     if request.outputs:
         header["outputs"] = requested_outputs(request.outputs)
-    return _pieces(header, "inputs", request.inputs)
+    return _pieces(header, "inputs", request.inputs, limits)
 
 
 def encode_response(response: InferResponse) -> bytes:
@@ -147,6 +153,7 @@ def response_pieces(response: InferResponse) -> tuple[Buffer, ...]:
 
     Raises:
         BadEnvelope: A field or parameter can't be packed, or a parameter takes the name of a field.
+        LimitExceeded: The header, or a string in it, is longer than receivers accept.
     """
     header: dict[str, Any] = {"id": response.id, "model_name": response.model_name}
     if response.model_version:
@@ -157,7 +164,7 @@ def response_pieces(response: InferResponse) -> tuple[Buffer, ...]:
     parameters = response_parameters(response)
     if parameters:
         header["parameters"] = parameters
-    return _pieces(header, "outputs", response.outputs)
+    return _pieces(header, "outputs", response.outputs, DEFAULT_LIMITS)
 
 
 def decode_request(payload: Buffer, limits: Limits = DEFAULT_LIMITS) -> InferRequest:
@@ -189,7 +196,7 @@ def decode_response(payload: Buffer, limits: Limits = DEFAULT_LIMITS) -> InferRe
     return make_response(names, header, outputs, error, header.parameters)
 
 
-def _pieces(header: dict[str, Any], key: str, tensors: Sequence[EncodedTensor]) -> tuple[Buffer, ...]:
+def _pieces(header: dict[str, Any], key: str, tensors: Sequence[EncodedTensor], limits: Limits) -> tuple[Buffer, ...]:
     header[key] = described = []
     pieces: list[Buffer] = [b""]
     total = 0
@@ -202,12 +209,54 @@ def _pieces(header: dict[str, Any], key: str, tensors: Sequence[EncodedTensor]) 
     try:
         packed = _pack(header)
     except (TypeError, ValueError, OverflowError) as error:
-        raise BadEnvelope(
-            f"a field or parameter can't be packed ({error}); use booleans, numbers and strings"
-        ) from error
+        raise _unpackable(header, error) from error
     length = len(packed)
+    if length > limits.string_bytes:
+        _check_header(header, length, limits)
     pieces[0] = _HEAD.pack(MAGIC, length) + packed + _PADDING[(_HEAD.size + length) % ALIGNMENT]
-    return tuple(pieces) if total > _WORTH_PIECES else (b"".join(pieces),)
+    if total > _WORTH_PIECES:
+        return tuple(pieces)
+    try:
+        return (b"".join(pieces),)
+    except (TypeError, BufferError) as error:
+        raise BadTensor(f"a tensor's data must be contiguous bytes; copy the array first ({error})") from error
+
+
+def _unpackable(header: dict[str, Any], error: Exception) -> BadEnvelope:
+    """Return the error that names the field or parameter which can't be packed."""
+    for path, value in _fields(header):
+        try:
+            _pack(value)
+        except UnicodeEncodeError:
+            return BadEnvelope(f"{path!a} can't be packed: {str(value)[:80]!a} is not Unicode, send a valid string")
+        except (TypeError, ValueError, OverflowError) as fault:
+            return BadEnvelope(f"{path!a} can't be packed ({fault}); use booleans, numbers and strings")
+    return BadEnvelope(f"a field or parameter can't be packed ({error}); use booleans, numbers and strings")
+
+
+def _check_header(header: dict[str, Any], length: int, limits: Limits) -> None:
+    if length > limits.header_bytes:
+        raise LimitExceeded(
+            f"header of {length} bytes; at most {limits.header_bytes} are accepted: send fewer tensors or parameters"
+        )
+    for path, value in _fields(header):
+        size = len(value.encode()) if isinstance(value, str) else 0
+        if size > limits.string_bytes:
+            raise LimitExceeded(f"{path[:80]!r} has {size} bytes; at most {limits.string_bytes} are accepted")
+
+
+def _fields(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Iterate over all within a header, each with its path, such as `inputs[0].name`; keys come like values."""
+    if isinstance(value, Mapping):
+        for key, field in value.items():
+            name = f"{path}.{key}" if path else str(key)
+            yield name, key
+            yield from _fields(field, name)
+    elif isinstance(value, list | tuple):
+        for number, field in enumerate(value):
+            yield from _fields(field, f"{path}[{number}]")
+    else:
+        yield path, value
 
 
 def _describe(tensor: EncodedTensor, size: int) -> dict[str, Any]:

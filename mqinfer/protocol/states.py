@@ -11,6 +11,7 @@ from enum import StrEnum
 from msgspec import Struct, field, to_builtins
 
 from mqinfer.protocol.decoding import MAX_STATE_BYTES, read_json, write_json
+from mqinfer.protocol.topics import Name, Topics, check_same
 from mqinfer.protocol.types import Buffer, Count
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "WorkerState",
     "WorkerStatus",
     "read_incarnation",
+    "read_server_state",
+    "read_worker_state",
 ]
 
 
@@ -64,7 +67,7 @@ class ServedModel(Struct, frozen=True):
         default: Whether it serves the requests that name no version.
     """
 
-    name: str
+    name: Name
     version: str = ""
     default: bool = True
 
@@ -84,7 +87,7 @@ class WorkerState(Struct, frozen=True):
         counters: What it has counted since its start, by name.
     """
 
-    worker: str
+    worker: Name
     status: WorkerStatus
     incarnation: Count = field(name="boot")
     models: tuple[ServedModel, ...] = ()
@@ -102,7 +105,7 @@ class WorkerState(Struct, frozen=True):
         """Decode it from JSON.
 
         Raises:
-            BadEnvelope: A field is missing or has the wrong type.
+            BadEnvelope: A field is missing or has the wrong type, or a name breaks the naming rules.
             LimitExceeded: It is longer than 64 KiB.
         """
         return read_json(payload, cls, "worker state", MAX_STATE_BYTES)
@@ -117,7 +120,7 @@ class ServerState(Struct, frozen=True):
         incarnation: As for workers.
     """
 
-    server: str
+    server: Name
     status: ServerStatus
     incarnation: Count = field(name="boot")
 
@@ -148,7 +151,7 @@ class ClientState(Struct, frozen=True):
         window: Most requests that it has in flight.
     """
 
-    client: str
+    client: Name
     status: ClientStatus
     incarnation: Count = field(name="boot")
     source: str = ""
@@ -158,6 +161,25 @@ class ClientState(Struct, frozen=True):
     def to_json(self) -> bytes:
         """Return it as JSON."""
         return write_json(to_builtins(self), f"state of client {self.client!r}")
+
+
+def read_worker_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str, WorkerState | None]:
+    """Return the worker that a state topic names, and its state; None where an empty payload removes it.
+
+    Raises:
+        BadTopic: It is no topic of a worker's state, or the state names another worker.
+        BadEnvelope, LimitExceeded: As for `WorkerState.from_json`.
+    """
+    worker = topics.parse_worker_state(topic)
+    state = WorkerState.from_json(payload) if payload else None
+    return check_same("worker", worker, state.worker if state else worker), state
+
+
+def read_server_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str, ServerState | None]:
+    """Return the server that a state topic names, and its state; as `read_worker_state`."""
+    server = topics.parse_control_state(topic)
+    state = ServerState.from_json(payload) if payload else None
+    return check_same("server", server, state.server if state else server), state
 
 
 class _AnyState(Struct):

@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
+
+from msgspec import Meta
 
 from mqinfer.protocol.errors import BadTopic
 
@@ -17,10 +20,12 @@ __all__ = [
     "EVERY_SERVER",
     "ControlAddress",
     "InferAddress",
+    "Name",
     "ResultAddress",
     "Topics",
     "check_name",
     "check_request",
+    "check_same",
     "check_version",
     "is_request",
     "may_answer",
@@ -37,6 +42,8 @@ EVERY_SERVER = "all"
 
 _RESERVED = {"model": CONTROL}
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+Name = Annotated[str, Meta(pattern=rf"^{_NAME.pattern}\Z")]
+"""A name within a message, checked where the message is decoded: it may get into a topic."""
 _NAME_RULE = "1 to 64 lower-case letters, digits, '_', '.' or '-', beginning with a letter or digit"
 _REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _REQUEST_RULE = "1 to 64 letters, digits, '_', '.' or '-'"
@@ -75,6 +82,17 @@ def check_request(request: str) -> str:
         BadTopic: It does not follow `[A-Za-z0-9_.-]{1,64}`.
     """
     return _check(_REQUEST, _REQUEST_RULE, "request id", request)
+
+
+def check_same(kind: str, in_topic: str, in_payload: str) -> str:
+    """Return the name that a message's topic and payload agree on: access rules bind the topic alone.
+
+    Raises:
+        BadTopic: They don't agree.
+    """
+    if in_topic != in_payload:
+        raise BadTopic(f"the topic is that of {kind} {in_topic!r}, and the message names {in_payload[:80]!r}")
+    return in_topic
 
 
 def is_request(text: str) -> bool:

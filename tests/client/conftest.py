@@ -77,10 +77,12 @@ class Hand:
         """Wait for the next request."""
         return self.requests.get(timeout=10)
 
-    def answer(self, request: InferRequest, outputs: Mapping[str, Array], encoding: str = "raw") -> None:
+    def answer(
+        self, request: InferRequest, outputs: Mapping[str, Array], encoding: str = "raw", worker: str = "hand"
+    ) -> None:
         """Answer with outputs."""
         tensors = tuple(encode_tensor(name, array, encoding) for name, array in outputs.items())
-        self.reply(request, InferResponse(request.id, request.model_name, outputs=tensors, worker="hand"))
+        self.reply(request, InferResponse(request.id, request.model_name, outputs=tensors, worker=worker))
 
     def refuse(self, request: InferRequest, error: MqinferError, outcome: Outcome = Outcome.REJECTED) -> None:
         """Answer with an error."""

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis.extra import numpy as hnp
 
 from mqinfer import Capture, Client, ClientOptions, InferResult, Outcome
+from mqinfer.broker.link import Message
 from mqinfer.client.request import Input
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
@@ -30,6 +31,8 @@ from mqinfer.errors import (
     NoWorker,
     Rejected,
 )
+from mqinfer.protocol.card import ModelCard, card_to_json
+from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferResponse
 
 MakeClient = Callable[..., Client]
@@ -139,6 +142,17 @@ def test_the_card_is_there_for_whoever_asks(url: str, client: Client, serve: Ser
     assert (card.name, card.inputs[0].shape, card.classes[0].name) == ("echo", (-1, 4), "road")
     with pytest.raises(ModelNotFound, match=r"'ecko'.*models on this broker: echo.*mqinfer worker"):
         client.card("ecko", timeout=0.01)
+
+
+def test_a_card_is_believed_on_its_own_topic_alone(client: Client, hand: Any) -> None:
+    """A card that names another model than its topic is neither model's card."""
+    own, false = (ModelCard("own", "1", ("1",), platform, (), ()) for platform in ("mine", "another"))
+    hand.link.publish(Message(Topics().card("own"), card_to_json(own), retain=True))
+    hand.link.publish(Message(Topics().card("other"), card_to_json(false), retain=True))
+    assert client.card("own").platform == "mine"
+    hand.link.publish(Message(Topics().card("other"), card_to_json(false), retain=True))
+    with pytest.raises(ModelNotFound, match=r"models on this broker: own\)"):
+        client.card("other", timeout=0.01)
 
 
 def test_an_unknown_model_is_said_to_have_no_worker(url: str, make_client: MakeClient) -> None:

@@ -116,6 +116,24 @@ def test_a_named_server_alone_is_asked(site: Callable[..., Any]) -> None:
     assert [reply.content for reply in result()] == [{"versions": ["1"]}]
 
 
+def test_no_server_speaks_for_another(site: Callable[..., Any]) -> None:
+    """Neither a reply nor a state that names another server counts, nor one that names two, or a name of no rule."""
+    control, (one, two) = site("one", "two")
+    control.wait_for("one")
+    one.link.publish(Message(one.topics.control_state("one"), ServerState("two", ServerStatus.LOST, 2).to_json()))
+    result = asking(control, INDEX, server="one", timeout=20)
+    order = one.order()
+    two.answer(order, [{"name": "false"}])
+    for false in ([{"server": "two"}], {"server": "no/such\0#"}, [{"server": "one"}, {"server": "two"}]):
+        one.answer(order, false)
+    one.answer(order, [{"name": "m", "server": "one"}])
+    assert result() == [ControlReply("one", [{"name": "m", "server": "one"}])]
+    one.link.publish(Message(one.topics.control_state("one"), b"", retain=True))
+    one.link.close()
+    (gone,) = control.ask(INDEX, server="one", timeout=20)
+    assert isinstance(gone.error, NoWorker)
+
+
 def test_a_server_that_goes_or_keeps_silent(site: Callable[..., Any]) -> None:
     """One that is lost meanwhile is not waited for; one that says nothing is named when the time is over."""
     control, (one, _two) = site("one", "two")

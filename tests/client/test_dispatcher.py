@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -14,6 +16,7 @@ from mqinfer.client.options import ClientOptions
 from mqinfer.client.pending import Entry, Place, RetryBudget
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.errors import (
+    BadTopic,
     Cancelled,
     Corrupted,
     Expired,
@@ -55,11 +58,13 @@ def refusal(name: str, code: str = Rejected.code) -> InferResponse:
 
 
 def dispatcher_with(*workers: str) -> Dispatcher:
-    """Make a dispatcher that knows these workers."""
+    """Make a dispatcher that knows these workers: each has replied once."""
     dispatcher = Dispatcher("car-1")
     for worker in workers:
         dispatcher.update(state(worker), 0.0)
-        dispatcher.replied(reply("of before", worker), 0.0)
+    for entry in [send(dispatcher, f"of before {worker}") for worker in workers]:
+        dispatcher.replied(reply(entry.request.id, worker_of(entry) or ""), 0.0)
+        dispatcher.settle(entry.request.id, Outcome.OK)
     return dispatcher
 
 
@@ -370,16 +375,100 @@ def test_a_slow_link_is_no_silence() -> None:
 
 def test_a_worker_that_answers_others_is_given_time() -> None:
     """Over a link that has become slow everything comes late: it is not sent again for that, unless it was lost."""
+    dispatcher = dispatcher_with("a")
+    entry = send(dispatcher, "1")
+    others = [send(dispatcher, name) for name in ("2", "3", "4")]
+    dispatcher.update(state("b"), 0.0)
+    for now, other in zip((0.9, 1.8, 2.7), others, strict=True):
+        assert dispatcher.replied(reply(other.request.id, "a"), now)
+        dispatcher.settle(other.request.id, Outcome.OK)
+        assert dispatcher.take(now + 0.2).send is None
+    assert dispatcher.take(10.0).send is entry
+    assert worker_of(entry) == "b"
+    assert entry.attempts == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "topic"),
+    [
+        ({"model_name": "other"}, "results/m/car-1/1"),
+        ({"model_name": ""}, "results/m/car-1/1"),
+        ({"model_version": "2"}, "results/m/car-1/1"),
+        ({"worker": "b"}, "results/m/car-1/1"),
+        ({"attempt": 2}, "results/m/car-1/1"),
+        ({}, "results/other/car-1/1"),
+        ({}, "results/m/car-1/2"),
+        ({"outcome": Outcome.REJECTED, "model_name": "other"}, "results/m/car-1/1"),
+        ({"outcome": Outcome.REJECTED, "worker": "b"}, "results/m/car-1/1"),
+    ],
+)
+def test_a_reply_that_is_not_of_its_request_is_dropped(change: dict[str, Any], topic: str) -> None:
+    """Another model, version, worker, attempt or topic: it is counted, and the request waits for its own reply."""
+    dispatcher = dispatcher_with("a")
+    request = InferRequest("1", "m", (), model_version="1", response_topic="results/m/car-1/1")
+    dispatcher.submit(Entry(request, ignore, submitted=0.0, deadline=100.0))
+    entry = sent(dispatcher, 0.0, "1")
+    dispatcher.update(state("b"), 0.0)
+    own = replace(reply("1", "a"), model_version="1")
+    assert not dispatcher.replied(replace(own, **change), 0.0, topic)
+    assert dispatcher.take(0.0).send is None
+    counters = dispatcher.counters()
+    assert (counters.mismatched, counters.in_flight, entry.attempts) == (1, 1, 1)
+    assert dispatcher.replied(own, 0.0, "results/m/car-1/1")
+    assert dispatcher.settle("1", Outcome.OK) is entry
+
+
+def test_an_error_may_come_without_the_version() -> None:
+    """A worker that has no such version can't name it; a worker that does not name itself is not refused either."""
+    dispatcher = dispatcher_with("a")
+    request = InferRequest("1", "m", (), model_version="1")
+    dispatcher.submit(Entry(request, ignore, submitted=0.0, deadline=100.0))
+    sent(dispatcher, 0.0, "1")
+    assert dispatcher.replied(InferResponse("1", "m", outcome=Outcome.ERROR), 0.0)
+
+
+def test_a_reply_names_no_other_workers_load() -> None:
+    """Whoever never got a request of this client can't make another worker seem busy, or its silence be forgotten."""
+    dispatcher = dispatcher_with("a", "b")
+    hostile = WorkerLoad(2**62, 2**62, 1)
+    for worker in "ab":
+        for name in ("never asked", f"of before {worker}"):
+            dispatcher.replied(InferResponse(name, "m", worker=worker, load=hostile), 0.0)
+    entries = [send(dispatcher, str(number)) for number in range(8)]
+    assert sorted(worker_of(entry) or "" for entry in entries) == ["a"] * 4 + ["b"] * 4
+
+
+def test_a_late_reply_of_the_worker_that_had_the_request_tells_of_it() -> None:
+    """It was silent for the time of an attempt, and runs all the same: it gets requests again, and once only."""
+    dispatcher = dispatcher_with("a")
+    entry = send(dispatcher, "1")
+    dispatcher.update(state("b"), 1.0)
+    assert dispatcher.take(1.0).send is entry
+    assert worker_of(entry) == "b"
+    dispatcher.update(state("b", WorkerStatus.STOPPED), 1.1)
+    assert dispatcher.take(1.1).send is None
+    late = dispatcher.counters().late
+    assert dispatcher.replied(reply("1", "a"), 1.2)
+    assert dispatcher.settle("1", Outcome.OK) is entry
+    assert dispatcher.counters().late == late
+    assert worker_of(send(dispatcher, "2", 1.2)) == "a"
+
+
+@pytest.mark.parametrize("code", [ReasonCode.NOT_AUTHORIZED, ReasonCode.NO_MATCHING_SUBSCRIBERS, None])
+def test_a_lane_that_can_not_be_used_fails_no_request(code: ReasonCode | None) -> None:
+    """Neither the broker's refusal nor a name that makes no topic: it goes to the next one, at last to the channel."""
     dispatcher = dispatcher_with("a", "b")
     entry = send(dispatcher, "1")
-    worker = worker_of(entry)
-    assert worker
-    for now in (0.9, 1.8, 2.7):
-        dispatcher.replied(reply("another", worker), now)
-        assert dispatcher.take(now + 0.2).send is None
-    dispatcher.replied(reply("another", worker), 10.0)
-    assert dispatcher.take(10.0).send is entry
-    assert entry.attempts == 2
+    for _ in range(2):
+        assert entry.lane is not None
+        if code is None:
+            dispatcher.unsent(entry, entry.attempts, BadTopic("no name"), 0.0)
+        else:
+            dispatcher.acked(entry, entry.attempts, code, 0.0)
+        assert sent(dispatcher, 0.0, "1") is entry
+    assert entry.lane is None
+    dispatcher.unsent(entry, entry.attempts, BadTopic("no name"), 0.0)
+    assert errors(dispatcher.take(0.0).ended) == {"1": BadTopic}
 
 
 def test_a_reply_to_an_earlier_attempt_is_as_good() -> None:
@@ -413,8 +502,10 @@ def test_an_acknowledgement_of_an_earlier_attempt_changes_nothing() -> None:
     assert dispatcher.take(1.0).send is entry
     dispatcher.acked(entry, 1, ReasonCode.NOT_AUTHORIZED, 1.0)
     assert not dispatcher.take(1.0).ended
-    dispatcher.acked(entry, 2, ReasonCode.NOT_AUTHORIZED, 1.0)
-    assert errors(dispatcher.take(1.0).ended) == {"1": NotAuthorized}
+    for attempt in (2, 3, 4):
+        dispatcher.acked(entry, attempt, ReasonCode.NOT_AUTHORIZED, 3.0)
+        step = dispatcher.take(3.0)
+    assert errors(step.ended) == {"1": NotAuthorized}
 
 
 def test_a_busy_worker_is_left_alone_for_the_time_of_one_request() -> None:

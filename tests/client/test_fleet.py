@@ -28,12 +28,19 @@ def state(
     return WorkerState(worker, status, incarnation, (ServedModel("m", "1"),), 64, 0, round(service_ms * 1e3))
 
 
+def update_load(fleet: Fleet, worker: str, load: WorkerLoad, now: float) -> None:
+    """Store what a worker's reply reports."""
+    lane = fleet.lane(worker)
+    assert lane is not None
+    lane.update_load(load, now)
+
+
 def fleet_of(**service_ms: float) -> Fleet:
     """Make a fleet of workers with these service times."""
     fleet = Fleet(SILENCE)
     for worker, each in service_ms.items():
         fleet.update(state(worker, each))
-        fleet.update_load(worker, WorkerLoad(1, round(each * 1e3), window=4), 0.0)
+        update_load(fleet, worker, WorkerLoad(1, round(each * 1e3), window=4), 0.0)
     return fleet
 
 
@@ -106,11 +113,11 @@ def test_the_first_worker_to_reply_does_not_get_all_that_is_queued() -> None:
     assert [lane.worker for lane in lanes] == ["a", "b", "c"]
     assert fleet.choose(ANY, 0.0, queued=100) is NoLane.WAIT
     lanes[0].in_flight.clear()
-    fleet.update_load("a", WorkerLoad(1, 20_000, 16), 0.02)
+    update_load(fleet, "a", WorkerLoad(1, 20_000, 16), 0.02)
     assert [send(fleet, name, 0.02, queued=100).worker for name in "12"] == ["a", "a"]
     assert fleet.choose(ANY, 0.02, queued=100) is NoLane.WAIT
     lanes[1].in_flight.clear()
-    fleet.update_load("b", WorkerLoad(1, 20_000, 16), 0.02)
+    update_load(fleet, "b", WorkerLoad(1, 20_000, 16), 0.02)
     assert [send(fleet, name, 0.02, queued=100).worker for name in "34"] == ["b", "b"]
     assert fleet.choose(ANY, 0.02, queued=100) is NoLane.WAIT
     assert chosen(fleet, 0.07, queued=100).worker in "ab"
@@ -124,7 +131,7 @@ def test_a_silent_worker_gets_nothing_more_until_it_replies() -> None:
     assert not first.is_usable(0.07)
     assert all(chosen(fleet, 0.07) is not first for _ in range(3))
     first.in_flight.pop("1")
-    fleet.update_load(first.worker, WorkerLoad(1, 20_000), 0.08)
+    update_load(fleet, first.worker, WorkerLoad(1, 20_000), 0.08)
     assert first.is_usable(0.08)
 
 
@@ -141,7 +148,7 @@ def test_quarantine_doubles_and_ends_with_one_request() -> None:
     lane.in_flight.pop("1")
     lane.quarantine(3.0)
     assert fleet.next_opening(3.0) == pytest.approx(5.0)
-    fleet.update_load("a", WorkerLoad(1, 10_000), 4.0)
+    update_load(fleet, "a", WorkerLoad(1, 10_000), 4.0)
     lane.send("1", 4.0)
     assert chosen(fleet, 4.0) is lane
 
@@ -227,7 +234,7 @@ def makespan(services: list[float], requests: int, clients: int) -> float:
         lane = fleets[client].lane(worker)
         assert lane is not None
         lane.in_flight.pop(request)
-        fleets[client].update_load(worker, WorkerLoad(depth[worker], round(services[int(worker[1:])] * 1e6)), now)
+        update_load(fleets[client], worker, WorkerLoad(depth[worker], round(services[int(worker[1:])] * 1e6)), now)
         depth[worker] -= 1
         pump(client, now)
     assert not any(left)
@@ -272,7 +279,7 @@ def serve_for(fleet: Fleet, start: float, seconds: float, rate: float, services:
         got[lane.worker] += 1
         lane.in_flight.pop(str(number))
         smoothed = lane.service + 0.2 * (services[lane.worker] - lane.service)
-        fleet.update_load(lane.worker, WorkerLoad(1, round(smoothed * 1e6)), now + services[lane.worker])
+        update_load(fleet, lane.worker, WorkerLoad(1, round(smoothed * 1e6)), now + services[lane.worker])
     return got
 
 

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from msgspec import structs
 
-from mqinfer import ClientOptions, InferResult, Outcome
+from mqinfer import Capture, ClientOptions, InferResult, Outcome
 from mqinfer.broker import make_link
+from mqinfer.broker.link import Link, Message, MessageHandler
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
-from mqinfer.errors import Cancelled, Corrupted, Expired, LinkError, MessageTooLarge, NotAuthorized
+from mqinfer.errors import Cancelled, Corrupted, Expired, LinkError, MessageTooLarge, MqinferError, NotAuthorized
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.envelope import encode_response
+from mqinfer.protocol.envelope import decode_request, encode_response
+from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
-from mqinfer.protocol.types import InferRequest, InferResponse
+from mqinfer.protocol.types import InferRequest, InferResponse, RequestedOutput
 
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]
@@ -85,16 +90,89 @@ def test_a_message_above_the_brokers_limit_is_refused_before_it_is_sent(narrow: 
         ask(narrow, array=np.zeros((64, 64), np.float32)).result(10).raise_for_outcome()
 
 
-def test_many_queued_requests_that_can_not_be_sent_each_get_an_outcome(narrow: Requester) -> None:
-    """A thousand that waited for the connection are all too large: they end one after the other, at any depth."""
+def test_a_message_that_can_never_be_sent_is_refused_also_without_a_connection(narrow: Requester) -> None:
+    """By the Maximum Packet Size of the last connection; it is not counted, and what is smaller waits."""
+    link_of(narrow).drop()
+    with pytest.raises(MessageTooLarge, match="4096"):
+        ask(narrow, array=np.zeros((64, 64), np.float32))
+    result = ask(narrow, 0.01)
+    assert result.result(10).outcome is Outcome.EXPIRED
+    assert narrow.counters().submitted == 1
+
+
+def test_many_queued_requests_that_can_not_be_sent_each_get_an_outcome(
+    unique: Callable[[str], str], check_books: Check
+) -> None:
+    """The broker's limit is smaller when the connection is back: a thousand end one after the other, later ones too."""
+    name, broker = unique("client"), MemoryBroker()
+    narrow = Requester(
+        lambda handler: MemoryLink(broker, client_id=name, on_connection=handler), name, Topics(), ClientOptions()
+    )
+    narrow.open()
     link_of(narrow).drop()
     results = [ask(narrow, 60, array=np.zeros((64, 64), np.float32)) for _ in range(1000)]
+    broker.max_packet_size = 4096
     link_of(narrow).restore()
     for result in results:
         error = result.result(10).error
         assert error is not None
         assert error.code == MessageTooLarge.code
+    with pytest.raises(MessageTooLarge):
+        ask(narrow, array=np.zeros((64, 64), np.float32))
+    assert ask(narrow, 0.01).result(10).outcome is Outcome.EXPIRED
+    narrow.close()
+    check_books(narrow.counters())
     assert narrow.counters().outcomes[Outcome.ERROR] == 1000
+
+
+HALF = "\udc80"
+"""Half of a surrogate pair: what `os.fsdecode` makes of a file name that is no UTF-8."""
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (replace(request_to(), capture=Capture(source="caf" + HALF)), "parameters.source.*not Unicode"),
+        (replace(request_to(), capture=Capture(frame_id=HALF)), "parameters.frame_id.*not Unicode"),
+        (replace(request_to(), parameters={"weather": HALF}), "parameters.weather.*not Unicode"),
+        (replace(request_to(), parameters={HALF: 1}), r"parameters.\\udc80.*not Unicode"),
+        (replace(request_to(), parameters={"number": 1 << 64}), "parameters.number.*can't be packed"),
+        (replace(request_to(), parameters={"thing": cast(str, object())}), "parameters.thing.*can't be packed"),
+        (replace(request_to(), parameters={"source": "x"}), "'source' is a field"),
+        (replace(request_to(), inputs=(replace(request_to().inputs[0], name=HALF),)), r"inputs\[0\].name.*not Unicode"),
+        (replace(request_to(), outputs=(RequestedOutput(HALF),)), r"outputs\[0\].name.*not Unicode"),
+        (replace(request_to(), capture=Capture(source="x" * 5000)), "parameters.source.*5000 bytes; at most 4096"),
+        (replace(request_to(), parameters={f"{n}": "x" * 100 for n in range(1000)}), "header of .* at most 65536"),
+        (replace(request_to(), model_version="1/#"), "version '1/#'"),
+        (replace(request_to(), model_version=HALF), "version"),
+        (replace(request_to(), model_name=HALF), "model"),
+        (replace(request_to(), model_name="a\0"), "model"),
+        (
+            replace(request_to(), inputs=(replace(request_to().inputs[0], data=memoryview(bytes(8))[::2]),)),
+            "contiguous",
+        ),
+    ],
+)
+@pytest.mark.parametrize("connected", [True, False])
+def test_what_can_never_be_sent_is_refused_at_once(
+    requester: Requester,
+    asked: InferRequest,
+    words: str,
+    connected: bool,  # noqa: FBT001  a parameter of the test
+) -> None:
+    """By the field's name, with or without a connection; nothing is counted, and the next request works."""
+    if not connected:
+        link_of(requester).drop()
+    with pytest.raises(MqinferError, match=words):
+        requester.submit(asked, 10.0, lambda _: None)
+    assert requester.counters().submitted == 0
+
+
+def test_text_that_a_payload_can_carry_is_sent(requester: Requester, hand: Any) -> None:
+    """NUL and control characters are forbidden in topics and properties of MQTT alone; none of this gets there."""
+    source = "\0\x07\n\U0001f697"
+    requester.submit(replace(request_to(), capture=Capture(source=source)), 10.0, lambda _: None)
+    assert hand.next().capture.source == source
 
 
 def test_a_defect_on_the_timers_thread_leaves_nothing_pending(
@@ -246,3 +324,123 @@ def test_a_request_can_be_cancelled(requester: Requester, hand: Any) -> None:
     hand.answer(request, {"y": X})
     requester.close()
     assert requester.counters().late == 1
+
+
+def lane_of(hand: Any, worker: str) -> queue.SimpleQueue[InferRequest]:
+    """Take the requests on a worker's lane; nobody takes those on the model's channel any more."""
+    requests: queue.SimpleQueue[InferRequest] = queue.SimpleQueue()
+    hand.link.unsubscribe(Topics().infer_filter("manual"), share="workers")
+    hand.link.subscribe(
+        Topics().lane_filter(worker), lambda message: requests.put(decode_request(message.joined().payload))
+    )
+    return requests
+
+
+def publish_state(link: Link, of: str, payload: bytes) -> None:
+    """Publish a worker's state, retained, as any worker can under its own name."""
+    link.publish(Message(Topics().worker_state(of), payload, retain=True))
+
+
+def test_no_worker_speaks_for_another(
+    url: str, unique: Callable[[str], str], hand: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A state that names another than its topic removes no lane and makes none; what is no state changes nothing."""
+    ready = WorkerState("w-1", WorkerStatus.READY, 1, (ServedModel("manual"),), 8)
+    lane = lane_of(hand, "w-1")
+    publish_state(hand.link, "w-1", ready.to_json())
+    forged = [
+        b"{",
+        structs.replace(ready, status=WorkerStatus.LOST).to_json(),
+        structs.replace(ready, worker="no/such\0#").to_json(),
+        structs.replace(ready, worker="w-2", models=(ServedModel("no/such\0#"),)).to_json(),
+        structs.replace(ready, incarnation=2**64 - 1).to_json(),
+    ]
+    for payload in forged * 20:
+        publish_state(hand.link, "w-2", payload)
+    requester = connect(url, unique("client"))
+    for payload in forged * 20:
+        publish_state(hand.link, "w-2", payload)
+    for number in range(20):
+        result = ask(requester)
+        hand.answer(lane.get(timeout=10), {"y": X + number}, worker="w-1")
+        assert result.result(10).outcome is Outcome.OK
+    requester.close()
+    counters = requester.counters()
+    assert counters.bad_states == 101
+    assert len([record for record in caplog.records if "w-2" in record.getMessage()]) == 1
+
+
+def test_a_state_that_is_removed_takes_the_lane_with_it(url: str, unique: Callable[[str], str], hand: Any) -> None:
+    """An empty payload: what the worker had goes over the model's channel."""
+    lane = lane_of(hand, "w-1")
+    ready = WorkerState("w-1", WorkerStatus.READY, 1, (ServedModel("manual"),), 8)
+    publish_state(hand.link, "w-1", ready.to_json())
+    requester = connect(url, unique("client"))
+    result = ask(requester)
+    lane.get(timeout=10)
+    channel = type(hand)(hand.link, "manual")
+    publish_state(hand.link, "w-1", b"")
+    channel.answer(channel.next(), {"y": X})
+    assert result.result(10).attempts >= 2
+    requester.close()
+    assert requester.counters().bad_states == 0
+
+
+def test_no_number_in_a_state_stops_the_client(url: str, unique: Callable[[str], str], hand: Any) -> None:
+    """A service time of 300,000 years, and the largest of all else: the request is answered, and so is the next."""
+    lane = lane_of(hand, "w-1")
+    most = 2**63 - 1
+    models = (ServedModel("manual"), *(ServedModel(f"m{number}") for number in range(1000)))
+    state = WorkerState("w-1", WorkerStatus.READY, most, models, most, most, most, {"ok": most})
+    publish_state(hand.link, "w-1", state.to_json())
+    requester = connect(url, unique("client"))
+    for _ in range(2):
+        result = ask(requester)
+        hand.answer(lane.get(timeout=10), {"y": X}, worker="w-1")
+        assert result.result(10).outcome is Outcome.OK
+    for _ in range(2):  # the timer runs still
+        assert ask(requester, 0.1, "nobody").result(10).outcome is Outcome.EXPIRED
+    requester.close()
+
+
+def test_a_reply_on_another_topic_or_kept_by_the_broker_is_dropped(requester: Requester, hand: Any) -> None:
+    """Each is counted by its reason; the request waits for its own."""
+    result = ask(requester)
+    request = hand.next()
+    own = encode_response(InferResponse(request.id, "manual", outputs=(encode_tensor("y", X),)))
+    other = Topics().result("other", requester.name, request.id)
+    hand.link.publish(Message(other, own))
+    hand.send(request, encode_response(InferResponse(request.id, "other")))
+    hand.send(request, encode_response(InferResponse("f" * 32, "manual")))
+    hand.answer(request, {"y": X})
+    assert result.result(10).outcome is Outcome.OK
+    counters = requester.counters()
+    assert (counters.mismatched, counters.late) == (2, 1)
+
+
+class OldLink(MemoryLink):
+    """A link over MQTT 3.1.1: what the broker kept comes, whatever was asked for."""
+
+    def subscribe(
+        self, topic_filter: str, handler: MessageHandler, *, share: str | None = None, retained: bool = True
+    ) -> None:
+        """Subscribe without the option."""
+        super().subscribe(topic_filter, handler, share=share, retained=retained or True)
+
+
+def test_replies_that_the_broker_kept_are_dropped(unique: Callable[[str], str], check_books: Check) -> None:
+    """Whoever publishes replies with RETAIN reaches nobody with them, also where the broker sends them."""
+    name, broker = unique("client"), MemoryBroker()
+    topic = Topics().result("manual", name, "ab" * 16)
+    sender = MemoryLink(broker, client_id="sender")
+    sender.open()
+    sender.publish(Message(topic, encode_response(InferResponse("ab" * 16, "manual")), retain=True))
+    requester = Requester(
+        lambda handler: OldLink(broker, client_id=name, on_connection=handler), name, Topics(), ClientOptions()
+    )
+    requester.open()
+    assert ask(requester, 0.01).result(10).outcome is Outcome.EXPIRED
+    requester.close()
+    sender.close()
+    check_books(requester.counters())
+    assert (requester.counters().retained, requester.counters().late) == (1, 0)

@@ -7,9 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout, ModelCard, card_from_json, card_to_json
+from mqinfer.protocol.card import (
+    ClassInfo,
+    ColourOrder,
+    ImageContract,
+    Layout,
+    ModelCard,
+    card_from_json,
+    card_to_json,
+    read_card,
+)
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.errors import BadEnvelope, BadTensor, LimitExceeded
+from mqinfer.protocol.errors import BadEnvelope, BadTensor, BadTopic, LimitExceeded
+from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import TensorSpec
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
@@ -117,3 +127,15 @@ def test_a_card_that_wants_gigantic_pictures_is_refused(size: dict[str, int]) ->
     """A sender would make them."""
     with pytest.raises(LimitExceeded, match="pixels"):
         card_from_json(json.dumps(BASE | {"parameters": {"image": {"input": "x", **size}}}).encode())
+
+
+def test_a_card_belongs_to_the_model_of_its_topic() -> None:
+    """Access rules bind the topic alone; an empty payload is a card that was removed."""
+    topics, payload = Topics(), json.dumps(BASE).encode()
+    name = str(BASE["name"])
+    model, card = read_card(topics, topics.card(name), payload)
+    assert card is not None
+    assert (model, card.name) == (name, name)
+    assert read_card(topics, topics.card(name), b"") == (name, None)
+    with pytest.raises(BadTopic, match="other"):
+        read_card(topics, topics.card("other"), payload)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.protocol.errors import BadEnvelope, LimitExceeded
+from mqinfer.protocol.errors import BadEnvelope, BadTopic, LimitExceeded
 from mqinfer.protocol.states import (
     ClientState,
     ClientStatus,
@@ -17,16 +17,21 @@ from mqinfer.protocol.states import (
     WorkerState,
     WorkerStatus,
     read_incarnation,
+    read_server_state,
+    read_worker_state,
 )
+from mqinfer.protocol.topics import Topics
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+names = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,63}", fullmatch=True)
+bad_names = ["", "A", "a/b", "a+", "#", "no/such\0#", "a\n", "-a", "a" * 65, "\u00e9", "a b"]
 whole = st.integers(0, 2**63 - 1)
 states = st.builds(
     WorkerState,
-    worker=texts,
+    worker=names,
     status=st.sampled_from(WorkerStatus),
     incarnation=whole,
-    models=st.lists(st.builds(ServedModel, texts, texts, st.booleans()), max_size=3).map(tuple),
+    models=st.lists(st.builds(ServedModel, names, texts, st.booleans()), max_size=3).map(tuple),
     capacity=whole,
     depth=whole,
     service_time_us=whole,
@@ -64,13 +69,38 @@ def test_nonsense_is_refused_by_the_fields_name(changes: dict[str, Any]) -> None
         WorkerState.from_json(json.dumps(fields).encode())
 
 
+@pytest.mark.parametrize("name", bad_names)
+def test_a_name_outside_the_rules_is_refused(name: str) -> None:
+    """It would get into topics and onto screens."""
+    for fields in ({"worker": name}, {"worker": "w", "models": [{"name": name}]}):
+        with pytest.raises(BadEnvelope, match="name" if "models" in fields else "worker"):
+            WorkerState.from_json(json.dumps(fields | {"status": "ready", "boot": 1}).encode())
+    with pytest.raises(BadEnvelope, match="server"):
+        ServerState.from_json(json.dumps({"server": name, "status": "ready", "boot": 1}).encode())
+
+
+def test_a_state_belongs_to_the_name_of_its_topic() -> None:
+    """Access rules bind the topic alone, so no other name is believed; an empty payload is a state that was removed."""
+    topics = Topics()
+    worker = WorkerState("w-1", WorkerStatus.READY, 17)
+    assert read_worker_state(topics, topics.worker_state("w-1"), worker.to_json()) == ("w-1", worker)
+    assert read_worker_state(topics, topics.worker_state("w-1"), b"") == ("w-1", None)
+    with pytest.raises(BadTopic, match=r"'w-2'.*'w-1'"):
+        read_worker_state(topics, topics.worker_state("w-2"), worker.to_json())
+    server = ServerState("s-1", ServerStatus.READY, 17)
+    assert read_server_state(topics, topics.control_state("s-1"), server.to_json()) == ("s-1", server)
+    assert read_server_state(topics, topics.control_state("s-1"), b"") == ("s-1", None)
+    with pytest.raises(BadTopic, match=r"'s-2'.*'s-1'"):
+        read_server_state(topics, topics.control_state("s-2"), server.to_json())
+
+
 def test_a_huge_state_is_refused_unread() -> None:
     """A message of megabytes is no state."""
     with pytest.raises(LimitExceeded):
         WorkerState.from_json(b" " * (1 << 20))
 
 
-@given(texts, st.sampled_from(ServerStatus), st.integers(0, 2**32))
+@given(names, st.sampled_from(ServerStatus), st.integers(0, 2**32))
 def test_a_servers_state_is_read_back(server: str, status: ServerStatus, incarnation: int) -> None:
     """JSON and back."""
     state = ServerState(server, status, incarnation)

@@ -195,7 +195,7 @@ class Replies:
         load = self._load(replied)
         return InferResponse(
             id=request.id,
-            model_name=card.name,
+            model_name=request.model_name or card.name,
             model_version=card.version,
             outcome=Outcome.OK if error is None else error.outcome,
             outputs=outputs,

@@ -22,7 +22,7 @@ from mqinfer.cloud_worker.serving.worker import LinkMaker
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.protocol.control import Call, Operation, read_body, read_path
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
-from mqinfer.protocol.states import ServerState, ServerStatus, WorkerState, WorkerStatus
+from mqinfer.protocol.states import ServerState, ServerStatus, WorkerStatus, read_worker_state
 from mqinfer.protocol.topics import EVERY_SERVER, check_name, may_answer
 
 __all__ = ["ControlServer"]
@@ -124,8 +124,7 @@ class ControlServer:
     def _on_worker(self, message: Message) -> None:
         """Record which models other servers serve, so that their cards are not removed."""
         try:
-            worker = self._topics.parse_worker_state(message.topic)
-            state = WorkerState.from_json(message.payload) if message.payload else None
+            worker, state = read_worker_state(self._topics, message.topic, message.payload)
         except MqinferError as error:
             log.info("ignored the state on %s: %s", message.topic, error)
             return
