@@ -297,6 +297,11 @@ class Dispatcher:
             entry = next(iter(queue.values()))
             crashed = bool(entry.lost_on)
             to = fleet.choose(channel, now, queued=len(queue), crashed=crashed, deadline=entry.deadline)
+            if to is NoLane.SHARED and crashed:
+                # It would meet the next worker before that is known, and the crash would be nobody's.
+                if (other := _first_without_loss(queue)) is None:
+                    continue
+                entry, crashed = other, False
             if isinstance(to, Lane) and to.in_flight and not crashed and entry.deadline < (finish := to.finish(now)):
                 if (in_time := _first_in_time(queue, finish)) is None:
                     continue
@@ -421,6 +426,11 @@ def _belongs(response: InferResponse, entry: Entry, topic: str | None) -> bool:
         and (version is None or version == response.model_version or response.outcome is not Outcome.OK)
         and (not response.worker or entry.asked(response.worker))
     )
+
+
+def _first_without_loss(queue: Mapping[str, Entry]) -> Entry | None:
+    """Return the first request that no worker was lost with; None where there is none."""
+    return next((entry for entry in queue.values() if not entry.lost_on), None)
 
 
 def _poison(entry: Entry) -> Poison:

@@ -195,7 +195,7 @@ class Process:
         self.server.world.note(self.node.name, "has stopped")
         # Disconnecting needs the process for a moment; then it is gone.
         self.server.world.after(0.2, self.end)
-        if not is_taken and self.slot.process is self:
+        if not is_taken:
             self.server.restart(self.slot, self.server.world.random.uniform(0, 1))
 
     def began(self, requests: Sequence[tuple[int, int]]) -> None:
@@ -207,11 +207,11 @@ class Process:
         if self.node.dead:
             return
         self._blame(culprits)
-        is_last = self.slot.process is self
+        is_taken = self.is_taken
         self.end()
         self._disconnect()
         self.server.report(self)
-        if is_last:
+        if not is_taken:
             self.server.restart(self.slot)
 
     def hang(self, culprits: Sequence[tuple[int, int]]) -> None:
