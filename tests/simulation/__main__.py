@@ -6,6 +6,7 @@ Ends with 1 where a rule was broken, and prints each seed, the rule, and what ha
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import sys
 import time
@@ -53,7 +54,7 @@ def _reports(seeds: range, processes: int) -> Iterator[Report]:
     if processes == 1:
         yield from map(simulate, seeds)
         return
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+    with multiprocessing.get_context("spawn").Pool(processes, gc.set_threshold, (100_000,)) as pool:
         yield from pool.imap_unordered(simulate, seeds, chunksize=50)
 
 

@@ -64,10 +64,6 @@ class Peer(Protocol):
     given: set[bytes]
     subscriptions: dict[tuple[str, str | None], Subscription]
 
-    @property
-    def is_dead(self) -> bool:
-        """Whether its process has ended."""
-
     def connected_by(self, wire: Wire) -> None:
         """Receive the CONNACK."""
 
@@ -243,13 +239,14 @@ class Broker:
         """Deliver to another client that has a subscription like it."""
         kind = len(subscription.topic_filter.split("/")), subscription.share
         others = [
-            (wire, each)
+            wire
             for wire in self.wires.values()
             for each in wire.subscriptions.values()
-            if (len(each.topic_filter.split("/")), each.share) == kind and each.topic_filter != subscription.topic_filter
+            if (len(each.topic_filter.split("/")), each.share) == kind
+            and each.topic_filter != subscription.topic_filter
         ]
         if others:
-            wire, each = self.world.random.choice(others)
+            wire = self.world.random.choice(others)
             self.world.note("broker misroutes", _short(message.topic), "to", wire.peer.client_id.partition("~")[0])
             self._send(wire, message)
 
@@ -291,6 +288,5 @@ class Broker:
 
 
 def _short(topic: str) -> str:
-    """Return a topic without the random part of a request's id."""
-    first, _, last = topic.rpartition("/")
-    return f"{first}/{int(last[16:], 16)}" if "/results/" in topic else topic
+    """Return a topic without the id of a request: that is of chance, not of the seed."""
+    return topic.rpartition("/")[0] if "/results/" in topic else topic

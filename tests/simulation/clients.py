@@ -120,7 +120,9 @@ class SimulatedClient:
         else:
             self.closed = False
 
-    def ask(self, number: int, model: str, version: str | None, flavour: int, timeout: float, probe: bool) -> None:
+    def ask(
+        self, number: int, model: str, version: str | None, flavour: int, timeout: float, *, probe: bool = False
+    ) -> None:
         """Submit a request."""
         if self.closed or self.requester.counters().pending >= self.options.max_pending:
             return
@@ -185,7 +187,9 @@ class SimulatedClient:
         now = self.node.clock()
         for asked in self.open.values():
             if asked.deadline + _TICK_S < now:
-                self.world.violate(f"{self.name_of(asked)} has no outcome {now - asked.deadline:.3f} s after its deadline")
+                self.world.violate(
+                    f"{self.name_of(asked)} has no outcome {now - asked.deadline:.3f} s after its deadline"
+                )
 
     def name_of(self, asked: Asked) -> str:
         """Return a request's name in words."""
@@ -220,13 +224,14 @@ class SimulatedClient:
             self.world.violate(f"{self.name_of(asked)} ended ok, which no model can answer")
 
     def _check_poison(self, asked: Asked, why: str) -> None:
-        """Check that so many processes crashed, or were lost without a report, while they had it."""
+        """Check that so many processes crashed, or were lost without a report, to which the broker had sent it."""
         identity = bytes.fromhex(asked.identity)
-        crashes, losses = len(self.ledger.held.get(identity, ())), len(self.ledger.lost.get(identity, ()))
+        crashes = sum(identity in peer.given for peer in self.ledger.crashed)
+        losses = len({peer.client_id for peer in self.ledger.lost if identity in peer.given})
         if crashes < 2 and ("crashed" in why or losses < 4):
             self.world.violate(
-                f"{self.name_of(asked)} ended as poison ({why}), though {crashes} processes crashed and {losses} were lost"
-                " while they had it"
+                f"{self.name_of(asked)} ended as poison ({why}), though {crashes} processes crashed and {losses} were"
+                " lost while they had it"
             )
         elif asked.flavour not in {Flavour.POISON, Flavour.ENDLESS}:
             self.ledger.innocent += 1

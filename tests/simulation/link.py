@@ -57,11 +57,6 @@ class SimulatedLink:
         return self.wire is not None
 
     @property
-    def is_dead(self) -> bool:
-        """Whether its process has ended."""
-        return self.node.dead
-
-    @property
     def failure(self) -> LinkError | None:
         """None: it never gives up."""
         return None
@@ -147,6 +142,9 @@ class SimulatedLink:
         if self._closed or self._attempt is not wire:
             return
         self.wire, self._attempt = wire, None
+        for name, subscription in self.subscriptions.items():
+            if name not in wire.subscriptions:  # it came after the CONNECT
+                self.broker.subscribe(wire, subscription)
         self.node.world.note(self.node.name, "is connected")
         self._on_connection(True)
 

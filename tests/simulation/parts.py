@@ -273,8 +273,8 @@ class EventPipeline(Generic[M, T]):
             self._unreplied = deque(
                 (each, finished.reply if each is batch else reply) for each, reply in self._unreplied
             )
-            while self._unreplied and self._unreplied[0][1] is not None:
-                first, reply = self._unreplied.popleft()
+            while self._unreplied and (reply := self._unreplied[0][1]) is not None:
+                first, _ = self._unreplied.popleft()
                 reply()
                 self._leave(len(first.items))
 
@@ -314,5 +314,3 @@ def simulated_parts() -> Iterator[None]:
         ):
             stack.enter_context(patch.object(module, name, part))
         yield
-
-

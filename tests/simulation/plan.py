@@ -13,7 +13,7 @@ from random import Random
 from mqinfer.client.options import ClientOptions
 from mqinfer.models.repository.config import DynamicBatching
 from tests.simulation.broker import Noise
-from tests.simulation.servers import Flavour
+from tests.simulation.servers import Flavour, Slot
 
 __all__ = ["EVENTS", "NOISES", "Plan", "Question", "make_plan"]
 
@@ -48,7 +48,12 @@ EVENTS = (
     "close client",
 )
 """Faults that happen at a time."""
-_FLAVOURS = {"slow model": Flavour.SLOW, "poison": Flavour.POISON, "endless": Flavour.ENDLESS, "failing": Flavour.FAILING}
+_FLAVOURS = {
+    "slow model": Flavour.SLOW,
+    "poison": Flavour.POISON,
+    "endless": Flavour.ENDLESS,
+    "failing": Flavour.FAILING,
+}
 _OTHERS = ("outage", "cancel", "rates", "late reports", "unreported", "reads along")
 
 
@@ -74,7 +79,7 @@ class Plan:
         noise: Of single messages.
         faults: When something happens, and what.
         options: Of each client.
-        slots: Of each worker: its server, model, version, seconds, rows, capacity, batching.
+        slots: Workers, each with the number of its server.
         questions: Requests.
         ends: When the faults stop.
     """
@@ -83,9 +88,14 @@ class Plan:
     noise: Noise
     faults: list[tuple[float, str]]
     options: list[ClientOptions]
-    slots: list[tuple[int, str, str, float, int, int, DynamicBatching | None]]
+    slots: list[tuple[int, Slot]]
     questions: list[Question] = field(default_factory=list)
     ends: float = 5.0
+
+    @property
+    def models(self) -> list[str]:
+        """Return the models that are served."""
+        return sorted({slot.model for _, slot in self.slots})
 
 
 def make_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
@@ -107,7 +117,7 @@ def make_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
     slots = [_slot(random, number, models) for number in range(random.choice((1, 2, 2, 3, 4)))]
     options = [_options(random) for _ in range(random.choice((1, 1, 2, 3)))]
     plan = Plan(kinds, noise, faults, options, slots, ends=ends)
-    count = random.choice((3, 6, 10, 20, 60))
+    count = random.choice((3, 5, 8, 12, 40))
     burst = random.random() < 0.5
     plan.questions = sorted(
         (_question(random, plan, burst=burst) for _ in range(count)), key=lambda question: question.at
@@ -115,18 +125,18 @@ def make_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
     return plan
 
 
-def _slot(random: Random, number: int, models: tuple[str, ...]) -> tuple[int, str, str, float, int, int, DynamicBatching | None]:
+def _slot(random: Random, number: int, models: tuple[str, ...]) -> tuple[int, Slot]:
     batching = DynamicBatching(
         max_queue_delay_microseconds=random.choice((None, 0, 5000)), preserve_ordering=random.random() < 0.3
     )
-    return (
-        random.randrange(2),
-        models[number % len(models)],
-        "1",
-        random.choice((0.0002, 0.005, 0.02, 0.1)),
-        random.choice((1, 1, 4, 8)),
-        random.choice((1, 2, 8, 64)),
-        batching if random.random() < 0.3 else None,
+    return random.randrange(2), Slot(
+        name=f"w{number}",
+        model=models[number % len(models)],
+        version="1",
+        seconds=random.choice((0.0002, 0.005, 0.02, 0.1)),
+        rows=random.choice((1, 1, 4, 8)),
+        capacity=random.choice((1, 2, 8, 64)),
+        batching=batching if random.random() < 0.3 else None,
     )
 
 
@@ -139,12 +149,14 @@ def _options(random: Random) -> ClientOptions:
 
 
 def _question(random: Random, plan: Plan, *, burst: bool) -> Question:
-    model = random.choice(sorted({slot[1] for slot in plan.slots}))
+    model = random.choice(plan.models)
     flavours = [flavour for kind, flavour in _FLAVOURS.items() if kind in plan.kinds]
     flavour = random.choice(flavours) if flavours and random.random() < 0.12 else Flavour.PLAIN
     cancels = "cancel" in plan.kinds and random.random() < 0.2
     return Question(
-        at=random.choice((0.1, 0.3, plan.ends * 0.5)) * random.uniform(0.9, 1) if burst else random.uniform(0, plan.ends),
+        at=random.choice((0.1, 0.3, plan.ends * 0.5)) * random.uniform(0.9, 1)
+        if burst
+        else random.uniform(0, plan.ends),
         client=random.randrange(len(plan.options)),
         model=model,
         version=random.choice((None, None, "1")),

@@ -111,7 +111,9 @@ RULES: dict[str, Callable[[], Patch]] = {
     "a second reply is dropped": _settle_again,
     "a cancelled request is removed": lambda: patch.object(Dispatcher, "cancel", _forget_cancel),
     "a request expires at its deadline": lambda: patch.object(PendingTable, "wake", _no_one_expires),
-    "no more is in flight than the window": lambda: patch.object(dispatcher, "PendingTable", lambda _: PendingTable(1 << 30)),
+    "no more is in flight than the window": lambda: patch.object(
+        dispatcher, "PendingTable", lambda _: PendingTable(1 << 30)
+    ),
     "retries have a budget": lambda: patch.object(RetryBudget, "spend", lambda _: True),
     "a lost worker has not crashed": lambda: patch.object(Dispatcher, "update", _as_crash),
     "a crash counts for what was acknowledged": lambda: patch.object(PendingTable, "launch", _acknowledged),

@@ -8,16 +8,17 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from mqinfer.protocol.types import Outcome
-from tests.simulation.broker import Broker, Noise, Peer, Wire
+from tests.simulation.broker import Broker, Noise
 from tests.simulation.clients import Asked, SimulatedClient
-from tests.simulation.link import SimulatedLink
+from tests.simulation.faults import Faults
 from tests.simulation.parts import simulated_parts
 from tests.simulation.plan import Plan, Question, make_plan
-from tests.simulation.servers import Flavour, Ledger, Process, Server, Slot
-from tests.simulation.world import Halted, Node, World, in_world
+from tests.simulation.servers import Flavour, Ledger, Server
+from tests.simulation.world import Halted, World, in_world
 
 __all__ = ["Report", "simulate"]
 
@@ -97,15 +98,15 @@ class Run:
         self.plan: Plan = make_plan(world.random, kinds)
         self.ledger = Ledger()
         self.broker = Broker(world, Noise(latency=self.plan.noise.latency))
-        self.broker.on_will = self._see_will
+        self.broker.on_will = self.ledger.lost.append
         self.broker.masks = "reads along" in self.plan.kinds
-        self.faults: Counter[str] = Counter()
         self._numbers: Counter[str] = Counter()
         self.servers = [Server(world, self.broker, f"s{index}", self.ledger, self._numbers) for index in range(2)]
-        for number, (server, *slot) in enumerate(self.plan.slots):
-            self.servers[server].slots.append(Slot(f"w{number}", *slot))
+        for number, slot in self.plan.slots:
+            self.servers[number].slots.append(slot)
         self.clients: list[SimulatedClient] = []
         self.now_clients: dict[int, SimulatedClient] = {}
+        self.faults = Faults(world, self.broker, self.servers, self.clients, self.now_clients, self._start_client)
         world.checks.append(self._check)
 
     def play(self) -> None:
@@ -125,7 +126,7 @@ class Run:
             self._start_client(index)
         self.broker.noise = plan.noise
         for at, kind in plan.faults:
-            world.at(at, self._fault, kind)
+            world.at(at, self.faults.happen, kind)
         for number, question in enumerate(plan.questions):
             world.at(question.at, self._ask, number, question)
         world.run(plan.ends)
@@ -137,7 +138,7 @@ class Run:
 
     def counts(self) -> Counter[str]:
         """Return what happened, by name."""
-        found = Counter({f"fault: {kind}": count for kind, count in self.faults.items()})
+        found = Counter({f"fault: {kind}": count for kind, count in self.faults.counts.items()})
         for client in self.clients:
             for asked in client.asked.values():
                 for outcome, code in asked.outcomes:
@@ -154,12 +155,7 @@ class Run:
         found["processes"] += self._numbers["process"]
         return found
 
-    def _see_will(self, peer: Peer) -> None:
-        self.ledger.see_loss(peer, self.ledger.lost)
-        if peer.is_dead:  # and what the broker has sent to it since it crashed
-            self.ledger.see_loss(peer, self.ledger.held)
-
-    def _start_client(self, index: int) -> SimulatedClient:
+    def _start_client(self, index: int) -> None:
         self._numbers["client"] += 1
         client = SimulatedClient(
             self.world, self.broker, index, self._numbers["client"], self.ledger, self.plan.options[index]
@@ -169,13 +165,10 @@ class Run:
         self.clients.append(client)
         self.now_clients[index] = client
         client.node.call(client.start)
-        return client
 
     def _ask(self, number: int, question: Question) -> None:
         client = self.now_clients[question.client]
-        client.node.call(
-            client.ask, number, question.model, question.version, question.flavour, question.timeout, False
-        )
+        client.node.call(client.ask, number, question.model, question.version, question.flavour, question.timeout)
         if question.cancel_after is not None:
             client.node.after(question.cancel_after, client.cancel, number)
 
@@ -186,135 +179,6 @@ class Run:
                 if client.node is touched:
                     client.check()
             self.world.touched = None
-
-    # Faults
-
-    def _fault(self, kind: str) -> None:
-        self.faults[kind] += 1
-        self.world.note("fault", kind)
-        {
-            "cut": self._cut,
-            "half open": self._half_open,
-            "stall": self._stall,
-            "takeover": self._take_over,
-            "full queue": self._fill,
-            "kill broker": self._end_broker,
-            "stop broker": self._stop_broker,
-            "kill worker": self._kill_worker,
-            "halt worker": self._halt_worker,
-            "halt client": self._halt_client,
-            "leap": self._leap,
-            "wall clock": self._jump,
-            "power": self._lose_power,
-            "drain": self._drain,
-            "twin": self._twin,
-            "kill client": self._kill_client,
-            "close client": self._close_client,
-        }[kind]()
-
-    def _wire(self) -> Wire | None:
-        wires = list(self.broker.wires.values())
-        return self.random.choice(wires) if wires else None
-
-    def _cut(self) -> None:
-        if wire := self._wire():
-            wire.is_cut = True
-            self.world.note("cut", wire.peer.client_id.partition("~")[0])
-            self.world.after(self.random.choice((0.0, 0.01, 1.0)) * self.random.random(), wire.peer.lost, wire)
-            self.world.after(self.random.choice((0.0, 0.01, 1.0)) * self.random.random(), self.broker.drop, wire)
-
-    def _half_open(self) -> None:
-        if wire := self._wire():
-            wire.is_cut = True
-            self.world.note("half open", wire.peer.client_id.partition("~")[0])
-            self.world.after(self.random.uniform(1, 10), wire.peer.lost, wire)
-            self.world.after(self.random.uniform(2, 15), self.broker.drop, wire)
-
-    def _stall(self) -> None:
-        if wire := self._wire():
-            wire.hangs_until = self.world.now + self.random.choice((0.1, 1.0, 5.0)) * self.random.random()
-            self.world.note("stall", wire.peer.client_id.partition("~")[0], "until", wire.hangs_until)
-
-    def _take_over(self) -> None:
-        if wire := self._wire():
-            self.world.note("takeover of", wire.peer.client_id.partition("~")[0])
-            rogue = SimulatedLink(self.broker, Node(self.world, "rogue"), wire.peer.client_id)
-            rogue.open()
-            self.world.after(self.random.uniform(0, 1), rogue.close)
-
-    def _fill(self) -> None:
-        if wire := self._wire():
-            wire.full_until = self.world.now + self.random.uniform(0.1, 3)
-
-    def _end_broker(self) -> None:
-        if self.broker.is_up:
-            self.broker.stop(gently=False)
-            self.world.after(self.random.choice((0.1, 4.0)) * self.random.random(), self.broker.start)
-
-    def _stop_broker(self) -> None:
-        if self.broker.is_up:
-            self.broker.stop(gently=True)
-            self.world.after(self.random.choice((0.1, 4.0)) * self.random.random(), self.broker.start)
-
-    def _processes(self) -> list[Process]:
-        return [each for server in self.servers for each in server.processes if not each.node.dead and each.serves]
-
-    def _kill_worker(self) -> None:
-        if found := self._processes():
-            self.random.choice(found).crash()
-
-    def _halt_worker(self) -> None:
-        if found := self._processes():
-            self._halt(self.random.choice(found).node)
-
-    def _halt_client(self) -> None:
-        self._halt(self.random.choice(self.clients).node)
-
-    def _halt(self, node: Node) -> None:
-        seconds = self.random.choice((0.1, 1.0, 5.0)) * self.random.random()
-        node.halted_until = max(node.halted_until, self.world.now + seconds)
-        self.world.note(node.name, "is halted for", seconds)
-
-    def _leap(self) -> None:
-        seconds = self.random.choice((0.1, 2.0, 10.0, 3600.0)) * self.random.random()
-        machine = self.random.choice([*self.servers, *self.clients])
-        self.world.note(machine.node.name, "leaps", seconds)
-        if isinstance(machine, Server):
-            machine.leap(seconds)
-        elif not machine.node.dead:
-            machine.node.let_leap(seconds)
-
-    def _jump(self) -> None:
-        self.random.choice(self.servers).jump(self.random.uniform(-3600, 3600))
-
-    def _lose_power(self) -> None:
-        self.random.choice(self.servers).lose_power()
-
-    def _drain(self) -> None:
-        found = self._processes()
-        if found and self.world.depth < 6:
-            process = self.random.choice(found)
-            process.node.call(process.stop)
-
-    def _twin(self) -> None:
-        if found := self._processes():
-            process = self.random.choice(found)
-            process.server.launch(process.slot)
-
-    def _kill_client(self) -> None:
-        index = self.random.choice(sorted(self.now_clients))
-        client = self.now_clients[index]
-        client.kill()
-        self._start_client(index)
-
-    def _close_client(self) -> None:
-        index = self.random.choice(sorted(self.now_clients))
-        client = self.now_clients[index]
-        client.node.call(client.close)
-        if client.closed:
-            self._start_client(index)
-
-    # The end
 
     def _quieten(self) -> None:
         world = self.world
@@ -335,8 +199,9 @@ class Run:
         self.world.note("probes")
         delay = 0.0
         for client in self.now_clients.values():
-            for number, model in enumerate([*sorted({slot[1] for slot in self.plan.slots})] * 2):
-                client.node.after(delay, client.ask, 1000 + number, model, None, Flavour.PLAIN, _PROBE_S, True)
+            for number, model in enumerate(self.plan.models * 2):
+                probe = partial(client.ask, 1000 + number, model, None, Flavour.PLAIN, _PROBE_S, probe=True)
+                client.node.after(delay, probe)
                 delay += 0.5  # one after the other: nobody has to wait for another one
 
     def _check_end(self) -> None:

@@ -49,21 +49,16 @@ class Ledger:
     Attributes:
         runs: By request and process, how often the model ran it.
         crashes: By request, processes that it ended itself.
+        lost: Clients of the broker whose wills were published.
+        crashed: Links of processes that ended by themselves.
         innocent: Requests that were called poison, since others' crashes fell on them twice.
-        lost: By the request's id, clients of the broker whose wills were published while they had it.
-        held: By the request's id, processes that ended by themselves after the broker had sent it to them.
     """
 
     runs: Counter[tuple[tuple[int, int], int]] = field(default_factory=Counter)
     crashes: dict[tuple[int, int], set[int]] = field(default_factory=dict)
-    held: dict[bytes, set[str]] = field(default_factory=dict)
-    lost: dict[bytes, set[str]] = field(default_factory=dict)
+    lost: list[Peer] = field(default_factory=list)
+    crashed: list[Peer] = field(default_factory=list)
     innocent: int = 0
-
-    def see_loss(self, peer: Peer, of: dict[bytes, set[str]]) -> None:
-        """Record what a client of the broker has as its connection or its process ends."""
-        for identity in peer.given:
-            of.setdefault(identity, set()).add(peer.client_id)
 
 
 class NumberModel:
@@ -231,7 +226,7 @@ class Process:
         for request in culprits:
             ledger.crashes.setdefault(request, set()).add(self.number)
         if self.link:
-            ledger.see_loss(self.link, ledger.held)
+            ledger.crashed.append(self.link)
 
     def _disconnect(self) -> None:
         """Let the system close the socket: what was sent arrives first."""
