@@ -204,27 +204,25 @@ class Dispatcher:
             the request, or turned the request away, which is sent again.
         """
         entry = self._table.entries.get(response.id)
-        if entry is not None and not _belongs(response, entry, topic):
+        if entry is not None and not entry.belongs(response, topic):
             self._mismatched += 1
             return False
         if entry is not None and response.outcome is Outcome.REJECTED:
-            error = response.error or ErrorInfo(Rejected.code, "busy")
-            if error.code == Corrupted.code:
-                self.corrupted(response.id)
-            elif entry.place is Place.IN_FLIGHT:  # else it is sent again in any case
-                self._refused(entry, error.message, now, _stated_pause(response))
+            self._rejected(entry, response, now)
             return False
-        lane = self._fleet.lane(response.worker)
-        is_own = lane is not None and lane.replied(response.id)
+        lane = entry.lane if entry else None
         if entry is None:
             self._late += 1
         elif entry.place is Place.IN_FLIGHT:
-            if entry.lane is None:
+            if lane is None:
                 self._fleet.shared_reply(response.model_name, now - entry.sent)
-            elif is_own and entry.lane is lane:
+            elif lane.worker == response.worker:
                 lane.run = response.timings.inference / 1e9
                 lane.measure_transit(max(0.0, now - entry.sent - response.timings.server / 1e9))
-        if lane is not None and is_own:
+        if lane is None or lane.worker != response.worker:  # of an earlier attempt, or late
+            lane = self._fleet.lane(response.worker)
+        # Who never had the request can't speak for the worker that the reply names.
+        if lane and (lane.in_flight.pop(response.id, None) or lane.unanswered.pop(response.id, False)):
             lane.update_load(response.load, now)
         return entry is not None
 
@@ -358,6 +356,13 @@ class Dispatcher:
         else:
             self._end(entry, NoWorker("no worker serves it; start one, or check the model's name and version"))
 
+    def _rejected(self, entry: Entry, response: InferResponse, now: float) -> None:
+        error = response.error or ErrorInfo(Rejected.code, "busy")
+        if error.code == Corrupted.code:
+            self.corrupted(response.id)
+        elif entry.place is Place.IN_FLIGHT:  # else it is sent again in any case
+            self._refused(entry, error.message, now, _stated_pause(response))
+
     def _refused(self, entry: Entry, why: str, now: float, pause: float = 0.0) -> None:
         """Send a request again later while there is patience, else end it as `rejected`."""
         if entry.refused_since is None:
@@ -414,18 +419,6 @@ def _first_in_time(queue: Mapping[str, Entry], finish: float) -> Entry | None:
     idle worker gets what it would answer late all the same: it may be faster than it was.
     """
     return next((entry for entry in queue.values() if entry.deadline >= finish and not entry.lost_on), None)
-
-
-def _belongs(response: InferResponse, entry: Entry, topic: str | None) -> bool:
-    """Return whether a reply is of the model, version and worker that were asked, and came where it was to come."""
-    request, version = entry.request, entry.request.model_version
-    return (
-        response.model_name == request.model_name
-        and (topic is None or topic == request.response_topic)
-        and response.attempt <= entry.attempts
-        and (version is None or version == response.model_version or response.outcome is not Outcome.OK)
-        and (not response.worker or entry.asked(response.worker))
-    )
 
 
 def _first_without_loss(queue: Mapping[str, Entry]) -> Entry | None:

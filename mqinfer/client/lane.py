@@ -128,10 +128,6 @@ class Lane:
             if len(self.unanswered) > _MOST_UNANSWERED:
                 del self.unanswered[next(iter(self.unanswered))]
 
-    def replied(self, request_id: str) -> bool:
-        """Record a reply that names this worker; return False where it can't be its own: it never had the request."""
-        return self.in_flight.pop(request_id, None) is not None or self.unanswered.pop(request_id, False)
-
     def measure_transit(self, seconds: float) -> None:
         """Record how long a request and its reply were on the network; over a slow link that includes their queue."""
         if self.transit:

@@ -89,11 +89,24 @@ class Entry:
         self.sent = self.submitted
         self.channel = (self.request.model_name, self.request.model_version)
 
-    def asked(self, worker: str) -> bool:
-        """Return whether a worker may have the request."""
-        if self.lane is None or self.lane.worker == worker:
-            return True
-        return None in self.earlier or worker in self.earlier
+    def belongs(self, response: InferResponse, topic: str | None) -> bool:
+        """Return whether a reply is of the model, version and worker that were asked, and came where it was to come.
+
+        Args:
+            response: The reply.
+            topic: Where it came; None where that was checked before.
+        """
+        request, version, worker = self.request, self.request.model_version, response.worker
+        return (
+            response.model_name == request.model_name
+            and (topic is None or topic == request.response_topic)
+            and response.attempt <= self.attempts
+            and (version is None or version == response.model_version or response.outcome is not Outcome.OK)
+            and (not worker or self.lane is None or self.lane.worker == worker or self._was_asked(worker))
+        )
+
+    def _was_asked(self, worker: str) -> bool:
+        return worker in self.earlier or None in self.earlier
 
     def answered(
         self, response: InferResponse, outputs: Mapping[str, Array], problem: MqinferError | None, received: float

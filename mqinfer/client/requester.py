@@ -157,10 +157,12 @@ class Requester:
             False if it has its outcome already.
         """
         reason = why or Cancelled("cancelled by the caller")
-        entry = self._report(lambda _: self._dispatcher.cancel(request_id, reason))
+        with self._lock:
+            entry = self._dispatcher.cancel(request_id, reason)
         if entry is None:
             return False
         self._hand_over(entry, entry.failed(reason))
+        self._pump()
         if entry.attempts:
             with suppress(LinkError):  # without a connection no worker answers it either
                 self.link.publish(self._messages.cancellation(entry.request, reason))
@@ -181,8 +183,7 @@ class Requester:
         with self._lock:
             self._failure = why
         self._end_all(Cancelled(f"the connection has ended for good: {why}"))
-        for watcher in self._watchers:
-            watcher()
+        self._notify()
 
     def counters(self) -> Counters:
         """Return what became of all requests, at one instant."""
@@ -280,8 +281,14 @@ class Requester:
             self._report(self._dispatcher.connected)
         elif recalled := self._report(lambda _: self._dispatcher.disconnected()):
             log.warning("connection lost with %d requests in flight; they will be sent again", recalled)
+        self._notify()
+
+    def _notify(self) -> None:
         for watcher in self._watchers:
-            watcher()
+            try:
+                watcher()
+            except BaseException:
+                log.exception("the caller's code raised on a change of the connection")
 
     def _on_state(self, message: Message) -> None:
         try:
@@ -311,9 +318,15 @@ class Requester:
         for tensor in response.outputs:
             if tensor.encoding != "raw":  # a codec has work to do; the request stays in flight, which bounds the pool
                 if self._report(lambda now: self._dispatcher.replied(response, now, message.topic)):
-                    self._pool.submit(self._finish, response, received)
+                    self._decode_elsewhere(response, received)
                 return
         self._finish(response, received, message.topic)
+
+    def _decode_elsewhere(self, response: InferResponse, received: float) -> None:
+        try:
+            self._pool.submit(self._finish, response, received)
+        except RuntimeError:  # the machine has no thread left; a second attempt on this one is late and counted
+            self._finish(response, received)
 
     def _finish(self, response: InferResponse, received: float, topic: str | None = None) -> None:
         """Decode a reply and hand over the result; one whose topic is given is reported to the dispatcher first."""
@@ -323,18 +336,20 @@ class Requester:
             log.exception("decoding the reply to request %s", response.id)
             outputs, problem = {}, MqinferError(f"the reply can't be decoded: {error!r}")
         entry = None
-        with self._lock:
-            if topic is None or self._dispatcher.replied(response, received, topic):
-                entry = self._dispatcher.settle(response.id, Outcome.ERROR if problem else response.outcome)
-            step = self._take(received)
-        if entry:
-            self._hand_over(entry, entry.answered(response, outputs, problem, received))
+        try:
+            with self._lock:
+                if topic is None or self._dispatcher.replied(response, received, topic):
+                    entry = self._dispatcher.settle(response.id, Outcome.ERROR if problem else response.outcome)
+                step = self._take(received)
+        finally:  # whatever comes of the rest: what has left the table is handed over
+            if entry:
+                self._hand_over(entry, entry.answered(response, outputs, problem, received))
         self._carry_out(step)
 
     def _hand_over(self, entry: Entry, result: InferResult) -> None:
         try:
             entry.settle(result)
-        except Exception:  # a caller's fault must not stop the link's thread
+        except BaseException:
             log.exception("the caller's code raised on the outcome of request %s", result.id)
 
     def _end_all(self, why: MqinferError) -> None:
@@ -344,7 +359,7 @@ class Requester:
         for entry, reason in ended:
             self._hand_over(entry, entry.failed(reason))
 
-    def _on_defect(self, error: Exception) -> None:
+    def _on_defect(self, error: BaseException) -> None:
         """Without its timer a client could keep no deadline: nothing is left pending, and nothing accepted any more."""
         self.give_up(LinkError(f"the client's timer failed: {error!r}; make a new client"))
 

@@ -29,7 +29,7 @@ class Timer:
         due: Callable[[], float],
         work: Callable[[], None],
         clock: Callable[[], float],
-        failed: Callable[[Exception], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
         self._changed = threading.Condition(lock)
         self._due = due
@@ -64,14 +64,14 @@ class Timer:
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for its end, if it was ever started."""
-        if self._thread.is_alive():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
     def _run(self) -> None:
         try:
             while self._sleep():
                 self._work()
-        except Exception as error:
+        except BaseException as error:
             log.exception("a client's timer failed, and with it the client")
             self._failed(error)
 

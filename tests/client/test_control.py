@@ -128,9 +128,10 @@ def test_no_server_speaks_for_another(site: Callable[..., Any]) -> None:
         one.answer(order, false)
     one.answer(order, [{"name": "m", "server": "one"}])
     assert result() == [ControlReply("one", [{"name": "m", "server": "one"}])]
+    result = asking(control, INDEX, server="one", timeout=20)
+    one.order()
     one.link.publish(Message(one.topics.control_state("one"), b"", retain=True))
-    one.link.close()
-    (gone,) = control.ask(INDEX, server="one", timeout=20)
+    (gone,) = result()
     assert isinstance(gone.error, NoWorker)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +21,7 @@ from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message, MessageHandler
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.client.connection import connect
+from mqinfer.client.pending import Settle
 from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
@@ -191,7 +194,8 @@ def test_a_defect_on_the_timers_thread_leaves_nothing_pending(
     link_of(requester).drop()
     result = ask(requester, 60)
     threads.append(threading.get_ident())
-    ask(requester, 30)  # an earlier deadline wakes the timer
+    with suppress(LinkError):  # the timer may have looked at the clock by then
+        ask(requester, 30)  # an earlier deadline wakes the timer
     assert result.result(10).outcome is Outcome.CANCELLED
     with pytest.raises(LinkError, match=r"timer failed.*a defect.*make a new client"):
         ask(requester)
@@ -238,17 +242,70 @@ def test_a_request_that_came_damaged_is_sent_again_without_a_pause(timeless: Req
     assert results.result(10).outcome is Outcome.OK
 
 
-def test_the_callers_fault_does_not_stop_the_link(requester: Requester, hand: Any) -> None:
-    """Code of the caller that raises on an outcome is logged; the next outcome comes."""
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_the_callers_fault_stops_no_thread(
+    requester: Requester, hand: Any, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Code of the caller raises on an outcome, on each thread that hands one over: the next outcome comes there."""
 
     def raises(result: InferResult) -> None:
-        raise ValueError(result.id)
+        raise error(result.id)
 
-    requester.submit(request_to(), 10, raises)
-    hand.answer(hand.next(), {"y": X})
+    def everywhere(settle: Settle, timeout: float) -> None:
+        requester.submit(request_to(), timeout, settle)
+        hand.answer(hand.next(), {"y": X})  # on the link's thread
+        requester.submit(request_to(), timeout, settle)
+        hand.answer(hand.next(), {"y": X}, "lz4")  # on a decoder
+        requester.submit(request_to(), 0.0, settle)  # on the timer's thread, or this one
+        assert requester.cancel(requester.submit(request_to("nobody"), timeout, settle))  # on this one
+
+    everywhere(raises, 60.0)
+    everywhere(raises, 60.0)
+    results: queue.SimpleQueue[InferResult] = queue.SimpleQueue()
+    everywhere(results.put, 60.0)
+    found = sorted(results.get(timeout=10).outcome for _ in range(4))
+    assert found == sorted([Outcome.OK, Outcome.OK, Outcome.EXPIRED, Outcome.CANCELLED])
+    requester.submit(request_to("nobody"), 60.0, raises)
+    requester.submit(request_to("nobody"), 60.0, results.put)
+    requester.close()
+    assert results.get(timeout=10).outcome is Outcome.CANCELLED
+    assert len([each for each in caplog.records if "caller's code raised" in each.getMessage()]) == 9
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_watchers_fault_stops_no_thread(requester: Requester, hand: Any, error: type[BaseException]) -> None:
+    """Each watcher is called at each change, whatever another one raises, and the requests go on."""
+    seen: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def raises() -> None:
+        raise error
+
+    for watcher in (raises, lambda: seen.put(requester.connected), raises):
+        requester.watch(watcher)
+    link_of(requester).drop()
+    link_of(requester).restore()
+    assert [seen.get(timeout=10) for _ in range(2)][-1]
     result = ask(requester)
     hand.answer(hand.next(), {"y": X})
     assert result.result(10).outcome is Outcome.OK
+    requester.give_up(NotAuthorized("refused from now on"))
+    assert not seen.get(timeout=10)
+
+
+def test_a_reply_is_decoded_where_no_thread_can_be_started(
+    requester: Requester, hand: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine without one more thread the link's own thread decodes it."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError(f"can't start new thread {thread.name}")
+
+    result = ask(requester)
+    request = hand.next()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        hand.answer(request, {"y": X}, "lz4")
+        assert result.result(10).outcome is Outcome.OK
 
 
 def test_a_lost_connection_loses_no_request(

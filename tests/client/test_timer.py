@@ -38,8 +38,8 @@ class Owner:
         self.gate.set()
         self.works: list[float] = []
         self.after = math.inf
-        self.error: Exception | None = None
-        self.failed: list[Exception] = []
+        self.error: BaseException | None = None
+        self.failed: list[BaseException] = []
         self.timer = Timer(self.lock, self._due, self._work, lambda: self.now, self.failed.append)
 
     def _due(self) -> float:
@@ -166,9 +166,10 @@ def test_stopped_while_it_works_it_ends_with_this(owner: Owner, after: float) ->
     assert owner.works == [-1.0]
 
 
-def test_an_exception_ends_it_loudly(owner: Owner, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError("a defect"), SystemExit("of the caller's code")])
+def test_an_exception_ends_it_loudly(owner: Owner, caplog: pytest.LogCaptureFixture, error: BaseException) -> None:
     """Its owner receives what was raised, and can end what it would have woken for; nothing hangs."""
-    owner.error = ValueError("a defect")
+    owner.error = error
     owner.due = -1.0
     owner.timer.start()
     owner.timer.join(PATIENCE)
