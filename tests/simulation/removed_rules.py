@@ -51,8 +51,8 @@ def _keep(self: Dispatcher, request_id: str, outcome: Outcome) -> Entry | None:
 def _settle_again() -> Iterator[None]:
     ended: dict[str, Entry] = {}
 
-    def replied(self: Dispatcher, response: InferResponse, now: float) -> bool:
-        return original(self, response, now) or response.id in ended
+    def replied(self: Dispatcher, response: InferResponse, *arguments: Any) -> bool:
+        return bool(original(self, response, *arguments)) or response.id in ended
 
     def settle(self: Dispatcher, request_id: str, outcome: Outcome) -> Entry | None:
         entry = _SETTLE(self, request_id, outcome)
