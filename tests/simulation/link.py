@@ -86,7 +86,7 @@ class SimulatedLink:
         """
         if self.wire is None:
             raise NotConnected("the link is down; nothing was sent")
-        if self.node.dead:
+        if self.node.dead or self.node.is_stuck:
             return
         self._number += 1
         self._acks[self._number] = on_ack, message

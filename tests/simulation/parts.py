@@ -10,7 +10,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
@@ -22,7 +22,8 @@ from mqinfer.cloud_worker.batching.batcher import Batch, Batcher, Ready
 from mqinfer.cloud_worker.batching.fair_queue import FairQueue, Queued
 from mqinfer.cloud_worker.serving import replies, service, worker
 from mqinfer.cloud_worker.serving.pipeline import FinishedRun
-from tests.simulation.world import Hang, running
+from mqinfer.protocol.errors import MqinferError
+from tests.simulation.world import running
 
 __all__ = ["simulated_parts"]
 
@@ -143,6 +144,7 @@ class EventPipeline(Generic[M, T]):
     Attributes:
         depth: As there.
         closing: As there.
+        failure: As there.
     """
 
     def __init__(
@@ -165,6 +167,12 @@ class EventPipeline(Generic[M, T]):
         self._unreplied: deque[tuple[Batch[T], Callable[[], None] | None]] = deque()
         self.depth = 0
         self.closing = False
+        self.failure: MqinferError | None = None
+
+    @property
+    def busy_since(self) -> float:
+        """When a task that has not ended began; infinite where there is none."""
+        return math.inf if self._idle == self.threads else 0.0
 
     @property
     def queued(self) -> int:
@@ -199,10 +207,15 @@ class EventPipeline(Generic[M, T]):
         """Wait until nothing is left."""
         return running().wait(lambda: self.depth == 0, timeout)
 
-    def stop(self) -> tuple[list[M], list[T]]:
+    def fail(self, error: BaseException) -> None:
+        """Report a defect."""
+        self.failure = MqinferError(repr(error))
+        self._node.world.violate(f"a thread of {self._node.name} failed: {error!r}")
+
+    def stop(self, timeout: float | None = None) -> tuple[list[M], list[T]]:
         """Wait for what has begun, and return the rest."""
         self.closing = True
-        running().wait(lambda: self._idle == self.threads, None)
+        running().wait(lambda: self._idle == self.threads, timeout)
         self.depth = 0
         return self._queue.clear(), self._batcher.clear()
 
@@ -230,11 +243,12 @@ class EventPipeline(Generic[M, T]):
 
     def _take_time(self, task: Callable[[], Callable[[], None]]) -> None:
         """Do a task now, and what follows from it when its time is over; one that hangs keeps its thread."""
-        with suppress(Hang):
-            follow = task()
-            node = self._node
-            seconds, node.lead = node.lead + node.world.random.uniform(1e-5, 3e-4), 0.0
-            node.after(seconds, self._follow, follow)
+        follow, node = task(), self._node
+        if node.is_stuck:
+            node.is_stuck = False
+            return
+        seconds, node.lead = node.lead + node.world.random.uniform(1e-5, 3e-4), 0.0
+        node.after(seconds, self._follow, follow)
 
     def _follow(self, follow: Callable[[], None]) -> None:
         follow()

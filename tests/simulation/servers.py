@@ -21,7 +21,7 @@ from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import TensorSpec
 from tests.simulation.broker import Broker, Peer
 from tests.simulation.link import SimulatedLink
-from tests.simulation.world import Hang, Killed, Node, World
+from tests.simulation.world import Node, World
 
 __all__ = ["FACTORS", "Flavour", "Process", "Server", "Slot", "answer"]
 
@@ -77,19 +77,16 @@ class NumberModel:
         flavours = {flavour for _, _, flavour in rows}
         process = self._process
         process.began([(client, number) for client, number, _ in rows])
-        process.node.lead += self._seconds * (0.8 + 0.2 * len(rows)) * (20 if Flavour.SLOW in flavours else 1)
-        if flavours & {Flavour.POISON, Flavour.ENDLESS}:
-            culprits = [(client, number) for client, number, flavour in rows if flavour in {2, 3}]
-            process.node.lead = 0.0
-            if Flavour.POISON in flavours:
-                process.crash(culprits)
-                raise Killed
-            process.hang(culprits)
-            raise Hang
-        if Flavour.FAILING in flavours:
+        if Flavour.POISON in flavours:
+            process.crash([(client, number) for client, number, flavour in rows if flavour == Flavour.POISON])
+        elif Flavour.ENDLESS in flavours:
+            process.hang([(client, number) for client, number, flavour in rows if flavour == Flavour.ENDLESS])
+        elif Flavour.FAILING in flavours:
             raise ModelFailed("a number that it does not like")
-        for client, number, _ in rows:
-            process.server.ledger.runs[(client, number), process.number] += 1
+        else:
+            process.node.lead += self._seconds * (0.8 + 0.2 * len(rows)) * (20 if Flavour.SLOW in flavours else 1)
+            for client, number, _ in rows:
+                process.server.ledger.runs[(client, number), process.number] += 1
         found = [answer(self._name, self._version, client, number) for client, number, _ in rows]
         return {"x": np.array(found, np.int64)}
 
@@ -211,7 +208,7 @@ class Process:
 
     def hang(self, culprits: Sequence[tuple[int, int]]) -> None:
         """Stand still until the watchdog ends the process."""
-        world = self.server.world
+        world, self.node.is_stuck = self.server.world, True
         world.note(self.node.name, "hangs")
         world.after(world.random.uniform(1, 6), self.crash, culprits)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-__all__ = ["Halted", "Hang", "Killed", "Node", "World", "in_world", "running"]
+__all__ = ["Halted", "Killed", "Node", "World", "in_world", "running"]
 
 _MOST_STEPS = 100_000
 """A run of more events does not end by itself."""
@@ -18,10 +18,6 @@ _MOST_STEPS = 100_000
 
 class Halted(BaseException):
     """A rule was broken: the run ends here, whatever is on the stack."""
-
-
-class Hang(BaseException):
-    """The code that runs never returns."""
 
 
 class Killed(BaseException):
@@ -120,6 +116,7 @@ class Node:
         lead: How far the code that runs now has got ahead of the world: it has worked for so long.
         halted_until: Nothing happens in it before.
         dead: Whether it has ended.
+        is_stuck: Whether the code that runs now never returns; what it seems to do from then on does not happen.
         leapt_at: When its clock leapt last.
         on_leap: Called when its clock has leapt.
     """
@@ -133,6 +130,7 @@ class Node:
     lead: float = 0.0
     halted_until: float = 0.0
     dead: bool = False
+    is_stuck: bool = False
     leapt_at: float = 0.0
     on_leap: Callable[[], None] = lambda: None
 
@@ -170,10 +168,10 @@ class Node:
         except Killed:
             if not self.dead:
                 raise
-        except Hang:
-            self.halted_until = math.inf
         finally:
             world.current = before
+            if self.is_stuck:
+                self.halted_until, self.is_stuck = math.inf, False
             if self.lead:
                 self.halted_until = max(self.halted_until, world.now + self.lead)
                 self.lead = 0.0
