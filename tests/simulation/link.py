@@ -25,6 +25,7 @@ class SimulatedLink:
         on_ack: Receives each PUBACK and its message before the product does.
         on_message: Receives each message before the product does.
         reconnects_in: Least and most seconds until it tries to connect again.
+        lane: Correlation data of the requests that came over a worker's lane.
         given: Correlation data of the requests that the broker has sent to it; its client may not have the replies.
     """
 
@@ -41,6 +42,7 @@ class SimulatedLink:
         self.subscriptions: dict[tuple[str, str | None], Subscription] = {}
         self.wire: Wire | None = None
         self.given: set[bytes] = set()
+        self.lane: set[bytes] = set()
         self.on_ack: Callable[[int, Message], None] = _ignore
         self.on_message: Callable[[Message], None] = _ignore_message
         self.reconnects_in: tuple[float, float] = (0.01, 1.0)
@@ -151,6 +153,8 @@ class SimulatedLink:
     def _handle(self, wire: Wire, message: Message) -> None:
         if self.wire is wire:
             self.on_message(message)
+            if message.correlation_data and "/workers/" in message.topic:
+                self.lane.add(message.correlation_data)
             self._routes.deliver(message)
 
     def _handle_ack(self, wire: Wire, number: int, code: int) -> None:

@@ -15,7 +15,7 @@ from mqinfer.models.repository.config import DynamicBatching
 from tests.simulation.broker import Noise
 from tests.simulation.servers import Flavour, Slot
 
-__all__ = ["EVENTS", "NOISES", "Plan", "Question", "make_plan"]
+__all__ = ["EVENTS", "MILD", "NOISES", "Plan", "Question", "make_plan"]
 
 NOISES: dict[str, tuple[float, float]] = {
     "slow": (0.02, 0.3),
@@ -54,6 +54,9 @@ _FLAVOURS = {
     "endless": Flavour.ENDLESS,
     "failing": Flavour.FAILING,
 }
+MILD = ("poison", "failing", "slow model", "cancel", "rates", "reads along", "wall clock")
+"""Kinds among which no connection, message or report is lost or late: stricter rules hold there."""
+_TIMEOUTS = (0.05, 0.5, 2.0, 5.0, 10.0, 30.0)
 _OTHERS = ("outage", "cancel", "rates", "late reports", "unreported", "reads along")
 
 
@@ -102,6 +105,8 @@ def make_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
     """Draw a run; with kinds of faults given there are these and no others."""
     share = random.choice((0.1, 0.25, 0.5))
     drawn = [kind for kind in (*NOISES, *EVENTS, *_FLAVOURS, *_OTHERS) if random.random() < share]
+    if random.random() < 0.1:
+        drawn = [kind for kind in MILD if random.random() < 0.5]
     kinds = drawn if kinds is None else list(kinds)
     ends = random.choice((1.0, 3.0, 8.0, 15.0)) * random.uniform(0.5, 1)
     noise = Noise(latency=random.choice((0.0002, 0.001, 0.02)))
@@ -110,6 +115,7 @@ def make_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
             setattr(noise, kind, random.uniform(least, most))
     if "outage" in kinds:
         noise.dropped = random.uniform(0.7, 1)
+        ends = max(ends, 8.0)
     events = [kind for kind in EVENTS if kind in kinds]
     count = random.choice((1, 2, 4, 8, 20)) if events else 0
     faults = sorted((random.uniform(0, ends), random.choice(events)) for _ in range(count))
@@ -117,7 +123,7 @@ def make_plan(random: Random, kinds: Collection[str] | None = None) -> Plan:
     slots = [_slot(random, number, models) for number in range(random.choice((1, 2, 2, 3, 4)))]
     options = [_options(random) for _ in range(random.choice((1, 1, 2, 3)))]
     plan = Plan(kinds, noise, faults, options, slots, ends=ends)
-    count = random.choice((3, 5, 8, 12, 40))
+    count = 40 if "outage" in kinds else random.choice((3, 5, 8, 12, 40))
     burst = random.random() < 0.5
     plan.questions = sorted(
         (_question(random, plan, burst=burst) for _ in range(count)), key=lambda question: question.at
@@ -161,6 +167,6 @@ def _question(random: Random, plan: Plan, *, burst: bool) -> Question:
         model=model,
         version=random.choice((None, None, "1")),
         flavour=flavour,
-        timeout=random.choice((0.05, 0.5, 2.0, 5.0, 10.0, 30.0)) * random.uniform(0.8, 1),
+        timeout=random.choice((10.0, 30.0) if "outage" in plan.kinds else _TIMEOUTS) * random.uniform(0.8, 1),
         cancel_after=random.choice((0.0, 0.001, 0.01, 0.1, 1.0)) * random.random() if cancels else None,
     )

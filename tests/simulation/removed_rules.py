@@ -26,18 +26,12 @@ __all__ = ["RULES"]
 Patch = AbstractContextManager[Any]
 _UPDATE = Dispatcher.update
 _SETTLE = Dispatcher.settle
-_LAUNCH = PendingTable.launch
 _SPLIT = service._split
 
 
 def _as_crash(self: Dispatcher, state: WorkerState, now: float) -> None:
     status = WorkerStatus.CRASHED if state.status is WorkerStatus.LOST else state.status
     _UPDATE(self, WorkerState(state.worker, status, state.incarnation, state.models, state.capacity), now)
-
-
-def _acknowledged(self: PendingTable, entry: Entry, lane: Lane | None, now: float) -> None:
-    _LAUNCH(self, entry, lane, now)
-    entry.acknowledged = entry.attempts
 
 
 def _keep(self: Dispatcher, request_id: str, outcome: Outcome) -> Entry | None:
@@ -116,7 +110,7 @@ RULES: dict[str, Callable[[], Patch]] = {
     ),
     "retries have a budget": lambda: patch.object(RetryBudget, "spend", lambda _: True),
     "a lost worker has not crashed": lambda: patch.object(Dispatcher, "update", _as_crash),
-    "a crash counts for what was acknowledged": lambda: patch.object(PendingTable, "launch", _acknowledged),
+    "two crashes are enough": lambda: patch.object(dispatcher, "_MOST_CRASHES", 1000),
     "a lost connection recalls what is in flight": lambda: patch.object(Dispatcher, "disconnected", _ignore_loss),
     "a quarantine ends": lambda: patch.object(Lane, "quarantine", _quarantine_for_good),
     "a worker runs a request once": lambda: patch.object(ReplyMemory, "begin", _always_new),

@@ -16,7 +16,7 @@ from tests.simulation.broker import Broker, Noise
 from tests.simulation.clients import Asked, SimulatedClient
 from tests.simulation.faults import Faults
 from tests.simulation.parts import simulated_parts
-from tests.simulation.plan import Plan, Question, make_plan
+from tests.simulation.plan import MILD, Plan, Question, make_plan
 from tests.simulation.servers import Flavour, Ledger, Server
 from tests.simulation.world import Halted, World, in_world
 
@@ -227,10 +227,19 @@ class Run:
             }:
                 world.violate(f"process {process} ran request {request[1]} of client {request[0]} {count} times")
 
+    def _check_crashes(self, client: SimulatedClient, asked: Asked) -> None:
+        """Check that a request crashed no third worker over a lane; over a model's channel nobody knows who had it."""
+        crashed = self.ledger.crashes.get((client.index, asked.number), set())
+        links = [each.link for server in self.servers for each in server.processes if each.number in crashed]
+        count = sum(link is not None and bytes.fromhex(asked.identity) in link.lane for link in links)
+        if count > 2 and set(MILD).issuperset(self.plan.kinds):
+            self.world.violate(f"{client.name_of(asked)} crashed {count} workers over their lanes")
+
     def _all_asked(self, index: int) -> list[Asked]:
         return [asked for client in self.clients if client.index == index for asked in client.asked.values()]
 
     def _check_asked(self, client: SimulatedClient, asked: Asked) -> None:
+        self._check_crashes(client, asked)
         if len(asked.outcomes) != 1:
             self.world.violate(f"{client.name_of(asked)} has {len(asked.outcomes)} outcomes at the end")
         elif asked.probe and asked.outcomes[0][0] is not Outcome.OK:
