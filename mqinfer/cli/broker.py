@@ -106,13 +106,17 @@ def add(
     folder = BrokerFolder(directory)
     login = folder.add(role, name, topics=Topics(root), processes=processes, days=days, by_password=password)
     _print_login(folder, role, login)
+    if len(folder.certificates(name)) > 1:
+        typer.echo(
+            f"its earlier certificates stay good until they run out; if a key was lost, remove {name} and add it again"
+        )
 
 
 @app.command()
 def remove(directory: Directory, name: Annotated[str, typer.Argument(help="User name of the client.")]) -> None:
-    """Revoke a client's access."""
-    BrokerFolder(directory).remove(name)
-    typer.echo(f"removed {name}")
+    """Remove a client: its rights, its password and its certificates. A running broker applies it within a second."""
+    revoked = BrokerFolder(directory).remove(name)
+    typer.echo(f"removed {name}; revoked certificates: {revoked}")
 
 
 @app.command("list")
@@ -137,6 +141,8 @@ def _print_login(folder: BrokerFolder, role: Role, login: Login) -> None:
     options = ["--broker", f"mqtts://{user}{socket.gethostname()}:{port}", "--ca-file", str(login.ca_file)]
     if login.cert_file and login.key_file:
         options += ["--cert-file", str(login.cert_file), "--key-file", str(login.key_file)]
+    if role is Role.WORKER and (group := folder.group()):
+        options += ["--group", group]
     note = "password shown only once: the broker keeps its hash" if login.password else login.cert_file
     typer.echo(f"{role} {login.name} ({note}) connects with")
     typer.echo(f"  {shlex.join([*options, '--name', login.name])}")

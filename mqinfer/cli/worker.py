@@ -23,7 +23,7 @@ from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.topics import Topics, check_name
 
 __all__ = ["worker"]
 
@@ -47,6 +47,13 @@ def worker(
     threads: Annotated[
         int, typer.Option(help="Threads in each process for decoding, inference and encoding.", min=1)
     ] = 2,
+    group: Annotated[
+        str,
+        typer.Option(
+            envvar="MQINFER_GROUP",
+            help="Group of workers that share requests. With access rules: a secret that only workers know.",
+        ),
+    ] = "workers",
     load: Annotated[
         bool, typer.Option(help="Load the models at the start; with --no-load they wait for `mqinfer models load`.")
     ] = True,
@@ -61,7 +68,8 @@ def worker(
 ) -> None:
     """Serve the models of a repository until Ctrl-C, each instance in its own process. See also: `mqinfer models`."""
     set_up_logging(verbose=verbose)
-    options = WorkerOptions(name or _host_name(), Topics(root), capacity=capacity, threads=threads)
+    group = check_name("worker group", group)
+    options = WorkerOptions(name or _host_name(), Topics(root), group, capacity, threads=threads)
     spec = ProcessSpec(
         repository=repository,
         model="",

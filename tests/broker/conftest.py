@@ -14,7 +14,7 @@ import pytest
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
-from mqinfer.broker.mosquitto.access import access_rules
+from mqinfer.broker.mosquitto.access import access_rules, without_section
 from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto
 from mqinfer.broker.mosquitto.serving import secured as secured_server
 from mqinfer.broker.paho.link import PahoLink
@@ -22,7 +22,7 @@ from mqinfer.protocol.errors import MissingExtra
 from mqinfer.protocol.topics import Topics
 
 PATIENCE = 10.0
-_WITNESS = "\nuser witness\ntopic readwrite #\n"
+_WITNESS = "\nuser witness\ntopic readwrite #\ntopic read $SYS/#\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Secured:
     folder: BrokerFolder
     server: MosquittoServer
     logins: dict[str, Login]
+    passwords: dict[str, Login]
     password_port: int
     websockets_port: int
 
@@ -47,6 +48,13 @@ class Secured:
             ca_file=login.ca_file,
             cert_file=login.cert_file,
             key_file=login.key_file,
+        )
+
+    def browser(self, name: str) -> BrokerAddress:
+        """Where a browser connects to, with a password."""
+        login = self.passwords[name]
+        return BrokerAddress.parse(
+            f"wss://{name}:{login.password}@127.0.0.1:{self.websockets_port}", ca_file=login.ca_file
         )
 
 
@@ -86,12 +94,38 @@ def secured(open_place: Path) -> Iterator[Secured]:
     logins = {name: folder.add(role, name) for name, role in clients.items()}
     logins |= {name: folder.add(Role.WORKER, name, processes=2) for name in ("w", "v", "blind", "witness")}
     logins["pass-car"] = folder.add(Role.VEHICLE, "pass-car", by_password=True)
-    folder.remove("witness")
-    folder.remove("blind")
+    passwords = {name: folder.add(role, name, by_password=True) for name, role in clients.items()}
+    passwords |= {name: folder.add(Role.WORKER, name, processes=2, by_password=True) for name in ("w", "witness")}
+    acl = folder.path / "acl"  # by hand, for `remove` would revoke their certificates
+    acl.write_text(without_section(without_section(acl.read_text(), "witness"), "blind"))
     deaf = [rule for rule in access_rules(Role.WORKER, "blind", Topics(), 2) if not rule.endswith("/infer/+")]
     write_section(folder, _WITNESS + "\nuser blind\n" + "".join(f"topic {rule}\n" for rule in deaf))
     with secured_server(folder, 0) as server:
-        yield Secured(folder, server, logins, password_port, websockets_port)
+        yield Secured(folder, server, logins, passwords, password_port, websockets_port)
+
+
+@pytest.fixture
+def small(open_place: Path, unique: Callable[[str], str]) -> Iterator[Secured]:
+    """A broker with a 64th of the memory of others, two vehicles and one client of each other role."""
+    pytest.importorskip("cryptography")
+    password_port, websockets_port = free_port(), free_port()
+    folder = BrokerFolder(open_place / unique("small"))
+    folder.init(ports=Ports(1, password_port, websockets_port, "127.0.0.1"))
+    text = folder.configuration()
+    for name, size in (("memory_limit", 2 << 30), ("max_queued_bytes", 128 << 20), ("max_inflight_bytes", 64 << 20)):
+        assert f"\n{name} {size}\n" in text
+        text = text.replace(f"\n{name} {size}\n", f"\n{name} {size // 64}\n")
+    folder.configuration_file.write_text(text)
+    roles = {
+        "car-1": Role.VEHICLE,
+        "car-2": Role.VEHICLE,
+        "dash": Role.DASHBOARD,
+        "op": Role.OPERATOR,
+        "w": Role.WORKER,
+    }
+    logins = {name: folder.add(role, name) for name, role in roles.items()}
+    with secured_server(folder, 0) as server:
+        yield Secured(folder, server, logins, {}, password_port, websockets_port)
 
 
 @pytest.fixture(scope="module")

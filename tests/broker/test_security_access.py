@@ -1,4 +1,7 @@
-"""The table of rules, cell by cell, on a real Mosquitto with certificates: who may publish and who may read what."""
+"""The table of rules, cell by cell, on a real Mosquitto: who may publish and who may read what.
+
+Once with certificates, and once as browsers do: over websockets, with passwords.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -84,6 +88,21 @@ READS = {
     "op": {"result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
 }
 CELLS = [(who, what) for who in WRITES for what in TOPICS]
+
+
+@pytest.fixture(scope="module", params=["certificates", "websockets"])
+def links(request: pytest.FixtureRequest, secured: Any) -> Iterator[Links]:
+    """One open link a client, by name."""
+    where = secured.address if request.param == "certificates" else secured.browser
+    opened = {
+        name: PahoLink(where(name), client_id=f"{request.param}-{name}")
+        for name in ("car-1", "w", "dash", "op", "witness")
+    }
+    for link in opened.values():
+        link.open(PATIENCE)
+    yield opened
+    for link in opened.values():
+        link.close()
 
 
 def payload() -> bytes:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role, access_rules
 from mqinfer.broker.mosquitto.access import put_section, sections, without_section
@@ -18,6 +19,7 @@ from mqinfer.broker.mosquitto.certificates import Authority, Pair, check_host
 from mqinfer.broker.mosquitto.configuration import listeners, render, render_secure, with_port
 from mqinfer.broker.mosquitto.files import hash_password, put_password, without_password
 from mqinfer.broker.routes import compile_filter
+from mqinfer.cli.app import app
 from mqinfer.protocol.errors import BadTopic, ConfigError, MqinferError
 from mqinfer.protocol.topics import Topics
 
@@ -42,8 +44,8 @@ def test_files_and_who_may_read_them(folder: BrokerFolder) -> None:
     """Keys, passwords and rules are their owner's alone; certificates are everybody's."""
     folder.add(Role.VEHICLE, "car-1")
     files = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()}
-    secret = {"ca.key", "broker.key", "acl", "passwords", "clients/car-1.key"}
-    assert files == {"mosquitto.conf", "ca.crt", "broker.crt", "clients/car-1.crt", *secret}
+    secret = {"ca.key", "broker.key", "acl", "passwords", "certificates", "group", "clients/car-1.key"}
+    assert files == {"mosquitto.conf", "ca.crt", "broker.crt", "revoked.pem", "clients/car-1.crt", *secret}
     for name in files:
         assert stat.S_IMODE((folder.path / name).stat().st_mode) == (0o600 if name in secret else 0o644), name
 
@@ -257,3 +259,24 @@ def test_cryptography_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
     with pytest.raises(MqinferError, match=r"mqinfer\[security\]"):
         BrokerFolder(tmp_path).init()
+
+
+def test_what_the_command_prints(tmp_path: Path) -> None:
+    """A worker's options hold the group, a renewal explains the old certificate, and `remove` counts them."""
+
+    def run(command: str, *arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, ["broker", command, str(tmp_path / "broker"), *arguments])
+        return result.exit_code, result.output
+
+    code, output = run("init", "--client", "worker:w", "--client", "vehicle:car-1")
+    group = f"--group {BrokerFolder(tmp_path / 'broker').group()}"
+    assert (code, output.count(group)) == (0, 1)
+    assert "earlier" not in output
+    code, output = run("add", "worker", "w")
+    assert (code, group in output, "remove w and add it again" in output) == (0, True, True)
+    assert run("remove", "w") == (0, "removed w; revoked certificates: 2\n")
+    (tmp_path / "broker" / "ca.key").unlink()
+    result = CliRunner().invoke(app, ["broker", "remove", str(tmp_path / "broker"), "car-1"])
+    assert result.exit_code == 1
+    assert run("list") == (0, "")
+    assert run("remove", "nobody")[0] == 1

@@ -40,11 +40,12 @@ Serve = Callable[..., Worker]
 
 
 def test_the_way_of_a_request(secured: Any, serve: Serve, write_echo: WriteEcho) -> None:
-    """Over certificates and over a password, on the shared channel, a version's channel and a lane."""
+    """Over certificates, a password and websockets, on the shared channel, a version's channel and a lane."""
     repository = write_echo("echo", version=3)
     worker = serve(secured.address("w"), repository, name="w.0")
-    for login in ("car-1", "pass-car"):
-        with Client(secured.address(login), name=login) as client:
+    ways = ("car-1", secured.address), ("pass-car", secured.address), ("car-1", secured.browser)
+    for login, where in ways:
+        with Client(where(login), name=login) as client:
             assert client.card("echo").name == "echo"
             for version in (None, "3"):
                 result = client.infer("echo", {"x": X}, version=version)

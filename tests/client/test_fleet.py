@@ -4,10 +4,12 @@ import heapq
 import math
 from collections import Counter
 from itertools import count
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqinfer.client.fleet import Fleet, NoLane
 from mqinfer.client.lane import Lane
@@ -354,3 +356,108 @@ def test_nobody_storms_a_channel_without_subscribers() -> None:
     assert fleet.next_opening(0.03) == math.inf
     fleet.update(state("a", status=WorkerStatus.LOST))
     assert fleet.choose(ANY, 0.03) is NoLane.SHARED
+
+
+LATER = st.floats(0.0, 3.0)
+ASKED: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {
+        "channel": st.sampled_from([ANY, ("m", "1"), ("m", "2"), ("other", None)]),
+        "queued": st.integers(1, 50),
+        "crashed": st.booleans(),
+        "deadline": st.floats(0.0, 10.0) | st.just(math.inf),
+    }
+)
+
+
+class Choosing(RuleBasedStateMachine):
+    """Two fleets get the same events, and one of them is asked far more often where a request would go.
+
+    Asking must change nothing, whatever the state of the workers: both decide alike from then on.
+    """
+
+    @initialize()
+    def start(self) -> None:
+        """Begin with a worker each that is fast, slow, and of unknown speed."""
+        self.fleets = Fleet(SILENCE), Fleet(SILENCE)
+        self.now = 0.0
+        self.number = 0
+        self.sent: list[tuple[str, str]] = []
+        for worker, service_ms in (("a", 10.0), ("b", 100.0), ("c", 0.0)):
+            for fleet in self.fleets:
+                fleet.update(state(worker, service_ms))
+
+    def lanes(self, worker: str) -> list[Lane]:
+        """Return a worker's lane in both fleets, where it is known."""
+        return [lane for fleet in self.fleets if (lane := fleet.lane(worker))]
+
+    @rule(asked=st.lists(ASKED, min_size=1, max_size=5), times=st.integers(1, 100), later=LATER)
+    def ask(self, asked: list[dict[str, Any]], times: int, later: float) -> None:
+        """Ask the first fleet alone, many times, for now and for later."""
+        for each in asked:
+            for number in range(times):
+                self.fleets[0].choose(now=self.now + later * (number % 2), **each)
+
+    @rule(asked=ASKED)
+    def send(self, asked: dict[str, Any]) -> None:
+        """Both choose the same, and send it there."""
+        first, second = (fleet.choose(now=self.now, **asked) for fleet in self.fleets)
+        self.number += 1
+        assert first is second if isinstance(first, NoLane) else isinstance(second, Lane)
+        if first is NoLane.WAIT:
+            return
+        due = [
+            fleet.sent(str(self.number), to, asked["channel"], self.now, crashed=asked["crashed"])
+            for fleet, to in zip(self.fleets, (first, second), strict=True)
+        ]
+        assert due[0] == due[1]
+        if isinstance(first, Lane) and isinstance(second, Lane):
+            assert (first.worker, first.in_flight) == (second.worker, second.in_flight)
+            self.sent.append((str(self.number), first.worker))
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data(), load=st.builds(WorkerLoad, st.integers(1, 5), st.integers(1, 200_000), st.integers(0, 6)))
+    def reply(self, data: st.DataObject, load: WorkerLoad) -> None:
+        """A worker replies to something that it has."""
+        name, worker = self.sent.pop(data.draw(st.integers(0, len(self.sent) - 1)))
+        for lane in self.lanes(worker):
+            lane.in_flight.pop(name, None)
+            lane.update_load(load, self.now)
+
+    @rule(worker=st.sampled_from("abc"), quarantined=st.booleans())
+    def trouble(self, worker: str, quarantined: bool) -> None:  # noqa: FBT001  drawn by Hypothesis
+        """A worker lets a request time out, or turns one away."""
+        for lane in self.lanes(worker):
+            if quarantined:
+                lane.quarantine(self.now)
+            else:
+                lane.pause(self.now, 0.1)
+
+    @rule(worker=st.sampled_from("abc"), status=st.sampled_from(WorkerStatus), incarnation=st.integers(1, 2))
+    def publish(self, worker: str, status: WorkerStatus, incarnation: int) -> None:
+        """A worker's state comes."""
+        for fleet in self.fleets:
+            fleet.update(state(worker, 20, status, incarnation))
+
+    @rule(channel=st.sampled_from([ANY, ("other", None)]), opens=st.booleans())
+    def miss(self, channel: tuple[str, str | None], opens: bool) -> None:  # noqa: FBT001  drawn by Hypothesis
+        """Nobody subscribes to a channel, or its reply comes."""
+        for fleet in self.fleets:
+            if opens:
+                fleet.shared_reply(channel[0], 0.1)
+            else:
+                fleet.close_channel(channel, self.now, 0.02)
+
+    @rule(seconds=LATER)
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+
+    @invariant()
+    def both_open_alike(self) -> None:
+        """The next time at which anything can be sent is the same."""
+        if hasattr(self, "fleets"):
+            assert self.fleets[0].next_opening(self.now) == self.fleets[1].next_opening(self.now)
+
+
+TestChoosing = Choosing.TestCase
+TestChoosing.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)

@@ -1,4 +1,4 @@
-"""A private certificate authority: makes itself, the broker's certificate and those of its clients (X.509, EC P-256).
+"""A private certificate authority: signs and revokes certificates of the broker and its clients (X.509, EC P-256).
 
 A client's certificate has `clientAuth` and the broker's `serverAuth`, so no client can pose as the broker, nor the
 broker's key be used as a client. The common name is the user name (`use_identity_as_username`).
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from mqinfer.broker.mosquitto.register import Issued
 from mqinfer.protocol.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ __all__ = ["Authority", "Pair", "check_host", "common_name"]
 
 _AUTHORITY_DAYS = 3650
 _SLACK = timedelta(hours=1)  # clocks of vehicles differ: a certificate is good from a little before it was made
+_SECOND = timedelta(seconds=1)
+_LIST_SLACK = timedelta(days=1)  # room for that many later lists, each dated a second after the one before
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*")
 
 
@@ -113,6 +116,65 @@ class Authority:
 
         key, builder = self._leaf(name, days, ExtendedKeyUsageOID.CLIENT_AUTH)
         return _signed(builder, key, self._key)
+
+    def issued(self, certificate: bytes) -> Issued | None:
+        """Return what the register holds of a client's certificate (PEM), or None if another authority signed it."""
+        from cryptography import x509
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            found = x509.load_pem_x509_certificate(certificate)
+            found.verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return None
+        return Issued(common_name(found), found.serial_number, found.not_valid_after_utc)
+
+    def revocation_list(self, certificates: Iterable[Issued], before: bytes | None) -> bytes:
+        """Return the signed list of revoked certificates (PEM), which is good for as long as the authority.
+
+        A broker refuses everybody when its list has run out, so this one never needs to be renewed. OpenSSL keeps the
+        lists that it has read and believes the one with the latest date, which has whole seconds: each list is dated
+        at least a second after the one before, and never in the future.
+
+        Args:
+            certificates: Of the register.
+            before: The list that this one replaces, or None. It is returned unchanged if it has the same content.
+        """
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.serialization import Encoding
+
+        wanted = {each.serial: each.revoked for each in certificates if each.revoked}
+        now = datetime.now(UTC)
+        date = now - _LIST_SLACK
+        old = self._own_list(before)
+        if before is not None and old is not None:
+            if {each.serial_number for each in old} == set(wanted):
+                return before
+            date = min(now, max(date, old.last_update_utc + _SECOND))
+        key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._certificate.subject)
+            .last_update(date)
+            .next_update(self._certificate.not_valid_after_utc)
+            .add_extension(key, critical=False)
+            .add_extension(x509.CRLNumber(int(date.timestamp())), critical=False)
+        )
+        for serial, at in wanted.items():
+            one = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(at)
+            builder = builder.add_revoked_certificate(one.build())
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+    def _own_list(self, content: bytes | None) -> x509.CertificateRevocationList | None:
+        """Return a revocation list that this authority has signed, or None."""
+        from cryptography import x509
+
+        try:
+            found = x509.load_pem_x509_crl(content or b"")
+        except ValueError:
+            return None
+        return found if found.is_signature_valid(self._key.public_key()) else None
 
     def _leaf(
         self, name: str, days: int, purpose: x509.ObjectIdentifier

@@ -75,11 +75,15 @@ password_file {folder}/passwords
 _LISTENERS = """\
 # --- Listeners ----------------------------------------------------------------------------------------------------
 
+# TLS 1.2 with the suites under `ciphers`, or TLS 1.3. For websockets Mosquitto ignores tls_version, and these suites,
+# which TLS 1.0 and 1.1 don't have, are what refuses those.
+
 # Clients that show a certificate of the private authority; its common name is the user name, whatever CONNECT has.
 listener {port}
 cafile {folder}/ca.crt
 require_certificate true
 use_identity_as_username true
+crlfile {folder}/revoked.pem
 {tls}"""
 _PASSWORDS = """
 # Clients with a user name and a password.
@@ -91,6 +95,7 @@ listener {port}
 protocol websockets
 {tls}"""
 _TLS = """\
+ciphers ECDHE+AESGCM:ECDHE+CHACHA20
 certfile {folder}/broker.crt
 keyfile {folder}/broker.key
 tls_version tlsv1.2

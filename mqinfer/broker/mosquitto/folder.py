@@ -6,6 +6,8 @@
     DIR/ca.crt, ca.key     the private authority; the key signs new clients and nothing else, keep it secret
     DIR/broker.crt, .key   the broker's certificate
     DIR/acl, passwords     one section and, with a password, one line a client
+    DIR/certificates       the register of the clients' certificates; revoked.pem: the signed list of revoked ones
+    DIR/group              the name of the workers' group, a secret that only they may know
     DIR/clients/NAME.crt, NAME.key   what a client needs, with ca.crt
 
 Existing files are kept: the authority is made once, and a configuration that was changed by hand stays as it is.
@@ -13,8 +15,9 @@ Existing files are kept: the authority is made once, and a configuration that wa
 
 from __future__ import annotations
 
+import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +33,7 @@ from mqinfer.broker.mosquitto.access import (
 from mqinfer.broker.mosquitto.certificates import Authority, Pair, check_host
 from mqinfer.broker.mosquitto.configuration import Listener, Ports, listeners, render_secure
 from mqinfer.broker.mosquitto.files import new_password, put_password, read_file, without_password, write_file
+from mqinfer.broker.mosquitto.register import Issued, format_register, parse_register, revoked, with_revocation_list
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics, check_name
 
@@ -78,7 +82,8 @@ class BrokerFolder:
     @property
     def watched(self) -> tuple[Path, ...]:
         """The files that Mosquitto reads again on SIGHUP; with the certificate its key, which is written first."""
-        return self.path / "acl", self.path / "passwords", self.path / "broker.crt"
+        files = [self._file(name) for name in ("acl", "passwords", "broker.crt", "revoked.pem")]
+        return tuple(file for file in files if file.exists())  # a folder of an earlier version has no revoked.pem
 
     def configuration(self) -> str:
         """Read what Mosquitto is started with.
@@ -110,15 +115,31 @@ class BrokerFolder:
             MissingExtra: `cryptography` is not installed.
         """
         configuration = render_secure(self.path, ports or Ports())
-        if not self._file("ca.key").exists():
+        if not self._file("ca.crt").exists():
             self._write_pair(self.path / "ca", Authority.make())
-        broker = self._authority().broker(list(dict.fromkeys([*_LOCAL, *_own_name(), *hosts])), days)
+        authority = self._authority()
+        broker = authority.broker(list(dict.fromkeys([*_LOCAL, *_own_name(), *hosts])), days)
         self._write_pair(self.path / "broker", broker, for_broker=True)
+        self._write_register(self._enlisted(authority, (self.path / "clients").glob("*.crt")))
+        self._write_list(authority)
+        if not self._file("group").exists():
+            write_file(self._file("group"), secrets.token_hex(16).encode())
         for name in ("acl", "passwords"):
             if not self._file(name).exists():
                 write_file(self._file(name), b"", for_broker=True)
-        if not self.configuration_file.exists():
-            write_file(self.configuration_file, configuration.encode(), secret=False)
+        if self.configuration_file.exists():  # of an earlier version, or changed by hand
+            list_file = str(self._file("revoked.pem").resolve())
+            configuration = with_revocation_list(before := self.configuration(), list_file)
+            if configuration == before:
+                return
+        write_file(self.configuration_file, configuration.encode(), secret=False)
+
+    def group(self) -> str | None:
+        """Return the name of the workers' group, None in a folder of an earlier version.
+
+        Mosquitto 2.0 lets every client join a group that it can name, and drops the requests whose turn it takes.
+        """
+        return read_file(self._file("group")).decode().strip() if self._file("group").exists() else None
 
     def clients(self) -> dict[str, str]:
         """Return the role of each client."""
@@ -162,22 +183,74 @@ class BrokerFolder:
         write_file(self._file("acl"), put_section(acl, role, name, rules).encode(), for_broker=True)
         return login
 
-    def remove(self, name: str) -> None:
-        """Remove a client's rights and its password. Its certificate still opens a connection, without any rights.
+    def remove(self, name: str) -> int:
+        """Remove a client's rights and its password, and revoke its certificates.
+
+        What needs no key of the authority is done first: without it the rights are gone all the same.
+
+        Returns:
+            The number of its certificates that are revoked.
 
         Raises:
-            ConfigError: There is no such client.
+            ConfigError: There is no such client, or the authority's key is not there to sign the revocation.
         """
         acl = self._acl()
-        if role_of(acl, name) is None:
+        if role_of(acl, name) is None and all(each.name != name for each in self._register()):
             raise ConfigError(f"there is no client {name!r}; there are: {', '.join(sections(acl)) or 'none'}")
         write_file(self._file("acl"), without_section(acl, name).encode(), for_broker=True)
         passwords = read_file(self._file("passwords")).decode()
         write_file(self._file("passwords"), without_password(passwords, name).encode(), for_broker=True)
+        return self._revoke(name)
+
+    def certificates(self, name: str) -> list[Issued]:
+        """List a client's certificates that are neither revoked nor, by more than a day, out of date."""
+        return [each for each in self._register() if each.name == name and not each.revoked]
+
+    def _revoke(self, name: str) -> int:
+        """Revoke a client's certificates; those that it can't sign are signed the next time that the key is there."""
+        file, certificates = self.path / "clients" / f"{name}.crt", self._register()
+        if not file.exists() and all(each.name != name for each in certificates):
+            return 0
+        self._write_register(revoked(certificates, name))
+        try:
+            authority = self._authority()
+        except ConfigError as error:
+            raise ConfigError(
+                f"{name} has no rights any more, but its certificate still opens a connection: {error}"
+            ) from error
+        certificates = revoked(self._enlisted(authority, [file]), name)
+        self._write_register(certificates)
+        self._write_list(authority)
+        return sum(each.name == name for each in certificates)
+
+    def _enlisted(self, authority: Authority, files: Iterable[Path]) -> list[Issued]:
+        """Return the register, with certificates that earlier versions have issued without it."""
+        certificates = self._register()
+        known = {each.serial for each in certificates}
+        found = [authority.issued(read_file(file)) for file in files if file.exists()]
+        return certificates + [each for each in found if each and each.serial not in known]
+
+    def _register(self) -> list[Issued]:
+        file = self._file("certificates")
+        return parse_register(read_file(file).decode()) if file.exists() else []
+
+    def _write_register(self, certificates: Iterable[Issued]) -> None:
+        write_file(self._file("certificates"), format_register(certificates).encode())
+
+    def _write_list(self, authority: Authority) -> None:
+        file = self._file("revoked.pem")
+        before = read_file(file) if file.exists() else None
+        signed = authority.revocation_list(self._register(), before)
+        if signed != before:
+            write_file(file, signed, secret=False)
 
     def _add_certificate(self, name: str, days: int) -> Login:
         stem = self.path / "clients" / check_name("client", name)
-        cert_file, key_file = self._write_pair(stem, self._authority().client(name, days))
+        authority = self._authority()
+        self._write_register(self._enlisted(authority, [stem.with_name(f"{name}.crt")]))  # one of an earlier version
+        cert_file, key_file = self._write_pair(stem, authority.client(name, days))
+        self._write_register(self._enlisted(authority, [cert_file]))
+        self._write_list(authority)
         return Login(name, self._file("ca.crt"), cert_file, key_file)
 
     def _add_password(self, name: str) -> Login:
@@ -187,6 +260,15 @@ class BrokerFolder:
         return Login(name, self._file("ca.crt"), password=password)
 
     def _authority(self) -> Authority:
+        """Return the authority, which has to sign something.
+
+        Raises:
+            ConfigError: Its certificate or key is not there.
+        """
+        if self._file("ca.crt").exists() and not self._file("ca.key").exists():
+            raise ConfigError(
+                f"{self._file('ca.key')} is missing, and nothing can be signed without it; put it back and try again"
+            )
         return Authority(Pair(read_file(self._file("ca.crt")), read_file(self._file("ca.key"))))
 
     def _acl(self) -> str:

@@ -40,6 +40,7 @@ _TAKEN_OVER = 0x8E
 # Bad user name or password, not authorized, banned, bad authentication method: trying again won't help.
 _REFUSED_LOGINS = frozenset({0x86, 0x87, 0x8A, 0x8C})
 _ABOUT_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
+_REVOKED = "CERTIFICATE_REVOKED"
 _NO_CERTIFICATE = "HANDSHAKE_FAILURE"  # TLS 1.2 has this alert for "certificate required"
 
 
@@ -195,9 +196,10 @@ def tls_error(address: BrokerAddress, error: ssl.SSLError) -> LinkError:
             f"{address} wants a client certificate ({words}); give one with --cert-file and --key-file"
         )
     if alert and any(word in what for word in _ABOUT_CERTIFICATES):
-        return NotAuthorized(
-            f"{address} refused the client certificate {own} ({words}); has it run out, or is it of another authority?"
-        )
+        hint = "has it run out, or is it of another authority?"
+        if what.endswith(_REVOKED):
+            hint = "ask the broker's operator for a new one"
+        return NotAuthorized(f"{address} refused the client certificate {own} ({words}); {hint}")
     return BrokerUnreachable(f"{address}: TLS failed ({reason or error}); does this port speak TLS?")
 
 

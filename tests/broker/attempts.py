@@ -1,0 +1,99 @@
+"""What the tests of attempts share: links, and packets that no MQTT library would send."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any
+
+from mqinfer.broker.link import Message
+from mqinfer.broker.mosquitto.folder import Login
+from mqinfer.broker.paho.link import PahoLink
+
+__all__ = ["NOT_AUTHORIZED", "PATIENCE", "listening", "opened", "packet", "publish", "raw", "text", "until", "wait_for"]
+
+PATIENCE = 10.0
+NOT_AUTHORIZED = 0x87
+
+
+def publish(link: PahoLink, topic: str, payload: bytes = b"x", *, retain: bool = False) -> int:
+    """Publish and wait for the PUBACK's reason code."""
+    codes: SimpleQueue[int] = SimpleQueue()
+    link.publish(Message(topic, payload, retain=retain), codes.put)
+    return codes.get(timeout=PATIENCE)
+
+
+@contextlib.contextmanager
+def listening(link: PahoLink, *filters: str, share: str | None = None) -> Iterator[SimpleQueue[Message]]:
+    """Subscribe for the length of a block."""
+    inbox: SimpleQueue[Message] = SimpleQueue()
+    for each in filters:
+        link.subscribe(each, inbox.put, share=share)
+    try:
+        yield inbox
+    finally:
+        for each in filters:
+            link.unsubscribe(each, share=share)
+
+
+def until(inbox: SimpleQueue[Message], topic: str) -> list[Message]:
+    """Take what came up to the first message on a topic."""
+    found = [inbox.get(timeout=PATIENCE)]
+    while found[-1].topic != topic:
+        found.append(inbox.get(timeout=PATIENCE))
+    return found
+
+
+def context_of(login: Login) -> ssl.SSLContext:
+    """A client's TLS, for what no MQTT library would send."""
+    context = ssl.create_default_context(cafile=login.ca_file)
+    if login.cert_file:
+        context.load_cert_chain(login.cert_file, login.key_file)
+    return context
+
+
+def text(content: bytes) -> bytes:
+    """A string of MQTT."""
+    return len(content).to_bytes(2, "big") + content
+
+
+def packet(kind: int, body: bytes) -> bytes:
+    """A packet of MQTT."""
+    size, length = len(body), b""
+    while True:
+        size, low = divmod(size, 128)
+        length += bytes([low | (128 if size else 0)])
+        if not size:
+            return bytes([kind]) + length + body
+
+
+@contextlib.contextmanager
+def raw(secured: Any, login: Login, client_id: str) -> Iterator[ssl.SSLSocket]:
+    """A connection on which anything may be sent, after its CONNACK."""
+    with (
+        socket.create_connection(("127.0.0.1", secured.server.port), PATIENCE) as plain,
+        context_of(login).wrap_socket(plain, server_hostname="localhost") as connection,
+    ):
+        connection.sendall(packet(0x10, text(b"MQTT") + b"\x05\x02\x00\x3c\x00" + text(client_id.encode())))
+        assert connection.recv(4096)[0] == 0x20
+        yield connection
+
+
+def opened(secured: Any, name: str, client_id: str) -> PahoLink:
+    """A link of a client that is open."""
+    link = PahoLink(secured.address(name), client_id=client_id)
+    link.open(PATIENCE)
+    return link
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Ask again and again, at most 200 times."""
+    for _ in range(200):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not come true")
