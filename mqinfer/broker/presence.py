@@ -25,6 +25,8 @@ __all__ = ["Presence", "make_client_id", "new_incarnation", "reads_back"]
 _log = logging.getLogger("mqinfer.broker")
 _PATIENCE_S = 2.0
 """How long to wait for the broker's answer to a first state, and for a message that a client sent to itself."""
+_ENDED = frozenset({"lost", "stopped"})
+"""States of a process that says nothing more on this connection."""
 
 
 def new_incarnation() -> int:
@@ -139,7 +141,9 @@ class Presence:
             self.failure = NameTaken(f"another process named {self._name!r} has started; give each its own (--name)")
             if self._on_taken is not None:
                 self._on_taken(self.failure)
-        else:  # a will or last state of a predecessor, or a process that gives the name up once it receives this
+        elif incarnation < self.incarnation or status in _ENDED:
+            # The will or last state of another process, or one that gives the name up once it receives this. A later
+            # one that drains is not answered: it would answer in turn, and both without end.
             self.publish()
 
     def _receive_ack(self, code: int) -> None:

@@ -295,6 +295,11 @@ class Dispatcher:
             entry = next(iter(queue.values()))
             crashed = bool(entry.lost_on)
             to = fleet.choose(channel, now, queued=len(queue), crashed=crashed, deadline=entry.deadline)
+            if to is NoLane.SHARED and crashed:
+                # It would meet the next worker before that is known, and the crash would be nobody's.
+                if (other := _first_without_loss(queue)) is None:
+                    continue
+                entry, crashed = other, False
             if isinstance(to, Lane) and to.in_flight and not crashed and entry.deadline < (finish := to.finish(now)):
                 if (in_time := _first_in_time(queue, finish)) is None:
                     continue
@@ -414,6 +419,11 @@ def _first_in_time(queue: Mapping[str, Entry], finish: float) -> Entry | None:
     idle worker gets what it would answer late all the same: it may be faster than it was.
     """
     return next((entry for entry in queue.values() if entry.deadline >= finish and not entry.lost_on), None)
+
+
+def _first_without_loss(queue: Mapping[str, Entry]) -> Entry | None:
+    """Return the first request that no worker was lost with; None where there is none."""
+    return next((entry for entry in queue.values() if not entry.lost_on), None)
 
 
 def _poison(entry: Entry) -> Poison:

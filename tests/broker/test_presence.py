@@ -162,3 +162,16 @@ def settle(*holders: Holder) -> None:
     for _ in range(3):
         for holder in holders:
             holder.link.settle()
+
+
+def test_two_processes_that_drain_do_not_answer_each_other() -> None:
+    """A later one that leaves is answered once it has stopped; answered before, both would answer without end."""
+    earlier, later = Holder(MemoryBroker(), 5), Holder(MemoryBroker(), 9)
+    earlier.presence.receive(state(9, "draining"))
+    assert earlier.published == 0
+    later.presence.receive(state(5, "draining"))
+    assert later.published == 1
+    for number, status in enumerate(("stopped", "lost"), 1):
+        earlier.presence.receive(state(9, status))
+        assert earlier.published == number
+    assert earlier.presence.failure is None

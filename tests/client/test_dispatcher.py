@@ -138,6 +138,19 @@ def test_two_crashes_are_enough(report_first: bool) -> None:  # noqa: FBT001  a 
     assert len(neighbour.crashed_on) == 1
 
 
+def test_what_a_worker_was_lost_with_waits_for_a_worker_that_is_known() -> None:
+    """Over the model's channel it would reach the next worker unseen, and a third one: there its crash is nobody's."""
+    dispatcher = dispatcher_with("a")
+    poison = send(dispatcher, "poison")
+    crash(dispatcher, poison, report_first=False)
+    assert dispatcher.take(0.0).send is None
+    other = send(dispatcher, "other")
+    assert other.lane is None
+    dispatcher.update(state("a", incarnation=2), 1.0)
+    assert sent(dispatcher, 1.0, "poison") is poison
+    assert worker_of(poison) == "a"
+
+
 def test_a_lost_connection_is_no_crash() -> None:
     """Two workers whose connections are taken over for good convict nobody: after two seconds a third one is asked."""
     dispatcher = dispatcher_with("a", "b", "c")
