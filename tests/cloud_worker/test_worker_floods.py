@@ -90,30 +90,6 @@ def test_a_client_that_heeds_no_refusal_is_dropped_and_takes_no_others_place(
     assert bare.ask(bare.binary("cd" * 16)).outcome is Outcome.OK
 
 
-def test_a_client_that_sends_without_a_pause_leaves_the_links_thread_to_others(
-    timed: Callable[..., Any], bare: Any, other: Any
-) -> None:
-    """With another client there, more in a row than the capacity goes to the pipeline, where clients take turns."""
-    _, backend, clock = timed(inline_s=10.0)
-    for number in range(2 * CAPACITY):  # alone it may have all of the thread
-        assert bare.ask(bare.binary(f"{number:032x}")).outcome is Outcome.OK
-    assert {is_inline(thread) for thread in backend.threads} == {True}
-    assert other.ask(other.binary()).outcome is Outcome.OK
-    backend.threads.clear()
-    for number in range(100, 100 + 2 * CAPACITY):
-        assert bare.ask(bare.binary(f"{number:032x}")).outcome is Outcome.OK
-    assert [is_inline(thread) for thread in backend.threads] == [True] * CAPACITY + [False] * CAPACITY
-    backend.threads.clear()
-    clock.now += 0.001  # a pause: the worker is idle
-    assert bare.ask(bare.binary("ab" * 16)).outcome is Outcome.OK
-    assert [is_inline(thread) for thread in backend.threads] == [True]
-
-
-def is_inline(thread: str) -> bool:
-    """Whether a thread's name is that of a link, and not that of a pipeline's thread."""
-    return thread.startswith("mqinfer-memory-")
-
-
 def test_large_requests_of_one_client_leave_room_for_another(
     timed: Callable[..., Any], bare: Any, other: Any, until: Until
 ) -> None:

@@ -46,11 +46,6 @@ class Admission:
         self._refused: dict[str, int] = {}  # refusals of each client in the second that began at
         self._second = 0.0
 
-    @property
-    def clients(self) -> int:
-        """Clients that have a share of the capacity."""
-        return len(self._active)
-
     def is_flood(self, client: str, now: float) -> bool:
         """Return whether a client was refused so often within a second that it heeds no refusal."""
         return self._refused.get(client, 0) >= _FLOOD and now - self._second < _FLOOD_S
