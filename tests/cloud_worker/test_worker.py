@@ -181,7 +181,8 @@ def test_nobody_can_make_a_worker_write_elsewhere(
     message = bare.binary()
     request = InferRequest("ab" * 16, "echo", (encode_tensor("x", X),), response_topic=topic)
     with caplog.at_level(logging.CRITICAL, "mqinfer"):
-        bare.link.publish(replace(message, response_topic=topic, payload=encode_request(request)))
+        stated = None if topic and "+" in topic else topic  # no link sends that as a property; it stands in the header
+        bare.link.publish(replace(message, response_topic=stated, payload=encode_request(request)))
         assert bare.ask(bare.binary("cd" * 16)).outcome is Outcome.OK
     until(lambda: worker.counters() == {"dropped_bad_topic": 1, "ok": 1})
     assert len(backend.runs) == 1
