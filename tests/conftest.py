@@ -7,10 +7,12 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -19,6 +21,7 @@ from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
+from mqinfer.codecs import encode_tensor
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import MissingExtra
@@ -159,6 +162,36 @@ def serve() -> Iterator[Callable[..., Worker]]:
     yield start
     for worker in workers:
         worker.stop()
+
+
+class _StallingCamera(BaseHTTPRequestHandler):
+    """Sends pictures, then nothing more, until the client leaves."""
+
+    def do_GET(self) -> None:
+        """Send as many pictures as the path says."""
+        jpeg = encode_tensor("image", np.full((1, 48, 64, 3), 90, np.uint8), "jpeg").data
+        head = f"--b\r\nContent-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\n\r\n".encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=b")
+        self.end_headers()
+        for _ in range(int(self.path.strip("/"))):
+            self.wfile.write(head + jpeg + b"\r\n")
+        self.rfile.read(1)
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture
+def stalling() -> Iterator[Callable[[int], str]]:
+    """URL of a camera that stalls after some frames: `stalling(20)`."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _StallingCamera) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, name="stalling-camera")
+        thread.start()
+        yield lambda frames: f"http://127.0.0.1:{server.server_port}/{frames}"
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture(scope="session")

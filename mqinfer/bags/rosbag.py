@@ -54,6 +54,8 @@ class Rosbag:
         self._resources = ExitStack()
         with ExitStack() as rollback:
             rollback.callback(self._resources.close)
+            with _foreign_errors(path):
+                self._states = _sqlite_states(path)
             self._reader = _open(path, self._resources)
             rollback.pop_all()
 
@@ -122,6 +124,8 @@ class Rosbag:
                 message = next(messages, None)
                 if message is None:
                     return
+                if any(_state(file) != state for file, state in self._states.items()):  # its pages don't fit together
+                    raise SourceError(f"{self.path} was written to while it was read; stop its recorder first")
                 connection, log_time_ns, raw = message
                 log_time_ns = int(log_time_ns)  # a damaged SQLite file may hold anything in any column
             yield connection, log_time_ns, raw
@@ -214,11 +218,32 @@ def _foreign_errors(path: Path, where: str = "") -> Iterator[None]:
 
 
 def _advice(path: Path) -> str:
-    if path.suffix == ".bag":
-        return "a ROS 1 bag that was not closed or is cut off can be repaired with: rosbag reindex FILE"
-    if ".mcap" in path.suffixes:
-        return "an MCAP file that was not closed or is cut off can be repaired with: mcap recover FILE -o NEW"
+    if path.suffix == ".bag" or _storage_of(path) == "mcap":
+        kind = "a ROS 1 bag" if path.suffix == ".bag" else "an MCAP file"
+        return f"{kind} that was not closed, is cut off or still grows can be read after: mqinfer bag repair FILE NEW"
     return "it is damaged, cut off, or not a ROS 2 bag; a folder can be repaired with: ros2 bag reindex FOLDER"
+
+
+def _sqlite_states(path: Path) -> dict[Path, tuple[int, int]]:
+    """Return the state of each SQLite file of a bag: rosbags reads them without locks, so nobody may write there.
+
+    Raises:
+        SourceError: A file has a journal: it is being written, or its recorder crashed.
+    """
+    files = [each for each in (path, *_contents(path)) if each.suffix == ".db3"]
+    for journal in (each.with_name(each.name + suffix) for each in files for suffix in ("-journal", "-wal")):
+        if journal.exists() and journal.stat().st_size:
+            raise SourceError(
+                f"{path} is being written, or its recorder crashed: there is {journal.name}; "
+                "stop the recorder, then run: mqinfer bag repair FILE NEW"
+            )
+    return {each: _state(each) for each in files}
+
+
+def _state(file: Path) -> tuple[int, int]:
+    """Return time of the last change and size."""
+    found = file.stat()
+    return found.st_mtime_ns, found.st_size
 
 
 _STORAGES = {".mcap": "mcap", ".db3": "sqlite3"}

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,10 @@ VIDEO_SUFFIXES = (
 # fmt: on
 """Files with other suffixes are refused: FFmpeg, which OpenCV uses, plays even text files as films of a terminal."""
 
+_OPENED_MS = 10_000
+"""A stream that is not open after this time is refused."""
+_STALLED_S = 5.0
+"""A stream that yields no frame for so long has stopped; OpenCV would wait 30 s, and no signal is handled meanwhile."""
 _NOMINAL_RATE = 25.0
 """Frames a second of a file that states no rate."""
 
@@ -58,6 +63,8 @@ class VideoSource:
 
     def _open(self) -> Any:
         try:
+            if not S_ISREG(self._path.stat().st_mode):  # opening a pipe may wait for ever
+                raise SourceError(f"{self._path}: not a file; expected a video file, camera:0, or the URL of a camera")
             with self._path.open("rb"):
                 pass
         except OSError as failed:
@@ -126,19 +133,22 @@ class CameraSource:
         spec: `camera:0` for a local device, or the URL of a stream (RTSP, HTTP).
         span: How long to read; a live source has no later start.
         clock: Nanoseconds since the epoch.
+        timeout: How long to wait for a frame of a stream, in seconds; also bounds how long a stop takes.
 
     Raises:
         SourceError: The device or stream cannot be opened.
         ConfigError: A start was asked for.
     """
 
-    def __init__(self, spec: str, *, span: Span = WHOLE, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, spec: str, *, span: Span = WHOLE, clock: Callable[[], int] = time.time_ns, timeout: float = _STALLED_S
+    ) -> None:
         if span.start:
             raise ConfigError(f"{spec}: a live source starts now; leave out the start of {span.start} s")
         self._spec = spec
         self._span = span
         self._clock = clock
-        self._capture = _open(spec)
+        self._capture = _open(spec, timeout)
 
     def streams(self) -> tuple[StreamInfo, ...]:
         """List the camera as one stream of unknown length."""
@@ -161,7 +171,7 @@ class CameraSource:
                 return
             if not is_read:
                 raise SourceError(
-                    f"{self._spec}: no more frames after {sequence}; check that the camera is still connected"
+                    f"{self._spec}: the camera stopped or stalled after {sequence} frames; check that it is connected"
                 )
             yield Frame(self._spec, sequence, now, now, "", raw_bgr(picture))
             sequence += 1
@@ -171,9 +181,13 @@ class CameraSource:
         self._capture.release()
 
 
-def _open(spec: str) -> Any:
-    device: int | str = int(spec.removeprefix("camera:")) if spec.startswith("camera:") else spec
-    capture = opencv().VideoCapture(device)
+def _open(spec: str, timeout: float) -> Any:
+    cv2 = opencv()
+    if spec.startswith("camera:"):
+        capture = cv2.VideoCapture(int(spec.removeprefix("camera:")))  # Video4Linux waits 10 s for a frame
+    else:
+        limits = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, _OPENED_MS, cv2.CAP_PROP_READ_TIMEOUT_MSEC, round(1000 * timeout)]
+        capture = cv2.VideoCapture(spec, cv2.CAP_FFMPEG, limits)
     if not capture.isOpened():
         raise SourceError(f"{spec}: can't be opened; check that the device or URL exists and no other program holds it")
     return capture

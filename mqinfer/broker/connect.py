@@ -9,13 +9,36 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.broker.paho.link import PahoLink
+from mqinfer.broker.process import abandon_in_children
 
 __all__ = ["make_link"]
 
-# `memory://name` must mean the same broker wherever it is written, so this one table is the process's own. It keeps
-# nothing alive: a broker goes when its last link goes.
-_memory_brokers: WeakValueDictionary[str, MemoryBroker] = WeakValueDictionary()
-_memory_brokers_lock = Lock()
+
+class _MemoryBrokers:
+    """The brokers of `memory://name`: each name means one broker within a process, and none of its parent's.
+
+    The table keeps nothing alive: a broker goes when its last link goes.
+    """
+
+    def __init__(self) -> None:
+        self.abandon()
+        abandon_in_children(self)
+
+    def abandon(self) -> None:
+        """Start with an empty table."""
+        self._lock = Lock()
+        self._brokers: WeakValueDictionary[str, MemoryBroker] = WeakValueDictionary()
+
+    def get(self, name: str) -> MemoryBroker:
+        """Return the broker of a name."""
+        with self._lock:
+            broker = self._brokers.get(name)
+            if broker is None:
+                broker = self._brokers[name] = MemoryBroker()
+            return broker
+
+
+_memory_brokers = _MemoryBrokers()
 
 
 def make_link(
@@ -38,13 +61,7 @@ def make_link(
     """
     address = BrokerAddress.parse(url) if isinstance(url, str) else url
     if address.transport == "memory":
-        return MemoryLink(_memory_broker(address.host), client_id=client_id, will=will, on_connection=on_connection)
+        return MemoryLink(
+            _memory_brokers.get(address.host), client_id=client_id, will=will, on_connection=on_connection
+        )
     return PahoLink(address, client_id=client_id, will=will, on_connection=on_connection)
-
-
-def _memory_broker(name: str) -> MemoryBroker:
-    with _memory_brokers_lock:
-        broker = _memory_brokers.get(name)
-        if broker is None:
-            broker = _memory_brokers[name] = MemoryBroker()
-        return broker

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, ReasonCode, ignore_ack
 from mqinfer.broker.packets import encode_head
+from mqinfer.broker.process import Maker, abandon_in_children
 from mqinfer.broker.routes import compile_filter, subscription_name
 from mqinfer.protocol.errors import ConfigError, LinkError, MessageTooLarge, NotConnected
 
@@ -197,6 +198,8 @@ class MemoryLink:
             encode_head(will)  # refuse a will that can't be published here, not when it is due
         self._broker = broker
         self._client_id = client_id or f"memory-{next(_numbers)}"
+        self._maker = Maker(f"the link {self._client_id!r}")
+        abandon_in_children(self)
         self._will = will
         self._on_connection = on_connection
         self._subscriptions: dict[tuple[str, str | None], _Subscription] = {}
@@ -220,12 +223,17 @@ class MemoryLink:
         """The broker's Maximum Packet Size in bytes."""
         return self._broker.max_packet_size
 
+    def abandon(self) -> None:
+        """Give up this copy of the link, in a child that was forked off."""
+        self._connected = False
+
     def open(self, timeout: float = 10.0) -> None:
         """Attach to the broker.
 
         Args:
             timeout: In seconds, for `on_connection` to return.
         """
+        self._maker.check()
         if self._thread is None:
             self._events = queue.SimpleQueue()
             self._thread = threading.Thread(target=self._run, name=f"mqinfer-memory-{self._client_id}", daemon=True)
@@ -245,6 +253,7 @@ class MemoryLink:
             MessageTooLarge: The message is above `max_packet_size`.
         """
         if not self._connected:
+            self._maker.check()
             raise NotConnected(f"the link {self._client_id} is down; nothing was sent")
         if self._events.qsize() > _MAX_EVENTS:
             raise NotConnected(
@@ -273,8 +282,8 @@ class MemoryLink:
         Raises:
             BadTopic: The filter has a wildcard out of place.
         """
+        self._maker.check()
         subscription_name(topic_filter, share)
-        compile_filter(topic_filter)
         subscription = _Subscription(self, topic_filter, share, handler, retained)
         self._subscriptions[topic_filter, share] = subscription
         if self._connected:
@@ -282,6 +291,8 @@ class MemoryLink:
 
     def unsubscribe(self, topic_filter: str, *, share: str | None = None) -> None:
         """Stop receiving; messages that the broker has already sent may still come until this returns."""
+        self._maker.check()
+        subscription_name(topic_filter, share)
         subscription = self._subscriptions.get((topic_filter, share))
         if subscription is not None:
             self._broker.unsubscribe(subscription)
@@ -290,6 +301,7 @@ class MemoryLink:
 
     def drop(self) -> None:
         """Lose the connection, as a crash or a cut cable would: the broker publishes the will. `restore` reconnects."""
+        self._maker.check()
         if not self._connected:
             return
         self._leave()
@@ -299,6 +311,7 @@ class MemoryLink:
 
     def restore(self) -> None:
         """Connect again after `drop`: subscribe again, then call `on_connection`."""
+        self._maker.check()
         if self._connected:
             return
         taken_over = self._broker.attach(self, self._client_id)
@@ -312,6 +325,7 @@ class MemoryLink:
 
     def close(self, timeout: float = 5.0) -> None:
         """Deliver what is waiting, for at most `timeout` seconds, then leave the broker without a will."""
+        self._maker.check()
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -348,8 +362,10 @@ class MemoryLink:
             if event.session == self._session:
                 try:
                     event.call(event.argument)
-                except Exception:  # noqa: BLE001 - the root of the thread: a handler that fails loses its one event
+                except BaseException:  # noqa: BLE001 - the root of the thread: a handler that fails loses its one event
                     _log.exception("link %s: a handler failed", self._client_id)
+            if self._maker.is_other:  # a handler forked, and this is the child
+                return
 
     def _report(self, connected: bool) -> None:  # noqa: FBT001 - the shape of a ConnectionHandler
         if self._on_connection is not None:

@@ -6,10 +6,11 @@ paho has its own code for them; this one copies no large payload and takes a qua
 from __future__ import annotations
 
 import struct
+from itertools import chain
 from typing import Any, NamedTuple
 
 from mqinfer.broker.link import Message, ReasonCode
-from mqinfer.broker.routes import check_topic
+from mqinfer.broker.routes import check_topic, is_suitable
 from mqinfer.protocol.errors import BadEnvelope, ConfigError, MessageTooLarge
 from mqinfer.protocol.types import Buffer
 
@@ -74,8 +75,8 @@ def encode_head(message: Message, *, version5: bool = True) -> Head:
         version5: Whether the connection speaks MQTT 5; without it the properties are left out.
 
     Raises:
-        BadTopic: The topic can't be published to.
-        ConfigError: QoS is not 0 or 1, or a property is too long.
+        BadTopic: The topic or the response topic can't be published to.
+        ConfigError: QoS is not 0 or 1, a property is too long or is no text, or the payload is no bytes.
         MessageTooLarge: Above what MQTT can carry at all.
     """
     qos = message.qos
@@ -114,13 +115,17 @@ def buffer_size(buffer: Buffer) -> int:
     """Return the bytes of one piece of a payload.
 
     Raises:
-        ConfigError: It is a view whose bytes are not contiguous in memory.
+        ConfigError: It is no bytes-like object, or its bytes are not contiguous in memory.
     """
-    if isinstance(buffer, memoryview):
-        if not buffer.c_contiguous:
-            raise ConfigError("a payload's memory must be contiguous; copy the array first")
-        return buffer.nbytes
-    return len(buffer)
+    if type(buffer) is bytes:
+        return len(buffer)
+    try:
+        view = memoryview(buffer)
+    except (TypeError, ValueError, BufferError) as error:
+        raise ConfigError(f"a payload is bytes, a bytearray or a memoryview, and this is not: {error}") from error
+    if not view.c_contiguous:
+        raise ConfigError("a payload's memory must be contiguous; copy the array first")
+    return view.nbytes
 
 
 def decode_publish(command: int, body: memoryview, *, version5: bool, payload: Buffer | None = None) -> Received:
@@ -206,25 +211,43 @@ def _variable_integer(value: int) -> bytes:
 
 def _encode_properties(message: Message) -> bytes:
     fields = bytearray()
+    is_plain = True
     try:
         if message.expiry_s is not None:
             fields += b"\x02" + _u32.pack(message.expiry_s)
         if message.content_type is not None:
             value = message.content_type.encode()
+            is_plain = message.content_type.isprintable()
             fields += b"\x03" + _u16.pack(len(value)) + value
         if message.response_topic is not None:
-            value = message.response_topic.encode()
+            where = message.response_topic
+            value = where.encode()
+            is_plain &= where.isprintable() and "+" not in where and "#" not in where
             fields += b"\x08" + _u16.pack(len(value)) + value
         if message.correlation_data is not None:
             fields += b"\x09" + _u16.pack(len(message.correlation_data)) + message.correlation_data
         for pair in message.user_properties:
             name, value = (text.encode() for text in pair)
+            is_plain &= pair[0].isprintable() and pair[1].isprintable()
             fields += b"\x26" + _u16.pack(len(name)) + name + _u16.pack(len(value)) + value
-    except struct.error as error:
+        if not is_plain:
+            _check_texts(message)
+    except (struct.error, ValueError) as error:
         raise ConfigError(
-            f"topic {message.topic!r}: an MQTT property holds at most 65,535 bytes, and its expiry is 0 to 2**32 - 1 s"
+            f"topic {message.topic!r}: an MQTT property can't be sent: {error}; it holds at most 65,535 bytes of text "
+            "without control characters, and the expiry is 0 to 2**32 - 1 s"
         ) from error
     return _variable_integer(len(fields)) + fields
+
+
+def _check_texts(message: Message) -> None:
+    """Look closely at texts of which one is not printable: a space of another script is, a control character not."""
+    pairs = chain.from_iterable(message.user_properties)
+    for text in (message.content_type or "", message.response_topic or "", *pairs):
+        if not is_suitable(text):
+            raise ValueError(f"{text[:200]!r} has a control character")
+    if message.response_topic is not None:
+        check_topic(message.response_topic)
 
 
 def _decode_properties(body: bytes) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 Two workers of one name would both run what comes over its lane; two edges would receive each other's results. So each
 process publishes its state on the name's own state topic together with its incarnation (the number of its start) and
 subscribes to that topic. Of two processes the one with the smaller incarnation gives the name up for good. Their client
-ids differ: with a common one the broker would disconnect the first when the second connects, both would reconnect for
-ever, and Mosquitto 2.0 does not send the reason.
+ids differ: with a common one the broker would disconnect the first when the second connects, and both would reconnect
+for ever. The ids are random as well: whoever connects with another's id ends that connection, and the name and the
+incarnation are public.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -32,9 +34,12 @@ def new_incarnation() -> int:
     return time.time_ns() // 1000
 
 
-def make_client_id(name: str, incarnation: int | None = None) -> str:
-    """Return the MQTT client id of a process, which it keeps: its reconnect ends its own broken connection."""
-    return f"{name}~{new_incarnation() if incarnation is None else incarnation:x}"
+def make_client_id(name: str) -> str:
+    """Return a new MQTT client id: the name, for those who read the broker's log, and 64 bits that nobody can guess.
+
+    A process keeps its id, so that its reconnect ends its own broken connection.
+    """
+    return f"{name}~{secrets.token_hex(8)}"
 
 
 class Presence:
@@ -60,6 +65,8 @@ class Presence:
         on_ack: Ack = ignore_ack,
     ) -> None:
         self.incarnation = new_incarnation() if incarnation is None else incarnation
+        self.client_id = make_client_id(name)
+        """MQTT client id of the process's connection."""
         self.failure: NameTaken | None = None
         """Set once a process that started later has the name; nothing is published from then on."""
         self._name = name
@@ -71,11 +78,6 @@ class Presence:
         self._link: Link | None = None
         self._acked = threading.Event()
         self._refused = False
-
-    @property
-    def client_id(self) -> str:
-        """MQTT client id of the process's connection."""
-        return make_client_id(self._name, self.incarnation)
 
     @property
     def will(self) -> Message:

@@ -11,11 +11,18 @@ from functools import lru_cache
 from mqinfer.broker.link import Message, MessageHandler
 from mqinfer.protocol.errors import BadTopic
 
-__all__ = ["Route", "Routes", "check_topic", "compile_filter", "subscription_name"]
+__all__ = ["Route", "Routes", "check_topic", "compile_filter", "is_suitable", "subscription_name"]
 
 _log = logging.getLogger("mqinfer.broker")
 
-_LONGEST = 65_535  # bytes; a topic travels behind a length of two bytes
+_LONGEST = 65_535  # bytes; a string travels behind a length of two bytes
+# What a string must not contain, or should not and ends the connection to Mosquitto (MQTT 5, section 1.5.4): half a
+# surrogate pair, control characters, and code points that are no characters.
+_UNSUITABLE = re.compile(
+    "[\0-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
+    + "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
+    + "]"
+)
 
 
 @lru_cache(maxsize=1024)
@@ -29,8 +36,9 @@ def compile_filter(topic_filter: str) -> re.Pattern[str]:
         BadTopic: A wildcard shares its level with other characters, or `#` is not the last level.
     """
     levels = topic_filter.split("/")
-    is_sound = 0 < len(topic_filter.encode()) <= _LONGEST and "\0" not in topic_filter
-    if not is_sound or any(_is_misplaced(level, last=i == len(levels) - 1) for i, level in enumerate(levels)):
+    if not is_suitable(topic_filter) or not 0 < len(topic_filter.encode()) <= _LONGEST:
+        raise BadTopic(f"topic filter {topic_filter[:200]!r}: expected 1 to 65,535 bytes without control characters")
+    if any(_is_misplaced(level, last=i == len(levels) - 1) for i, level in enumerate(levels)):
         raise BadTopic(f"topic filter {topic_filter!r}: '+' and '#' take a whole level, '#' only the last one")
     # A leading wildcard doesn't match the broker's own topics, which start with "$".
     guard = r"(?!\$)" if levels[0] in {"+", "#"} else ""
@@ -45,12 +53,17 @@ def check_topic(topic: str) -> bytes:
     """Return a topic in UTF-8, if it can be published to.
 
     Raises:
-        BadTopic: It is empty, has a wildcard or a NUL, or is longer than 65,535 bytes.
+        BadTopic: It is empty, has a wildcard or a control character, or is longer than 65,535 bytes.
     """
-    encoded = topic.encode()
-    if not 0 < len(encoded) <= _LONGEST or "+" in topic or "#" in topic or "\0" in topic:
-        raise BadTopic(f"topic {topic[:200]!r}: expected 1 to 65,535 bytes without wildcards and NUL")
+    is_sound = "+" not in topic and "#" not in topic and (topic.isprintable() or is_suitable(topic))
+    if not is_sound or not 0 < len(encoded := topic.encode()) <= _LONGEST:
+        raise BadTopic(f"topic {topic[:200]!r}: expected 1 to 65,535 bytes without wildcards and control characters")
     return encoded
+
+
+def is_suitable(text: str) -> bool:
+    """Return whether brokers accept a text: it is UTF-8 without control characters."""
+    return _UNSUITABLE.search(text) is None
 
 
 def _is_misplaced(level: str, *, last: bool) -> bool:
@@ -119,10 +132,15 @@ def subscription_name(topic_filter: str, share: str | None) -> str:
     """Return the filter as the broker receives it.
 
     Raises:
-        BadTopic: The group's name has a slash or a wildcard in it (MQTT 5, section 4.8.2).
+        BadTopic: The filter has a wildcard out of place, the group's name has a slash or a wildcard in it (MQTT 5,
+            section 4.8.2), or both together are too long.
     """
+    compile_filter(topic_filter)
     if share is None:
         return topic_filter
-    if not share or any(character in share for character in "/+#\0"):
-        raise BadTopic(f"share group {share!r}: expected a name without '/', '+' and '#'")
-    return f"$share/{share}/{topic_filter}"
+    name = f"$share/{share}/{topic_filter}"
+    if not share or any(character in share for character in "/+#") or not is_suitable(share):
+        raise BadTopic(f"share group {share[:200]!r}: expected a name without '/', '+', '#' and control characters")
+    if len(name.encode()) > _LONGEST:
+        raise BadTopic(f"topic filter {topic_filter[:200]!r}: longer than 65,535 bytes with its share group")
+    return name

@@ -28,6 +28,20 @@ def info(file: Annotated[str, typer.Argument(help="A bag, video, folder or camer
 
 
 @app.command()
+def repair(
+    file: Annotated[Path, typer.Argument(help="ROS 1 bag, MCAP or .db3 file; it stays as it is.")],
+    new: Annotated[Path, typer.Argument(help="New file.")],
+) -> None:
+    """Copy what can be read of a bag that was not closed, is still being written, or is damaged."""
+    from mqinfer.bags.repair import repair as repair_bag
+
+    found = repair_bag(file, new)
+    damage = f", {found.damaged_chunks} damaged chunks left out" if found.damaged_chunks else ""
+    end = "" if found.stopped_at is None else f"; nothing could be read from byte {found.stopped_at}"
+    typer.echo(f"wrote {new}: {found.messages} messages{damage}{end}")
+
+
+@app.command()
 def synth(
     out: Annotated[Path, typer.Argument(help="New file (ROS 1) or folder (ROS 2).")],
     ros: Annotated[int, typer.Option(help="ROS version of the bag.", min=1, max=2)] = 2,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import socket
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from mqinfer.broker.mosquitto.access import DEFAULT_PROCESSES
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.folder import DEFAULT_DAYS
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.broker.mosquitto.serving import keep_current, secured
+from mqinfer.broker.mosquitto.serving import guarded, guarded_open, keep_current
 from mqinfer.cli.options import Root, until_signal
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError
 from mqinfer.protocol.topics import Topics
@@ -52,13 +53,13 @@ def broker(
                 "--bind and --websockets-port have no effect with --config; edit mosquitto.conf in its folder"
             )
         folder = BrokerFolder(config)
-        _run(secured(folder, port), folder)
+        _run(guarded(folder, port), folder)
         return
 
     def configuration(chosen: int) -> str:
         return render(chosen, websockets_port=websockets_port, bind=bind)
 
-    _run(MosquittoServer(1883 if port is None else port or None, bind=bind, configuration=configuration))
+    _run(guarded_open(MosquittoServer(1883 if port is None else port or None, bind=bind, configuration=configuration)))
 
 
 @app.command()
@@ -148,9 +149,9 @@ def _print_login(folder: BrokerFolder, role: Role, login: Login) -> None:
     typer.echo(f"  {shlex.join([*options, '--name', login.name])}")
 
 
-def _run(server: MosquittoServer, folder: BrokerFolder | None = None) -> None:
+def _run(broker: AbstractContextManager[MosquittoServer], folder: BrokerFolder | None = None) -> None:
     stop = until_signal()
-    with server:
+    with broker as server:
         typer.echo(f"broker ready at {server.url}")
         ended: list[int] = []
         threading.Thread(target=_watch, args=(server, ended, stop), name="mqinfer-broker-watch", daemon=True).start()

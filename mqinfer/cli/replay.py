@@ -99,7 +99,9 @@ def replay(
     bit_depth: Annotated[
         int | None, typer.Option(help="Significant bits of 16-bit samples; 16 by default.", min=8, max=16)
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for the results; none are written by default.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the results, which keeps those of earlier runs; none by default.")
+    ] = None,
     sink: Annotated[
         list[str] | None,
         typer.Option(help=f"Kind of results: {', '.join(SINK_KINDS)}; may be repeated. All by default."),
@@ -159,12 +161,17 @@ def _report(report: SessionReport, summary_file: Path | None) -> None:
     """Print the table, write the summary, and exit with 1 if a frame has no result."""
     console = Console()
     console.print(summary_table(report.snapshot))
+    damaged = report.run.spool_damaged
+    if damaged:
+        console.print(f"{damaged} frames were damaged in the spool, and set aside there as *.damaged", soft_wrap=True)
     for path in report.run.files:
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    if summary_file:
-        write_summary(summary_file, summary(report.snapshot, report.run))
-        console.print(f"wrote {summary_file}", highlight=False, soft_wrap=True)
-    if report.broke_off:
-        raise report.broke_off
-    if report.snapshot.done != report.snapshot.outcomes[Outcome.OK]:
+    try:
+        if summary_file:
+            write_summary(summary_file, summary(report.snapshot, report.run))
+            console.print(f"wrote {summary_file}", highlight=False, soft_wrap=True)
+    finally:
+        if report.broke_off:
+            raise report.broke_off
+    if damaged or report.snapshot.done != report.snapshot.outcomes[Outcome.OK]:
         raise typer.Exit(1)

@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import socket
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +30,7 @@ from mqinfer.protocol.topics import Topics, check_name
 __all__ = ["worker"]
 
 _console = Console(stderr=True)
-_STYLES = {"ready": "green", "failed": "bold red", "crashed": "red"}
+_STYLES = {"ready": "green", "waiting": "yellow", "failed": "bold red", "crashed": "red"}
 
 
 def worker(
@@ -60,6 +62,14 @@ def worker(
     poll: Annotated[
         float | None, typer.Option(help="Scan the repository for changes every N seconds.", min=0.1)
     ] = None,
+    run_timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Kill and restart a process if a request does not end within N seconds; 0 for never. "
+            "By default 60, or 20 times the usual time of a run if that is longer.",
+            min=0,
+        ),
+    ] = None,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
     cert_file: CertFile = None,
@@ -78,6 +88,7 @@ def worker(
         options=options,
         device=device,
         log_level=logging.DEBUG if verbose else logging.WARNING,
+        run_timeout=run_timeout,
     )
     scan = Repository(repository)
     for problem in scan.problems():
@@ -86,7 +97,7 @@ def worker(
         raise ConfigError("--no-load and --poll exclude each other: --poll loads every model it finds")
     begins_empty = not load or poll is not None  # the first scan of the repository loads the models
     specs = [] if begins_empty else plan(scan, spec, model or (), instances)
-    supervisor = Supervisor(specs, on_event=_report, may_idle=True)
+    supervisor = Supervisor(specs, may_idle=True)
     control = ControlServer(
         options,
         lambda client, will, handler: make_link(spec.broker, client_id=client, will=will, on_connection=handler),
@@ -95,8 +106,9 @@ def worker(
         models=model or (),
         on_failure=supervisor.stop,
     )
+    supervisor.on_event = _report_to(control)
     signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
-    signal.signal(signal.SIGINT, lambda *_: supervisor.stop())
+    signal.signal(signal.SIGINT, _stop_or_kill(supervisor))
     control.start()
     try:
         served = supervisor.run()
@@ -108,11 +120,23 @@ def worker(
         raise typer.Exit(1)
 
 
-def _report(event: Event) -> None:
-    style = _STYLES.get(event.kind, "dim")
-    _console.print(
-        f"[{style}]{event.kind:8}[/] {event.worker}: {event.model} {event.detail}", highlight=False, soft_wrap=True
-    )
+def _report_to(control: ControlServer) -> Callable[[Event], None]:
+    """Return a handler that prints events and reports crashes to the clients."""
+
+    def report(event: Event) -> None:
+        control.report(event)
+        style = _STYLES.get(event.kind, "dim")
+        _console.print(
+            f"[{style}]{event.kind:8}[/] {event.worker}: {event.model} {event.detail}", highlight=False, soft_wrap=True
+        )
+
+    return report
+
+
+def _stop_or_kill(supervisor: Supervisor) -> Callable[[int, object], None]:
+    """Return a handler that drains the processes, and kills them when it is called again: Ctrl-C twice."""
+    calls = count()
+    return lambda *_: supervisor.stop(at_once=next(calls) > 0)
 
 
 def _host_name() -> str:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.process import Maker
 from mqinfer.client.cards import CardShelf
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.options import ClientOptions
@@ -42,6 +43,7 @@ class AsyncClient:
         """Prepare; `async with` or `open` connects. Arguments as for `Client`."""
         self._url = url
         self._name = name or random_name()
+        self._maker = Maker(f"the client {self._name!r}")
         self._topics = Topics(root)
         self._options = options or ClientOptions()
         self._connect_timeout = connect_timeout
@@ -56,6 +58,7 @@ class AsyncClient:
             BrokerUnreachable: No broker answers at the address.
             NotAuthorized: The broker refused the credentials.
         """
+        self._maker.check()
         self._requester = await asyncio.to_thread(
             connect, self._url, self._name, self._topics, self._options, timeout=self._connect_timeout
         )
@@ -103,6 +106,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Cancel what is pending and disconnect."""
+        self._maker.check()
         if self._requester:
             await asyncio.to_thread(self._requester.close)
 
@@ -113,9 +117,11 @@ class AsyncClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        if kind is None or not self._maker.is_other:  # a fork that ends within the block has nothing to close
+            await self.close()
 
     def _opened(self) -> Requester:
+        self._maker.check()
         if self._requester is None:
             raise RuntimeError("the client is not open: use `async with AsyncClient(...)`, or await `open()` first")
         return self._requester

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from mqinfer.broker.link import Link, Message
+from mqinfer.broker.process import Maker
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.card import ModelCard, read_card
 from mqinfer.protocol.errors import ModelNotFound, MqinferError
@@ -17,6 +18,7 @@ class CardShelf:
     """Collects the cards from the first `get` on."""
 
     def __init__(self, link: Link, topics: Topics) -> None:
+        self._maker = Maker("a client's collection of model cards")
         self._link = link
         self._topics = topics
         self._cards: dict[str, ModelCard] = {}
@@ -35,6 +37,7 @@ class CardShelf:
         Raises:
             ModelNotFound: There was none in time; the message lists the models on this broker.
         """
+        self._maker.check()
         self._subscribe()
         with self._changed:
             if not self._changed.wait_for(lambda: model in self._cards, timeout):

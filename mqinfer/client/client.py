@@ -22,7 +22,7 @@ __all__ = ["Client"]
 
 
 class Client:
-    """Sends inference requests through a broker, from any thread.
+    """Sends inference requests through a broker, from any thread of the process that made it.
 
     Example:
         >>> with Client("mqtt://127.0.0.1:1883") as client:  # doctest: +SKIP
@@ -81,6 +81,7 @@ class Client:
 
         Raises:
             MqinferError: The class names what happened: `Expired`, `NoWorker`, `BadTensor`, …
+            RuntimeError: This process is a fork of the one that made the client.
         """
         results: SimpleQueue[InferResult] = SimpleQueue()
         self._requester.submit(make_request(model, inputs, options), timeout, results.put)
@@ -135,7 +136,8 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None or not self._requester.maker.is_other:  # a fork that ends within the block has nothing to close
+            self.close()
 
 
 def _settle(future: Future[InferResult], result: InferResult) -> None:

@@ -13,6 +13,8 @@ from typing import Any, Self
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message, ReasonCode
+from mqinfer.broker.presence import make_client_id
+from mqinfer.broker.process import Maker
 from mqinfer.client.connection import random_name
 from mqinfer.client.options import NAME_HINT
 from mqinfer.client.result import Ignored
@@ -80,6 +82,7 @@ class ControlClient:
             BadTopic: The name or the root breaks the naming rules.
         """
         self._name = check_name("client", name or random_name())
+        self._maker = Maker(f"the control client {self._name!r}")
         self._topics = Topics(root)
         self._asking = threading.Lock()
         self._changed = threading.Condition()
@@ -90,8 +93,7 @@ class ControlClient:
         self._server: str | None = None
         self._ignored_states = Ignored("a server's state")
         self._ignored_replies = Ignored("a server's reply")
-        # Not the client's name: an operator's commands may overlap, and a client id is one connection's.
-        self._link = make_link(url, client_id=random_name())
+        self._link = make_link(url, client_id=make_client_id(self._name))
         try:
             self._link.open(connect_timeout)
             self._link.subscribe(self._topics.control_results(self._name), self._on_reply, retained=False)
@@ -119,6 +121,7 @@ class ControlClient:
             NotAuthorized: The broker does not allow this client to control servers.
             LinkError: Nothing could be sent.
         """
+        self._maker.check()
         with self._asking:
             self._request, self._server = os.urandom(16), server
             self._replies, self._refusal = {}, None
@@ -137,6 +140,7 @@ class ControlClient:
         Raises:
             NoWorker: It was not ready in time.
         """
+        self._maker.check()
         with self._changed:
             if not self._changed.wait_for(lambda: self._servers.get(server) is ServerStatus.READY, timeout):
                 raise NoWorker(f"server {server!r} was not ready within {timeout:g} s")
@@ -168,7 +172,8 @@ class ControlClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None or not self._maker.is_other:  # a fork that ends within the block has nothing to close
+            self.close()
 
     def _message(self, call: Call, body: Mapping[str, Any] | None, server: str | None, timeout: float) -> Message:
         return Message(

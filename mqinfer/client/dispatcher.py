@@ -221,8 +221,7 @@ class Dispatcher:
                 lane.measure_transit(max(0.0, now - entry.sent - response.timings.server / 1e9))
         if lane is None or lane.worker != response.worker:  # of an earlier attempt, or late
             lane = self._fleet.lane(response.worker)
-        # Who never had the request can't speak for the worker that the reply names.
-        if lane and (lane.in_flight.pop(response.id, None) or lane.unanswered.pop(response.id, False)):
+        if lane and _may_report(lane, response.id, entry):
             lane.update_load(response.load, now)
         return entry is not None
 
@@ -424,6 +423,13 @@ def _first_in_time(queue: Mapping[str, Entry], finish: float) -> Entry | None:
 def _first_without_loss(queue: Mapping[str, Entry]) -> Entry | None:
     """Return the first request that no worker was lost with; None where there is none."""
     return next((entry for entry in queue.values() if not entry.lost_on), None)
+
+
+def _may_report(lane: Lane, request_id: str, entry: Entry | None) -> bool:
+    """Return whether a reply can be of the worker that it names: no other one had the request, or anyone may have it."""
+    if lane.in_flight.pop(request_id, None) or lane.unanswered.pop(request_id, False):
+        return True
+    return entry is not None and entry.lane is None
 
 
 def _poison(entry: Entry) -> Poison:

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
+from mqinfer.broker.process import Maker
 from mqinfer.client.dispatcher import Dispatcher, Step
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.pending import Entry, Settle
@@ -57,6 +58,7 @@ class Requester:
         topics: Below the root of the site.
         options: How it sends.
         link: The connection to the broker.
+        maker: The process that may use all this.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Requester:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name, self.topics, self.options = name, topics, options
+        self.maker = Maker(f"the client {name!r}")
         self._clock = clock
         self._messages = Messages(name, topics, options.limits)
         self._largest = options.limits.packet_bytes  # of a message, as far as it is known
@@ -92,6 +95,7 @@ class Requester:
             BrokerUnreachable: No broker answered in time.
             NotAuthorized: The broker refused the credentials or the subscription.
         """
+        self.maker.check()
         self.link.open(timeout)
         self.link.subscribe(self.topics.results_of_client(self.name), self._on_reply, retained=False)
         try:
@@ -121,7 +125,10 @@ class Requester:
             ConfigError: The timeout is no number of seconds, or a tensor's bytes are not contiguous.
             LinkError: There will be no connection any more, see `failure`.
             Expired: There was no room within the timeout.
+            RuntimeError: This process is a fork of the client's.
         """
+        if self.maker.is_other:  # before the lock, which another thread may have held at the fork
+            self.maker.check()
         if not timeout <= _LONGEST_S:  # also catches NaN
             raise ConfigError(f"a timeout of {timeout} s is not possible; give at most {_LONGEST_S:.0f} s")
         submitted = now = self._clock()
@@ -156,6 +163,7 @@ class Requester:
         Returns:
             False if it has its outcome already.
         """
+        self.maker.check()
         reason = why or Cancelled("cancelled by the caller")
         with self._lock:
             entry = self._dispatcher.cancel(request_id, reason)
@@ -180,6 +188,7 @@ class Requester:
 
     def give_up(self, why: LinkError) -> None:
         """End all requests as `cancelled`, and accept no more: there will be no connection again."""
+        self.maker.check()
         with self._lock:
             self._failure = why
         self._end_all(Cancelled(f"the connection has ended for good: {why}"))
@@ -187,11 +196,13 @@ class Requester:
 
     def counters(self) -> Counters:
         """Return what became of all requests, at one instant."""
+        self.maker.check()
         with self._lock:
             return self._dispatcher.counters(self._malformed.count, self._retained.count, self._bad_states.count)
 
     def close(self, timeout: float = 5.0) -> None:
         """Cancel what is pending, then disconnect and join the threads."""
+        self.maker.check()
         with self._lock:
             self._closed = True
             self._timer.stop()
@@ -351,6 +362,8 @@ class Requester:
             entry.settle(result)
         except BaseException:
             log.exception("the caller's code raised on the outcome of request %s", result.id)
+        if self.maker.is_other:  # it forked, and this is the child: the other requests are the parent's
+            self.maker.check()
 
     def _end_all(self, why: MqinferError) -> None:
         with self._lock:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from functools import partial
+from itertools import takewhile
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.requester import Requester
@@ -23,10 +25,12 @@ from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import Cancelled
 from mqinfer.protocol.types import ErrorInfo, Outcome
 
-__all__ = ["KEPT", "Backlog", "Place", "Submit"]
+__all__ = ["DAMAGED", "KEPT", "Backlog", "Place", "Submit"]
 
 Submit = Callable[[PendingFrame, PreparedFrame], None]
 """Hands a frame to the client."""
+DAMAGED = "damaged in the spool, and set aside there; replay this part of the recording again, and check the disk"
+"""Message of the outcome of a frame whose bytes on the disk are not what was stored."""
 KEPT = "kept in the spool for the next run"
 """Message of the outcome of a frame that a stopped run leaves in the spool."""
 _FULL_CHECK_S = 1.0
@@ -47,8 +51,15 @@ class Place(Enum):
 class Backlog:
     """The frames in a spool, and the thread that sends them."""
 
-    def __init__(
-        self, spool: Spool, requester: Requester, changed: threading.Condition, submit: Submit, timeout: float
+    def __init__(  # noqa: PLR0913 - its parts, each made by the replay
+        self,
+        spool: Spool,
+        requester: Requester,
+        changed: threading.Condition,
+        submit: Submit,
+        *,
+        on_damaged: Callable[[PendingFrame], None],
+        timeout: float,
     ) -> None:
         """Prepare; `start` starts the thread.
 
@@ -57,8 +68,10 @@ class Backlog:
             requester: Reports connections and their loss.
             changed: Guards streams and pending frames, and is notified when a stream has room.
             submit: Hands a frame to the client.
+            on_damaged: Ends a frame of this run that was damaged on the disk.
             timeout: Of a request, in seconds.
         """
+        self._on_damaged = on_damaged
         self._timeout = timeout
         self._up_since = -math.inf  # infinite while there is no connection
         self._spool = spool
@@ -182,22 +195,31 @@ class Backlog:
 
     def _drain(self) -> None:
         sent = 0
-        while found := self._next(sent):
-            sent = found.number
+        while self._wait_for_frames():
             with self._changed:
-                pending = self._spooled.pop(sent, None)
-                if pending is None:
-                    continue
-                self._changed.wait_for(partial(_has_room, pending))
-                pending.stream.enter()
-            prepared = PreparedFrame(found.tensor, partial(_picture_of, found), found.bytes_raw)
-            self._submit(pending, prepared)
+                found = self._spool.after(sent)
+                last = max(self._spooled, default=sent) if found is None else found.number
+                end = last if found else last + 1
+                passed = list(takewhile(partial(operator.gt, end), self._spooled))  # numbers ascend
+                damaged = [self._spooled.pop(number) for number in passed]
+                pending = self._spooled.pop(last, None)
+            for each in damaged:
+                self._on_damaged(each)
+            sent = last
+            if found and pending:
+                self._send(pending, found)
 
-    def _next(self, sent: int) -> SpooledFrame | None:
-        """Wait for a frame that can be sent; return None once closed."""
+    def _send(self, pending: PendingFrame, found: SpooledFrame) -> None:
+        with self._changed:
+            self._changed.wait_for(partial(_has_room, pending))
+            pending.stream.enter()
+        self._submit(pending, PreparedFrame(found.tensor, partial(_picture_of, found), found.bytes_raw))
+
+    def _wait_for_frames(self) -> bool:
+        """Wait for a frame that can be sent; return False once closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or (bool(self._spooled) and self._requester.connected))
-            return None if self._is_closed else self._spool.after(sent)
+            return not self._is_closed
 
     def _on_connection(self) -> None:
         with self._changed:

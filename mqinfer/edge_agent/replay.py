@@ -22,7 +22,7 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.request import InferOptions, make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.backlog import KEPT, Backlog, Place
+from mqinfer.edge_agent.backlog import DAMAGED, KEPT, Backlog, Place
 from mqinfer.edge_agent.preparation import PreparedFrame, Preparer
 from mqinfer.edge_agent.quality_ladder import QualityBounds, QualityLadder
 from mqinfer.edge_agent.results import FinishedFrame, PendingFrame, Results
@@ -30,7 +30,7 @@ from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics
 from mqinfer.edge_agent.window import DelayWindow, Policy, Stream
-from mqinfer.protocol.errors import Cancelled, LinkError, MessageTooLarge, MqinferError, Superseded
+from mqinfer.protocol.errors import BadImage, Cancelled, LinkError, MessageTooLarge, MqinferError, Superseded
 from mqinfer.protocol.types import ErrorInfo
 
 __all__ = ["Replay", "ReplayOptions"]
@@ -104,7 +104,9 @@ class Replay:
         self._results = Results(sink, lambda finished: self._release(finished.pending))
         self._backlog: Backlog | None = None
         if spool is not None:
-            self._backlog = Backlog(spool, requester, self._changed, self._submit, options.timeout)
+            self._backlog = Backlog(
+                spool, requester, self._changed, self._submit, on_damaged=self._lose, timeout=options.timeout
+            )
 
     @property
     def pending(self) -> int:
@@ -292,6 +294,10 @@ class Replay:
         with self._changed:
             del self._pending[pending.number]
             self._changed.notify_all()
+
+    def _lose(self, pending: PendingFrame) -> None:
+        """End a frame of the spool that was damaged there; it never was in the window."""
+        self._conclude(pending, None, self._failed(pending, BadImage(DAMAGED)))
 
     def _release(self, pending: PendingFrame) -> None:
         if not pending.spooled_as:  # the spool has a bound of its own

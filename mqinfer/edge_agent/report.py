@@ -49,6 +49,7 @@ class RunInfo:
         broker: URL of the broker, or `local`.
         encoding: Codec of the frames, such as `jpeg:90`.
         files: Files that the sinks wrote.
+        spool_damaged: Frames that were damaged in the spool, and set aside there.
     """
 
     model: str
@@ -57,6 +58,7 @@ class RunInfo:
     broker: str
     encoding: str
     files: tuple[Path, ...] = ()
+    spool_damaged: int = 0
 
 
 def summary(snapshot: Snapshot, run: RunInfo) -> dict[str, object]:
@@ -70,6 +72,7 @@ def summary(snapshot: Snapshot, run: RunInfo) -> dict[str, object]:
         "broker": run.broker,
         "encoding": run.encoding,
         "files": [str(path) for path in run.files],
+        "spool_damaged": run.spool_damaged,
     }
 
 

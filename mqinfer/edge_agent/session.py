@@ -79,7 +79,8 @@ class SessionReport:
     Attributes:
         snapshot: The counters; they add up.
         run: Its subject, and the files written.
-        broke_off: Why it ended early: the source broke off, or the connection failed for good; None if it did not.
+        broke_off: Why it ended early or a kind of files is incomplete: the source broke off, a file can't be written,
+            or the connection failed for good; None if all is well.
     """
 
     snapshot: Snapshot
@@ -102,7 +103,7 @@ def run_session(
     Raises:
         SourceError: The source cannot be opened.
         ModelNotFound: No worker serves the model.
-        ConfigError: A setting is wrong, the model takes no pictures, or a file cannot be written.
+        ConfigError: A setting is wrong, the model takes no pictures, or a file cannot be created.
     """
     options = settings.options
     with closing(_open(settings)) as source, _spool(settings) as spool:
@@ -121,13 +122,17 @@ def run_session(
                 run = Replay(requester, preparer, options, statistics, sinks if settings.output else None, spool=spool)
                 run.run(_frames(settings, source, stop), stop.is_set)
         except SourceError as error:
-            broke_off = error
+            broke_off = None if stop.is_set() else error  # a camera that stalls ends the read after a stop
+        except MqinferError:
+            if sinks.failure is None:  # else the report names it, with all that was counted
+                raise
         finally:
             files = sinks.close()
     snapshot = statistics.snapshot()
     snapshot.check()
-    info = RunInfo(card.name, options.version or card.version, card.model_hash, broker, encoding, files)
-    return SessionReport(snapshot, info, requester.failure or broke_off)
+    damaged = 0 if spool is None else spool.damaged
+    info = RunInfo(card.name, options.version or card.version, card.model_hash, broker, encoding, files, damaged)
+    return SessionReport(snapshot, info, requester.failure or sinks.failure or broke_off)
 
 
 def edge_presence(  # noqa: PLR0913 - what is published of an edge

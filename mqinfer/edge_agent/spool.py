@@ -1,36 +1,42 @@
-"""Store frames on the disk until they can be sent: encoded, with their stamps, oldest first, within a bound.
+r"""Store frames on the disk until they can be sent: encoded, with their stamps, oldest first, within a bound.
 
-The store is an SQLite file, so frames survive a crash of the edge; the next run sends them first.
+Each frame is a file of its own, so damage to one never reaches another, frames survive a crash of the edge, and the
+next run sends them first. A file is complete once it has its name, and a checksum covers all of it::
 
-Frames with an outcome must leave the store even if the disk is full, or the next run would send them again. Deleting
-needs space too: with a write-ahead log every deletion fails on a full disk (measured). This store therefore uses a
-rollback journal whose file stays (`journal_mode = PERSIST`), and extends it beyond the need of a deletion while there
-is space. Bytes after the last record of a journal are allowed: https://www.sqlite.org/fileformat.html, section 3.
+    xxh3 0123456789abcdef\n      over everything below
+    {"number": 17, ...}\n        what the tensor is, where and when the frame was taken
+    the encoded bytes
+
+A frame that differs from its checksum, or can't be read, is set aside under the suffix `.damaged` and never sent.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
-import sqlite3
+import os
 import threading
-from contextlib import closing, suppress
+from bisect import bisect_right, insort
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from mqinfer.edge_agent.old_spool import OLD_NAME, old_rows
+from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
 from mqinfer.protocol.types import Capture, EncodedTensor
 
 __all__ = ["Spool", "SpooledFrame"]
 
 log = logging.getLogger("mqinfer.edge_agent")
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS frames (id INTEGER PRIMARY KEY AUTOINCREMENT, head TEXT NOT NULL, data BLOB NOT NULL)"
-)
+_FRAME, _UNFINISHED, _DAMAGED = ".frame", ".new", ".damaged"
+_DAMAGED_KEPT = 16
+"""So many damaged files are kept for the operator; the oldest are deleted."""
 _UNDELETED = "spool %s: %d frames have their outcome but can't be deleted; the next run sends them again"
-_JOURNAL_BYTES = 1 << 18
-"""Size of the journal file; the deletion of a frame writes a few pages of 4 KiB there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,130 +64,231 @@ class Spool:
 
         Args:
             folder: Created if it does not exist.
-            max_bytes: Bound of the encoded frames; a single frame is always stored.
+            max_bytes: Bound of the stored files; a single frame is always stored.
 
         Raises:
             ConfigError: The folder cannot be used, or another process uses it.
         """
-        self._path = folder / "spool.sqlite"
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._settled: set[int] = set()  # frames with an outcome that could not be deleted yet
         self.refusal = ""
         """Why the last frame was not stored; empty if it was."""
+        self.damaged = 0
+        """Number of frames that could not be read and were set aside."""
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._bytes = 0
+        self._sizes: dict[int, int] = {}
+        self._numbers: list[int] = []  # the keys of `_sizes`, ascending
+        self._settled: set[int] = set()  # frames with an outcome that could not be deleted yet
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(self._path, check_same_thread=False, timeout=0.2)
-            self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._database.execute("PRAGMA journal_mode = PERSIST")
-            self._database.execute("BEGIN EXCLUSIVE")  # held until the end, so that a second process fails at once
-            with self._database:
-                self._database.execute(_TABLE)
-            self._bytes, self._count = self._measure()
-        except (OSError, sqlite3.Error) as error:
+            self._handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                self._open()
+            except BaseException:
+                os.close(self._handle)
+                raise
+        except OSError as error:
             raise ConfigError(
-                f"spool {folder} can't be used: {error}; give another folder, or free this one"
+                f"spool {folder} can't be used: {error.strerror or error}; give another folder, or free this one"
             ) from error
-        self._reserve()
+        self._last = max(self._numbers, default=0)
+
+    def _open(self) -> None:
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until the end
+        except BlockingIOError:
+            raise OSError("locked by another process") from None
+        if not os.access(self._folder, os.W_OK | os.X_OK):
+            raise OSError("no permission to write there")
+        for path in self._folder.glob("*" + _UNFINISHED):
+            path.unlink()  # of a process that was killed while it wrote
+        for path in self._folder.glob("*" + _FRAME):
+            if path.stem.isdecimal():
+                self._add(int(path.stem), path.stat().st_size)
+        if (self._folder / OLD_NAME).exists():
+            self._take_over(self._folder / OLD_NAME)
 
     def __len__(self) -> int:
         """Return the number of frames."""
-        return self._count
+        return len(self._numbers)
 
     def put(self, tensor: EncodedTensor, capture: Capture, bytes_raw: int) -> int | None:
         """Store a frame behind all others.
 
         Returns:
             Its number; None if it does not fit. `refusal` holds the reason: the bound, or a full disk.
+
+        Raises:
+            ConfigError: The spool was opened in another process.
         """
-        data = bytes(tensor.data)
         described = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-        head = {
+        fields = {
             **described,
             "encoding": tensor.encoding,
             "parameters": dict(tensor.parameters),
             "capture": asdict(capture),
             "bytes_raw": bytes_raw,
         }
+        data = bytes(tensor.data)
+        self._check_process()
         with self._lock:
-            if self._count and self._bytes + len(data) > self._max_bytes:
+            if self._numbers and self._bytes + len(data) > self._max_bytes:
                 self._refuse(f"its bound of {self._max_bytes / 1e6:.0f} MB is reached")
                 return None
             try:
-                with self._database as database:
-                    row = database.execute("INSERT INTO frames (head, data) VALUES (?, ?)", (json.dumps(head), data))
-            except sqlite3.Error as error:
-                self._refuse(str(error))
+                self._write(self._last + 1, fields, data)
+            except OSError as error:
+                self._refuse(error.strerror or str(error))
                 return None
+            self._last += 1
             self.refusal = ""
-            self._bytes += len(data)
-            self._count += 1
-            return row.lastrowid
-
-    def _refuse(self, why: str) -> None:
-        if not self.refusal:
-            log.warning("spool %s stores no more frames: %s; the reader waits", self._path, why)
-        self.refusal = why
+            return self._last
 
     def after(self, number: int) -> SpooledFrame | None:
-        """Return the oldest frame with a higher number; it stays in the store."""
-        with self._lock, closing(self._database.cursor()) as cursor:
-            found = cursor.execute(
-                "SELECT id, head, data FROM frames WHERE id > ? ORDER BY id LIMIT 1", (number,)
-            ).fetchone()
-        return None if found is None else _read(*found)
+        """Return the oldest undamaged frame with a higher number, which stays; set damaged ones before it aside.
+
+        Raises:
+            ConfigError: The spool was opened in another process.
+        """
+        self._check_process()
+        with self._lock:
+            while (index := bisect_right(self._numbers, number)) < len(self._numbers):
+                number = self._numbers[index]
+                try:
+                    return _decode(number, self._path(number).read_bytes())
+                except (OSError, MemoryError, MqinferError, ValueError, KeyError, TypeError) as error:
+                    self._set_aside(number, error)
+        return None
 
     def remove(self, number: int) -> None:
-        """Delete a frame that has its outcome; if that fails, try again with the next one."""
+        """Delete a frame that has its outcome; if that fails, try again with the next one.
+
+        Raises:
+            ConfigError: The spool was opened in another process.
+        """
+        self._check_process()
         with self._lock:
             self._settled.add(number)
             self._sweep()
 
     def close(self) -> None:
-        """Close the file; frames stay, and an empty file is shrunk."""
+        """Unlock the folder; frames stay.
+
+        Raises:
+            ConfigError: The spool was opened in another process.
+        """
+        self._check_process()
         with self._lock:
+            if self._handle < 0:
+                return
             self._sweep()
             if self._settled:
-                log.warning(_UNDELETED, self._path, len(self._settled))
-            if waiting := self._count - len(self._settled):
-                log.warning("spool %s: %d frames stay there for the next run", self._path, waiting)
-            if not self._count:
-                with suppress(sqlite3.Error):
-                    self._database.execute("VACUUM")
-            self._database.close()
+                log.warning(_UNDELETED, self._folder, len(self._settled))
+            if waiting := len(self._numbers) - len(self._settled):
+                log.warning("spool %s: %d frames stay there for the next run", self._folder, waiting)
+            os.close(self._handle)
+            self._handle = -1
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ConfigError(
+                f"spool {self._folder} was opened in process {self._process} and can't be used in its child "
+                f"{os.getpid()}; open a spool with a folder of its own there"
+            )
+
+    def _path(self, number: int, suffix: str = _FRAME) -> Path:
+        return self._folder / f"{number:012d}{suffix}"
+
+    def _add(self, number: int, size: int) -> None:
+        self._drop(number)
+        insort(self._numbers, number)
+        self._sizes[number] = size
+        self._bytes += size
+
+    def _drop(self, number: int) -> None:
+        if number in self._sizes:
+            self._bytes -= self._sizes.pop(number)
+            del self._numbers[bisect_right(self._numbers, number) - 1]
+
+    def _write(self, number: int, fields: Mapping[str, Any], data: bytes) -> None:
+        """Write a file under another name first, so that its own name stands for a complete one."""
+        head = json.dumps({**fields, "number": number}).encode() + b"\n"
+        first = " ".join(checksum((head, data))).encode() + b"\n"
+        unfinished = self._path(number, _UNFINISHED)
+        try:
+            with unfinished.open("wb") as file:
+                file.writelines((first, head, data))
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(self._path(number))
+        except OSError:
+            with suppress(OSError):
+                unfinished.unlink()
+            raise
+        self._add(number, len(first) + len(head) + len(data))
+        os.fsync(self._handle)  # the name, too, survives a power cut
+
+    def _refuse(self, why: str) -> None:
+        if not self.refusal:
+            log.warning("spool %s stores no more frames: %s; the reader waits", self._folder, why)
+        self.refusal = why
+
+    def _set_aside(self, number: int, error: Exception) -> None:
+        """Keep a frame that can't be read for the operator, and forget it; the caller holds the lock."""
+        self.damaged += 1
+        self._drop(number)
+        aside = self._path(number, _DAMAGED)
+        log.error("spool %s: frame %d is damaged and set aside as %s: %s", self._folder, number, aside.name, error)
+        with suppress(OSError):
+            self._path(number).replace(aside)
+            for old in sorted(self._folder.glob("*" + _DAMAGED))[:-_DAMAGED_KEPT]:
+                old.unlink()
 
     def _sweep(self) -> None:
         """Delete the frames that have their outcome; the caller holds the lock."""
         for number in sorted(self._settled):
             try:
-                with self._database as database:
-                    size = database.execute("SELECT length(data) FROM frames WHERE id = ?", (number,)).fetchone()
-                    database.execute("DELETE FROM frames WHERE id = ?", (number,))
-            except sqlite3.Error as error:
-                log.debug("spool %s: frame %d can't be deleted: %s", self._path, number, error)
+                self._path(number).unlink(missing_ok=True)
+            except OSError as error:
+                log.debug("spool %s: frame %d can't be deleted: %s", self._folder, number, error)
                 return
             self._settled.discard(number)
-            if size is not None:
-                self._bytes -= size[0]
-                self._count -= 1
+            self._drop(number)
 
-    def _reserve(self) -> None:
-        """Extend the journal file to the space that a deletion needs; SQLite ignores what follows its records."""
-        try:
-            with self._path.with_name(self._path.name + "-journal").open("ab") as journal:
-                journal.write(bytes(max(0, _JOURNAL_BYTES - journal.tell())))
-        except OSError as error:
-            log.warning(
-                "spool %s: no space for its journal (%s); the next run may send frames again", self._path, error
-            )
+    def _take_over(self, old: Path) -> None:
+        """Copy the frames of an earlier version's file; they keep their numbers, so that a crash repeats nothing."""
+        lost = 0
+        for number, head, data in old_rows(old):
+            try:
+                fields = json.loads(head)
+                _frame(number, fields, data)
+            except (MqinferError, ValueError, KeyError, TypeError):
+                lost += 1
+            else:
+                self._write(number, fields, data)
+        self.damaged += lost
+        if lost:
+            log.error("spool %s: %d frames of %s are damaged; it stays there as it is", self._folder, lost, old.name)
+            old.replace(old.with_name(old.name + _DAMAGED))
+        else:
+            old.unlink()
 
-    def _measure(self) -> tuple[int, int]:
-        size, count = self._database.execute("SELECT coalesce(sum(length(data)), 0), count(*) FROM frames").fetchone()
-        return int(size), int(count)
 
-
-def _read(number: int, head: str, data: bytes) -> SpooledFrame:
+def _decode(number: int, content: bytes) -> SpooledFrame:
+    """Read a frame; raise for every file that is not exactly what was written."""
+    first, _, body = content.partition(b"\n")
+    if first != " ".join(checksum((body,))).encode():
+        raise SourceError("its bytes differ from their checksum")
+    head, _, data = body.partition(b"\n")
     fields = json.loads(head)
+    if fields["number"] != number:
+        raise SourceError(f"it was stored as frame {fields['number']}")
+    return _frame(number, fields, data)
+
+
+def _frame(number: int, fields: Mapping[str, Any], data: bytes) -> SpooledFrame:
     tensor = EncodedTensor(
         fields["name"],
         Datatype(fields["datatype"]),

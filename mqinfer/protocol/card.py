@@ -29,7 +29,7 @@ __all__ = [
     "read_card",
 ]
 
-_MAX_CARD_BYTES = 1 << 20
+MAX_CARD_BYTES = 1 << 20
 _Channels = Annotated[tuple[Finite, ...], Meta(min_length=1)]
 _Level = Annotated[int, Meta(ge=0, le=255)]
 
@@ -184,7 +184,7 @@ def card_from_json(payload: Buffer) -> ModelCard:
         BadTensor: A datatype does not exist.
         LimitExceeded: It is longer than 1 MiB, or asks for larger pictures than receivers accept.
     """
-    card = read_json(payload, _Card, "model card", _MAX_CARD_BYTES)
+    card = read_json(payload, _Card, "model card", MAX_CARD_BYTES)
     known, versions = card.parameters or _Parameters(), card.versions
     if known.image is not None:
         _check_size(known.image)

@@ -30,7 +30,7 @@ from mqinfer.protocol.datatypes import (
     raw_bytes,
     to_bytes,
 )
-from mqinfer.protocol.decoding import check, read_json, scalars, write_json
+from mqinfer.protocol.decoding import MAX_JSON_BYTES, check, read_json, scalars, write_json
 from mqinfer.protocol.errors import BadEncoding, BadEnvelope, BadTensor, LimitExceeded
 from mqinfer.protocol.header import (
     TENSOR_PARAMETERS,
@@ -65,6 +65,8 @@ BINARY_OUTPUT = "binary_data_output"
 """Request parameter: true requests a reply with a binary tail."""
 
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_ELEMENT_BYTES = 2
+"""Fewest bytes that an element takes in JSON: a digit and a comma."""
 _FLOATS = frozenset((Datatype.FP32, Datatype.FP64))
 _KINDS = {str: "string", bool: "true or false", int: "integer"}
 _FP16 = "FP16 travels only in the binary tail (user property Inference-Header-Content-Length)"
@@ -145,7 +147,10 @@ def encode_response(response: InferResponse, *, arrays: Mapping[str, Array], bin
     Raises:
         BadEnvelope: A field or parameter can't be written.
         BadTensor: An output can't be written as JSON (FP16, strings that are not UTF-8).
+        LimitExceeded: The outputs have more elements than the JSON of a message can hold; found before any is written.
     """
+    if not binary:
+        _check_elements(sum(output.size for output in arrays.values()))
     body: dict[str, Any] = {"id": response.id, "model_name": response.model_name}
     if response.model_version:
         body["model_version"] = response.model_version
@@ -239,6 +244,15 @@ def _input(tensor: EncodedTensor, tail: list[Buffer] | None) -> dict[str, Any]:
     return _describe(tensor.name, tensor.datatype, tensor.shape, parameters) | {
         "data": _data_of_array(tensor.name, raw)
     }
+
+
+def _check_elements(count: int) -> None:
+    """Refuse what can't fit, since writing it would take seconds in which no other thread runs."""
+    if count > MAX_JSON_BYTES // _ELEMENT_BYTES:
+        raise LimitExceeded(
+            f"outputs of {count} elements in JSON, which holds at most {MAX_JSON_BYTES} bytes; request them with "
+            f"{BINARY_OUTPUT}, or as application/vnd.mqinfer.v1"
+        )
 
 
 def _output(name: str, output: Array, tail: list[Buffer] | None) -> dict[str, Any]:

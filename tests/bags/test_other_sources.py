@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,12 @@ class TestVideo:
         """Only bags have topics."""
         with pytest.raises(SourceError, match="only bags have topics; leave out /front"):
             open_source(str(video), topics=["/front"])
+
+    def test_a_pipe_is_refused(self, tmp_path: Path) -> None:
+        """Opening it would wait for a writer, for ever."""
+        os.mkfifo(tmp_path / "pipe.mp4")
+        with pytest.raises(SourceError, match=r"pipe\.mp4: not a file"):
+            open_source(str(tmp_path / "pipe.mp4"))
 
     def test_cut_off(self, tmp_path: Path, video: Path) -> None:
         """A video that is cut off within its header is refused, by opening or by reading."""
@@ -166,7 +174,7 @@ class TestCamera:
             frames = source.frames()
             for _ in range(30):
                 next(frames)
-            with pytest.raises(SourceError, match="no more frames after 30"):
+            with pytest.raises(SourceError, match="stopped or stalled after 30 frames"):
                 next(frames)
 
     @pytest.mark.parametrize("spec", ["camera:99", "rtsp://127.0.0.1:1/none"])
@@ -174,6 +182,15 @@ class TestCamera:
         """A device or address where nothing is gets named."""
         with pytest.raises(SourceError, match=f"{spec}: can't be opened"):
             open_source(spec)
+
+    def test_camera_that_stalls(self, stalling: Callable[[int], str]) -> None:
+        """A stream that stays open and delivers nothing more is an error, long before OpenCV's own 30 s."""
+        began = time.monotonic()
+        with closing(CameraSource(stalling(20), timeout=0.5)) as source:
+            numbers = []
+            with pytest.raises(SourceError, match=r"stopped or stalled after \d+ frames"):
+                numbers += [frame.sequence for frame in source.frames()]
+        assert time.monotonic() - began < 20
 
     def test_cannot_start_later(self) -> None:
         """A live source has no past to skip."""

@@ -207,7 +207,7 @@ class TestDamage:
         path = write_ros1(tmp_path / "drive.bag", drive)
         content = path.read_bytes()
         path.write_bytes(content.replace(b"index_pos=" + content.split(b"index_pos=")[1][:8], b"index_pos=" + bytes(8)))
-        with pytest.raises(SourceError, match=r"drive\.bag: .*not indexed.*rosbag reindex"):
+        with pytest.raises(SourceError, match=r"drive\.bag: .*not indexed.*mqinfer bag repair"):
             open_source(str(path))
 
     @pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.3, 0.6, 0.9, 0.99])
@@ -224,7 +224,7 @@ class TestDamage:
             )
         content = path.read_bytes()
         path.write_bytes(content[: int(len(content) * share)])
-        with pytest.raises(SourceError, match=rf"{path.name}: .*(reindex|recover|no image topic)"):
+        with pytest.raises(SourceError, match=rf"{path.name}: .*(reindex|mqinfer bag repair|no image topic)"):
             read(path)
 
     @pytest.mark.parametrize("compression", ["none", "lz4", "bz2"])
@@ -240,7 +240,7 @@ class TestDamage:
             count, error = read_until_error(source)
         assert 0 < count < 20
         assert "drive.bag" in str(error)
-        assert "rosbag reindex" in str(error)
+        assert "mqinfer bag repair" in str(error)
 
     def test_broken_half_way_mcap(self, tmp_path: Path, write_ros2: Write, recorded: type[Any]) -> None:
         """The same for an MCAP with a damaged chunk."""
@@ -256,7 +256,7 @@ class TestDamage:
         with closing(open_source(str(path))) as source:
             count, error = read_until_error(source)
         assert 0 < count < 9
-        assert "mcap recover" in str(error)
+        assert "mqinfer bag repair" in str(error)
 
     @pytest.mark.parametrize(
         "name", ["foreign.bag", "foreign.mcap", "foreign.db3", "foreign.mcap.zstd", "foreign.mp4", "foreign.txt"]

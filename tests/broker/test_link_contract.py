@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
+import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
 
 from mqinfer.broker.address import BrokerAddress
@@ -491,6 +497,98 @@ def test_what_may_not_be_published(links: Links) -> None:
             link.subscribe(topic_filter, Inbox())
     with pytest.raises(BadTopic):
         link.subscribe("a", Inbox(), share="b/c")
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\0", "a\n", "\x7f", "\uffff", "\ufdd1", "x" * 65_536])
+def test_what_can_not_be_encoded(links: Links, unique: Unique, text: str) -> None:
+    """It is an error for whoever publishes or subscribes, and the connection stays."""
+    told: list[bool] = []
+    link, inbox, topic = links.open(on_connection=told.append), Inbox(), unique(TOPIC)
+    link.subscribe(topic, inbox)
+    for message in (
+        Message(topic, b"", user_properties=((text, ""),)),
+        Message(topic, b"", user_properties=(("name", text),)),
+        Message(topic, b"", content_type=text),
+    ):
+        with pytest.raises(ConfigError, match="property"):
+            link.publish(message)
+    with pytest.raises((ConfigError, BadTopic)):
+        link.publish(Message(topic, b"", response_topic=text))
+    uses: list[Callable[[], None]] = [
+        lambda: link.publish(Message(f"{topic}/{text}", b"")),
+        lambda: link.subscribe(f"{topic}/{text}", inbox),
+        lambda: link.subscribe(topic, inbox, share=text),
+        lambda: link.subscribe("y" * 65_000, inbox, share="x" * 600),
+        lambda: link.unsubscribe(f"{topic}/{text}"),
+        lambda: link.unsubscribe(""),
+    ]
+    for use in uses:
+        with pytest.raises(BadTopic):
+            use()
+    link.publish(Message(topic, b"alive", response_topic="a/b", content_type="\u00a0"))
+    assert inbox.payloads(1) == [b"alive"]
+    assert told == [True]
+
+
+@pytest.mark.parametrize("payload", ["text", 7, None, [b"x"], (b"x" * 20_000, "y" * 20_000)])
+def test_a_payload_that_is_none(links: Links, unique: Unique, payload: Any) -> None:
+    """What is no bytes is an error for the publisher, also while another message is in front; nothing of it is sent."""
+    link, inbox, topic = links.open(), Inbox(), unique(TOPIC)
+    link.subscribe(topic, inbox)
+    for _ in range(20):
+        link.publish(Message(topic, b"before"))
+        with pytest.raises(ConfigError, match="payload"):
+            link.publish(Message(topic, b"", tail=payload) if isinstance(payload, tuple) else Message(topic, payload))
+    link.publish(Message(topic, np.arange(3, dtype=np.uint32).data))  # 12 bytes, not 3
+    assert inbox.payloads(21)[20] == np.arange(3, dtype=np.uint32).tobytes()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_in_a_forked_child(links: Links, unique: Unique) -> None:
+    """Each use raises at once and names both processes; the parent's connection goes on, and keeps its will."""
+    told: list[bool] = []
+    topic, inbox, wills = unique(TOPIC), Inbox(), Inbox()
+    links.open().subscribe(f"{topic}/will", wills)
+    link = links.open(will=Message(f"{topic}/will", b"lost"), on_connection=told.append)
+    unopened = links.make()
+    link.subscribe(topic, inbox)
+    uses: dict[str, Callable[[], object]] = {
+        "publish": lambda: link.publish(Message(topic, b"child", qos=0)),
+        "subscribe": lambda: link.subscribe(f"{topic}/2", inbox),
+        "unsubscribe": lambda: link.unsubscribe(topic),
+        "close": link.close,
+        "open": link.open,
+        "open another": unopened.open,
+        "close another": unopened.close,
+        "lose": lambda: links.lose(link),
+    }
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.alarm(int(6 * PATIENCE))
+        with suppress(BaseException):
+            for name, use in uses.items():
+                try:
+                    use()
+                    what = "was done"
+                except Exception as error:  # noqa: BLE001 - it is reported to the parent
+                    what = f"{type(error).__name__}: {error}"
+                os.write(writer, f"{name} {is_connected(link)} {what}\n".encode())
+            del link
+            gc.collect()
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as report:
+        lines = report.read().splitlines()
+    os.waitpid(child, 0)
+    assert len(lines) == len(uses)
+    for line in lines:
+        assert " False RuntimeError: the link " in line
+        assert f"was made in process {os.getpid()} and can't be used in process {child}" in line
+    for number in range(20):
+        link.publish(Message(topic, b"%d" % number))
+    assert inbox.payloads(20) == [b"%d" % number for number in range(20)]
+    assert (told, wills.messages) == ([True], [])
 
 
 def test_unsubscribe(links: Links, unique: Unique) -> None:

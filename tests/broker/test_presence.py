@@ -48,12 +48,20 @@ class Holder:
 
 
 def test_a_later_start_has_a_larger_number() -> None:
-    """And its connection another id, so that the two don't end each other's connections."""
-    first, second = new_incarnation(), new_incarnation()
-    assert first <= second
-    assert make_client_id("w", 255) == "w~ff"
-    assert Presence("w", TOPIC, encode, incarnation=255).client_id == "w~ff"
-    assert make_client_id("w") > make_client_id("w", first)
+    """Of two starts the later one has at least the number of the earlier one."""
+    assert new_incarnation() <= new_incarnation()
+
+
+def test_nobody_can_guess_a_client_id() -> None:
+    """It begins with the name and holds 64 random bits, whatever else is equal; a process keeps its own."""
+    presences = [Presence("w", TOPIC, encode, incarnation=255) for _ in range(100)]
+    assert [presence.client_id for presence in presences] == [presence.client_id for presence in presences]
+    ids = {presence.client_id for presence in presences} | {make_client_id("w") for _ in range(100)}
+    assert len(ids) == 200
+    secrets = [client_id.removeprefix("w~") for client_id in ids]
+    assert {len(bytes.fromhex(secret)) for secret in secrets} == {8}
+    for bit in range(64):  # each of the bits is 0 in some and 1 in others
+        assert {int(secret, 16) >> bit & 1 for secret in secrets} == {0, 1}
 
 
 @pytest.mark.parametrize("message", [state(9, retain=True), Message(TOPIC, b""), Message(TOPIC, b"{"), state(5)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from importlib.resources import files
 from pathlib import Path
 
@@ -47,6 +48,11 @@ def test_all_limits_are_stated() -> None:
         "set_tcp_nodelay",
         "persistence",
         "allow_anonymous",
+        "max_connections",
+        "max_qos",
+        "persistent_client_expiration",
+        "max_keepalive",
+        "check_retain_source",
     }
     assert not names & {"per_listener_settings", "acl_file", "password_file", "message_size_limit"}
 
@@ -93,7 +99,7 @@ def test_a_free_port_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         free.bind(("127.0.0.1", 0))
         ports = [taken.getsockname()[1], free.getsockname()[1]]
         free.close()
-        monkeypatch.setattr("mqinfer.broker.mosquitto.server._free_port", lambda _: ports.pop(0))
+        monkeypatch.setattr("mqinfer.broker.mosquitto.server.free_port", lambda _: ports.pop(0))
         with MosquittoServer() as server:
             assert ports == []
             assert server.port
@@ -104,6 +110,20 @@ def test_a_configuration_that_is_wrong() -> None:
     """The error repeats what Mosquitto said."""
     with pytest.raises(BrokerUnreachable, match="no_such_option"):
         MosquittoServer(configuration=lambda port: render(port) + "no_such_option 1\n").start()
+
+
+@pytest.mark.broker
+def test_whoever_watches_the_log_may_fail(caplog: pytest.LogCaptureFixture) -> None:
+    """One line reports it; the log is read all the same, since Mosquitto waits for its reader."""
+
+    def fail(line: str) -> None:
+        raise ValueError(line)
+
+    with MosquittoServer(on_line=fail) as server:
+        socket.create_connection(("127.0.0.1", server.port)).close()
+        while "New connection from" not in server.log():
+            time.sleep(0.01)
+    assert caplog.text.count("Mosquitto's log is no longer watched, the broker goes on") == 1
 
 
 def test_a_server_that_was_not_started() -> None:

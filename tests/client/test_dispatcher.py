@@ -451,6 +451,17 @@ def test_a_reply_names_no_other_workers_load() -> None:
     assert sorted(worker_of(entry) or "" for entry in entries) == ["a"] * 4 + ["b"] * 4
 
 
+def test_a_reply_over_the_channel_tells_of_its_worker() -> None:
+    """Any worker may have such a request; its state came meanwhile, and its first reply opens its window."""
+    dispatcher = Dispatcher("car-1")
+    entry = send(dispatcher, "1")
+    assert entry.lane is None
+    dispatcher.update(state("a"), 0.0)
+    assert dispatcher.replied(reply("1", "a"), 0.0)
+    dispatcher.settle("1", Outcome.OK)
+    assert [worker_of(send(dispatcher, name)) for name in "2345"] == ["a"] * 4
+
+
 def test_a_late_reply_of_the_worker_that_had_the_request_tells_of_it() -> None:
     """It was silent for the time of an attempt, and runs all the same: it gets requests again, and once only."""
     dispatcher = dispatcher_with("a")

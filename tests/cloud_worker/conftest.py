@@ -62,8 +62,9 @@ class GatedEcho(EchoBackend):
 
 
 @pytest.fixture
-def gated(write_echo: Callable[..., Path]) -> Callable[..., tuple[LoadedModel, GatedEcho]]:
-    """Load an echo model (arguments as for `write_echo`) with a gate in it."""
+def gated(write_echo: Callable[..., Path]) -> Iterator[Callable[..., tuple[LoadedModel, GatedEcho]]]:
+    """Load an echo model (arguments as for `write_echo`) with a gate in it, which opens at the test's end."""
+    backends: list[GatedEcho] = []
 
     def load(
         model: str = "echo", *inputs: tuple[str, str, list[int]], config: str = ""
@@ -72,10 +73,12 @@ def gated(write_echo: Callable[..., Path]) -> Callable[..., tuple[LoadedModel, G
         (version,) = (each for each in Repository(repository).models() if each.name == model)
         loaded = load_model(version, device="cpu")
         assert isinstance(loaded.backend, EchoBackend)
-        backend = GatedEcho(loaded.backend)
-        return LoadedModel(backend, loaded.card, loaded.config), backend
+        backends.append(GatedEcho(loaded.backend))
+        return LoadedModel(backends[-1], loaded.card, loaded.config), backends[-1]
 
-    return load
+    yield load
+    for backend in backends:
+        backend.gate.set()
 
 
 @pytest.fixture
@@ -132,6 +135,12 @@ def bare(url: str, unique: Callable[[str], str]) -> Iterator[Bare]:
     link.open()
     yield Bare(link, name)
     link.close()
+
+
+@pytest.fixture
+def bare_on() -> Callable[[Link, str], Bare]:
+    """Make a bare client of an open link."""
+    return Bare
 
 
 @pytest.fixture

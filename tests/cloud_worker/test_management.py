@@ -15,7 +15,7 @@ from msgspec import structs
 
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.link import Message
+from mqinfer.broker.link import Link, Message, MessageHandler
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.child import Phase, ProcessView, ServerStatistics
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
@@ -219,10 +219,12 @@ class Operator:
         self.link.open()
         self.link.subscribe(Topics().control_results("operator"), self.messages.put)
 
-    def send(self, path: str, payload: bytes = b"", topic: str | None = None) -> None:
+    def send(self, path: str, payload: bytes = b"", topic: str | None = None, *, retain: bool = False) -> None:
         """Publish a control request."""
         reply_to = Topics().control_result("operator", "1") if topic is None else topic
-        self.link.publish(Message(Topics().control("w", "operator", path), payload, response_topic=reply_to))
+        self.link.publish(
+            Message(Topics().control("w", "operator", path), payload, response_topic=reply_to, retain=retain)
+        )
 
     def next(self) -> Any:
         """Wait for the next reply."""
@@ -280,6 +282,71 @@ def test_a_card_is_removed_unless_another_server_serves_the_model(served: tuple[
         operator.send("repository/models/a/unload")
         assert operator.next() == {"name": "a", "server": "w"}
         assert removed.wait(10)
+
+
+def careless(link: Link) -> Link:
+    """Make the broker of a link ignore Retain Handling, as a broker of MQTT 3.1.1 does."""
+    subscribe = link.subscribe
+
+    def without_handling(
+        topic_filter: str,
+        handler: MessageHandler,
+        *,
+        share: str | None = None,
+        retained: bool = True,  # noqa: ARG001 - ignored
+    ) -> None:
+        subscribe(topic_filter, handler, share=share)
+
+    link.subscribe = without_handling  # type: ignore[method-assign]
+    return link
+
+
+def test_retained_orders_are_dropped(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:
+    """An order that the broker kept is not executed by a server that starts later; it is counted."""
+    url, repository = f"memory://{unique('broker')}", write_echo("a")
+    operator, fleet = Operator(url), Fleet()
+    with closing(operator.link):
+        operator.send("repository/models/a/load", b"{}", retain=True)
+        server = ControlServer(
+            WorkerOptions("w"),
+            lambda name, will, handler: careless(make_link(url, client_id=name, will=will, on_connection=handler)),
+            Management(template(repository), fleet),
+        )
+        server.start()
+        try:
+            operator.send("health/live")
+            assert operator.next() == {"live": True, "server": "w"}
+            assert (fleet.rollouts, dict(server.dropped)) == ([], {"retained": 1})
+            operator.send("repository/models/a/load")
+            assert operator.next()["versions"] == ["1"]
+        finally:
+            server.stop()
+
+
+def test_a_state_counts_for_the_worker_of_its_topic_alone(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:
+    """A state that names another worker than its topic is dropped; so is one that can't be read."""
+    url, repository, removed = f"memory://{unique('broker')}", write_echo("a"), threading.Event()
+    topics, operator = Topics(), Operator(url)
+    fleet = Fleet(plan_versions(Repository(repository).models(), template(repository)))
+    server = ControlServer(
+        WorkerOptions("w"),
+        lambda name, will, handler: make_link(url, client_id=name, will=will, on_connection=handler),
+        Management(template(repository), fleet),
+    )
+    with closing(operator.link):
+        server.start()
+        try:
+            forged = WorkerState("x.1", WorkerStatus.READY, 1, (ServedModel("a", "1"),)).to_json()
+            for payload in (forged, b"{}"):
+                operator.link.publish(Message(topics.worker_state("x.0"), payload, retain=True))
+            operator.link.publish(Message(topics.card("a"), b"{}", retain=True))
+            operator.link.subscribe(topics.cards(), lambda m: None if m.payload else removed.set())
+            operator.send("repository/models/a/unload")
+            assert operator.next() == {"name": "a", "server": "w"}
+            assert removed.wait(10), "nobody else serves it, whatever the forged state says"
+            assert dict(server.dropped) == {"state": 2}
+        finally:
+            server.stop()
 
 
 def test_a_server_publishes_its_state(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 from pathlib import Path
 
@@ -79,3 +80,17 @@ def test_a_statistics_query_adds_up_and_ends() -> None:
 def test_a_statistics_query_ends_with_the_last_process() -> None:
     """A process that has exited is not waited for."""
     assert StatisticsQuery(5.0, [child(Phase.WAITING)]).is_over(0.0)
+
+
+def test_only_progress_that_stands_still_counts() -> None:
+    """A process is stuck once its progress has not changed for its timeout, counted by checks, while it serves."""
+    progress = ctypes.c_double(1.0)
+    one = child(Phase.READY)
+    one.progress, one.run_timeout = progress, 3.0
+    assert [one.is_stuck(1.0) for _ in range(3)] == [False] * 3
+    progress.value = 2.0
+    assert [one.is_stuck(1.0) for _ in range(4)] == [False, False, False, True]
+    one.reason = "it was asked to stop"  # it drains, and its time is bounded otherwise
+    assert not one.is_stuck(1.0)
+    one.reason, one.run_timeout = "", 0.0
+    assert not one.is_stuck(1.0)

@@ -18,6 +18,7 @@ from mqinfer import Client, Outcome
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.child import Phase
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, find_version
 from mqinfer.cloud_worker.supervision.supervisor import Event, Inbox, Supervisor
@@ -172,18 +173,46 @@ def test_without_a_broker_the_supervisor_ends(write_echo: WriteEcho, watch: Call
 def test_a_process_that_served_before_is_restarted_without_a_broker(
     write_echo: WriteEcho, watch: Callable[[Supervisor], Watch]
 ) -> None:
-    """A broker that is gone for a moment does not end a worker for good."""
+    """A process that is restarted during an outage waits with its model loaded until the broker is back."""
     repository = write_echo("a")
     with MosquittoServer() as server:
         (spec,) = plan(Repository(repository), template(repository, server.url))
         supervising = watch(Supervisor([spec]))
         assert supervising.next().kind == "ready"
     os.kill(supervising.supervisor.pids["w.0"], signal.SIGKILL)
-    killed, unreachable = supervising.next(), supervising.next()
-    assert (killed.kind, unreachable.kind) == ("crashed", "crashed")
+    killed, waiting = supervising.next(), supervising.next()
+    assert (killed.kind, waiting.kind) == ("crashed", "waiting")
     assert "exit code -9; restart in 0.1 s" in killed.detail
-    assert "broker_unreachable" in unreachable.detail
-    assert "restart in 0.2 s" in unreachable.detail
+    assert "broker_unreachable" in waiting.detail
+    pid = supervising.supervisor.pids["w.0"]
+    with MosquittoServer(port=server.port):
+        assert supervising.next().kind == "ready"
+        assert supervising.supervisor.pids["w.0"] == pid
+        supervising.supervisor.stop()
+        assert supervising.next().kind == "stopped"
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+def test_a_broker_outage_while_a_model_loads(
+    write_echo: WriteEcho, watch: Callable[[Supervisor], Watch], unique: Callable[[str], str]
+) -> None:
+    """A server whose broker goes away before its first model is warm waits with it, and serves once it is back."""
+    repository = write_echo("a", delay_ms=20, config="model_warmup = { count = 100 }\n")
+    with MosquittoServer() as server:
+        supervising = watch(Supervisor(plan(Repository(repository), template(repository, server.url)), may_idle=True))
+        server.kill()
+        waiting = supervising.next()
+        assert (waiting.kind, waiting.crashed) == ("waiting", 0)
+        assert "broker_unreachable" in waiting.detail
+        (view,) = supervising.supervisor.processes
+        assert view.phase is Phase.STARTING
+        server.start()
+        assert supervising.next().kind == "ready"
+        with Client(server.url, name=unique("client")) as client:
+            assert client.infer("a", {"x": X}, timeout=30).outcome is Outcome.OK
+        supervising.supervisor.stop()
+        assert supervising.next().kind == "stopped"
 
 
 SCRIPT = """

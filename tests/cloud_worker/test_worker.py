@@ -63,8 +63,8 @@ def test_state_and_card_are_retained_in_their_order(
         publish, subscribe, unsubscribe = link.publish, link.subscribe, link.unsubscribe
         filters: set[tuple[str, str | None]] = set()
 
-        def noted(topic_filter: str, handler: MessageHandler, *, share: str | None = None) -> None:
-            subscribe(topic_filter, handler, share=share)
+        def noted(topic_filter: str, handler: MessageHandler, *, share: str | None = None, **how: Any) -> None:
+            subscribe(topic_filter, handler, share=share, **how)
             filters.add((topic_filter, share))
 
         def dropped(topic_filter: str, *, share: str | None = None) -> None:

@@ -16,6 +16,8 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.checksum import CHECKSUM, checksum
+from mqinfer.protocol.decoding import MAX_JSON_BYTES
+from mqinfer.protocol.oip_json import HEADER_LENGTH
 from mqinfer.protocol.types import EncodedTensor
 
 Serve = Callable[..., Worker]
@@ -118,6 +120,22 @@ def test_a_reply_above_the_brokers_limit_is_an_error_reply(
     assert reply.error
     assert reply.error.code == "message_too_large"
     until(lambda: worker.counters() == {"error": 1})
+
+
+def test_a_reply_with_more_elements_than_json_can_hold_is_an_error_reply(
+    url: str, serve: Serve, gated: Gated, bare: Any
+) -> None:
+    """It is refused before it is written: writing 200 MB takes 20 seconds in which no other thread runs."""
+    most = MAX_JSON_BYTES // 2
+    serve(url, gated("echo", ("x", "UINT8", [-1]), config="max_batch_size = 0")[0])
+    for count, code in ((most + 1, b"limit_exceeded"), (1000, b"")):
+        head = f'{{"id": "1", "inputs": [{{"name": "x", "datatype": "UINT8", "shape": [{count}],'
+        head += f' "parameters": {{"binary_data_size": {count}}}}}]}}'
+        properties = ((HEADER_LENGTH, str(len(head))),)
+        payload = head.encode() + bytes(count)
+        bare.link.publish(replace(bare.text("", str(count)), payload=payload, user_properties=properties))
+        reply = bytes(bare.next().payload)
+        assert (code in reply, b'"outputs"' in reply) == (True, not code)
 
 
 def test_an_answer_that_does_not_fit_at_all_is_counted(

@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -20,12 +22,16 @@ from mqinfer.broker.memory import MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
+from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.replay import ReplayOptions
+from mqinfer.edge_agent.report import summary
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, edge_presence, run_session
+from mqinfer.edge_agent.spool import Spool
 from mqinfer.images.picture import RawImage
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, NameTaken, SourceError
 from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import Capture
 
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]
@@ -68,6 +74,23 @@ def settings_for(source: Path | str, **changes: object) -> ReplaySettings:
 def run(settings: ReplaySettings, requester: Requester, stop: threading.Event | None = None) -> SessionReport:
     """Run a session quietly."""
     return run_session(settings, requester, "memory", stop or threading.Event(), Console(file=StringIO()))
+
+
+def test_damaged_frames_of_the_spool_are_reported(drive: Path, requester: Requester, tmp_path: Path) -> None:
+    """What an earlier run left and the disk damaged is counted in the summary; the rest is sent first."""
+    with closing(Spool(tmp_path)) as spool:
+        for number in range(5):
+            tensor = encode_tensor(
+                "image", np.full((1, 32, 48, 3), number, np.uint8), "lz4", {"image_encoding": "rgb8"}
+            )
+            spool.put(tensor, Capture("/camera/image_raw", number, number, "cam"), 288)
+    for path in sorted(tmp_path.glob("*.frame"))[1:3]:
+        path.write_bytes(path.read_bytes()[::-1])
+    report = run(settings_for(drive, spool=tmp_path), requester)
+    assert summary(report.snapshot, report.run)["spool_damaged"] == report.run.spool_damaged == 2
+    assert report.snapshot.outcomes[Outcome.OK] == report.snapshot.frames_read == 3 + FRAMES
+    assert not list(tmp_path.glob("*.frame"))
+    assert len(list(tmp_path.glob("*.damaged"))) == 2
 
 
 @pytest.mark.parametrize("encoding", [None, "lz4", "png", "raw"])

@@ -1,5 +1,6 @@
 import base64
 import json
+import struct
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from mcap.reader import make_reader
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.sinks import SINK_KINDS, JsonlSink, McapSink, Picture, PictureSink, VideoSink, open_sinks
+from mqinfer.edge_agent.sinks.factory import SinkSet
 from mqinfer.edge_agent.sinks.overlay import colour_mask, draw_result
 from mqinfer.edge_agent.sinks.sink import FileNames
 from mqinfer.images.picture import RawImage
@@ -265,3 +267,114 @@ def test_streams_never_share_a_file_name() -> None:
     assert found[0] == found[5] == "camera-front"
     assert len(set(found)) == 5
     assert names.of("../../etc/passwd") == "etc-passwd"
+
+
+def test_a_video_can_be_read_while_it_grows(tmp_path: Path) -> None:
+    """All frames but those of the last second decode; closed, it is one plain MP4, which seeks."""
+    sink = VideoSink(tmp_path, CLASSES)
+    path = tmp_path / "overlay-camera-front.mp4"
+    for number in range(70):
+        frame = frame_of(number)
+        sink.write(frame, picture_of(number), result_of(frame, output=mask_of(number)))
+        if number in (39, 59):
+            assert number - 20 < frames_in(path) <= number + 1
+    assert [top_boxes(path)[each] for each in (1, 2, 3, 4)] == [b"free", b"moov", b"moof", b"mdat"]
+    (closed,) = sink.close()
+    assert closed == path
+    assert top_boxes(path) == [b"ftyp", b"mdat", b"moov"]
+    video = cv2.VideoCapture(str(path))
+    assert video.get(cv2.CAP_PROP_FRAME_COUNT) == 70
+    assert video.get(cv2.CAP_PROP_FPS) == pytest.approx(20)
+    video.set(cv2.CAP_PROP_POS_FRAMES, 45)
+    assert video.read()[0]
+    assert video.get(cv2.CAP_PROP_POS_MSEC) == pytest.approx(45 * 50)
+    video.release()
+    assert frames_in(path) == 70
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def top_boxes(path: Path) -> list[bytes]:
+    """Return the kinds of the boxes of an MP4 file."""
+    content, place, kinds = path.read_bytes(), 0, []
+    while place < len(content):
+        size, kind = struct.unpack_from(">I4s", content, place)
+        kinds.append(kind)
+        place += struct.unpack_from(">Q", content, place + 8)[0] if size == 1 else size
+    assert place == len(content)
+    return kinds
+
+
+def test_a_later_run_overwrites_nothing(tmp_path: Path) -> None:
+    """Three runs into one folder: each file of the earlier ones is there under a number."""
+    for _ in range(3):
+        sinks = open_sinks(tmp_path, CARD)
+        for number in range(3):
+            sinks.write(frame_of(number), picture_of(number), result_of(frame_of(number), output=mask_of(number)))
+        assert all(path.exists() for path in sinks.close())
+        assert sinks.failure is None
+    for name in ("results", "overlay-camera-front"):
+        for suffix in ("", ".1", ".2"):
+            found = [path for path in tmp_path.glob(f"{name}{suffix}.*") if path.suffix in (".mp4", ".mcap", ".jsonl")]
+            assert found
+            assert all(path.stat().st_size for path in found)
+    assert len(list(tmp_path.glob("overlay-camera-front-000000*.png"))) == 3
+
+
+class Failing:
+    """A sink that fails at one of its calls."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def write(self, _frame: Frame, _picture: Picture, _result: InferResult) -> None:
+        """Fail when it is time."""
+        self._count()
+
+    def close(self) -> tuple[Path, ...]:
+        """Fail when it is time."""
+        self._count()
+        return (Path("whole"),)
+
+    def _count(self) -> None:
+        self.left -= 1
+        if not self.left:
+            raise ConfigError("cannot write it: No space left on device")
+
+
+def test_a_sink_that_fails_is_left_out() -> None:
+    """The others get every result, and only the failure of the last one ends the run."""
+    other = Failing(at=8)
+    sinks = SinkSet([Failing(at=3), other, Failing(at=5)])
+    for number in range(6):
+        sinks.write(frame_of(number), picture_of(number), result_of(frame_of(number)))
+    assert other.left == 2
+    assert "kinds of files that are incomplete: 2, by up to 4 results" in str(sinks.failure)
+    sinks.write(frame_of(6), picture_of(6), result_of(frame_of(6)))
+    with pytest.raises(ConfigError, match="No space left"):
+        sinks.write(frame_of(7), picture_of(7), result_of(frame_of(7)))
+    at_the_end = SinkSet([Failing(at=1), Failing(at=9)])
+    assert at_the_end.close() == (Path("whole"),)
+    assert "incomplete: 1" in str(at_the_end.failure)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "at once", "foreign"])
+def test_the_file_of_a_killed_run_is_repaired_or_kept(tmp_path: Path, damage: str) -> None:
+    """A cut costs what is behind it; a file that is damaged otherwise stays byte by byte for the operator."""
+    sink = McapSink(tmp_path, CARD)
+    for number in range(0 if damage == "at once" else 60):
+        sink.write(frame_of(number), picture_of(number), result_of(frame_of(number), output=mask_of(number)))
+    (path,) = sink.close()
+    content = bytearray(path.read_bytes())
+    end = content.rindex(b"mqinfer") if damage == "at once" else len(content) - 40
+    if damage == "flipped":
+        content[len(content) // 2] ^= 255
+    path.write_bytes(b"no MCAP" if damage == "foreign" else content[:end])
+    before = path.read_bytes()
+    McapSink(tmp_path, CARD).close()
+    earlier = tmp_path / "results.1.mcap"
+    if damage in ("flipped", "foreign"):
+        assert earlier.read_bytes() == before
+    else:
+        assert len(messages(earlier)) == (0 if damage == "at once" else 300)
+    assert messages(path) == []
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["results.1.mcap", "results.mcap"]

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import json
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from random import Random
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from mqinfer.broker.memory import MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
-from mqinfer.codecs import encode_tensor
+from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.edge_agent.preparation import Preparer
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
 from mqinfer.edge_agent.sinks.sink import Picture
@@ -72,46 +74,19 @@ def test_the_bound_is_kept(tmp_path: Path) -> None:
         assert store(spool, 2) is not None
 
 
-@pytest.fixture
-def databases(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
-    """The databases that spools open, through which a test makes the disk fail."""
-    opened: list[sqlite3.Connection] = []
-    connect = sqlite3.connect
-
-    def opening(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        opened.append(connect(*arguments, **options))
-        return opened[-1]
-
-    monkeypatch.setattr(sqlite3, "connect", opening)
-    return opened
-
-
-def test_a_full_disk(tmp_path: Path, databases: list[sqlite3.Connection]) -> None:
-    """What does not fit is refused with the reason, and what is there leaves to make room."""
-    with closing(Spool(tmp_path)) as spool:
-        first = store(spool, 0)
-        databases[0].execute("PRAGMA max_page_count = 1")  # no page more than there are: SQLite's own full disk
-        while store(spool, 1):
-            pass
-        assert "full" in spool.refusal
-        spool.remove(first or 0)
-        assert store(spool, 2) is not None
-        assert not spool.refusal
-
-
-def test_what_cannot_be_deleted_now_is_deleted_later(tmp_path: Path, databases: list[sqlite3.Connection]) -> None:
-    """A frame that has its outcome counts until it is gone; when the file is closed it gets its last chance."""
+def test_what_cannot_be_deleted_now_is_deleted_later(tmp_path: Path) -> None:
+    """A frame that has its outcome counts until it is gone; when the spool is closed it gets its last chance."""
     with closing(Spool(tmp_path)) as spool:
         numbers = [store(spool, each) or 0 for each in range(3)]
-        databases[0].execute("PRAGMA query_only = ON")
+        in_the_way = next(iter(sorted(tmp_path.glob("*.frame"))))
+        in_the_way.unlink()
+        in_the_way.mkdir()  # a folder can't be unlinked
         spool.remove(numbers[0])
         assert len(spool) == 3
-        databases[0].execute("PRAGMA query_only = OFF")
+        in_the_way.rmdir()
         spool.remove(numbers[1])
         assert len(spool) == 1
-        databases[0].execute("PRAGMA query_only = ON")
         spool.remove(numbers[2])
-        databases[0].execute("PRAGMA query_only = OFF")
     with closing(Spool(tmp_path)) as again:
         assert len(again) == 0
 
@@ -123,6 +98,181 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
         Spool(tmp_path / "file")
     with closing(Spool(tmp_path / "taken")), pytest.raises(ConfigError, match="locked"):
         Spool(tmp_path / "taken")
+
+
+def test_use_in_a_forked_child_is_an_error(tmp_path: Path) -> None:
+    """Each method refuses in the child, and the parent's spool and its lock are as before."""
+    with closing(Spool(tmp_path)) as spool:
+        store(spool, 1)
+        child = os.fork()
+        if not child:
+            refused = 0
+            for use in (lambda: store(spool, 2), lambda: spool.after(0), lambda: spool.remove(1), spool.close):
+                try:
+                    use()
+                except ConfigError as error:
+                    refused += "was opened in process" in str(error)
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+        assert len(list(tmp_path.glob("*.frame"))) == 1
+        with pytest.raises(ConfigError, match="locked"):
+            Spool(tmp_path)
+        assert spool.after(0) is not None
+
+
+FLIPS = 300
+
+
+def pictures_in(spool: Spool) -> list[int]:
+    """Return the number of every frame; assert that each is what was stored under its number."""
+    found, frame = [], spool.after(0)
+    while frame:
+        number = frame.capture.sequence or 0
+        assert frame.capture == Capture("/left", number, 1_000_000_007 * number, "cam")
+        assert np.array_equal(decode_tensor(frame.tensor), tensor_of(number))
+        assert (frame.tensor.name, frame.bytes_raw) == ("image", 288)
+        assert dict(frame.tensor.parameters) == {"image_encoding": "rgb8"}
+        found.append(number)
+        frame = spool.after(frame.number)
+    return found
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "append", "empty", "swap"])
+def test_damage_costs_one_frame_and_nothing_else(tmp_path: Path, damage: str) -> None:
+    """Whatever bit of a file is flipped, it is counted and set aside; all others come back as they were."""
+    random = Random(11)  # noqa: S311 - a seed, no secret
+    for attempt in range(FLIPS if damage == "flip" else 8):
+        folder = tmp_path / str(attempt)
+        with closing(Spool(folder)) as spool:
+            for number in range(4):
+                store(spool, number)
+        hit = random.randrange(4)
+        path, other = sorted(folder.glob("*.frame"))[hit], sorted(folder.glob("*.frame"))[hit - 1]
+        content = bytearray(path.read_bytes())
+        if damage == "flip":
+            place = random.randrange(8 * len(content))
+            content[place // 8] ^= 1 << place % 8
+        path.write_bytes(
+            {
+                "flip": bytes(content),
+                "cut": bytes(content[: random.randrange(1, len(content))]),
+                "append": bytes(content) + b"0",
+                "empty": b"",
+                "swap": other.read_bytes(),  # a whole frame under another's name
+            }[damage]
+        )
+        with closing(Spool(folder)) as spool:
+            assert pictures_in(spool) == [number for number in range(4) if number != hit]
+            assert spool.damaged == 1
+            assert len(spool) == 3
+        assert [each.stem for each in folder.glob("*.damaged")] == [path.stem]
+        with closing(Spool(folder)) as again:
+            assert (len(again), again.damaged) == (3, 0)
+
+
+def test_damaged_files_are_bounded(tmp_path: Path) -> None:
+    """The newest sixteen are kept for the operator."""
+    with closing(Spool(tmp_path)) as spool:
+        for number in range(40):
+            store(spool, number)
+        for path in tmp_path.glob("*.frame"):
+            path.write_bytes(b"x")
+        assert spool.after(0) is None
+        assert spool.damaged == 40
+    assert [int(path.stem) for path in sorted(tmp_path.glob("*.damaged"))] == list(range(25, 41))
+
+
+def test_numbers_far_apart(requester: Requester, tmp_path: Path) -> None:
+    """A file with a huge number, whole or not, costs no more time than any other."""
+    with closing(Spool(tmp_path)) as spool:
+        store(spool, 0)
+    (tmp_path / f"{10**15}.frame").write_bytes(b"of a name that rotted")
+    with closing(Spool(tmp_path)) as spool:
+        notes, snapshot = replay(
+            requester, spool, frames(20, {5: link_of(requester).drop, 15: link_of(requester).restore})
+        )
+        assert (len(spool), spool.damaged) == (0, 1)
+    assert snapshot.outcomes[Outcome.OK] == 21
+    assert [number for number, _, _ in notes.written] == [0, *range(20)]
+
+
+def test_what_a_killed_process_had_not_finished_is_removed(tmp_path: Path) -> None:
+    """A file without its name is no frame, and foreign files stay."""
+    (tmp_path / "000000000007.new").write_bytes(b"half of a fra")
+    (tmp_path / "notes.frame").write_bytes(b"of others")
+    with closing(Spool(tmp_path)) as spool:
+        assert len(spool) == 0
+        store(spool, 3)
+        assert pictures_in(spool) == [3]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".frame", ".frame"]
+
+
+def old_spool(folder: Path, count: int) -> Path:
+    """Write a spool as first versions did: SQLite, no checksums."""
+    path = folder / "spool.sqlite"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(
+            "CREATE TABLE frames (id INTEGER PRIMARY KEY AUTOINCREMENT, head TEXT NOT NULL, data BLOB NOT NULL)"
+        )
+        for number in range(count):
+            tensor = encode_tensor("image", tensor_of(number), "raw", {"image_encoding": "rgb8"})
+            described = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+            capture = asdict(Capture("/left", number, 1_000_000_007 * number, "cam"))
+            rest = {"encoding": "raw", "parameters": dict(tensor.parameters), "capture": capture, "bytes_raw": 288}
+            database.execute(
+                "INSERT INTO frames (head, data) VALUES (?, ?)",
+                (json.dumps({**described, **rest}), bytes(tensor.data)),
+            )
+    return path
+
+
+def test_a_spool_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
+    """Its frames come first, in their order, also if a crash repeats the copying; then the old file is gone."""
+    old = old_spool(tmp_path, 5)
+    content = old.read_bytes()
+    with closing(Spool(tmp_path)) as spool:
+        assert not old.exists()
+        store(spool, 5)
+    old.write_bytes(content)
+    with closing(Spool(tmp_path)) as spool:
+        assert pictures_in(spool) == [0, 1, 2, 3, 4, 5]
+    assert not old.exists()
+
+
+@pytest.mark.parametrize("damage", ["no database", "truncated", "version", "page", "row", "empty"])
+def test_a_damaged_spool_of_an_earlier_version_is_set_aside(tmp_path: Path, damage: str) -> None:
+    """What can be read is taken over, the rest is counted and stays for the operator; nothing is raised."""
+    old = old_spool(tmp_path, 60)
+    content = bytearray(old.read_bytes())
+    if damage == "row":
+        with closing(sqlite3.connect(old)) as database, database:
+            database.execute("UPDATE frames SET head = ? WHERE id = 7", ("{",))
+        content = bytearray(old.read_bytes())
+    elif damage == "version":
+        content[18:20] = b"\xff\xff"
+    elif damage == "page":
+        content[3 * 4096 : 4 * 4096] = b"\xee" * 4096
+    replaced = {"no database": b"nothing that was promised" * 400, "truncated": bytes(content[:9000]), "empty": b""}
+    old.write_bytes(replaced.get(damage, bytes(content)))
+    with closing(Spool(tmp_path)) as spool:
+        good = pictures_in(spool)
+        assert spool.damaged > 0
+        assert store(spool, 61)
+    assert len(good) == {"row": 59}.get(damage, len(good))
+    assert (tmp_path / "spool.sqlite.damaged").exists()
+    with closing(Spool(tmp_path)) as spool:
+        assert pictures_in(spool) == [*good, 61]
+        assert spool.damaged == 0
+
+
+def test_a_spool_of_an_earlier_version_in_use(tmp_path: Path) -> None:
+    """It is not damage: one clear error, and the file stays."""
+    old = old_spool(tmp_path, 2)
+    with closing(sqlite3.connect(old)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(ConfigError, match=r"spool\.sqlite.*locked"):
+            Spool(tmp_path)
+    assert old.exists()
 
 
 @dataclass
@@ -286,3 +436,21 @@ def test_a_full_spool_holds_the_reader_until_the_connection_is_back(requester: R
         assert len(spool) == 0
     assert snapshot.outcomes[Outcome.OK] == 60
     assert [number for number, _, _ in notes.written] == list(range(60))
+
+
+def test_a_frame_that_is_damaged_while_it_waits_has_its_outcome(requester: Requester, tmp_path: Path) -> None:
+    """Three frames rot on the disk in an outage: each is an error that names the spool, and all others are ok."""
+    link = link_of(requester)
+
+    def rot() -> None:
+        for path in sorted(tmp_path.glob("*.frame"))[-3:]:
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+        link.restore()
+
+    with closing(Spool(tmp_path)) as spool:
+        notes, snapshot = replay(requester, spool, frames(50, {10: link.drop, 40: rot}))
+        assert (len(spool), spool.damaged) == (0, 3)
+    assert (snapshot.outcomes[Outcome.OK], snapshot.outcomes[Outcome.ERROR]) == (47, 3)
+    assert [number for number, _, _ in notes.written] == list(range(50))
+    assert all(pixel == number for number, pixel, outcome in notes.written if outcome is Outcome.OK)
+    assert sum("damaged in the spool" in said for said in notes.said) == 3

@@ -21,7 +21,7 @@ COUNTERS = {
     "seconds",
     "latency_ms",
 }
-FACTS = {"streams", "model", "version", "model_hash", "broker", "encoding", "files"}
+FACTS = {"streams", "model", "version", "model_hash", "broker", "encoding", "files", "spool_damaged"}
 
 
 def two_streams() -> Snapshot:

@@ -1,5 +1,6 @@
 """The ONNX back end, on real files of every datatype, and on what is no model."""
 
+import resource
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -40,6 +41,22 @@ def test_numbers_of_every_datatype(write_onnx: WriteOnnx, tmp_path: Path, dataty
     assert np.array_equal(result, array)
     assert backend.inputs == (TensorSpec("x", datatype, (-1, 4)),)
     assert backend.outputs == (TensorSpec("y", datatype, (-1, 4)),)
+
+
+def test_the_memory_of_one_large_run_is_returned(write_onnx: WriteOnnx, tmp_path: Path) -> None:
+    """ONNX Runtime keeps it for later runs, and frees it after some of them."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+
+    backend = loaded(write_onnx(tmp_path / "model.onnx", Datatype.FP32))
+    small = np.zeros((1, 4), np.float32)
+    backend.infer({"x": small})
+    before = resident()
+    assert backend.infer({"x": np.ones((100 << 16, 4), np.float32)})["y"].nbytes == 100 << 20
+    for _ in range(256):
+        backend.infer({"x": small})
+    assert resident() < before + (50 << 20)
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (3,), (2, 1, 2)])

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -64,6 +65,7 @@ class Server:
 
     name: str
     topics: Topics
+    template: ProcessSpec
     supervisor: Supervisor
     control: ControlClient
     events: SimpleQueue[Event]
@@ -71,24 +73,42 @@ class Server:
 
 @pytest.fixture
 def managed(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable[..., Server]]:
-    """Start servers on the session's Mosquitto: `managed(repository, topics, load=False, poll=1.0)`."""
+    """Start servers on the session's Mosquitto: `managed(repository, topics, load=False, poll=1.0, capacity=64)`.
+
+    Further arguments are fields of ProcessSpec.
+    """
     with ExitStack() as stack:
 
         def start(
-            repository: Path, topics: Topics | None = None, *, load: bool = True, poll: float | None = None
+            repository: Path,
+            topics: Topics | None = None,
+            *,
+            load: bool = True,
+            poll: float | None = None,
+            instances: int | None = None,
+            capacity: int = 64,
+            url: str = broker_url,
+            **fields: Any,
         ) -> Server:
             topics = topics or Topics(unique("test"))
-            address = BrokerAddress.parse(broker_url)
-            template = ProcessSpec(repository, "", 0, address, WorkerOptions(unique("server"), topics), device="cpu")
+            address = BrokerAddress.parse(url)
+            options = WorkerOptions(unique("server"), topics, capacity=capacity)
+            template = ProcessSpec(repository, "", 0, address, options, device="cpu", **fields)
             events: SimpleQueue[Event] = SimpleQueue()
-            specs = plan(Repository(repository), template) if load else []
-            supervisor = Supervisor(specs, events.put, may_idle=True)
+            specs = plan(Repository(repository), template, instances=instances) if load else []
+            supervisor = Supervisor(specs, may_idle=True)
             server = ControlServer(
                 template.options,
                 lambda name, will, handler: make_link(address, client_id=name, will=will, on_connection=handler),
-                Management(template, supervisor),
+                Management(template, supervisor, instances),
                 poll=poll,
             )
+
+            def report(event: Event) -> None:
+                server.report(event)
+                events.put(event)
+
+            supervisor.on_event = report
             server.start()
             stack.callback(server.stop)
             thread = threading.Thread(target=supervisor.run, name="supervisor")
@@ -96,7 +116,7 @@ def managed(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable[
             stack.callback(thread.join)
             stack.callback(supervisor.stop)
             control = stack.enter_context(ControlClient(address, root=topics.root))
-            return Server(template.options.name, topics, supervisor, control, events)
+            return Server(template.options.name, topics, template, supervisor, control, events)
 
         yield start
 

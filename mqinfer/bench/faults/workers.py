@@ -7,18 +7,23 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Self
 
+from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.paho.session import Session
+from mqinfer.broker.presence import make_client_id
 from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.control_server import crash_message
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, run_process
 from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
 from mqinfer.models.repository import Repository
+from mqinfer.protocol.errors import LinkError
 from mqinfer.protocol.topics import Topics
 
 __all__ = ["MODEL", "Workers", "run_and_fail", "write_echo"]
@@ -82,6 +87,8 @@ class Workers:
             specs += plan(Repository(repository), ProcessSpec(repository, "", 0, address, options, device="cpu"))
         self.names = [spec.options.name for spec in specs]
         self.events: SimpleQueue[Event] = SimpleQueue()
+        self._topics = topics
+        self._link = make_link(url, client_id=make_client_id(f"{name}-server"))
         self._supervisor = Supervisor(specs, self._count)
         self._thread = threading.Thread(target=self._supervisor.run, name="mqinfer-fault-workers", daemon=True)
         self._changed = threading.Condition()
@@ -93,6 +100,9 @@ class Workers:
         """How many of those were not started again."""
 
     def _count(self, event: Event) -> None:
+        if message := crash_message(self._topics, event):
+            with suppress(LinkError):  # as a server that is not connected: the clients are not, either
+                self._link.publish(message)
         with self._changed:
             self.ready += event.kind == "ready"
             self.crashes += event.kind in {"crashed", "failed"}
@@ -100,6 +110,7 @@ class Workers:
             self._changed.notify_all()
 
     def __enter__(self) -> Self:
+        self._link.open()
         self._thread.start()
         try:
             self.wait_until_ready(len(self.names))
@@ -113,6 +124,7 @@ class Workers:
             self._send(name, signal.SIGCONT)
         self._supervisor.stop()
         self._thread.join()
+        self._link.close()
 
     def wait_until_ready(self, times: int) -> None:
         """Wait until processes became ready so many times in total.

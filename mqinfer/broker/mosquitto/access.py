@@ -7,13 +7,30 @@ The file has one section a client, by user name; there are no rules for others, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.topics import CONTROL, EVERY_SERVER, Topics, check_name
+from mqinfer.protocol.topics import CONTROL, DEFAULT_ROOT, EVERY_SERVER, Topics, check_name
 
-__all__ = ["DEFAULT_PROCESSES", "Role", "access_rules", "put_section", "role_of", "sections", "without_section"]
+__all__ = [
+    "DEFAULT_PROCESSES",
+    "GUARD",
+    "GuardedFilters",
+    "Role",
+    "access_rules",
+    "guarded_filters",
+    "guarded_rules",
+    "most_connections",
+    "put_section",
+    "role_of",
+    "sections",
+    "without_section",
+]
+
+GUARD = "GUARD"
+"""User name of the guard of `mqinfer broker`; the names of clients have no capitals, so none of them can have it."""
 
 DEFAULT_PROCESSES = 64
 """Processes that a worker's rules allow for: instances, of all models, counting both versions during a swap."""
@@ -28,6 +45,18 @@ _HEAD = """\
 _SECTION = re.compile(
     r"^# --- (?P<role>[a-z]+) (?P<name>[^ \n]+) ---\nuser (?P=name)\n(?:topic .*\n)*\n?", re.MULTILINE
 )
+_ROOT = re.compile(r"^topic \w+ (?P<root>\S.*)/models/\+/card$", re.MULTILINE)
+_LANE = re.compile(r"topic read .*/workers/[^/]+/infer/\+/\+")
+_CONNECTIONS = 16
+_SWEPT = (
+    "models/+/infer/+",
+    "models/+/versions/+/infer/+",
+    "workers/+/infer/+/+",
+    "models/+/cancel/+",
+    "control/+/+/#",
+    "results/+/+/+",
+)
+_WATCHED = ("clients/+/state", "workers/+/state", "models/+/card")
 
 
 class Role(StrEnum):
@@ -144,3 +173,51 @@ def put_section(text: str, role: Role, name: str, rules: list[str]) -> str:
 def without_section(text: str, name: str) -> str:
     """Return an access file's text without a client's section."""
     return _SECTION.sub(lambda found: "" if found["name"] == name else found[0], text)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedFilters:
+    """What the guard looks at.
+
+    Attributes:
+        swept: Filters under which nothing may be retained, but for servers' states.
+        watched: Filters of what may be retained.
+    """
+
+    swept: tuple[str, ...]
+    watched: tuple[str, ...]
+
+
+def guarded_filters(text: str) -> GuardedFilters:
+    """Return what the guard looks at: the topics below each root that an access file has."""
+    roots = sorted({found["root"] for found in _ROOT.finditer(text)}) or [DEFAULT_ROOT]
+    return GuardedFilters(
+        tuple(f"{root}/{path}" for root in roots for path in _SWEPT),
+        tuple(f"{root}/{path}" for root in roots for path in _WATCHED),
+    )
+
+
+def guarded_rules(text: str, suspended: Container[str]) -> str:
+    """Return an access file's text with the guard's section, and without the rules of users that are suspended."""
+    kept = [line for user, line in _by_user(text) if user not in suspended or not line.startswith("topic")]
+    filters = guarded_filters(text)
+    own = [f"topic readwrite {each}" for each in (*filters.swept, *filters.watched)]
+    return "\n".join([*kept, f"user {GUARD}", *own, ""])
+
+
+def most_connections(text: str) -> dict[str, int]:
+    """Return how many connections and sessions each user of an access file may have: 16, and 2 for each lane."""
+    most: dict[str, int] = {}
+    for user, line in _by_user(text):
+        if user is not None:
+            most[user] = most.get(user, _CONNECTIONS) + 2 * bool(_LANE.fullmatch(line))
+    return most
+
+
+def _by_user(text: str) -> Iterator[tuple[str | None, str]]:
+    """List the lines of an access file, each with the user that it is about."""
+    user = None
+    for line in text.splitlines():
+        if line.startswith("user "):
+            user = line.removeprefix("user ").strip()
+        yield user, line

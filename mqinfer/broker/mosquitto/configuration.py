@@ -13,7 +13,7 @@ from typing import Literal
 
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["Kind", "Listener", "Ports", "listeners", "render", "render_secure", "with_port"]
+__all__ = ["Kind", "Listener", "Ports", "guard_listener", "listeners", "render", "render_secure", "with_port"]
 
 _OPEN_TCP = "listener 1883 127.0.0.1\n"
 _OPEN_WEBSOCKETS = "listener 9001 127.0.0.1\n"
@@ -99,8 +99,17 @@ ciphers ECDHE+AESGCM:ECDHE+CHACHA20
 certfile {folder}/broker.crt
 keyfile {folder}/broker.key
 tls_version tlsv1.2
+max_connections 1000
+max_qos 1
 max_topic_alias 0
 """
+_GUARD = """
+# The guard of `mqinfer broker`, on this machine alone; nobody else has a certificate of this authority.
+listener {port} 127.0.0.1
+cafile {authority}
+require_certificate true
+use_identity_as_username true
+{tls}"""
 
 
 def render(port: int, *, websockets_port: int | None = None, bind: str = "127.0.0.1") -> str:
@@ -143,6 +152,17 @@ def render_secure(folder: Path, ports: Ports) -> str:
     )
     # Listeners come last: what follows one belongs to it.
     return _HEAD.format(folder=place) + limits.rstrip("\n") + "\n\n" + _ACCESS.format(folder=place) + listeners
+
+
+def guard_listener(folder: Path, port: int, authority: Path) -> str:
+    """Return a listener for the guard alone, to be put behind the configuration of a secured Mosquitto.
+
+    Args:
+        folder: Of the broker's certificate.
+        port: Where it listens.
+        authority: The certificate of the authority that has signed the guard's.
+    """
+    return _GUARD.format(port=port, authority=authority, tls=_TLS.format(folder=folder.resolve()))
 
 
 def listeners(text: str) -> list[Listener]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 import signal
 import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Self
@@ -19,7 +21,7 @@ from mqinfer.broker.malloc import KEEP_FREED
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
 
-__all__ = ["MosquittoServer", "find_mosquitto"]
+__all__ = ["MosquittoServer", "find_mosquitto", "free_port"]
 
 _log = logging.getLogger("mqinfer.broker")
 
@@ -55,17 +57,23 @@ class MosquittoServer:
         bind: Address to listen on. Anything but loopback opens the broker to everyone who reaches it.
         configuration: Returns the configuration for a port.
         secure: Whether that one requires TLS and logins.
+        on_line: Called with each line of its log, on the thread that reads it.
+        before_reload: Called before it reads its access rules again.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the choices that an owner has
         self,
         port: int | None = None,
         *,
         bind: str = "127.0.0.1",
         configuration: Callable[[int], str] | None = None,
         secure: bool = False,
+        on_line: Callable[[str], None] | None = None,
+        before_reload: Callable[[], None] = lambda: None,
     ) -> None:
         self._secure = secure
+        self._on_line = on_line
+        self._before_reload = before_reload
         self._wanted_port = port
         self._bind = bind
         self._configuration = configuration or (lambda port: render(port, bind=bind))
@@ -78,10 +86,15 @@ class MosquittoServer:
         return self._port
 
     @property
+    def host(self) -> str:
+        """The address under which clients on this machine find it."""
+        return "127.0.0.1" if self._bind in {"0.0.0.0", "::"} else self._bind  # noqa: S104 - a comparison binds nothing
+
+    @property
     def url(self) -> str:
         """Where clients on this machine find it."""
-        host = "127.0.0.1" if self._bind in {"0.0.0.0", "::"} else self._bind  # noqa: S104 - a comparison binds nothing
-        return f"mqtt{'s' if self._secure else ''}://{f'[{host}]' if ':' in host else host}:{self._port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"mqtt{'s' if self._secure else ''}://{host}:{self._port}"
 
     @property
     def pid(self) -> int:
@@ -103,8 +116,8 @@ class MosquittoServer:
         if self._bind not in _LOOPBACK and not self._secure:
             _log.warning("Mosquitto listens on %s without passwords: anyone who reaches it may use it", self._bind)
         for _ in range(_ATTEMPTS):
-            self._port = self._wanted_port or _free_port(self._bind)
-            run = _Run(program, self._configuration(self._port))
+            self._port = self._wanted_port or free_port(self._bind)
+            run = _Run(program, self._configuration(self._port), self._on_line)
             if run.wait_until_ready(timeout):
                 self._run, self._wanted_port = run, self._port
                 _log.info("Mosquitto listens on %s (pid %d)", self.url, run.process.pid)
@@ -125,6 +138,7 @@ class MosquittoServer:
 
     def reload(self) -> None:
         """Make it read its passwords and access rules again."""
+        self._before_reload()
         self._running().process.send_signal(signal.SIGHUP)
 
     def stop(self) -> None:
@@ -159,7 +173,8 @@ class MosquittoServer:
 class _Run:
     """One process, its configuration's folder, and the thread that reads its log."""
 
-    def __init__(self, program: str, configuration: str) -> None:
+    def __init__(self, program: str, configuration: str, on_line: Callable[[str], None] | None) -> None:
+        self._on_line = on_line
         self._folder = TemporaryDirectory(prefix="mqinfer-mosquitto-")
         path = Path(self._folder.name, "mosquitto.conf")
         path.write_text(configuration, encoding="utf-8")
@@ -168,14 +183,16 @@ class _Run:
         self._lines: deque[str] = deque(maxlen=_LOG_LINES)
         self._decided = threading.Event()
         self._ready = False
-        self.process = subprocess.Popen(  # noqa: S603 - the program was looked up, the path is ours
-            [program, "-c", str(path)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**{name: str(size) for name, size in KEEP_FREED.items()}, **os.environ},
-        )
+        with _many_files():
+            self.process = subprocess.Popen(  # noqa: S603 - the program was looked up, the path is ours
+                [program, "-c", str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="backslashreplace",  # Mosquitto cuts long lines, also in the middle of a client's letter
+                env={**{name: str(size) for name, size in KEEP_FREED.items()}, **os.environ},
+            )
         self._reader = threading.Thread(
             target=self._read, args=(self.process.stderr,), name="mqinfer-mosquitto-log", daemon=True
         )
@@ -188,7 +205,16 @@ class _Run:
                 if line.rstrip().endswith(_READY):
                     self._ready = True
                     self._decided.set()
+                self._pass_on(line)
         self._decided.set()
+
+    def _pass_on(self, line: str) -> None:
+        if self._on_line is not None:
+            try:
+                self._on_line(line)
+            except Exception:  # noqa: BLE001 - a thread that ends here would leave the log unread
+                _log.exception("Mosquitto's log is no longer watched, the broker goes on")
+                self._on_line = None
 
     def wait_until_ready(self, timeout: float) -> bool:
         self._decided.wait(timeout)
@@ -215,7 +241,18 @@ class _Run:
         self._folder.cleanup()
 
 
-def _free_port(bind: str) -> int:
+@contextmanager
+def _many_files() -> Iterator[None]:
+    """Let a process that starts meanwhile open as many files as the system allows, so that `max_connections` counts."""
+    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
+
+
+def free_port(bind: str) -> int:
     """Return a port that is free now; it may be taken a moment later, which the caller finds in Mosquitto's log."""
     family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     with socket.socket(family) as probe:

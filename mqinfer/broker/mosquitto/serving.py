@@ -1,25 +1,52 @@
-"""Runs the Mosquitto of a secured folder, and reloads it when a client was added or removed."""
+"""Runs a Mosquitto with its guard, and reloads a secured one when a client was added or removed."""
 
 from __future__ import annotations
 
+import logging
+import os
+import ssl
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple, Self
 
-from mqinfer.broker.mosquitto.configuration import with_port
+from mqinfer.broker.mosquitto.access import GUARD, guarded_filters, guarded_rules, most_connections
+from mqinfer.broker.mosquitto.certificates import Authority
+from mqinfer.broker.mosquitto.configuration import guard_listener, with_port
+from mqinfer.broker.mosquitto.connection import Door
+from mqinfer.broker.mosquitto.files import read_file, write_file
 from mqinfer.broker.mosquitto.folder import BrokerFolder
-from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.broker.mosquitto.guard import Guard, OpenSite, Site
+from mqinfer.broker.mosquitto.server import MosquittoServer, free_port
+from mqinfer.protocol.errors import MissingExtra
 
-__all__ = ["keep_current", "secured"]
+__all__ = ["guarded", "guarded_open", "keep_current", "secured"]
+
+_log = logging.getLogger("mqinfer.broker")
 
 _LOOK_S = 0.5
+_GUARD_DAYS = 3650  # its certificate is made at each start, and is good for nothing after it
+_LOOPBACK = "127.0.0.1"
 
 
-def secured(folder: BrokerFolder, port: int | None = None) -> MosquittoServer:
+def secured(
+    folder: BrokerFolder,
+    port: int | None = None,
+    *,
+    adapt: Callable[[str], str] = str,
+    on_line: Callable[[str], None] | None = None,
+    before_reload: Callable[[], None] = lambda: None,
+) -> MosquittoServer:
     """Return the Mosquitto of a folder, which still has to be started.
 
     Args:
         folder: As `BrokerFolder.init` has made it.
         port: Where it listens for certificates, in place of the configuration's port; 0 for a free one.
+        adapt: Returns the configuration to use in place of the folder's.
+        on_line: Called with each line of its log.
+        before_reload: Called before it reads its access rules again.
 
     Raises:
         ConfigError: The folder has no configuration.
@@ -28,9 +55,115 @@ def secured(folder: BrokerFolder, port: int | None = None) -> MosquittoServer:
     return MosquittoServer(
         first.port if port is None else port or None,
         bind=first.bind or "0.0.0.0",  # noqa: S104 - that is what no address means, and every client needs a login
-        configuration=lambda chosen: with_port(folder.configuration(), chosen),
+        configuration=lambda chosen: adapt(with_port(folder.configuration(), chosen)),
         secure=True,
+        on_line=on_line,
+        before_reload=before_reload,
     )
+
+
+@contextmanager
+def guarded(folder: BrokerFolder, port: int | None = None) -> Iterator[MosquittoServer]:
+    """Run the Mosquitto of a folder with a guard, which has a listener and an authority of its own.
+
+    Args:
+        folder: As `BrokerFolder.init` has made it.
+        port: As for `secured`.
+
+    Raises:
+        ConfigError: The folder has no configuration or no access rules.
+    """
+    with TemporaryDirectory(prefix="mqinfer-guard-") as place:
+        try:
+            rules, setup = _Rules(folder, Path(place)), _GuardSetup.make(folder, Path(place))
+        except MissingExtra as missing:
+            _log.warning("the broker runs without a guard: %s", missing)
+            with secured(folder, port) as server:
+                yield server
+            return
+        guard = Guard(lambda: setup.door, rules)
+        server = secured(
+            folder,
+            port,
+            adapt=lambda text: rules.adapt(text) + setup.listener,
+            on_line=guard.observe,
+            before_reload=rules.write,
+        )
+        rules.apply = server.reload
+        with server, guard:
+            yield server
+
+
+@contextmanager
+def guarded_open(server: MosquittoServer) -> Iterator[MosquittoServer]:
+    """Run a Mosquitto without logins, with a guard that removes what nobody may retain, and does no more."""
+    with server, Guard(lambda: Door(server.host, server.port), OpenSite()):
+        yield server
+
+
+class _GuardSetup(NamedTuple):
+    """How the guard gets in: a listener that admits the certificates of a new authority alone, and one of those."""
+
+    door: Door
+    listener: str
+
+    @classmethod
+    def make(cls, folder: BrokerFolder, place: Path) -> Self:
+        pair = Authority.make()
+        guard = Authority(pair).client(GUARD, _GUARD_DAYS)
+        authority, login = place / "ca.crt", place / "guard.pem"
+        write_file(authority, pair.certificate, secret=False)
+        write_file(login, guard.key + guard.certificate)
+        tls = ssl.create_default_context(cadata=read_file(folder.path / "ca.crt").decode())
+        tls.load_cert_chain(login)
+        login.unlink()
+        port = free_port(_LOOPBACK)
+        return cls(Door(_LOOPBACK, port, tls), guard_listener(folder.path, port, authority))
+
+
+class _Rules:
+    """The access rules that Mosquitto reads: those of the folder, with the guard's, without those who are suspended.
+
+    A `GuardedSite`. It is a copy, so the folder holds nothing but what its owner has written.
+    """
+
+    def __init__(self, folder: BrokerFolder, place: Path) -> None:
+        self._source, self._copy = folder.path / "acl", place / "acl"
+        self._suspended: frozenset[str] = frozenset()
+        self._lock = threading.Lock()
+        self.apply: Callable[[], None] = self.write
+        if os.geteuid() == 0:  # Mosquitto becomes another user
+            place.chmod(0o755)
+        self.write()
+
+    def adapt(self, configuration: str) -> str:
+        """Return a configuration that names the copy."""
+        adapted = configuration.replace(f"acl_file {self._source.resolve()}\n", f"acl_file {self._copy}\n")
+        if adapted == configuration:
+            _log.warning(
+                "the configuration has no line acl_file %s, so the broker's guard can do nothing", self._source
+            )
+        return adapted
+
+    def write(self) -> None:
+        """Write the copy anew."""
+        with self._lock:
+            self._stamps = _stamps((self._source,))
+            text = read_file(self._source).decode(errors="surrogateescape")
+            copy = guarded_rules(text, self._suspended).encode(errors="surrogateescape")
+            write_file(self._copy, copy, for_broker=True)
+            self._site = Site(guarded_filters(text), most_connections(text))
+
+    def read(self) -> Site:
+        """Return what holds now; what held before, if the rules can't be read."""
+        if _stamps((self._source,)) != self._stamps:
+            self.apply()
+        return self._site
+
+    def suspend(self, users: frozenset[str]) -> None:
+        """Take the rights of these users away, and give all others theirs."""
+        self._suspended = users
+        self.apply()
 
 
 def keep_current(server: MosquittoServer, folder: BrokerFolder, stop: threading.Event) -> None:

@@ -11,7 +11,7 @@ packet each time a socket accepts only a part of it, and makes several objects w
 - without TLS the thread that publishes writes to the socket itself while the link's thread sleeps (`write_at_once`).
 
 Against paho alone that is a quarter of the CPU time a small message and a third of it a frame (docs/benchmarks.md).
-Connecting, TLS, websockets, subscribing, keep-alive and DISCONNECT stay paho's. All methods with a leading underscore
+Connecting, TLS, websockets, subscribing and DISCONNECT stay paho's. All methods with a leading underscore
 are paho's private names, which `check_paho` checks for.
 """
 
@@ -21,6 +21,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Container
+from contextlib import suppress
 from importlib.metadata import version
 from itertools import islice
 from time import monotonic
@@ -34,6 +35,7 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.packets import PUBACK, Head, buffer_size, decode_puback, encode_puback
 from mqinfer.broker.paho.connecting import Identity, client_arguments, configure
 from mqinfer.broker.paho.packet_reader import OtherPacket, PacketReader
+from mqinfer.broker.process import abandon_in_children
 from mqinfer.protocol.errors import BadEnvelope, ConfigError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import Buffer
@@ -42,8 +44,8 @@ __all__ = ["LinkClient", "check_paho"]
 
 _log = logging.getLogger("mqinfer.broker")
 
-_PRIVATE_NAMES = ("_packet_read", "_packet_write", "_packet_handle", "_mid_generate")
-_PRIVATE_FIELDS = ("_sock", "_in_packet", "_out_packet", "_last_bytes_received", "_last_msg_out")
+_PRIVATE_NAMES = ("_packet_read", "_packet_write", "_packet_handle", "_mid_generate", "_send_pingreq")
+_PRIVATE_FIELDS = ("_sock", "_in_packet", "_out_packet", "_last_bytes_received", "_last_msg_out", "_ping_t")
 _READS = 64  # system calls in a row, so that a flood doesn't keep the link from sending
 _JOINED = 1 << 14  # pieces up to this size are copied behind what comes before: cheaper than one more buffer to gather
 _MOST_HELD = 16  # PUBACKs; Mosquitto's default window is 20 messages
@@ -92,6 +94,7 @@ class LinkClient(Client):
         acked: Callable[[int, int], None],
     ) -> None:
         super().__init__(**client_arguments(identity, version5=version5))
+        abandon_in_children(self)
         configure(self, identity)
         self._deliver = deliver
         self._acked = acked
@@ -104,6 +107,13 @@ class LinkClient(Client):
         self._is_tls = identity.tls is not None
         self._is_websocket = identity.address.transport == "websockets"
         self.can_write_at_once = not (self._is_tls or self._is_websocket)
+
+    def abandon(self) -> None:
+        """Close a child's copy of the socket; unlike `shutdown` that sends nothing, with TLS and websockets neither."""
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            with suppress(OSError):
+                sock.close()
 
     def send(self, message: Message, head: Head, taken: Container[int]) -> int:
         """Queue a PUBLISH; return its packet identifier, which is none of those taken."""
@@ -125,13 +135,39 @@ class LinkClient(Client):
 
     def _queue_pieces(self, data: bytearray, message: Message) -> bytearray:
         """Queue what is too large to be copied; return the small pieces behind it."""
+        queued: list[Buffer] = []
         for piece in (message.payload, *message.tail):
             if buffer_size(piece) <= _JOINED:
                 data += piece
             else:
-                self._buffers.extend(filter(len, (data, memoryview(piece).cast("B"))))  # an empty one is never sent
+                queued += (data, memoryview(piece).cast("B"))
                 data = bytearray()
+        self._buffers.extend(filter(len, queued))  # all pieces or none; an empty one is never sent
         return data
+
+    @property
+    def heard_at(self) -> float:
+        """When something was last received, in monotonic seconds."""
+        return self._last_bytes_received
+
+    @property
+    def sent_at(self) -> float:
+        """When the link's thread last wrote, in monotonic seconds."""
+        return self._last_msg_out
+
+    @property
+    def awaits_pong(self) -> bool:
+        """Whether a PINGREQ is not answered yet."""
+        return self._ping_t > 0
+
+    def ping(self) -> None:
+        """Send a PINGREQ."""
+        self._send_pingreq()
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that wait for the socket to accept them."""
+        return sum(map(len, self._buffers))
 
     @property
     def holds_acks(self) -> bool:
@@ -199,6 +235,8 @@ class LinkClient(Client):
     def _handle_packets(self) -> MQTTErrorCode:
         self._last_bytes_received = monotonic()
         for packet in self._reader.packets():
+            if self._sock is None:  # closed by what the last packet brought
+                break
             if not isinstance(packet, OtherPacket):
                 self._deliver(packet.message)
                 if packet.identifier:

@@ -52,14 +52,12 @@ class Identity:
         address: The broker.
         client_id: Of one link of one process: a second connection with it ends the first.
         will: What the broker publishes when the connection is lost.
-        keepalive_s: Seconds of silence after which the other side counts as gone (1.5 times that at the broker).
         tls: Made of the address's TLS options, once.
     """
 
     address: BrokerAddress
     client_id: str
     will: Message | None = None
-    keepalive_s: int = 15
     tls: ssl.SSLContext | None = None
 
 
@@ -162,9 +160,9 @@ def disconnection(
     """
     address = identity.address
     if is_from_broker and reason.value == _TAKEN_OVER:
-        return NotAuthorized(
-            f"{address}: client id {identity.client_id!r} was taken over by another connection; "
-            "two programs share one name"
+        # Not for good: the id is this process's own secret, so whoever took it over had no right to.
+        return BrokerUnreachable(
+            f"{address}: client id {identity.client_id!r} was taken over by another connection; who else knows it?"
         )
     if was_accepted:
         return BrokerUnreachable(f"{address} ended the connection: {reason.getName()}")

@@ -13,6 +13,7 @@ from mqinfer.broker.paho.connecting import Identity, make_tls_context
 from mqinfer.broker.paho.loop import Loop
 from mqinfer.broker.paho.outbox import MOST_QUEUED, Outgoing, Question
 from mqinfer.broker.paho.session import Session
+from mqinfer.broker.process import Maker
 from mqinfer.broker.routes import Route, Routes, subscription_name
 from mqinfer.protocol.errors import (
     BrokerUnreachable,
@@ -55,6 +56,7 @@ class PahoLink:
         check_paho()
         tls = None if address.tls is None else make_tls_context(address.tls)
         self._identity = Identity(address, client_id, will, tls=tls)
+        self._maker = Maker(f"the link {client_id!r} to {address}")
         self._on_connection = on_connection
         self._routes = Routes()
         self._dropped = 0
@@ -90,6 +92,7 @@ class PahoLink:
             BrokerUnreachable: No broker answered in time, or nothing listens there.
             NotAuthorized: The broker refused the credentials.
         """
+        self._maker.check()
         if self._loop is not None and self._loop.is_alive():
             return
         self.close(0.0)  # joins a thread that gave up
@@ -121,6 +124,7 @@ class PahoLink:
         loop = self._loop
         epoch = loop.epoch if loop is not None else 0  # before the look at `connected`
         if loop is None or not loop.connected or loop.close_by is not None:
+            self._maker.check()
             raise NotConnected(f"the link to {self._identity.address} is down; nothing was sent")
         if len(loop.outbox) >= MOST_QUEUED:
             raise NotConnected(f"the link to {self._identity.address} is behind by {MOST_QUEUED} messages")
@@ -149,6 +153,7 @@ class PahoLink:
             BadTopic: The filter has a wildcard out of place.
             NotAuthorized: The broker refused the subscription.
         """
+        self._maker.check()
         route = Route.make(topic_filter, share, handler, retained=retained)
         self._routes.put(route)
         try:
@@ -159,12 +164,14 @@ class PahoLink:
 
     def unsubscribe(self, topic_filter: str, *, share: str | None = None) -> None:
         """Stop receiving; messages that the broker has already sent may still come until this returns."""
+        self._maker.check()
         name = subscription_name(topic_filter, share)
         self._ask(lambda session: session.unsubscribe(name))
         self._routes.remove(name)
 
     def close(self, timeout: float = 5.0) -> None:
         """Wait until all that was published is acknowledged, at most `timeout` seconds, then disconnect cleanly."""
+        self._maker.check()
         if self._loop is not None:
             if self._loop.is_current():
                 raise ConfigError("a handler can't close its own link")
@@ -172,6 +179,7 @@ class PahoLink:
 
     def cut(self) -> None:
         """Break the connection as a cut cable would; the link reconnects by itself. For fault injection."""
+        self._maker.check()
         if self._loop is not None:
             self._loop.ask(Session.cut)
 

@@ -4,7 +4,10 @@
   socket itself, which saves a switch of threads. The lock around writing is never held while a handler runs.
 - Nothing is kept over a loss of the connection: what was queued or unacknowledged is dropped and counted, and the owner
   of a request sends it again when `on_connection` reports the new connection.
-- A refused login or a name that another connection has taken over ends it: trying again would never stop.
+- A refused login ends it: trying again would never stop. A connection that another one took over by its client id is
+  made again like any lost one, with growing waits where that happens again and again: the ids are random, so it is
+  either an attack, which must not end the link, or a client id that a program chose for two links.
+- In a child that was forked off, it belongs to the parent: the child's copy sends and connects nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from mqinfer.broker.link import ConnectionHandler
 from mqinfer.broker.paho.connecting import Identity
 from mqinfer.broker.paho.outbox import Outbox, Outgoing, Question
 from mqinfer.broker.paho.session import Session
+from mqinfer.broker.process import abandon_in_children
 from mqinfer.broker.routes import Routes
 from mqinfer.broker.waker import Waker
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized, NotConnected
@@ -31,7 +35,7 @@ __all__ = ["Backoff", "Loop"]
 
 _log = logging.getLogger("mqinfer.broker")
 
-_TICK_S = 1.0  # how often the keep-alive is looked at
+_TICK_S = 1.0  # how often the connection is looked at
 _HOLD_S = 0.001  # how long PUBACKs wait for a message that they can travel with
 _LEAVE_S = 1.0  # how long a DISCONNECT may take to leave
 _HANDSHAKE_S = 5.0  # how long a broker may take to accept, on a reconnect
@@ -117,7 +121,14 @@ class Loop:
         self._backoff = Backoff()
         self.close_by: float | None = None
         self._timeout = 0.0
+        self._abandoned = False
         self._thread = threading.Thread(target=self._run, name=f"mqinfer-link-{identity.client_id}", daemon=True)
+        abandon_in_children(self)
+
+    def abandon(self) -> None:
+        """Give up this copy, in a child that was forked off."""
+        self.connected = False
+        self._abandoned = True
 
     def start(self, timeout: float) -> None:
         """Start the thread; the first connection may take `timeout` seconds."""
@@ -173,24 +184,24 @@ class Loop:
         failure: LinkError = NotConnected("the link was closed")
         try:
             failure = self._keep_connected(self._timeout) or failure
-        except Exception as error:  # noqa: BLE001 - the root of the thread; `connected` and `on_connection` report it
+        except BaseException as error:  # noqa: BLE001 - the root of the thread; `failure` and `on_connection` report it
+            if self._abandoned:
+                return
             _log.critical("the thread of the link to %s failed", self._identity.address, exc_info=True)
-            failure = BrokerUnreachable(f"the link to {self._identity.address} failed: {error}")
-        finally:
-            self.connected = False
-            if self.close_by is None:
-                self.failure = failure
-            if not self.opened.done():
-                self.opened.set_exception(failure)
-            elif self.failure:
-                self._report(connected=False)
+            failure = BrokerUnreachable(f"the link to {self._identity.address} failed: {error!r}")
+        self.connected = False
+        if self.close_by is None:
+            self.failure = failure
+        if not self.opened.done():
+            self.opened.set_exception(failure)
+        elif self.failure:
+            self._report(connected=False)
 
     def _keep_connected(self, timeout: float) -> LinkError | None:
         """Connect again and again until closed; return what makes another attempt useless."""
         while self.close_by is None:
-            session = Session(self._identity, self._routes, version5=self.version5)
-            error = self._run_session(session, timeout)
-            if session.version_refused and self.version5:
+            error = self._run_session(timeout)
+            if error is None:
                 _log.info("%s does not speak MQTT 5; trying 3.1.1", self._identity.address)
                 self.version5 = False
                 continue
@@ -208,16 +219,22 @@ class Loop:
             _log.warning("%s; next attempt in %.1f s", error, seconds)
             wait([self._waker.fileno()], seconds)
 
-    def _run_session(self, session: Session, timeout: float) -> LinkError:
-        """Run one connection from dialling to its end; return why it ended."""
+    def _run_session(self, timeout: float) -> LinkError | None:
+        """Run one connection from dialling to its end; return why it ended, or None if MQTT 5 was refused."""
+        session = Session(self._identity, self._routes, version5=self.version5)
         try:
             session.dial(timeout)
             if session.alive:
                 self._serve(session, time.monotonic() + timeout)
         except LinkError as error:
             return error
+        except (OSError, MemoryError) as error:  # no descriptor is free, say: later there may be one
+            return BrokerUnreachable(f"the connection to {self._identity.address} failed: {error!r}")
         finally:
-            self._disconnected(session)
+            if not self._abandoned:
+                self._disconnected(session)
+        if session.version_refused and self.version5:
+            return None
         return session.error or NotConnected("the link was closed")
 
     def _serve(self, session: Session, ready_by: float) -> None:
@@ -256,6 +273,8 @@ class Loop:
         self._waker.armed = False
         if session in ready:
             session.read()
+        if self._abandoned:  # a handler forked, and this is the child
+            raise SystemExit
         with self._writing:
             self.outbox.empty_into(session, self.epoch)
             session.write()
@@ -305,6 +324,8 @@ class Loop:
             self._on_connection(connected)
         except Exception:  # noqa: BLE001 - foreign code on the link's thread
             _log.exception("on_connection(%s) failed", connected)
+        if self._abandoned:  # it forked, and this is the child
+            raise SystemExit
 
 
 def _watch(selector: selectors.BaseSelector, session: Session, watched: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -13,6 +14,8 @@ from mqinfer.broker.packets import Head
 from mqinfer.broker.paho.session import Session
 
 __all__ = ["MOST_QUEUED", "Outbox", "Outgoing", "Question"]
+
+_log = logging.getLogger("mqinfer.broker")
 
 MOST_QUEUED = 65_535
 """Messages that may be queued for the link's thread: a backstop, since the sender's window is far smaller."""
@@ -38,10 +41,15 @@ class _Command:
 
     def put_to(self, session: Session) -> None:
         """Ask the broker, or leave it to the next connection, which goes by the table of routes."""
-        if session.accepted and session.alive:
-            self.question(session).add_done_callback(self._pass_on)
-        else:
+        if not (session.accepted and session.alive):
             self.answer.set_result(None)
+            return
+        try:
+            asked = self.question(session)
+        except Exception as error:  # noqa: BLE001 - what paho refuses to send is the asker's fault, not the link's
+            self.answer.set_exception(error)
+        else:
+            asked.add_done_callback(self._pass_on)
 
     def _pass_on(self, asked: Future[None]) -> None:
         error = asked.exception()
@@ -58,7 +66,7 @@ class Outbox:
         self._messages: deque[Outgoing] = deque()
         self._commands: deque[_Command] = deque()
         self.dropped = 0
-        """Messages whose connection was lost before they could leave."""
+        """Messages whose connection was lost before they could leave, and those that changed meanwhile."""
 
     def __len__(self) -> int:
         """Count the queued messages."""
@@ -84,9 +92,7 @@ class Outbox:
             self._commands.popleft().put_to(session)
         while self._messages and session.has_room:
             outgoing = self._messages.popleft()
-            if outgoing.epoch == epoch:
-                session.send(outgoing.message, outgoing.head, outgoing.on_ack)
-            else:
+            if outgoing.epoch != epoch or not _send(session, outgoing):
                 self.dropped += 1
 
     def clear(self) -> None:
@@ -95,3 +101,13 @@ class Outbox:
         self._messages.clear()
         while self._commands:
             self._commands.popleft().answer.set_result(None)
+
+
+def _send(session: Session, outgoing: Outgoing) -> bool:
+    """Send a message; return False where its payload can no longer be read, since its owner released the memory."""
+    try:
+        session.send(outgoing.message, outgoing.head, outgoing.on_ack)
+    except Exception:  # noqa: BLE001 - one message's fault must not end the link
+        _log.exception("topic %s: the message can't be sent and is lost", outgoing.message.topic)
+        return False
+    return True

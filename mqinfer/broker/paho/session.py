@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from paho.mqtt.client import MQTT_CLEAN_START_FIRST_ONLY, Client, DisconnectFlags
+from paho.mqtt.exception import MalformedPacket
 from paho.mqtt.reasoncodes import ReasonCode as PahoReason
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
@@ -28,6 +29,7 @@ from mqinfer.broker.paho.connecting import (
     refusal,
     tls_error,
 )
+from mqinfer.broker.paho.liveness import KEEPALIVE_S, Liveness, count_bytes
 from mqinfer.broker.routes import Route, Routes
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized
 from mqinfer.protocol.limits import DEFAULT_LIMITS
@@ -37,7 +39,7 @@ __all__ = ["Session"]
 _log = logging.getLogger("mqinfer.broker")
 
 _RECEIVE_MAXIMUM = 65_535  # of a broker that names none (MQTT 5, section 3.2.2.3.3)
-_TICK_S = 1.0
+_TICK_S = 1.0  # between looks at whether the connection is alive
 _RECEIVE_MAXIMUM_311 = 20  # MQTT 3.1.1 has no field for it; Mosquitto's default
 
 
@@ -61,6 +63,7 @@ class Session:
         self.alive = True
         self.version_refused = False
         self._leaving = False
+        self._liveness = Liveness()
         self._next_tick = 0.0
         self.error: LinkError | None = None
         self.receive_maximum = _RECEIVE_MAXIMUM_311
@@ -117,7 +120,7 @@ class Session:
         if self.version5:
             how = {"clean_start": True, "properties": connect_properties()}
         try:
-            self._client.connect(address.host, address.port, self._identity.keepalive_s, **how)
+            self._client.connect(address.host, address.port, KEEPALIVE_S, **how)
         except ssl.SSLError as error:
             raise tls_error(address, error) from error
         except (OSError, ValueError) as error:  # ValueError: from paho and idna for an impossible host name
@@ -162,9 +165,27 @@ class Session:
     def tick(self) -> None:
         """Keep the connection alive, and detect that it isn't, about once a second."""
         now = time.monotonic()
-        if now >= self._next_tick:
+        if now >= self._next_tick and self.accepted and self.alive:
             self._next_tick = now + _TICK_S
-            self._client.loop_misc()
+            self._ping_if_quiet(now)
+            self._end_if_dead()
+
+    def _ping_if_quiet(self, now: float) -> None:
+        """Send a PINGREQ after a Keep Alive in which nothing was sent, or nothing received."""
+        keepalive_s = min(KEEPALIVE_S, self._client.keepalive or KEEPALIVE_S)  # the broker may state one, or 0 for none
+        quiet_since = min(self._client.heard_at, self._client.sent_at)
+        if now + _TICK_S >= quiet_since + keepalive_s and not self._client.awaits_pong:
+            self._client.ping()
+
+    def _end_if_dead(self) -> None:
+        client, descriptor = self._client, self.fileno()
+        if descriptor < 0:  # the PINGREQ has found the connection broken
+            return
+        is_owed = bool(self._acks or self._pending or client.awaits_pong)
+        counts = count_bytes(descriptor, client.buffered)
+        if self._liveness.look(counts, heard_at=client.heard_at, is_owed=is_owed):
+            self.alive = False
+            self.error = BrokerUnreachable(f"{self._identity.address} has stopped answering: the connection is dead")
 
     def send(self, message: Message, head: Head, on_ack: Ack) -> None:
         """Queue a message for `write`."""
@@ -230,6 +251,8 @@ class Session:
             _log.exception("the handler of a PUBACK failed")
 
     def _on_connect(self, _client: Client, _userdata: Any, _flags: Any, reason: PahoReason, found: Any) -> None:
+        if self.accepted:
+            raise MalformedPacket("a second CONNACK")
         if reason.value:
             self.version_refused = reason.value == UNSUPPORTED_VERSION
             self.error = refusal(self._identity, reason)

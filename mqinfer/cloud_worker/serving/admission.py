@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.protocol.types import Outcome
@@ -19,8 +19,13 @@ _BATCHES = 2
 """Full batches that they may send ahead at least: one that runs and one that gathers."""
 _FORGET_S = 2.0
 """A client without a request for so many seconds has no share of the capacity."""
+_FLOOD, _FLOOD_S = 100, 1.0
+"""A client that was refused so often within so many seconds sends without a window: while the worker is full, what else
+it sends in this time is dropped without a reply, for a thirtieth of the time that a reply takes."""
 _MOST = 4096
-"""Clients and cancelled requests remembered at most."""
+"""Clients remembered at most."""
+_CANCELLED_EACH, _CANCELLING = 256, 64
+"""Cancelled requests remembered of each client at most, and clients that have any: the newest of both."""
 
 
 class Admission:
@@ -38,6 +43,24 @@ class Admission:
         self._lock = threading.Lock()
         self._active: OrderedDict[str, float] = OrderedDict()  # time of each client's last request, the oldest first
         self._bytes = 0
+        self._refused: dict[str, int] = {}  # refusals of each client in the second that began at
+        self._second = 0.0
+
+    @property
+    def clients(self) -> int:
+        """Clients that have a share of the capacity."""
+        return len(self._active)
+
+    def is_flood(self, client: str, now: float) -> bool:
+        """Return whether a client was refused so often within a second that it heeds no refusal."""
+        return self._refused.get(client, 0) >= _FLOOD and now - self._second < _FLOOD_S
+
+    def refuse(self, client: str, now: float) -> None:
+        """Count a refusal; only the link's thread does."""
+        if now - self._second >= _FLOOD_S or len(self._refused) >= _MOST:
+            self._refused.clear()
+            self._second = now
+        self._refused[client] = self._refused.get(client, 0) + 1
 
     def enter(self, client: str, size: int, now: float) -> bool:
         """Accept a request of so many bytes; False where that is too many, and nothing is accepted then."""
@@ -71,7 +94,9 @@ class Admission:
 
 
 class Cancelled:
-    """Requests that their clients cancelled, the newest 4096; older ones have been replied to by then. Thread-safe.
+    """Requests that their clients cancelled; older ones have been replied to by then. Thread-safe.
+
+    Of each client the newest are remembered, so one that cancels without end only loses its own.
 
     Attributes:
         any: Whether there are any: mostly not, and then there is nothing to look up.
@@ -79,21 +104,39 @@ class Cancelled:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._outcomes: OrderedDict[Hashable, Outcome] = OrderedDict()
+        self._outcomes: OrderedDict[str, OrderedDict[str, Outcome]] = OrderedDict()  # by client, then by id
         self.any = False
 
-    def add(self, keys: Iterable[Hashable], outcome: Outcome) -> None:
-        """Remember requests that nobody waits for any more."""
+    @property
+    def remembered(self) -> int:
+        """Requests that are remembered; bounded."""
         with self._lock:
-            for key in keys:
-                self._outcomes[key] = outcome
-                if len(self._outcomes) > _MOST:
-                    self._outcomes.popitem(last=False)
+            return sum(map(len, self._outcomes.values()))
+
+    def add(self, client: str, ids: Iterable[str], outcome: Outcome) -> None:
+        """Remember requests of a client that it waits for no more."""
+        with self._lock:
+            own = self._outcomes.setdefault(client, OrderedDict())
+            self._outcomes.move_to_end(client)
+            for each in ids:
+                own[each] = outcome
+                if len(own) > _CANCELLED_EACH:
+                    own.popitem(last=False)
+            if not own:
+                del self._outcomes[client]
+            elif len(self._outcomes) > _CANCELLING:
+                self._outcomes.popitem(last=False)
             self.any = bool(self._outcomes)
 
-    def pop(self, key: Hashable) -> Outcome | None:
+    def pop(self, key: tuple[str, str] | None) -> Outcome | None:
         """Return how a request was cancelled, and forget it; None where it was not."""
+        client, request = key or ("", "")
         with self._lock:
-            outcome = self._outcomes.pop(key, None)
-            self.any = bool(self._outcomes)
+            own = self._outcomes.get(client)
+            if own is None:
+                return None
+            outcome = own.pop(request, None)
+            if not own:
+                del self._outcomes[client]
+                self.any = bool(self._outcomes)
             return outcome

@@ -31,6 +31,7 @@ class Announcer:
         counters: Returns what it has counted.
         on_ack: Called with the reason code of each state that was published.
         is_default: Whether requests without a version are for it.
+        incarnation: The number of its process's start; None for a new one.
     """
 
     def __init__(  # noqa: PLR0913 - what a state is made of
@@ -42,6 +43,7 @@ class Announcer:
         on_ack: Ack,
         *,
         is_default: bool,
+        incarnation: int | None = None,
     ) -> None:
         self._card = card
         self._options = options
@@ -50,7 +52,13 @@ class Announcer:
         self._is_default = is_default
         self._link: Link | None = None
         self._publishes_card = False
-        self.presence = Presence(options.name, options.topics.worker_state(options.name), self._encode, on_ack=on_ack)
+        self.presence = Presence(
+            options.name,
+            options.topics.worker_state(options.name),
+            self._encode,
+            incarnation=incarnation,
+            on_ack=on_ack,
+        )
 
     def attach(self, link: Link) -> None:
         """Publish over this link, and watch for another process of the same name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ from mqinfer.protocol.types import Outcome, Timings, WorkerLoad
 
 __all__ = ["LoadMeter"]
 
+log = logging.getLogger("mqinfer.cloud_worker")
 _WEIGHT = 0.2
 """Weight of the newest reading: `smoothed += _WEIGHT * (reading - smoothed)`. About the last five count."""
 _MOST = 3.0
@@ -49,6 +51,18 @@ class LoadMeter:
         """Add one to a counter."""
         with self._lock:
             self._counters[what] += 1
+
+    def drop(self, reason: str, what: str) -> None:
+        """Count a message that is dropped, and log the 1st, 2nd, 4th, 8th, … of its reason.
+
+        Args:
+            reason: Behind `dropped_` in the counter's name.
+            what: Was dropped, and why: for the log.
+        """
+        self.count(name := f"dropped_{reason}")
+        number = self._counters[name]
+        if number & (number - 1) == 0:  # a flood of them fills no disk
+            log.warning("dropped %s (%s: %d)", what, name, number)
 
     def served(self, seconds: float, requests: int) -> None:
         """Smooth the service time by a batch.

@@ -8,6 +8,7 @@ there. Clients take turns from receipt on.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from mqinfer.cloud_worker.batching.batcher import Batch, Batcher, Ready
 from mqinfer.cloud_worker.batching.fair_queue import FairQueue, Queued
+from mqinfer.protocol.errors import MqinferError
 
 __all__ = ["FinishedRun", "Pipeline"]
 
@@ -41,6 +43,8 @@ class Pipeline(Generic[M, T]):
 
     Attributes:
         depth: Requests received and not finished: queued, being prepared, in the batcher, running, being replied to.
+        failure: What a thread failed with, so that requests may be left without a reply: its owner ends the worker,
+            and their clients send them elsewhere. None while all is well.
     """
 
     def __init__(  # noqa: PLR0913 - two hooks, and what bounds the threads
@@ -59,7 +63,7 @@ class Pipeline(Generic[M, T]):
         Args:
             batcher: Groups what is prepared; used under the pipeline's lock.
             prepare: Makes a message ready, or replies to it and returns None; must not raise.
-            run: Runs a batch.
+            run: Runs a batch; neither it nor what it returns may raise.
             threads: How many; at least one more than `concurrency` are started, so that requests are prepared while
                 the model runs.
             concurrency: Calls of `run` at a time.
@@ -79,13 +83,16 @@ class Pipeline(Generic[M, T]):
         self._replied = threading.Condition(self._lock)
         self._queue: FairQueue[M] = FairQueue()
         self.depth = 0
+        self.failure: MqinferError | None = None
         self._preparing = 0
         self._running = 0  # batches
         self._unreplied: deque[Batch[T]] = deque()  # where order matters, in the order in which they began
         self._closing = False
+        count = max(threads, concurrency + 1)
+        self._began = [0.0] * count  # when each thread began its task; 0 while it has none
         self._threads = [
-            threading.Thread(target=self._work, name=f"mqinfer-worker-{number}", daemon=True)
-            for number in range(max(threads, concurrency + 1))
+            threading.Thread(target=self._work, args=(number,), name=f"mqinfer-worker-{number}", daemon=True)
+            for number in range(count)
         ]
 
     @property
@@ -107,6 +114,11 @@ class Pipeline(Generic[M, T]):
     def closing(self) -> bool:
         """Whether `stop` was called."""
         return self._closing
+
+    @property
+    def busy_since(self) -> float:
+        """When the oldest task that a thread has not finished began; infinite where there is none."""
+        return min(filter(None, self._began), default=math.inf)
 
     def start(self) -> None:
         """Start the threads."""
@@ -147,26 +159,42 @@ class Pipeline(Generic[M, T]):
         with self._lock:
             return self._emptied.wait_for(lambda: self.depth == 0, timeout)
 
-    def stop(self) -> tuple[list[M], list[T]]:
-        """Wait until every thread has finished its task, and return what nobody began: unprepared and prepared."""
+    def stop(self, timeout: float | None = None) -> tuple[list[M], list[T]]:
+        """Wait until every thread has finished its task, and return what nobody began: unprepared and prepared.
+
+        Args:
+            timeout: For the tasks, in seconds; a thread whose task never ends is left behind.
+        """
         with self._lock:
             self._closing = True
             self._changed.notify_all()
+        end = math.inf if timeout is None else self._clock() + timeout
         for thread in self._threads:
             if thread.is_alive():
-                thread.join()
+                thread.join(None if timeout is None else max(0.0, end - self._clock()))
         self.depth = 0
         return self._queue.clear(), self._batcher.clear()
 
-    def _work(self) -> None:
-        while (task := self._next_task()) is not None:
-            try:
-                if isinstance(task, Batch):
-                    self._run_batch(task)
-                else:
-                    self._prepare_one(task)
-            except Exception:  # a defect; the other requests go on
-                log.exception("a worker thread failed on one task and goes on")
+    def fail(self, error: BaseException) -> None:
+        """Note a defect that left a request without a reply; the other requests go on."""
+        log.critical("a thread of the worker failed", exc_info=error)
+        self.failure = MqinferError(f"a thread of the worker failed: {error!r}")
+
+    def _work(self, number: int) -> None:
+        began, clock = self._began, self._clock
+        try:
+            while (task := self._next_task()) is not None:
+                began[number] = clock()
+                try:
+                    if isinstance(task, Batch):
+                        self._run_batch(task)
+                    else:
+                        self._prepare_one(task)
+                except BaseException as error:  # noqa: BLE001 - also SystemExit, which would end the thread in silence
+                    self.fail(error)
+                began[number] = 0.0
+        except BaseException as error:  # noqa: BLE001 - the root of the thread
+            self.fail(error)
 
     def _next_task(self) -> Batch[T] | Queued[M] | None:
         with self._lock:

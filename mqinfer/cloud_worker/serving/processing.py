@@ -109,8 +109,8 @@ class Processing:
         started = self._clock()
         try:
             incoming = read_request(self._topics, delivery, self._limits, self._queue_timeout_s)
-        except MqinferError as error:
-            self._replies.refuse(delivery, error)
+        except BaseException as error:  # noqa: BLE001 - also RecursionError and the like: the sender gets a reply
+            self._replies.refuse(delivery, self._failure(error))
             return None
         if not self._replies.is_new(incoming) or (self._cancelled.any and self._is_skipped(incoming)):
             return None
@@ -121,12 +121,8 @@ class Processing:
             return None
         try:
             prepared = self._service.prepare(request)
-        except MqinferError as error:
-            self._replies.send_error(incoming, error)
-            return None
-        except Exception as error:  # a defect; the request gets its outcome all the same
-            log.exception("worker %s, request %s", self._name, request.id)
-            self._replies.send_error(incoming, MqinferError(f"can't be prepared: {error!r}"))
+        except BaseException as error:  # noqa: BLE001 - also a defect, or SystemExit from a codec: it gets its outcome
+            self._replies.send_error(incoming, self._failure(error))
             return None
         item = PreparedRequest(incoming, prepared, started - delivery.received, self._clock())
         return Ready(item, prepared.key, prepared.rows, incoming.client, self._schedule.level(request.priority))
@@ -148,10 +144,17 @@ class Processing:
         for replied, (each, done) in enumerate(zip(wanted, completed, strict=True)):
             try:
                 self._reply(each, done, began, replied)
-            except Exception:  # a defect; the rest of the batch is replied to all the same
-                log.exception("worker %s could not reply to request %s", self._name, each.incoming.request.id)
+            except BaseException as error:  # noqa: BLE001 - no memory for its encoding, or a defect: the rest goes on
+                self._replies.send_error(each.incoming, self._failure(error))
         for each in batch:
             self._admission.leave(each.incoming.size)
+
+    def _failure(self, error: BaseException) -> MqinferError:
+        """Return the error that a request ends with; log what nobody expected to be raised."""
+        if isinstance(error, MqinferError):
+            return error
+        log.error("worker %s failed on a request", self._name, exc_info=error)
+        return MqinferError(f"worker {self._name} failed on this request: {error!r:.500}")
 
     def _reply(self, work: PreparedRequest, done: Completed, began: float, replied: int) -> None:
         incoming = work.incoming

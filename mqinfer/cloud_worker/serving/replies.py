@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import OrderedDict
@@ -33,7 +32,6 @@ from mqinfer.protocol.types import (
 
 __all__ = ["REPLY_COST", "Replies", "ReplyMemory", "Seen", "write_reply"]
 
-log = logging.getLogger("mqinfer.cloud_worker")
 _NO_TIME = Timings()
 
 REPLY_COST = 256
@@ -119,15 +117,17 @@ class Replies:
         self._reply(incoming, self._response(request, error, tensors, timings, replied), arrays)
 
     def send_error(self, incoming: IncomingRequest, error: MqinferError) -> None:
-        """Reply to a request that was not run."""
-        self._reply(incoming, self._response(incoming.request, error), {})
+        """Reply to a request that was not run; raise nothing, since nobody could do more for it."""
+        try:
+            self._reply(incoming, self._response(incoming.request, error), {})
+        except BaseException:  # noqa: BLE001 - no memory even for this: sent again, it may be served
+            self._meter.drop("internal", f"no reply to request {incoming.request.id}: {error}")
+            self._forget(incoming.key)
 
     def skip(self, incoming: IncomingRequest, outcome: Outcome) -> None:
         """Send nothing: the client cancelled the request, and has counted its outcome."""
         self._meter.count(f"skipped_{outcome}")
-        if incoming.key is not None:
-            with self._lock:
-                self._memory.forget(incoming.key)
+        self._forget(incoming.key)
 
     def refuse(self, delivery: Delivery, error: MqinferError) -> None:
         """Reply to a message that was not read, as far as its properties tell where to.
@@ -141,13 +141,16 @@ class Replies:
         try:
             path = reply_path(self._topics, delivery)
         except MqinferError as nowhere:
-            self._meter.count(f"dropped_{error.code}")
-            log.warning("dropped a message on %s: %s (no reply: %s)", message.topic, error, nowhere)
+            self._meter.drop(error.code, f"a message on {message.topic}: {error} (no reply: {nowhere})")
             return
         unread = InferRequest((message.correlation_data or b"").hex(), "", ())
         response = self._response(unread, error)
-        self._meter.answered(response.outcome, response.timings)
-        self._send(write_reply(path, response, {}))
+        try:
+            self._send(write_reply(path, response, {}))
+        except BaseException as problem:  # noqa: BLE001 - too large for the broker, or no memory: nobody could do more
+            self._meter.drop(getattr(problem, "code", "internal"), f"no reply on {path.topic}: {error}")
+        else:
+            self._meter.answered(response.outcome, response.timings)
 
     def _reply(self, incoming: IncomingRequest, response: InferResponse, arrays: Mapping[str, Array]) -> None:
         try:
@@ -162,8 +165,7 @@ class Replies:
             if response.error is None:
                 self._reply(incoming, self._response(incoming.request, error), {})
             else:  # not even an error fits through
-                self._meter.count(f"dropped_{error.code}")
-                log.warning("no reply to request %s: %s", response.id, error)
+                self._meter.drop(error.code, f"no reply to request {response.id}: {error}")
         else:
             self._meter.answered(response.outcome, response.timings)
 
@@ -175,6 +177,11 @@ class Replies:
                 self._memory.forget(key)  # sent again, it may be served
             else:
                 self._memory.finish(key, message)
+
+    def _forget(self, key: Hashable | None) -> None:
+        if key is not None:
+            with self._lock:
+                self._memory.forget(key)
 
     def _send(self, message: Message) -> None:
         try:

@@ -157,7 +157,7 @@ class InferenceService:
             outputs = self._network.infer(_join([item.inputs for item in batch]), batch[0].outputs)
             inferred = time.perf_counter_ns()
             parts = _split(outputs, [item.rows for item in batch])
-        except Exception:  # noqa: BLE001  mapped where a member fails alone: also what a back end from elsewhere raises
+        except BaseException:  # noqa: BLE001  mapped where a member fails alone: also SystemExit, which ends a thread
             self._came_apart()
             return [self._run_alone(item) for item in batch]
         inference, postprocess = inferred - started, time.perf_counter_ns() - inferred
@@ -169,7 +169,7 @@ class InferenceService:
         started = time.perf_counter_ns()
         try:
             outputs = self._network.infer(item.inputs, item.outputs)
-        except Exception as error:  # noqa: BLE001  mapped below: also what a back end from elsewhere raises
+        except BaseException as error:  # noqa: BLE001  mapped below: also SystemExit, which ends a thread in silence
             return Completed({}, _failure(error), time.perf_counter_ns() - started)
         inference = time.perf_counter_ns() - started
         self._ran(item.rows, item.decode_ns + item.preprocess_ns, inference, 0)
@@ -252,7 +252,7 @@ class InferenceService:
         return count, tuple(shapes)
 
 
-def _failure(error: Exception) -> MqinferError:
+def _failure(error: BaseException) -> MqinferError:
     if isinstance(error, MqinferError):
         return error
     log.error("the back end broke its contract", exc_info=error)

@@ -8,6 +8,7 @@ Shutting down goes in this order: state `draining`, unsubscribe, finish what was
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import Cancellation, ModelStatistics
-from mqinfer.protocol.errors import LinkError, MqinferError, Rejected
+from mqinfer.protocol.errors import MqinferError, Rejected
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.types import WorkerLoad
 
@@ -36,6 +37,10 @@ __all__ = ["LinkMaker", "Worker"]
 log = logging.getLogger("mqinfer.cloud_worker")
 _SILENCE_S = 0.1
 """A draining worker leaves its lane after so long without a request: every client knows of the draining then."""
+_UNFINISHED_S = 1.0
+"""A worker that could not drain leaves its threads to themselves after so long: the task of one may never end."""
+_PAUSE_S = 0.0001
+"""A request that comes within so many seconds after the last one was served inline had come before, and waited."""
 LinkMaker = Callable[[str, Message, ConnectionHandler], Link]
 """Makes a link from a client id, a will and a handler for its connections."""
 
@@ -51,6 +56,7 @@ class Worker:
         *,
         is_default: bool = True,
         service_s: float = 0.0,
+        incarnation: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set up; `start` connects.
@@ -61,6 +67,7 @@ class Worker:
             options: Name, bounds and topics.
             is_default: Whether requests without a version are for this one.
             service_s: How long one request takes, in seconds, as far as it is known before the first; 0 while unknown.
+            incarnation: The number of its process's start; None for a new one.
             clock: In seconds.
         """
         self._model = model
@@ -77,6 +84,9 @@ class Worker:
         self._max_queued = self._schedule.max_queued
         self._inline_s = 0.0 if self._schedule.gathers else options.inline_s
         self._inline = 0  # requests that are being served on the link's thread: 0 or 1
+        self._inline_since = math.inf
+        self._inline_ended = 0.0
+        self._inline_client, self._in_a_row = "", 0  # whose requests it served without a pause, and how many
         self._admission = Admission(options, self._service.max_rows * model.backend.concurrency)
         self._cancelled = Cancelled()
         self._replies = Replies(self._service, options, self._meter, self._load, self._publish)
@@ -100,7 +110,13 @@ class Worker:
             clock=clock,
         )
         self._announcer = Announcer(
-            self.card, options, self._load, self._meter.counters, self._on_ack, is_default=is_default
+            self.card,
+            options,
+            self._load,
+            self._meter.counters,
+            self._on_ack,
+            is_default=is_default,
+            incarnation=incarnation,
         )
         self._link = make_link(self._announcer.presence.client_id, self._announcer.presence.will, self._on_connection)
 
@@ -110,9 +126,12 @@ class Worker:
         return self._options.name
 
     @property
-    def failure(self) -> LinkError | None:
-        """Why nobody is served any more: another process has its name, or its connection failed for good; else None."""
-        return self._announcer.presence.failure or self._link.failure
+    def failure(self) -> MqinferError | None:
+        """Why nobody is served any more, or not all requests; else None.
+
+        Another process has its name, its connection failed for good, or one of its threads failed.
+        """
+        return self._announcer.presence.failure or self._link.failure or self._pipeline.failure
 
     @property
     def card(self) -> ModelCard:
@@ -133,6 +152,13 @@ class Worker:
     def closing(self) -> bool:
         """Whether no request that is queued is taken up any more."""
         return self._pipeline.closing
+
+    def progress(self) -> float:
+        """Return the time at which the oldest task that is not finished began; the time now where there is none.
+
+        It stands still while a task does not end.
+        """
+        return min(self._pipeline.busy_since, self._inline_since, self._clock())
 
     def counters(self) -> dict[str, int]:
         """Copy the counters: replies by outcome, and what was dropped by reason."""
@@ -185,17 +211,19 @@ class Worker:
             self._link.unsubscribe(topic_filter, share=share)
         self._await_silence(timeout)
         self._link.unsubscribe(lane)
-        if not self._pipeline.drain(timeout):
+        drained = self._pipeline.drain(timeout)
+        if not drained:
             log.warning("worker %s stops with %d requests unfinished after %g s", self.name, self.depth, timeout)
         why = Rejected(f"worker {self.name} is stopping")
-        deliveries, requests = self._pipeline.stop()
+        deliveries, requests = self._pipeline.stop(None if drained else _UNFINISHED_S)
         for delivery in deliveries:
             self._reject(delivery, why)
         for request in requests:
             self._reject(request, why)
         self._announcer.publish(WorkerStatus.STOPPED)
         self._link.close()
-        self._model.backend.close()
+        if math.isinf(self._pipeline.busy_since):  # else a thread is still in it
+            self._model.backend.close()
 
     def _await_silence(self, timeout: float) -> None:
         """Wait until no request has come for a moment, or the link is down."""
@@ -225,6 +253,9 @@ class Worker:
         return meter.load(self._pipeline.depth + self._inline - replied, self._admission.window(meter.service_s))
 
     def _receive(self, message: Message) -> None:
+        if message.retain:  # kept by the broker: it would come again to each worker, and crash one after the other
+            self._meter.drop("retained", f"a retained request on {message.topic}")
+            return
         if self._draining:
             self._came.set()
         if not len(message.payload) and message.response_topic is None:
@@ -234,17 +265,31 @@ class Worker:
         if depth and not self._has_room(delivery, depth):
             return
         if not self._admission.enter(delivery.client, delivery.size, delivery.received):
-            mib = self._options.capacity_bytes >> 20
-            self._replies.refuse(delivery, Rejected(f"worker {self.name} is at its capacity of {mib} MiB of requests"))
+            self._make_way(delivery)
         elif depth or not self._is_short(delivery):
             self._pipeline.receive(delivery, delivery.client)
         else:
             self._serve_inline(delivery)
 
+    def _make_way(self, delivery: Delivery) -> None:
+        """Accept a request for whose bytes there is no room, where another client has more queued; else reject it."""
+        mib = self._options.capacity_bytes >> 20
+        why = Rejected(f"worker {self.name} is at its capacity of {mib} MiB of requests")
+        evicted = self._pipeline.evict(delivery.client)
+        if evicted is not None:
+            self._reject(evicted, why)
+        if evicted is not None and self._admission.enter(delivery.client, delivery.size, delivery.received):
+            self._pipeline.receive(delivery, delivery.client)
+        else:
+            self._refuse(delivery, why)
+
     def _has_room(self, delivery: Delivery, depth: int) -> bool:
         """Make room for a request where there is none; where that can't be, reject it."""
         capacity, most = self._options.capacity, self._max_queued
         if depth >= capacity:
+            if self._admission.is_flood(delivery.client, delivery.received):  # before anything that takes time
+                self._meter.drop("flood", f"a request of {delivery.client}, which sends without a window")
+                return False
             why = Rejected(f"worker {self.name} is at its capacity of {capacity} requests")
             evicted = self._pipeline.evict(delivery.client)
             if evicted is not None:
@@ -254,23 +299,38 @@ class Worker:
             why = Rejected(f"{most} requests are queued at worker {self.name}")
         else:
             return True
-        self._replies.refuse(delivery, why)
+        self._refuse(delivery, why)
         return False
+
+    def _refuse(self, delivery: Delivery, why: Rejected) -> None:
+        self._admission.refuse(delivery.client, delivery.received)
+        self._replies.refuse(delivery, why)
 
     def _is_short(self, delivery: Delivery) -> bool:
         """Whether a request will be served in less time than the hand-over to another thread is worth.
 
-        One slow request raises the estimate at once, so that the next one leaves the link's thread alone.
+        One slow request raises the estimate at once, so that the next one leaves the link's thread alone. So does a
+        client that sends without a pause while there are others: on the other threads clients take turns.
         """
-        return 0 < self._meter.busy_s < self._inline_s and delivery.size <= self._options.inline_bytes
+        if delivery.client != self._inline_client or delivery.received > self._inline_ended + _PAUSE_S:
+            self._inline_client, self._in_a_row = delivery.client, 0
+        self._in_a_row += 1
+        return (
+            0 < self._meter.busy_s < self._inline_s
+            and delivery.size <= self._options.inline_bytes
+            and (self._in_a_row <= self._options.capacity or self._admission.clients < 2)
+        )
 
     def _serve_inline(self, delivery: Delivery) -> None:
         """Serve a request on the link's thread. Only that thread adds work, so nothing else runs meanwhile."""
-        self._inline = 1
+        self._inline, self._inline_since = 1, delivery.received
         try:
             self._processing.serve(delivery)
+        except BaseException as error:  # noqa: BLE001 - a defect: as on the pipeline's threads
+            self._pipeline.fail(error)
         finally:
-            self._inline = 0
+            self._inline, self._inline_since = 0, math.inf
+            self._inline_ended = self._clock()
 
     def _reject(self, accepted: Delivery | PreparedRequest, why: Rejected) -> None:
         """Reply to an accepted request, so that it is sent to another worker."""
@@ -282,13 +342,16 @@ class Worker:
             self._replies.refuse(accepted, why)
 
     def _cancel(self, message: Message) -> None:
+        if message.retain:
+            self._meter.drop("retained", f"a retained cancellation on {message.topic}")
+            return
         try:
             client = self._options.topics.parse_cancel(message.topic)
             cancellation = Cancellation.from_json(message.payload)
         except MqinferError as error:
-            log.warning("ignored an unreadable cancellation on %s: %s", message.topic, error)
+            self._meter.drop(error.code, f"an unreadable cancellation on {message.topic}: {error}")
             return
-        self._cancelled.add(((client, each) for each in cancellation.ids), cancellation.outcome)
+        self._cancelled.add(client, cancellation.ids, cancellation.outcome)
 
     def _publish(self, message: Message) -> None:
         self._link.publish(message, self._on_ack)

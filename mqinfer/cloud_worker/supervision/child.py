@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
+from mqinfer.broker.presence import new_incarnation
 from mqinfer.cloud_worker.supervision.process import Command, ProcessReport, ProcessSpec, run_process
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import ModelStatistics
@@ -20,6 +22,8 @@ _FIRST_DELAY_S, _LAST_DELAY_S = 0.1, 30.0
 """Delay before restart n of a process that keeps crashing: `min(_LAST_DELAY_S, 2**n * _FIRST_DELAY_S)`."""
 _STABLE_S = 60.0
 """A process that ran longer than this restarts with the first delay again."""
+_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR = 60.0, 20.0
+"""Time for a request by default: `max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * usual time of a run)`."""
 
 
 class Phase(StrEnum):
@@ -71,6 +75,11 @@ class Child:
         delay: Seconds until the next start if it crashes.
         started: When it was started last, on the supervisor's clock.
         is_final: Whether it reported that a restart would not help.
+        is_waiting: Whether its model is loaded and waits for the broker.
+        incarnation: Number of its last start.
+        progress: Shared with the process, which changes it every half second unless it hangs; None while there is none.
+        run_timeout: Seconds that a request may take before the process is killed; 0 for any.
+        crashed: Incarnation of the process that ended last, if it ended by itself and without a last report, else 0.
         is_queried: Whether a statistics query is open. A second one is not sent: a process that hangs must not fill
             its pipe.
     """
@@ -85,7 +94,15 @@ class Child:
     delay: float = _FIRST_DELAY_S
     started: float = 0.0
     is_final: bool = False
+    is_waiting: bool = False
     is_queried: bool = False
+    incarnation: int = 0
+    run_timeout: float = 0.0
+    crashed: int = 0
+    progress: ctypes.c_double | None = None
+    _seen: float = 0.0
+    _stuck_s: float = 0.0
+    _killed: str = ""
 
     @property
     def name(self) -> str:
@@ -115,11 +132,17 @@ class Child:
         """Start the process."""
         context = multiprocessing.get_context("spawn")  # a fork would share TensorFlow's threads and locks
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=run_process, args=(self.spec, theirs), name=f"mqinfer-{self.name}")
+        self.progress = context.RawValue(ctypes.c_double)
+        self.incarnation = new_incarnation()
+        spec = replace(self.spec, incarnation=self.incarnation)
+        self.process = context.Process(
+            target=run_process, args=(spec, theirs, self.progress), name=f"mqinfer-{self.name}"
+        )
         self.process.start()
         theirs.close()
-        self.phase, self.due, self.reason = Phase.STARTING, None, ""
-        self.started, self.is_queried = now, False
+        self.phase, self.due, self.reason, self._killed = Phase.STARTING, None, "", ""
+        self.started, self._stuck_s = now, 0.0
+        self.is_final = self.is_waiting = self.is_queried = False
 
     def read(self) -> ProcessReport | ModelStatistics | None:
         """Receive one message from the process; None where it has closed its pipe."""
@@ -133,9 +156,13 @@ class Child:
             return received
         if not isinstance(received, ProcessReport):
             return None
-        self.reason, self.card, self.is_final = received.error, received.card or self.card, received.is_final
-        if not received.error and self.phase is Phase.STARTING:
-            self.phase = Phase.READY
+        # A model that can't be loaded for now, with its repository away, say, is tried again if it has served before.
+        self.is_final |= received.is_final and not (self.card and self.phase is Phase.STARTING)
+        self.reason, self.is_waiting = received.error, received.is_waiting
+        if received.card and self.phase is Phase.STARTING:
+            self.phase, self.card = Phase.READY, received.card
+            default = max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * received.service_s)
+            self.run_timeout = default if self.spec.run_timeout is None else self.spec.run_timeout
         return received
 
     def send(self, command: Command) -> bool:
@@ -166,14 +193,35 @@ class Child:
         elif not self.is_over:
             self.drain(kill_at)
 
-    def kill(self) -> None:
-        """Kill the process."""
-        self.due = None
+    def is_stuck(self, seconds: float) -> bool:
+        """Return whether a request has not ended, or the process has not reported its progress, for its `run_timeout`.
+
+        Only the time between calls counts, and of each interval no more than the owner states: neither a supervisor
+        nor a machine that was halted makes a process look stuck.
+
+        Args:
+            seconds: Time that counts since the last call.
+        """
+        if self.progress is None or self.phase is not Phase.READY or self.reason or not self.run_timeout:
+            return False
+        seen = self.progress.value
+        self._stuck_s = self._stuck_s + seconds if seen == self._seen else 0.0
+        self._seen = seen
+        return self._stuck_s >= self.run_timeout
+
+    def kill(self, why: str = "") -> None:
+        """Kill the process.
+
+        Args:
+            why: Kept as the reason of a crash; empty where it was to end anyway.
+        """
+        self.due, self._killed = None, why
         if self.process:
             self.process.kill()
 
     def reap(self, now: float) -> None:
         """Wait for the exited process, read its last messages and choose the next phase."""
+        self.crashed = 0
         if self.process is None:
             return
         self.process.join()
@@ -181,14 +229,15 @@ class Child:
             self.read()
         code = self.process.exitcode
         self.process.close()
-        self.process = None
+        self.process = self.progress = None
         self._close_pipe()
         if self.phase is Phase.DRAINING:
             self.phase, self.due = Phase.GONE, None
-        elif self.is_final or (self.reason and self.card is None):  # a model that can't be loaded, or no broker
-            self.phase = Phase.FAILED
+        elif self.is_final:  # a model that can't be loaded, a refused login, or a second process of the name
+            self.phase, self.due = Phase.FAILED, None
         else:
-            self._wait_for_restart(now, self.reason or f"exit code {code}")
+            self.crashed = 0 if self.reason and not self._killed else self.incarnation
+            self._wait_for_restart(now, self._killed or self.reason or f"exit code {code}")
 
     def _wait_for_restart(self, now: float, why: str) -> None:
         if now - self.started > _STABLE_S:

@@ -10,8 +10,10 @@ import json
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, Full, Queue
 from typing import Any
 
@@ -20,21 +22,43 @@ from mqinfer.broker.presence import Presence
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import LinkMaker
 from mqinfer.cloud_worker.supervision.management import Management
+from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.protocol.control import Call, Operation, read_body, read_path
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
-from mqinfer.protocol.states import ServerState, ServerStatus, WorkerStatus, read_worker_state
-from mqinfer.protocol.topics import EVERY_SERVER, check_name, may_answer
+from mqinfer.protocol.states import ServerState, ServerStatus, WorkerState, WorkerStatus, read_worker_state
+from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, may_answer
 
-__all__ = ["ControlServer"]
+__all__ = ["ControlServer", "crash_message"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
 _MAX_QUEUED = 256
 """Control requests in the queue; further ones are refused with `rejected`."""
 _JSON = "application/json"
+_STOP_S = 5.0
+"""How long `stop` waits for the request that is being executed: a repository on a dead file system never ends one."""
+
+
+def crash_message(topics: Topics, event: Event) -> Message | None:
+    """Return the state that reports a crash of a worker process to clients, or None for any other event.
+
+    It is not retained: by the time that another client comes the process may have been started again.
+
+    Args:
+        topics: The site's topics.
+        event: Of the supervisor.
+    """
+    if not event.crashed:
+        return None
+    state = WorkerState(event.worker, WorkerStatus.CRASHED, event.crashed)
+    return Message(topics.worker_state(event.worker), state.to_json())
 
 
 class ControlServer:
-    """One server's side of `{root}/control/...`."""
+    """One server's side of `{root}/control/...`.
+
+    Attributes:
+        dropped: Messages that it ignored, by reason.
+    """
 
     def __init__(  # noqa: PLR0913 - its parts and its settings
         self,
@@ -69,6 +93,7 @@ class ControlServer:
         self._on_failure = on_failure
         self._presence = Presence(name, self._topics.control_state(name), self._encode_state)
         self._others: dict[str, frozenset[str]] = {}  # models of other servers' workers, by worker
+        self.dropped: Counter[str] = Counter()
         self._inbox: Queue[Message | None] = Queue(_MAX_QUEUED)
         self._thread = threading.Thread(target=self._run, name=f"mqinfer-control-{name}", daemon=True)
         self._link = make_link(self._presence.client_id, self._presence.will, self._on_connection)
@@ -99,10 +124,16 @@ class ControlServer:
 
     def stop(self) -> None:
         """Reply to the queued requests, publish `stopped` and disconnect."""
-        self._inbox.put(None)
-        self._thread.join()
+        with suppress(Full):
+            self._inbox.put(None, timeout=_STOP_S)
+            self._thread.join(_STOP_S)
         self._presence.publish(ServerStatus.STOPPED)
         self._link.close()
+
+    def report(self, event: Event) -> None:
+        """Publish the crash of a worker process; ignore every other event of the supervisor. Thread-safe."""
+        if message := crash_message(self._topics, event):
+            self._publish(message)
 
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
         if connected:
@@ -126,7 +157,7 @@ class ControlServer:
         try:
             worker, state = read_worker_state(self._topics, message.topic, message.payload)
         except MqinferError as error:
-            log.info("ignored the state on %s: %s", message.topic, error)
+            self._drop("state", message, str(error))
             return
         if state and state.status in {WorkerStatus.READY, WorkerStatus.DRAINING} and not self._is_mine(worker):
             self._others[worker] = frozenset(model.name for model in state.models)
@@ -141,10 +172,17 @@ class ControlServer:
         if message.topic == self._topics.control_state(self._name):
             self._presence.receive(message)  # the same filter matches it
             return
+        if message.retain:  # else it would be executed again with each connection
+            self._drop("retained", message, "a control request must not be retained")
+            return
         try:
             self._inbox.put_nowait(message)
         except Full:
             self._fail(message, Rejected(f"server {self._name} has {_MAX_QUEUED} requests queued; retry later"))
+
+    def _drop(self, reason: str, message: Message, why: str) -> None:
+        self.dropped[reason] += 1
+        log.warning("server %s ignored a message on %s: %s", self._name, message.topic, why)
 
     # The methods below run on the control thread; those that reply, on the supervisor's thread too.
 

@@ -17,7 +17,7 @@ from mqinfer.models.repository import Repository, Scan
 from mqinfer.models.repository.config import ModelConfig
 from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.control import Call, CallBody, ModelState, Operation
-from mqinfer.protocol.errors import InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError
+from mqinfer.protocol.errors import ConfigError, InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError
 
 __all__ = ["EXTENSIONS", "Fleet", "Management"]
 
@@ -90,15 +90,24 @@ class Management:
     def poll(self, models: Sequence[str] = ()) -> dict[str, Future[None]]:
         """Scan the repository; load, swap and unload the models that have changed since the last scan.
 
-        A model that an operator unloaded stays so until it changes. A model that can't be read stays as it is.
+        A model that an operator unloaded stays so until it changes. A model that can't be read stays as it is. So does
+        everything if the whole repository is empty: that is what the place of a disk looks like that is not mounted.
 
         Args:
             models: Models to watch; empty for all.
 
         Returns:
             A future for each changed model, by name.
+
+        Raises:
+            ConfigError: The repository can't be read, or is empty though models of it are served.
         """
         scan = self._scan()
+        if not (scan.models or scan.problems) and any(self._wanted.values()):
+            raise ConfigError(
+                f"model repository {self._template.repository} is empty; its models are served on, and end with "
+                "`mqinfer models unload`"
+            )
         broken = {problem.model for problem in scan.problems}
         names = {version.name for version in scan.models} | self._wanted.keys()
         changed = {}

@@ -1,17 +1,21 @@
 """A worker process: loads one version of one model, reports the outcome, and serves until it is asked to stop.
 
-Through the status pipe the process sends a `ProcessReport` when it serves or has failed, replies to `Command`s, and
-sends a last report if a restart would not help. If the pipe closes, the supervisor has exited: the process stops too,
-so that no orphan keeps serving.
+Through the status pipe the process sends a `ProcessReport` when it serves, when it waits for the broker, and before it
+ends in order; it replies to `Command`s. A process that ends without a last report has crashed. If the pipe closes, the
+supervisor has exited: the process drains and stops too, so that no orphan keeps serving. One that hangs is killed: by
+its supervisor, which sees that its progress stands still, and after the supervisor's exit by the system.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import signal
+import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from multiprocessing.connection import Connection, wait
@@ -27,7 +31,15 @@ from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import ModelNotFound, MqinferError, NameTaken
+from mqinfer.protocol.errors import (
+    BrokerUnreachable,
+    LinkError,
+    ModelNotFound,
+    MqinferError,
+    NameTaken,
+    NotAuthorized,
+    NotConnected,
+)
 
 __all__ = ["Command", "ProcessReport", "ProcessSpec", "find_version", "run_process", "serve"]
 
@@ -50,6 +62,9 @@ class ProcessSpec:
             the same; None to look it up at the start.
         versions: Versions that the model's card lists; empty for this one alone.
         content: Hash of the version's files when the process was planned; other content needs a new process.
+        run_timeout: Seconds after which a process is killed if a request does not end, or if its main thread hangs;
+            0 for never, None for `max(60, 20 * usual time of a run)`.
+        incarnation: Number of the process's start; None for a new one.
     """
 
     repository: Path
@@ -62,10 +77,15 @@ class ProcessSpec:
     found: ModelVersion | None = None
     versions: tuple[int, ...] = ()
     content: str = ""
+    run_timeout: float | None = None
+    incarnation: int | None = None
 
 
 _CHECK_S = 0.5
-"""Interval at which a process checks whether its connection has failed for good."""
+"""Interval at which a process reports its progress and checks whether its connection has failed for good."""
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 5.0
+"""Pause before attempt n to reach a broker that is away: `min(_LAST_RETRY_S, 2**n * _FIRST_RETRY_S)`."""
+_ASKED = "it was asked to stop by a signal"
 _DRAIN_S, _NO_DRAIN_S = 30.0, 0.0
 """Time to finish accepted requests; none if the connection has failed, since no reply could be sent."""
 
@@ -79,17 +99,21 @@ class Command(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """Report of a process to its supervisor: the card of the model it serves, or why it ends.
+    """Report of a process to its supervisor: the card of the model it serves, what it waits for, or why it ends.
 
     Attributes:
-        error: Why it ends; empty while it serves.
+        error: Why it does not serve; empty while it serves.
         card: Card of the model.
+        service_s: Time of one run in the warm-up, in seconds; 0 where unknown.
         is_final: Whether a restart would not help.
+        is_waiting: Whether the model is loaded and waits for the broker; the process does not end.
     """
 
     error: str = ""
     card: ModelCard | None = None
+    service_s: float = 0.0
     is_final: bool = False
+    is_waiting: bool = False
 
 
 def find_version(repository: Repository, model: str, version: int) -> tuple[ModelVersion, list[int]]:
@@ -111,6 +135,12 @@ def serve(spec: ProcessSpec) -> Worker:
     Raises:
         MqinferError: The model can't be loaded, or the broker can't be reached.
     """
+    start, _ = _load(spec)
+    return start()
+
+
+def _load(spec: ProcessSpec) -> tuple[Callable[[], Worker], float]:
+    """Load a model and warm it up; return a function that starts a worker for it, and the time of one run."""
     version, versions = _version_of(spec)
     model = load_model(version, device=spec.device, versions=versions)
     stated = model.config.model_warmup
@@ -119,10 +149,16 @@ def serve(spec: ProcessSpec) -> Worker:
     def connect(client_id: str, will: Message, on_connection: ConnectionHandler) -> Link:
         return make_link(spec.broker, client_id=client_id, will=will, on_connection=on_connection)
 
-    worker = Worker(model, connect, spec.options, is_default=version.is_default, service_s=service_s)
-    worker.start()
-    log.info("%s runs on %s with %s", spec.options.name, model.backend.device, model.backend.engine)
-    return worker
+    def start() -> Worker:
+        options, is_default = spec.options, version.is_default
+        worker = Worker(
+            model, connect, options, is_default=is_default, service_s=service_s, incarnation=spec.incarnation
+        )
+        worker.start()
+        log.info("%s runs on %s with %s", options.name, model.backend.device, model.backend.engine)
+        return worker
+
+    return start, service_s
 
 
 def _version_of(spec: ProcessSpec) -> tuple[ModelVersion, list[int]]:
@@ -131,34 +167,113 @@ def _version_of(spec: ProcessSpec) -> tuple[ModelVersion, list[int]]:
     return find_version(Repository(spec.repository), spec.model, spec.version)
 
 
-def run_process(spec: ProcessSpec, pipe: Connection) -> None:
-    """Run the worker process: its entry point."""
+def run_process(spec: ProcessSpec, pipe: Connection, progress: ctypes.c_double | None = None) -> None:
+    """Run the worker process: its entry point.
+
+    Args:
+        spec: What to serve.
+        pipe: Status pipe to the supervisor.
+        progress: Shared with the supervisor: changes every half second unless a request does not end.
+    """
     # All processes log to one terminal, so each line names the model.
     logging.basicConfig(level=spec.log_level, format=f"%(levelname)s {spec.model} %(name)s: %(message)s")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter
+    _end_with_the_supervisor()
+    _end_before_the_supervisor()
     waker, stop = Waker().open(signals=True), threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        worker = serve(spec)
+        start, service_s = _load(spec)
+        worker = _await_broker(start, pipe, waker, stop)
     except MqinferError as error:
-        _send(pipe, ProcessReport(error=f"{error.code}: {error}"))
+        _send(pipe, ProcessReport(error=f"{error.code}: {error}", is_final=not _may_pass(error)))
         return
-    _send(pipe, ProcessReport(card=worker.card))
+    if worker is None:
+        _send(pipe, ProcessReport(error=_ASKED))
+        return
+    _send(pipe, ProcessReport(card=worker.card, service_s=service_s))
     with contextlib.suppress(EOFError, OSError):  # the supervisor has exited
         while not stop.is_set() and not worker.failure:
+            if progress is not None:
+                progress.value = worker.progress()
             if pipe in wait([pipe, waker.fileno()], _CHECK_S):
                 _execute(pipe, worker)
             waker.drain()
     failure = worker.failure
-    worker.stop(timeout=_NO_DRAIN_S if failure else _DRAIN_S)
+    # Sent before it drains: from now on the supervisor bounds its time, and its end is no crash.
+    why = f"{failure.code}: {failure}" if failure else _ASKED
+    _send(pipe, ProcessReport(error=why, is_final=isinstance(failure, NameTaken)))
+    try:
+        worker.stop(timeout=_NO_DRAIN_S if failure else _DRAIN_S)
+    except MqinferError as error:  # the link's thread hangs in a request
+        log.error("worker %s could not drain: %s", worker.name, error)  # noqa: TRY400 - one line says it
     if failure:
         log.critical("worker %s exits: %s", worker.name, failure)
-    if isinstance(failure, NameTaken):
-        _send(pipe, ProcessReport(error=f"{failure.code}: {failure}", is_final=True))
     logging.shutdown()
     # TensorFlow needs seconds to shut down; nothing is left to do, and the system frees the rest.
     os._exit(1 if failure else 0)  # after a failure the supervisor restarts it
+
+
+def _await_broker(start: Callable[[], Worker], pipe: Connection, waker: Waker, stop: threading.Event) -> Worker | None:
+    """Start a worker, later if the broker is away, so that the model is loaded once; None if the process is to stop."""
+    pause = _FIRST_RETRY_S
+    while not stop.is_set():
+        try:
+            return start()
+        except (BrokerUnreachable, NotConnected) as error:
+            _send(pipe, ProcessReport(error=f"{error.code}: {error}", is_waiting=True))
+        if pipe in wait([pipe, waker.fileno()], pause):
+            break  # the supervisor has exited: it sends nothing to a process that does not serve
+        waker.drain()
+        pause = min(_LAST_RETRY_S, 2 * pause)
+    return None
+
+
+def _may_pass(error: MqinferError) -> bool:
+    """Return whether the same start may succeed later: the connection was lost, or memory was short."""
+    if isinstance(error, LinkError):
+        return not isinstance(error, NotAuthorized)
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, MemoryError):
+        if any(words in str(cause) for words in _OUT_OF_MEMORY):
+            return True
+        cause = cause.__cause__
+    return cause is not None
+
+
+_OUT_OF_MEMORY = ("std::bad_alloc", "Failed to allocate memory", "out of memory", "OOM when allocating")
+"""What ONNX Runtime, PyTorch, OpenVINO and TensorFlow write where they get no memory."""
+_SET_PARENT_DEATH_SIGNAL = 1
+"""`PR_SET_PDEATHSIG` of Linux's prctl(2)."""
+_ORPHAN_S = 35
+"""A process that outlives its supervisor is killed after so many seconds; it needs fewer than that to drain."""
+
+
+def _end_with_the_supervisor() -> None:
+    """Have the system kill this process some time after its supervisor, even if no thread of it ever runs again.
+
+    The process drains and ends by itself if its main thread can run (the status pipe closes). A hang may hold Python's
+    lock, so no Python code can be relied on here: the system sends the real-time signal 35 when the supervisor exits,
+    its handler is the C function `alarm`, whose argument, the signal's number, is the time in seconds, and nothing
+    handles the alarm, so that it ends the process.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    with contextlib.suppress(OSError, AttributeError):  # a C library without them
+        libc = ctypes.CDLL(None)
+        libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+        libc.signal(_ORPHAN_S, ctypes.cast(libc.alarm, ctypes.c_void_p))
+        libc.prctl(_SET_PARENT_DEATH_SIGNAL, _ORPHAN_S)
+
+
+def _end_before_the_supervisor() -> None:
+    """Have the system choose this process before others when memory runs out.
+
+    Without that Linux killed, 6 ms after the worker that had taken all memory, the supervisor beside it.
+    """
+    with contextlib.suppress(OSError):  # no Linux, or another value is prescribed
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
 def _send(pipe: Connection, report: ProcessReport) -> None:

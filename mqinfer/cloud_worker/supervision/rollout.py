@@ -33,6 +33,7 @@ class Rollout:
         new: Processes started for it.
         kept: Processes that stay.
         old: Processes that it drains.
+        leaving: Processes that an earlier rollout ends; this one ends after them.
         futures: Completed at its end.
         switched: Whether the old processes are draining.
     """
@@ -42,6 +43,7 @@ class Rollout:
     new: list[Child] = field(default_factory=list)
     kept: list[Child] = field(default_factory=list)
     old: list[Child] = field(default_factory=list)
+    leaving: list[Child] = field(default_factory=list)
     futures: list[Future[None]] = field(default_factory=list)
     switched: bool = False
 
@@ -49,7 +51,7 @@ class Rollout:
     def next_step(self) -> Step:
         """Next step, from the phases of the processes."""
         if self.switched:
-            return Step.DONE if all(child.is_over for child in self.old) else Step.WAIT
+            return Step.DONE if all(child.is_over for child in [*self.old, *self.leaving]) else Step.WAIT
         awaited = [*self.new, *self.kept]
         if any(map(_has_failed, awaited)):
             return Step.UNDO
@@ -101,7 +103,8 @@ def begin(model: str, specs: Sequence[ProcessSpec], name: str, children: list[Ch
     new = [Child(spec) for spec in changes.start]
     children += new
     kept, old = [running[worker] for worker in changes.keep], [running[worker] for worker in changes.drain]
-    return Rollout(model, specs, new, kept, old)
+    leaving = [child for child in mine if child.phase is Phase.DRAINING]
+    return Rollout(model, specs, new, kept, old, leaving)
 
 
 def _has_failed(child: Child) -> bool:

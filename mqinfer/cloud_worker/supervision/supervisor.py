@@ -32,6 +32,8 @@ T = TypeVar("T")
 _STOPPING = "this server is stopping"
 _STATISTICS_TIMEOUT_S = 1.0
 """Time for the processes to reply with their statistics."""
+_CHECK_S = 1.0
+"""Interval at which the progress of the processes is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +41,18 @@ class Event:
     """Change of a worker process.
 
     Attributes:
-        kind: `ready`, `failed` (no restart), `crashed` (restart follows) or `stopped`.
+        kind: `ready`, `waiting` (for the broker), `failed` (no restart), `crashed` (restart follows) or `stopped`.
         worker: Worker name.
         model: Model and version.
         detail: Engine and device, or the reason.
+        crashed: Incarnation of a process that ended by itself, without a reason of its own; 0 for every other event.
     """
 
     kind: str
     worker: str
     model: str
     detail: str = ""
+    crashed: int = 0
 
 
 class Inbox:
@@ -101,8 +105,8 @@ class Supervisor:
         specs: Processes to start at first.
         on_event: Called with each event, on the supervisor's thread.
         stop_timeout: Seconds for a process to drain before it is killed.
-        may_idle: Whether `run` continues without a process and waits for `roll_out`. It still returns if none of the
-            first processes ever served.
+        may_idle: Whether `run` continues without a process and waits for `roll_out`, or for a broker that is away at
+            the start. It still returns if none of the first processes ever served and all have failed.
     """
 
     specs: Sequence[ProcessSpec]
@@ -115,7 +119,9 @@ class Supervisor:
     _views: tuple[ProcessView, ...] = ()
     _inbox: Inbox = field(default_factory=Inbox)
     _waker: Waker | None = None
+    _check_at: float = 0.0
     _stopping: bool = False
+    _hurrying: bool = False
     _served: bool = False
 
     def __post_init__(self) -> None:
@@ -154,9 +160,13 @@ class Supervisor:
             waker.close()
         return self._served
 
-    def stop(self) -> None:
-        """Make `run` drain every process and return; thread-safe and safe in a signal handler."""
-        self._stopping = True
+    def stop(self, *, at_once: bool = False) -> None:
+        """Make `run` drain every process and return; thread-safe and safe in a signal handler.
+
+        Args:
+            at_once: Whether the processes are killed and nothing is drained.
+        """
+        self._stopping, self._hurrying = True, self._hurrying or at_once
         self._wake()
 
     def roll_out(self, model: str, specs: Sequence[ProcessSpec], name: str) -> Future[None]:
@@ -206,8 +216,9 @@ class Supervisor:
                 continue
             if child.phase is Phase.WAITING:
                 child.start(now)
-            elif child.phase is Phase.DRAINING:
+            else:
                 self._kill(child)
+        self._check_progress(now)
         self._update_views()
         for rollout in list(self._rollouts):
             self._advance(rollout, now)
@@ -216,10 +227,23 @@ class Supervisor:
             self._queries.remove(query)
             query.finish()
 
+    def _check_progress(self, now: float) -> None:
+        """Kill the processes that hang, once an interval."""
+        if now < self._check_at:
+            return
+        self._check_at = now + _CHECK_S
+        for child in self._children:
+            if child.is_stuck(_CHECK_S):
+                why = f"killed: a request did not end, or the process hung, for {child.run_timeout:g} s (--run-timeout)"
+                log.error("%s is %s", child.name, why)
+                child.kill(why)
+
     def _wait(self, waker: Waker) -> None:
         watched = [end for child in self._children for end in child.watched()]
         due = [child.due for child in self._children if child.due is not None]
         due += [query.deadline for query in self._queries]
+        if any(child.phase is Phase.READY for child in self._children):
+            due.append(self._check_at)
         timeout = max(0.0, min(due) - time.monotonic()) if due else None
         happened = wait([waker.fileno(), *watched], timeout)
         waker.drain()
@@ -230,18 +254,27 @@ class Supervisor:
                 self._reap(child)
 
     def _read(self, child: Child) -> None:
-        received = child.read()
+        was_waiting, received = child.is_waiting, child.read()
         if isinstance(received, ModelStatistics):
             for query in self._queries:
                 query.add(child, received)
-        elif isinstance(received, ProcessReport) and received.card and child.phase is Phase.READY:
-            self._served = True
-            self._emit(child, "ready", f"{received.card.backend} on {received.card.device}")
+        elif isinstance(received, ProcessReport) and child.phase is Phase.READY:
+            if received.card:
+                self._served = True
+                self._emit(child, "ready", f"{received.card.backend} on {received.card.device}")
+            else:  # it ends by itself, and drains first
+                child.due = time.monotonic() + self.stop_timeout
+        elif child.is_waiting and not was_waiting:
+            if self._served or self.may_idle:
+                self._emit(child, "waiting", child.reason)
+            else:  # a first start, where the address may be wrong
+                child.is_final = True
+                child.kill()
 
     def _reap(self, child: Child) -> None:
         child.reap(time.monotonic())
         kinds = {Phase.FAILED: "failed", Phase.WAITING: "crashed", Phase.GONE: "stopped"}
-        self._emit(child, kinds[child.phase], "" if child.phase is Phase.GONE else child.reason)
+        self._emit(child, kinds[child.phase], "" if child.phase is Phase.GONE else child.reason, child.crashed)
         if child.phase is Phase.GONE:
             self._children.remove(child)
 
@@ -288,12 +321,13 @@ class Supervisor:
         while any(child.process for child in running):
             now = time.monotonic()
             for child in running:
-                if child.due is not None and child.due <= now and child.process:
+                if child.process and child.due is not None and (self._hurrying or child.due <= now):
                     self._kill(child)
             self._wait(waker)
 
     def _kill(self, child: Child) -> None:
-        log.error("%s did not stop within %g s and is killed", child.name, self.stop_timeout)
+        if not self._hurrying:
+            log.error("%s did not stop within %g s and is killed", child.name, self.stop_timeout)
         child.kill()
 
     def _cancel_all(self) -> None:
@@ -310,6 +344,6 @@ class Supervisor:
         """Publish snapshots of the processes to other threads."""
         self._views = tuple(child.view() for child in self._children)
 
-    def _emit(self, child: Child, kind: str, detail: str = "") -> None:
+    def _emit(self, child: Child, kind: str, detail: str = "", crashed: int = 0) -> None:
         self._update_views()
-        self.on_event(Event(kind, child.name, child.title, detail))
+        self.on_event(Event(kind, child.name, child.title, detail, crashed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from mqinfer.protocol.errors import ConfigError, MqinferError
 
 __all__ = ["SINK_KINDS", "SinkSet", "open_sinks"]
 
+log = logging.getLogger("mqinfer.edge_agent")
+
 _OPENERS: dict[str, Callable[[Path, ModelCard, int], Sink]] = {
     "jsonl": lambda directory, card, _: JsonlSink(directory, card.classes),
     "mcap": lambda directory, card, _: McapSink(directory, card),
@@ -29,36 +32,56 @@ SINK_KINDS: tuple[str, ...] = tuple(_OPENERS)
 
 
 class SinkSet:
-    """Several sinks in one, a `Sink` itself."""
+    """Several sinks in one, a `Sink` itself. One that fails is closed and left out; the others go on."""
 
     def __init__(self, sinks: Iterable[Sink]) -> None:
-        self._sinks = tuple(sinks)
+        self._sinks = list(sinks)
+        self._files: list[Path] = []
+        self._failures: list[MqinferError] = []
+        self._missed = 0
+
+    @property
+    def failure(self) -> MqinferError | None:
+        """Why the first sink failed, and how many kinds of files and results are concerned; None if none failed."""
+        if not self._failures:
+            return None
+        first = self._failures[0]
+        results = f", by up to {self._missed} results" if self._missed else ""
+        return type(first)(f"{first}; kinds of files that are incomplete: {len(self._failures)}{results}")
 
     def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
         """Write one result to every sink, in their order.
 
         Raises:
-            MqinferError: A sink failed; those after it did not receive the result.
+            MqinferError: The last sink failed.
         """
-        for sink in self._sinks:
-            sink.write(frame, picture, result)
+        for sink in tuple(self._sinks):
+            try:
+                sink.write(frame, picture, result)
+            except MqinferError as error:
+                self._sinks.remove(sink)
+                self._failures.append(error)
+                log.warning("%s; the run goes on with %d other kinds of files", error, len(self._sinks))
+                self._close(sink)
+        self._missed += bool(self._failures)
+        if self._failures and not self._sinks:
+            raise self._failures[-1]
 
     def close(self) -> tuple[Path, ...]:
-        """Close every sink, even if one of them fails, and return all the paths.
-
-        Raises:
-            MqinferError: The first failure, after all are closed.
-        """
-        files: list[Path] = []
-        failures: list[MqinferError] = []
+        """Close every sink, even if one of them fails, and return all the paths; `failure` holds what failed."""
         for sink in self._sinks:
-            try:
-                files += sink.close()
-            except MqinferError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
-        return tuple(files)
+            error = self._close(sink)
+            if error:
+                self._failures.append(error)
+        self._sinks.clear()
+        return tuple(self._files)
+
+    def _close(self, sink: Sink) -> MqinferError | None:
+        try:
+            self._files += sink.close()
+        except MqinferError as error:
+            return error
+        return None
 
 
 def open_sinks(

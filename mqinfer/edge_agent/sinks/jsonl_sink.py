@@ -10,7 +10,7 @@ from pathlib import Path
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.sinks.outputs import DetectedBox, class_name, describe_outputs, in_frame
-from mqinfer.edge_agent.sinks.sink import Picture, writing
+from mqinfer.edge_agent.sinks.sink import Picture, set_aside, writing
 from mqinfer.protocol.card import ClassInfo
 
 __all__ = ["JsonlSink", "describe_result"]
@@ -31,6 +31,7 @@ class JsonlSink:
         self._path = directory / "results.jsonl"
         self._classes = tuple(classes)
         with writing(self._path):
+            set_aside(self._path)
             self._file = self._path.open("w", encoding="utf-8", buffering=1)
 
     def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:

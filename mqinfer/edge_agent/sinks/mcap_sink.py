@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mqinfer.bags.frame import Frame
+from mqinfer.bags.repair import is_unfinished, repair
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.sinks import foxglove
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result
 from mqinfer.edge_agent.sinks.outputs import DetectedBox, Mask, find_mask, in_frame, label
 from mqinfer.edge_agent.sinks.overlay import caption, colour_mask, draw_overlay, encode_picture, palette
-from mqinfer.edge_agent.sinks.sink import Picture, writing
+from mqinfer.edge_agent.sinks.sink import Picture, set_aside, writing
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import MissingExtra
+from mqinfer.protocol.errors import ConfigError, MissingExtra, SourceError
 from mqinfer.protocol.types import Outcome
 
 __all__ = ["RESULT_SCHEMA", "McapSink"]
 
+log = logging.getLogger("mqinfer.edge_agent")
+
 RESULT_SCHEMA = "mqinfer.Result"
 """Schema name of the topic `<source>/mqinfer/result`, which carries the objects of `results.jsonl`."""
+
+
+_CHUNK_S = 1.0
 
 
 class McapSink:
@@ -35,6 +44,9 @@ class McapSink:
     - `<source>/mqinfer/mask`: `foxglove.CompressedImage`, PNG, each class in its colour;
     - `<source>/mqinfer/classes`: `foxglove.RawImage`, mono8, the class numbers;
     - `<source>/mqinfer/overlay`: `foxglove.CompressedImage`, JPEG.
+
+    A chunk ends after a second or a megabyte, so a process that is killed loses at most the last second; the file is
+    then without its index until `mqinfer bag repair` or the next run into the same folder repairs it.
 
     Args:
         directory: For the file.
@@ -55,12 +67,16 @@ class McapSink:
         self._colours = palette(card.classes).tolist()
         self._schemas: dict[str, int] = {}
         self._channels: dict[str, int] = {}
+        self._flushed = time.monotonic()
+        self._is_broken = False
         with writing(self._path):
+            _keep_earlier(self._path)
             self._file = self._path.open("wb")
             self._mcap: Any = Writer(self._file, compression=CompressionType.LZ4)
             self._mcap.start(library="mqinfer")
             model = {"model_name": card.name, "model_version": card.version, "model_hash": card.model_hash}
             self._mcap.add_metadata("mqinfer", model)
+            self._mcap.flush()
 
     def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
         """Append the messages of a result.
@@ -77,6 +93,10 @@ class McapSink:
         found = find_mask(result.outputs) if result.outcome is Outcome.OK else None
         if found:
             self._add_mask(frame, picture, found[1])
+        if time.monotonic() - self._flushed >= _CHUNK_S:
+            with self._writing():
+                self._mcap.flush()
+            self._flushed = time.monotonic()
 
     def close(self) -> tuple[Path, ...]:
         """Finish the file, and return its path.
@@ -84,9 +104,19 @@ class McapSink:
         Raises:
             ConfigError: The file cannot be written.
         """
-        with writing(self._path), self._file:
-            self._mcap.finish()
+        with self._writing(), self._file:
+            if not self._is_broken:  # an index behind half a chunk would be wrong; without one the file can be repaired
+                self._mcap.finish()
         return (self._path,)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            with writing(self._path):
+                yield
+        except ConfigError:
+            self._is_broken = True
+            raise
 
     def _boxes(self, found: Sequence[DetectedBox]) -> list[foxglove.Box]:
         return [
@@ -105,7 +135,7 @@ class McapSink:
 
     def _add(self, frame: Frame, kind: str, schema: str, body: dict[str, object]) -> None:
         data = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
-        with writing(self._path):
+        with self._writing():
             channel = self._channel(f"{frame.source.rstrip('/')}/mqinfer/{kind}", schema)
             self._mcap.add_message(
                 channel,
@@ -125,3 +155,24 @@ class McapSink:
             data = json.dumps({"title": name, **foxglove.SCHEMAS.get(name, {"type": "object"})}).encode()
             self._schemas[name] = self._mcap.register_schema(name, "jsonschema", data)
         return self._schemas[name]
+
+
+def _keep_earlier(path: Path) -> None:
+    """Set the file of an earlier run aside, and repair it if that run was killed."""
+    earlier = set_aside(path)
+    if earlier is None or not is_unfinished(earlier):
+        return
+    repaired = earlier.with_suffix(".new.mcap")
+    try:
+        repaired.unlink(missing_ok=True)
+        found = repair(earlier, repaired)
+    except SourceError as error:
+        repaired.unlink(missing_ok=True)
+        log.warning("%s of a run that was killed stays as it is: %s", earlier, error)
+        return
+    if found.damaged_chunks:  # more than a cut: nothing of the original may be lost
+        repaired.unlink()
+        log.warning("%s stays as it is: %d chunks are damaged; run: mqinfer bag repair", earlier, found.damaged_chunks)
+        return
+    repaired.replace(earlier)
+    log.warning("%s of a run that was killed is repaired: %d messages", earlier, found.messages)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
 from mqinfer.edge_agent.sinks.overlay import draw_result, encode_picture
-from mqinfer.edge_agent.sinks.sink import FileNames, Picture, writing
+from mqinfer.edge_agent.sinks.sink import FileNames, Picture, set_aside, writing
 from mqinfer.protocol.card import ClassInfo
+from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Outcome
 
 __all__ = ["PictureSink"]
@@ -52,8 +54,16 @@ class PictureSink:
             return
         path = self._directory / f"overlay-{self._names.of(frame.source)}-{frame.sequence:06d}.png"
         drawn = draw_result(frame, picture, result, self._classes)
-        with writing(path):
-            path.write_bytes(encode_picture(drawn, ".png"))
+        unfinished = path.with_suffix(".png.new")  # a picture is complete once it has its name
+        try:
+            with writing(path):
+                unfinished.write_bytes(encode_picture(drawn, ".png"))
+                set_aside(path)
+                unfinished.replace(path)
+        except ConfigError:
+            with suppress(OSError):
+                unfinished.unlink()
+            raise
         self._written.append(path)
 
     def close(self) -> tuple[Path, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +17,9 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["FileNames", "Picture", "Sink", "writing"]
+__all__ = ["FileNames", "Picture", "Sink", "set_aside", "writing"]
+
+log = logging.getLogger("mqinfer.edge_agent")
 
 Picture = npt.NDArray[np.uint8]
 """RGB pixels `[height, width, 3]`, 0 to 255."""
@@ -50,6 +54,24 @@ def writing(path: Path) -> Iterator[None]:
         raise ConfigError(
             f"cannot write {path}: {error.strerror or error}; choose another place, or make room there"
         ) from error
+
+
+def set_aside(path: Path) -> Path | None:
+    """Rename a file of an earlier run, so that nothing is overwritten: `results.mcap` becomes `results.1.mcap`.
+
+    Returns:
+        The new path; None if there is no such file.
+
+    Raises:
+        OSError: It cannot be renamed.
+    """
+    if not path.is_file():
+        return None
+    numbered = (path.with_suffix(f".{number}{path.suffix}") for number in count(1))
+    free = next(each for each in numbered if not each.exists())
+    path.rename(free)
+    log.info("%s of an earlier run is now %s", path, free.name)
+    return free
 
 
 class FileNames:

@@ -1,0 +1,264 @@
+"""Make a whole bag of one that was never closed, is still being written, or is damaged in places."""
+
+from __future__ import annotations
+
+import bz2
+import shutil
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import lz4.frame
+
+from mqinfer.protocol.errors import MissingExtra, SourceError
+
+__all__ = ["Repaired", "is_unfinished", "repair"]
+
+_MCAP_MAGIC = b"\x89MCAP0\r\n"
+_ROS1_MAGIC = b"#ROSBAG V2.0\n"
+_MESSAGE, _CHUNK, _CONNECTION = b"\x02", b"\x05", b"\x07"
+_UNPACK: dict[bytes, Callable[[bytes], bytes]] = {  # each returns what is there of data that is cut off
+    b"none": bytes,
+    b"lz4": lambda data: lz4.frame.LZ4FrameDecompressor().decompress(data),
+    b"bz2": lambda data: bz2.BZ2Decompressor().decompress(data),
+}
+
+
+@dataclass(slots=True)
+class Repaired:
+    """What a repair found.
+
+    Attributes:
+        messages: Number of messages that were copied.
+        damaged_chunks: Number of chunks that were left out, because they can't be unpacked.
+        stopped_at: Offset in the source from which nothing could be read; None if that is its end.
+    """
+
+    messages: int = 0
+    damaged_chunks: int = 0
+    stopped_at: int | None = None
+
+
+def is_unfinished(path: Path) -> bool:
+    """Return whether an MCAP file has no end.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - len(_MCAP_MAGIC)))
+        return size <= len(_MCAP_MAGIC) or file.read() != _MCAP_MAGIC
+
+
+def repair(source: Path, target: Path) -> Repaired:
+    """Copy every message that can be read into a new bag with an index.
+
+    Args:
+        source: A ROS 1 bag or an MCAP file, which may still grow, or a .db3 file, which may not; it stays as it is.
+        target: New file.
+
+    Raises:
+        SourceError: The source is neither, or the target cannot be written.
+        MissingExtra: A package for this kind of bag is not installed.
+    """
+    found = Repaired()
+    try:
+        if target.exists():
+            raise SourceError(f"{target} exists already; choose a new path")
+        with source.open("rb") as file:
+            begin = file.read(len(_ROS1_MAGIC))
+            if begin == _ROS1_MAGIC:
+                _repair_ros1(file, target, found)
+            elif begin.startswith(_MCAP_MAGIC):
+                file.seek(len(_MCAP_MAGIC))
+                _repair_mcap(file, target, found)
+            elif source.suffix == ".db3":
+                _repair_sqlite(source, target, found)
+            else:
+                raise SourceError(f"{source}: not a ROS 1 bag, an MCAP file or a .db3 file; only these can be repaired")
+    except OSError as error:
+        reason = error.strerror or error
+        raise SourceError(
+            f"can't repair {source} into {target}: {reason}; choose a path on a disk with space"
+        ) from error
+    return found
+
+
+class _McapCopy:
+    """Adds records of a damaged MCAP file to a new one."""
+
+    def __init__(self, writer: Any, found: Repaired) -> None:
+        self._writer = writer
+        self._found = found
+        self._schemas = {0: 0}
+        self._channels: dict[int, int] = {}
+
+    def add(self, record: Any) -> None:
+        """Add a record by its kind; raise KeyError for one whose schema or channel was in a damaged chunk."""
+        kind, writer = type(record).__name__, self._writer
+        if kind == "Schema" and record.id not in self._schemas:
+            self._schemas[record.id] = writer.register_schema(record.name, record.encoding, record.data)
+        elif kind == "Channel" and record.id not in self._channels:
+            schema = self._schemas[record.schema_id]
+            self._channels[record.id] = writer.register_channel(
+                record.topic, record.message_encoding, schema, record.metadata
+            )
+        elif kind == "Message":
+            channel = self._channels[record.channel_id]
+            writer.add_message(channel, record.log_time, record.data, record.publish_time, record.sequence)
+            self._found.messages += 1
+        elif kind == "Metadata":
+            writer.add_metadata(record.name, record.metadata)
+
+
+def _repair_mcap(file: BinaryIO, target: Path, found: Repaired) -> None:
+    try:
+        from mcap.records import Chunk, DataEnd, Header
+        from mcap.stream_reader import StreamReader, breakup_chunk
+        from mcap.writer import Writer
+    except ImportError as error:
+        raise MissingExtra.of("mcap", "edge") from error
+    with target.open("wb") as out:
+        writer: Any = Writer(out)
+        copy = _McapCopy(writer, found)
+        for record in _until_damage(StreamReader(file, skip_magic=True, emit_chunks=True).records, file, found):
+            parts = [record]
+            if isinstance(record, Header):
+                writer.start(record.profile, record.library)
+            elif isinstance(record, DataEnd):  # the index that follows is made anew
+                break
+            elif isinstance(record, Chunk):
+                try:
+                    parts = breakup_chunk(record, validate_crc=True)
+                except Exception:  # noqa: BLE001 - what decompressors and parsers raise on damage
+                    found.damaged_chunks += 1
+                    continue
+            for part in parts:
+                with suppress(KeyError):
+                    copy.add(part)
+        writer.finish()
+
+
+def _repair_sqlite(source: Path, target: Path, found: Repaired) -> None:
+    """Copy an SQLite file with its journal, and let SQLite roll the copy back to its last commit."""
+    for suffix in ("", "-journal", "-wal"):
+        part = source.with_name(source.name + suffix)
+        if part.exists():
+            shutil.copyfile(part, target.with_name(target.name + suffix))
+    try:
+        with closing(sqlite3.connect(target)) as database:
+            (state,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+            if state != "ok":
+                raise sqlite3.DatabaseError(state)
+            (found.messages,) = database.execute("SELECT count(*) FROM messages").fetchone()
+            database.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            target.with_name(target.name + suffix).unlink(missing_ok=True)
+        raise SourceError(
+            f"{source}: {error}; it is damaged, or its recorder still writes: stop the recorder, and try again"
+        ) from error
+
+
+def _repair_ros1(file: BinaryIO, target: Path, found: Repaired) -> None:
+    try:
+        from rosbags.rosbag1 import Writer
+    except ImportError as error:
+        raise MissingExtra.of("rosbags", "edge") from error
+    connections: dict[bytes, Any] = {}
+    known: dict[tuple[str, ...], Any] = {}  # two publishers of a topic may say the same of it
+    with ExitStack() as open_files:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        writer = open_files.enter_context(Writer(target))
+        for fields, data in _ros1_messages(file, found):
+            with suppress(KeyError, ValueError, struct.error):  # a damaged record of a chunk that is not compressed
+                number = fields[b"conn"]
+                if fields[b"op"] == _MESSAGE:
+                    seconds, nanoseconds = struct.unpack("<II", fields[b"time"])
+                    writer.write(connections[number], seconds * 10**9 + nanoseconds, data)
+                    found.messages += 1
+                elif number not in connections:
+                    key = _ros1_connection(fields, data)
+                    if key not in known:
+                        known[key] = writer.add_connection(key[0], key[1], msgdef=key[2], md5sum=key[3])
+                    connections[number] = known[key]
+
+
+def _ros1_connection(fields: Mapping[bytes, bytes], data: bytes) -> tuple[str, str, str, str]:
+    """Return topic, type, definition and its hash."""
+    head = {name.decode(): value.decode() for name, value in _fields(data).items()}
+    package, _, name = head["type"].rpartition("/")
+    return fields[b"topic"].decode(), f"{package}/msg/{name}", head["message_definition"], head["md5sum"]
+
+
+def _ros1_messages(file: BinaryIO, found: Repaired) -> Iterator[tuple[Mapping[bytes, bytes], bytes]]:
+    """Yield the records of connections and messages, those of chunks and those of a chunk that was not closed."""
+    for fields, data in _until_damage(_ros1_records(file), file, found):
+        inside: list[tuple[Mapping[bytes, bytes], bytes]] = [(fields, data)]
+        if fields[b"op"] == _CHUNK:
+            try:
+                chunk = BytesIO(_UNPACK[fields[b"compression"]](data) if data else b"")
+            except Exception:  # noqa: BLE001 - what decompressors raise on damage
+                found.damaged_chunks += 1
+                continue
+            inside = list(_until_damage(_ros1_records(chunk), chunk, Repaired()))
+        yield from (each for each in inside if each[0].get(b"op") in {_MESSAGE, _CONNECTION})
+
+
+def _ros1_records(file: BinaryIO) -> Iterator[tuple[Mapping[bytes, bytes], bytes]]:
+    """Yield header and data of each record, and what there is of a chunk that is cut off.
+
+    Raises:
+        ValueError: A record is cut off or damaged.
+    """
+    while head := file.read(4):
+        fields = _fields(_exactly(file, struct.unpack("<I", head)[0]))
+        if len(fields.get(b"op", b"")) != 1:
+            raise ValueError("a record without its kind")
+        (size,) = struct.unpack("<I", _exactly(file, 4))
+        data = file.read(size)
+        if len(data) == size or fields[b"op"] == _CHUNK:
+            yield fields, data
+        if len(data) != size:
+            raise ValueError(f"{size} bytes expected, {len(data)} left")
+
+
+def _fields(header: bytes) -> dict[bytes, bytes]:
+    found, place = {}, 0
+    while place < len(header):
+        (size,) = struct.unpack_from("<I", header, place)
+        name, _, value = header[place + 4 : place + 4 + size].partition(b"=")
+        found[name] = value
+        place += 4 + size
+    return found
+
+
+def _exactly(file: BinaryIO, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) != size:
+        raise ValueError(f"{size} bytes expected, {len(data)} left")
+    return data
+
+
+def _until_damage(records: Iterator[Any], file: BinaryIO, found: Repaired) -> Iterator[Any]:
+    """Yield records up to the present end or the first that can't be read, and note its place."""
+    place = file.tell()
+    end = file.seek(0, 2)  # of a file that grows no more than that is read, or it might never end
+    file.seek(place)
+    while (place := file.tell()) < end:
+        try:
+            record = next(records, None)
+        except OSError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever parsers raise on damage
+            found.stopped_at = place
+            return
+        if record is None:
+            return
+        yield record

@@ -1,0 +1,190 @@
+"""A bare MQTT 3.1.1 connection for the guard: it reads topics and sizes, and never keeps a payload in memory.
+
+The guard must get through what fills a broker, so it can't use a link: that one keeps each message of up to 64 MiB
+whole, waits for the answer to each subscription, and gives up for good when its client id is taken.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+__all__ = ["Broken", "Connection", "Door", "Kept", "clearing", "connecting", "subscribing", "unsubscribing"]
+
+_CONNACK, _PUBLISH, _PUBACK, _PINGRESP = 0x20, 0x30, 0x40, 0xD0
+_PINGREQ, _DISCONNECT = b"\xc0\x00", b"\xe0\x00"
+_CLEAN_SESSION = 0x02
+_PROTOCOL = b"\x00\x04MQTT\x04"
+_TIMEOUT_S = 10.0
+_KEEPALIVE_S = 15
+_CHUNK = 1 << 16
+
+
+class Broken(OSError):
+    """The broker refused or ended the connection."""
+
+
+class Kept(NamedTuple):
+    """A message as the guard sees it.
+
+    Attributes:
+        topic: Where it was published.
+        size: Of its payload, in bytes.
+        retained: Whether the broker had kept it.
+    """
+
+    topic: str
+    size: int
+    retained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where the guard connects.
+
+    Attributes:
+        host: Of the broker.
+        port: Of the broker.
+        tls: With the guard's certificate, or None.
+    """
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+
+
+def connecting(client_id: str) -> bytes:
+    """Return the CONNECT packet of a clean session: it ends the connection and the session that the id had."""
+    return _packet(0x10, _PROTOCOL + struct.pack("!BH", _CLEAN_SESSION, _KEEPALIVE_S) + _string(client_id))
+
+
+def subscribing(filters: Sequence[str]) -> bytes:
+    """Return a SUBSCRIBE packet for QoS 1, which bounds what the broker copies for the guard at a time."""
+    return _packet(0x82, b"\x00\x01" + b"".join(_string(each) + b"\x01" for each in filters))
+
+
+def unsubscribing(filters: Sequence[str]) -> bytes:
+    """Return an UNSUBSCRIBE packet."""
+    return _packet(0xA2, b"\x00\x02" + b"".join(map(_string, filters)))
+
+
+def clearing(topic: str) -> bytes:
+    """Return the PUBLISH packet that removes what is retained on a topic."""
+    return _packet(_PUBLISH | 0x01, _string(topic))
+
+
+class Connection:
+    """A connection as a context manager, for one thread.
+
+    Args:
+        door: Where to connect.
+        client_id: Under which name.
+
+    Raises:
+        OSError: The broker is away, refuses, or TLS fails.
+    """
+
+    def __init__(self, door: Door, client_id: str) -> None:
+        self._socket = _open(door)
+        try:
+            self._stream = self._socket.makefile("rb", buffering=_CHUNK)
+            self._enter(client_id)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _enter(self, client_id: str) -> None:
+        self.send(connecting(client_id))
+        kind, size = self._head()
+        answer = self._exactly(size)
+        if kind != _CONNACK or len(answer) != 2 or answer[1]:
+            raise Broken("the broker refused the guard's connection")
+
+    def send(self, *packets: bytes) -> None:
+        """Send packets in one piece: over TLS the broker handles them without another client's in between."""
+        self._socket.sendall(b"".join(packets))
+
+    def until_pong(self) -> Iterator[Kept]:
+        """Return what comes until the broker has answered a PINGREQ, and acknowledge it."""
+        self.send(_PINGREQ)
+        while True:
+            kind, size = self._head()
+            if kind & 0xF0 == _PUBLISH:
+                yield self._message(kind, size)
+                continue
+            self._skip(size)
+            if kind == _PINGRESP:
+                return
+
+    def _message(self, kind: int, size: int) -> Kept:
+        (length,) = struct.unpack("!H", self._exactly(2))
+        topic = self._exactly(length).decode(errors="replace")
+        identifier = self._exactly(2) if kind & 0x06 else b""
+        payload = size - 2 - length - len(identifier)
+        self._skip(payload)
+        if identifier:
+            self.send(_packet(_PUBACK, identifier))
+        return Kept(topic, payload, bool(kind & 0x01))
+
+    def _head(self) -> tuple[int, int]:
+        kind, size, shift = self._exactly(1)[0], 0, 0
+        while True:
+            (byte,) = self._exactly(1)
+            size |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return kind, size
+            shift += 7
+
+    def _exactly(self, size: int) -> bytes:
+        data: bytes = self._stream.read(size)
+        if len(data) < size:
+            raise Broken("the broker ended the guard's connection")
+        return data
+
+    def _skip(self, size: int) -> None:
+        while size:
+            size -= len(self._exactly(min(size, _CHUNK)))
+
+    def close(self) -> None:
+        """Disconnect."""
+        with suppress(OSError):  # it may be gone already
+            self.send(_DISCONNECT)
+        self._stream.close()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _open(door: Door) -> socket.socket:
+    plain = socket.create_connection((door.host, door.port), _TIMEOUT_S)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if door.tls is None:
+        return plain
+    try:
+        return door.tls.wrap_socket(plain, server_hostname=door.host)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _packet(kind: int, body: bytes) -> bytes:
+    head, size = bytearray([kind]), len(body)
+    while True:
+        size, digit = size >> 7, size & 0x7F
+        head.append(digit | 0x80 if size else digit)
+        if not size:
+            return bytes(head) + body
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("!H", len(data)) + data

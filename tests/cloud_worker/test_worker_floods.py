@@ -1,0 +1,133 @@
+"""Clients that send without a window: what they may take from others, and what refusing them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from mqinfer import Outcome
+from mqinfer.broker import make_link
+from mqinfer.broker.link import Link, Message
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.serving.worker import Worker
+from mqinfer.models.loading import LoadedModel
+
+Gated = Callable[..., tuple[LoadedModel, Any]]
+Until = Callable[[Callable[[], bool]], None]
+CAPACITY, FLOOD = 4, 100
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+@pytest.fixture
+def timed(url: str, gated: Gated, unique: Callable[[str], str]) -> Iterator[Callable[..., Any]]:
+    """Start a worker with a clock that stands still; `timed(inline_s=…)` returns it, its back end and the clock."""
+    workers: list[Worker] = []
+
+    def start(**options: Any) -> tuple[Worker, Any, Clock]:
+        def connect(name: str, will: Message, handler: Callable[[bool], None]) -> Link:
+            return make_link(url, client_id=name, will=will, on_connection=handler)
+
+        model, backend = gated(config="max_batch_size = 1")
+        clock = Clock()
+        options = {"capacity": CAPACITY, **options}
+        worker = Worker(model, connect, WorkerOptions(unique("worker"), **options), service_s=0.0001, clock=clock)
+        worker.start()
+        workers.append(worker)
+        return worker, backend, clock
+
+    yield start
+    for worker in workers:
+        worker.stop(0.0)
+
+
+@pytest.fixture
+def other(url: str, bare_on: Callable[[Link, str], Any], unique: Callable[[str], str]) -> Iterator[Any]:
+    """A second client."""
+    name = unique("other")
+    link = make_link(url, client_id=name)
+    link.open()
+    yield bare_on(link, name)
+    link.close()
+
+
+def test_a_client_that_heeds_no_refusal_is_dropped_and_takes_no_others_place(
+    timed: Callable[..., Any], bare: Any, other: Any, until: Until
+) -> None:
+    """It is refused a hundred times within a second, and then dropped, whatever it sends; others have room."""
+    worker, backend, clock = timed(inline_s=0.0)
+    backend.gate.clear()
+    for number in range(CAPACITY):
+        bare.link.publish(bare.binary(f"{number:032x}"))
+    until(lambda: worker.prepared == CAPACITY - 1)
+    for sent in range(1, 2001):
+        bare.link.publish(bare.binary(f"{CAPACITY + sent:032x}") if sent % 2 else bare.text("{", str(sent)))
+        if sent % 100 == 0:  # more than a broker queues
+            until(lambda sent=sent: sum(worker.counters().values()) == sent)  # type: ignore[misc]
+    assert all(b"rejected" in bytes(bare.next().payload) for _ in range(FLOOD))
+    until(lambda: worker.counters() == {"rejected": FLOOD, "dropped_flood": 2000 - FLOOD})
+
+    other.link.publish(other.binary())  # takes the place of the flood's last request, which has its reply
+    assert bare.read().outcome is Outcome.REJECTED
+    clock.now += 1.0  # the next second
+    bare.link.publish(bare.binary("ab" * 16))
+    assert (last := bare.read()).outcome is Outcome.REJECTED
+    assert last.id == "ab" * 16
+    backend.gate.set()
+    assert other.read().outcome is Outcome.OK
+    assert {bare.read().outcome for _ in range(CAPACITY - 1)} == {Outcome.OK}
+    until(lambda: worker.depth == 0)
+    assert bare.ask(bare.binary("cd" * 16)).outcome is Outcome.OK
+
+
+def test_a_client_that_sends_without_a_pause_leaves_the_links_thread_to_others(
+    timed: Callable[..., Any], bare: Any, other: Any
+) -> None:
+    """With another client there, more in a row than the capacity goes to the pipeline, where clients take turns."""
+    _, backend, clock = timed(inline_s=10.0)
+    for number in range(2 * CAPACITY):  # alone it may have all of the thread
+        assert bare.ask(bare.binary(f"{number:032x}")).outcome is Outcome.OK
+    assert {is_inline(thread) for thread in backend.threads} == {True}
+    assert other.ask(other.binary()).outcome is Outcome.OK
+    backend.threads.clear()
+    for number in range(100, 100 + 2 * CAPACITY):
+        assert bare.ask(bare.binary(f"{number:032x}")).outcome is Outcome.OK
+    assert [is_inline(thread) for thread in backend.threads] == [True] * CAPACITY + [False] * CAPACITY
+    backend.threads.clear()
+    clock.now += 0.001  # a pause: the worker is idle
+    assert bare.ask(bare.binary("ab" * 16)).outcome is Outcome.OK
+    assert [is_inline(thread) for thread in backend.threads] == [True]
+
+
+def is_inline(thread: str) -> bool:
+    """Whether a thread's name is that of a link, and not that of a pipeline's thread."""
+    return thread.startswith("mqinfer-memory-")
+
+
+def test_large_requests_of_one_client_leave_room_for_another(
+    timed: Callable[..., Any], bare: Any, other: Any, until: Until
+) -> None:
+    """Where the bytes are used up, the client with most queued makes room for one that has less."""
+    size = len(bare.binary().payload)
+    worker, backend, _ = timed(inline_s=0.0, capacity=64, capacity_bytes=7 * size // 2)
+    backend.gate.clear()
+    for number in range(4):
+        bare.link.publish(bare.binary(f"{number:032x}"))
+    assert bare.read().id == f"{3:032x}"
+    until(lambda: worker.prepared == 2)
+    other.link.publish(other.binary("ab" * 16))
+    refused = bare.read()
+    assert (refused.id, refused.outcome) == (f"{2:032x}", Outcome.REJECTED)
+    backend.gate.set()
+    assert other.read().outcome is Outcome.OK
+    assert {bare.read().id for _ in range(2)} == {f"{number:032x}" for number in range(2)}
