@@ -426,7 +426,7 @@ def _first_without_loss(queue: Mapping[str, Entry]) -> Entry | None:
 
 
 def _may_report(lane: Lane, request_id: str, entry: Entry | None) -> bool:
-    """Return whether a reply can be of the worker that it names: no other one had the request, or anyone may have it."""
+    """Return whether a reply can be of the worker it names: no other one had the request, or anyone may have it."""
     if lane.in_flight.pop(request_id, None) or lane.unanswered.pop(request_id, False):
         return True
     return entry is not None and entry.lane is None
