@@ -278,10 +278,10 @@ def test_a_video_can_be_read_while_it_grows(tmp_path: Path) -> None:
         sink.write(frame, picture_of(number), result_of(frame, output=mask_of(number)))
         if number in (39, 59):
             assert number - 20 < frames_in(path) <= number + 1
-    assert [top_boxes(path)[each] for each in (1, 2, 3, 4)] == [b"free", b"moov", b"moof", b"mdat"]
+    assert top_boxes(path).count(b"moof") >= 2
     (closed,) = sink.close()
     assert closed == path
-    assert top_boxes(path) == [b"ftyp", b"mdat", b"moov"]
+    assert [kind for kind in top_boxes(path) if kind != b"free"] == [b"ftyp", b"mdat", b"moov"]
     video = cv2.VideoCapture(str(path))
     assert video.get(cv2.CAP_PROP_FRAME_COUNT) == 70
     assert video.get(cv2.CAP_PROP_FPS) == pytest.approx(20)
