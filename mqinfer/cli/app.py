@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from mqinfer._version import __version__
-from mqinfer.cli import bag, bench, broker, infer, models, replay, worker
+from mqinfer.cli import bag, bench, broker, demo, infer, models, replay, worker
 from mqinfer.protocol.errors import BadTopic, ConfigError, MqinferError
 
 __all__ = ["app", "main"]
@@ -22,6 +22,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # markup would remove the brackets in mqtt://[user:password@]host
 )
+app.command()(demo.demo)
 app.command()(worker.worker)
 app.command()(replay.replay)
 app.command()(infer.infer)

@@ -175,6 +175,9 @@ def build(
     ),
     model: Annotated[list[str] | None, typer.Option(help="Model to build; may be repeated. All by default.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the models that can be built, and build none.")] = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="Train the drive models here, in minutes, in place of the trained weights.")
+    ] = False,
     verbose: Verbose = False,
 ) -> None:
     """Build the model zoo into a repository. Models already there stay as they are."""
@@ -188,7 +191,7 @@ def build(
             typer.echo(f"{name:40} {purpose}")
         return
     lessons = zoo.Lessons(lesson_drive, CLASSES, lessons_key())
-    for built in zoo.build(directory, model, lessons=lessons, progress=typer.echo):
+    for built in zoo.build(directory, model, lessons=lessons, again=train, progress=typer.echo):
         typer.echo(f"{built.path}")
 
 

@@ -18,6 +18,9 @@ __all__ = ["BuiltModel", "build", "catalogue"]
 
 _PLAN = TrainingPlan()
 _KEY_FILE = "zoo.key"
+_SHIPPED = Path(__file__).parent / "shipped"
+"""What `mqinfer models build --train` made from the seeds in `.training`: the weights, and an ONNX file of them, which
+can be served without TensorFlow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ def build(
     names: Sequence[str] | None = None,
     *,
     lessons: Lessons | None = None,
+    again: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[BuiltModel]:
     """Build models into a repository.
@@ -52,7 +56,8 @@ def build(
     Args:
         directory: Model repository.
         names: Models to build; None for all.
-        lessons: Training data; needed for trained models only.
+        lessons: Training data and its classes; needed for trained models only.
+        again: Whether to train anew, in place of the weights that the package has.
         progress: Called with a line at each step.
 
     Raises:
@@ -62,32 +67,39 @@ def build(
     unknown = sorted(set(names or ()) - set(CATALOGUE))
     if unknown:
         raise ConfigError(f"unknown models {', '.join(unknown)}; expected some of {', '.join(CATALOGUE)}")
-    return [_build_one(directory, name, CATALOGUE[name], lessons, progress) for name in names or CATALOGUE]
+    return [_build_one(directory, name, lessons, progress, again=again) for name in names or CATALOGUE]
 
 
 def _build_one(
-    directory: Path, name: str, entry: Entry, lessons: Lessons | None, progress: Callable[[str], None]
+    directory: Path, name: str, lessons: Lessons | None, progress: Callable[[str], None], *, again: bool
 ) -> BuiltModel:
+    entry = CATALOGUE[name]
     if entry.trained and lessons is None:
         raise ConfigError(f"building {name} needs training data; pass lessons, or build other models")
     needed = lessons if entry.trained else None
-    folder, key = directory / name, _key(entry, needed)
+    folder, key = directory / name, _key(entry, needed, again=again)
     key_file = folder / _KEY_FILE
     if key_file.is_file() and key_file.read_text() == key:
         return BuiltModel(name, folder, fresh=False)
-    trained = _trained(directory, needed, progress) if needed else None
+    trained = None
+    if needed:
+        weights = _train(directory, needed, progress) if again else _SHIPPED / "drive_segmentation.weights.h5"
+        trained = Trained(weights, len(needed.classes))
     progress(f"building {name}: {entry.purpose}")
     version = folder / "1"
     shutil.rmtree(version, ignore_errors=True)
     version.mkdir(parents=True)
-    entry.write(trained, version)
+    if needed and not again and (product := _SHIPPED / f"{name}.onnx").is_file():
+        shutil.copy(product, version / "model.onnx")
+    else:
+        entry.write(trained, version)
     (folder / "model.toml").write_text(_config(entry, needed))
     key_file.write_text(key)  # written last, so that an interrupted build is repeated
     return BuiltModel(name, folder, fresh=True)
 
 
-def _trained(directory: Path, lessons: Lessons, progress: Callable[[str], None]) -> Trained:
-    """Return the trained weights; train only if the cached ones have another key."""
+def _train(directory: Path, lessons: Lessons, progress: Callable[[str], None]) -> Path:
+    """Return the file of the trained weights; train only if the cached ones have another key."""
     own = [Path(__file__).parent / name for name in ("training.py", "networks/drive_net.py", "layers.py")]
     key = _digest(own, repr(astuple(_PLAN)) + lessons.key)
     path = directory / "drive_segmentation" / f"{key[:16]}.weights.h5"
@@ -96,11 +108,13 @@ def _trained(directory: Path, lessons: Lessons, progress: Callable[[str], None])
         part = path.with_name(f"part-{path.name}")
         train(lessons, _PLAN, part, progress)
         part.rename(path)
-    return Trained(path, len(lessons.classes))
+    return path
 
 
-def _key(entry: Entry, lessons: Lessons | None) -> str:
+def _key(entry: Entry, lessons: Lessons | None, *, again: bool) -> str:
     files = sorted(Path(__file__).parent.rglob("*.py"))
+    if lessons and not again:
+        return _digest([*files, *sorted(_SHIPPED.iterdir())], _config(entry, lessons))
     return _digest(files, _config(entry, lessons) + (lessons.key if lessons else ""))
 
 
