@@ -34,12 +34,13 @@ def mqinfer(*arguments: object, timeout: float = 60) -> subprocess.CompletedProc
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ([], ["broker", "worker", "replay", "infer", "bench", "models", "bag"]),
+        ([], ["demo", "broker", "worker", "replay", "infer", "bench", "models", "bag"]),
         (["broker"], ["--port", "--bind", "Mosquitto"]),
         (["worker"], ["--repository", "--broker", "--instances", "--device", "mqtt://[user:password@]host[:port]"]),
         (["replay"], ["source", "--model", "--topic", "--rate", "--window", "--encoding", "--output", "--summary"]),
         (["infer"], ["model", "--input", "NAME=FILE", "--output"]),
-        (["models", "build"], ["--model", "--list"]),
+        (["models", "build"], ["--model", "--list", "--train"]),
+        (["demo"], ["folder", "--overwrite"]),
         (["bag", "info"], ["file"]),
         (["bag", "synth"], ["--frames", "--seed", "--encoding"]),
     ],
@@ -392,3 +393,30 @@ def test_a_crashed_mosquitto_ends_the_command() -> None:
     _, printed = broker.communicate(timeout=30)
     assert broker.returncode == 1
     assert "Mosquitto ended with status -9" in printed
+
+
+def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:
+    """A folder that is there stays as it is."""
+    (tmp_path / "kept").write_text("mine")
+    found = mqinfer("demo", tmp_path)
+    assert found.returncode == 2
+    assert "--overwrite" in found.stderr
+    assert (tmp_path / "kept").read_text() == "mine"
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_the_demo(tmp_path: Path) -> None:
+    """The main job in one command: both drives answered in full, by both workers, and every file named."""
+    found = mqinfer("demo", tmp_path / "out", timeout=600)
+    assert found.returncode == 0, found.stderr
+    for drive in ("ros1", "ros2"):
+        summary = json.loads((tmp_path / "out" / drive / "summary.json").read_text())
+        assert summary["outcomes"]["ok"] == summary["frames_read"] == 40
+    count = Path(__file__).parents[2] / "examples" / "count_outcomes.py"
+    results = [tmp_path / "out" / drive / "results.jsonl" for drive in ("ros1", "ros2")]
+    counted = subprocess.run([sys.executable, count, *results], capture_output=True, text=True, check=True).stdout
+    assert "80 frames, outcomes {'ok': 80}, 0 with more than one" in counted
+    assert counted.count("answered") == 2
+    written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert all(str(path) in found.stdout for path in written)

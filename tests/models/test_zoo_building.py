@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
+from mqinfer.lab.drives.synthetic import CLASSES as DRIVE_CLASSES
 from mqinfer.lab.zoo import Lessons, building, catalogue
 from mqinfer.lab.zoo.training import TrainingPlan
 from mqinfer.models.loading import load_model
@@ -45,7 +47,7 @@ def drives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(building, "_PLAN", PLAN)
         path = tmp_path_factory.mktemp("zoo")
-        built = building.build(path, DRIVES, lessons=LESSONS)
+        built = building.build(path, DRIVES, lessons=LESSONS, again=True)
         assert [model.fresh for model in built] == [True] * 3
         yield path
 
@@ -77,13 +79,34 @@ def test_three_formats_agree(drives: Path) -> None:
 def test_weights_are_trained_once(drives: Path) -> None:
     """A second build does nothing; a missing model is exported from the same weights."""
     lines: list[str] = []
-    assert not any(model.fresh for model in building.build(drives, DRIVES, lessons=LESSONS, progress=lines.append))
+    built = building.build(drives, DRIVES, lessons=LESSONS, again=True, progress=lines.append)
+    assert not any(model.fresh for model in built)
     assert lines == []
     (drives / DRIVES[2] / "zoo.key").unlink()
-    built = building.build(drives, DRIVES, lessons=LESSONS, progress=lines.append)
+    built = building.build(drives, DRIVES, lessons=LESSONS, again=True, progress=lines.append)
     assert [model.fresh for model in built] == [False, False, True]
     assert len(lines) == 1
     assert lines[0].startswith("building drive_segmentation_onnx")
+
+
+@pytest.mark.slow
+def test_the_trained_network_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is trained unless asked for; the ONNX file needs no TensorFlow, and has the mask of the weights."""
+    monkeypatch.setattr(building, "train", lambda *_: pytest.fail("trained"))
+    lessons = Lessons(lesson_drive, DRIVE_CLASSES, lessons_key())
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "tensorflow", None)
+        building.build(tmp_path, ["drive_segmentation_onnx"], lessons=lessons)
+    building.build(tmp_path, ["drive_segmentation"], lessons=lessons)
+    picture, truth = next(lesson_drive(900_003))
+    masks = []
+    for found in Repository(tmp_path).models():
+        model = load_model(found, device="cpu")
+        assert model.card.classes == DRIVE_CLASSES
+        masks.append(model.backend.infer({"input": picture[None]})["output"][0])
+        model.backend.close()
+    assert (masks[0] == masks[1]).mean() > 0.9999
+    assert (masks[0] == truth).mean() > 0.9
 
 
 @pytest.mark.slow
@@ -92,7 +115,7 @@ def test_other_lessons_other_network(drives: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(building, "train", lambda *_: pytest.fail("trained"))
     other = Lessons(horizon, CLASSES, "horizon 2")
     with pytest.raises(pytest.fail.Exception, match="trained"):
-        building.build(drives, DRIVES[:1], lessons=other)
+        building.build(drives, DRIVES[:1], lessons=other, again=True)
 
 
 @pytest.mark.slow
