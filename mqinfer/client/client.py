@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.client.cards import CardShelf
-from mqinfer.client.connection import connect, random_name
+from mqinfer.client.connection import CardShelf, connect, random_name
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.request import InferOptions, Input, make_request
 from mqinfer.client.result import Counters, InferResult

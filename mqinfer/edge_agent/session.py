@@ -14,7 +14,7 @@ from mqinfer.bags.frame import Frame, FrameSource
 from mqinfer.bags.pacing import Pacer, replay
 from mqinfer.bags.sources import open_source
 from mqinfer.broker.presence import Presence
-from mqinfer.client.cards import CardShelf
+from mqinfer.client.connection import CardShelf
 from mqinfer.client.requester import Requester
 from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_output_encoding
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
