@@ -10,6 +10,7 @@ import numpy as np
 
 from mqinfer.broker.link import ConnectionHandler, Message
 from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.models.loading import LoadedModel
 from mqinfer.models.repository.config import DynamicBatching, ModelConfig
@@ -132,6 +133,7 @@ class Process:
         self.incarnation = 0
         self.serves = False
         self.link: SimulatedLink | None = None
+        self.running = RunningRequests()
         self._worker: Worker | None = None
 
     def start(self) -> None:
@@ -142,7 +144,9 @@ class Process:
         model = LoadedModel(backend, card, ModelConfig(dynamic_batching=slot.batching))
         options = WorkerOptions(slot.name, capacity=slot.capacity, memory_bytes=1 << 16)
         known = slot.seconds if self.server.world.random.random() < 0.7 else 0.0
-        worker = self._worker = Worker(model, self._connect, options, service_s=known, clock=self.node.clock)
+        worker = self._worker = Worker(
+            model, self._connect, options, service_s=known, clock=self.node.clock, running=self.running
+        )
         try:
             worker.start()
         except MqinferError as error:
@@ -284,7 +288,9 @@ class Server:
 
     def _publish(self, process: Process, tries: int) -> None:
         topics = Topics()
-        state = WorkerState(process.slot.name, WorkerStatus.CRASHED, process.incarnation)
+        state = WorkerState(
+            process.slot.name, WorkerStatus.CRASHED, process.incarnation, running=process.running.read()
+        )
         try:
             self.link.publish(Message(topics.worker_state(process.slot.name), state.to_json()))
         except NotConnected:
