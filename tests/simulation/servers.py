@@ -134,6 +134,7 @@ class Process:
         self.serves = False
         self.link: SimulatedLink | None = None
         self.running = RunningRequests()
+        self.named: tuple[str, ...] = ()  # what it worked on when it ended
         self._worker: Worker | None = None
 
     def start(self) -> None:
@@ -202,6 +203,7 @@ class Process:
         """End now, by itself; the server reports it and starts another."""
         if self.node.dead:
             return
+        self.named = self.named or self.running.read()
         self._blame(culprits)
         is_taken = self.is_taken
         self.end()
@@ -213,6 +215,7 @@ class Process:
     def hang(self, culprits: Sequence[tuple[int, int]]) -> None:
         """Stand still until the watchdog ends the process."""
         world, self.node.is_stuck = self.server.world, True
+        self.named = self.running.read()  # no thread goes on from here, though here the call returns
         world.note(self.node.name, "hangs")
         world.after(world.random.uniform(1, 6), self.crash, culprits)
 
@@ -288,9 +291,7 @@ class Server:
 
     def _publish(self, process: Process, tries: int) -> None:
         topics = Topics()
-        state = WorkerState(
-            process.slot.name, WorkerStatus.CRASHED, process.incarnation, running=process.running.read()
-        )
+        state = WorkerState(process.slot.name, WorkerStatus.CRASHED, process.incarnation, running=process.named)
         try:
             self.link.publish(Message(topics.worker_state(process.slot.name), state.to_json()))
         except NotConnected:
