@@ -38,7 +38,7 @@ class RunningRequests:
         self._bytes[at] = 0  # the ids count once their number is written
         if not ids:
             return
-        joined = b"".join([each or b"" for each in ids])
+        joined = (ids[0] or b"") if len(ids) == 1 else b"".join([each or b"" for each in ids])
         if len(joined) == len(ids) * _ID_BYTES <= _MOST * _ID_BYTES:
             self._bytes[at + 1 : at + 1 + len(joined)] = joined
             self._bytes[at] = len(ids)
