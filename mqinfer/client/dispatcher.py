@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from mqinfer.broker.link import ReasonCode
+from mqinfer.client.blame import Blame, is_hopeless, poison
 from mqinfer.client.fleet import Fleet, NoLane
 from mqinfer.client.lane import Lane, doubled
 from mqinfer.client.options import NAME_HINT, ClientOptions
-from mqinfer.client.pending import Entry, PendingTable, Place, RetryBudget, Start
+from mqinfer.client.pending import Entry, PendingTable, Place, RetryBudget
 from mqinfer.client.result import Counters
 from mqinfer.protocol.errors import (
     BadTopic,
@@ -29,7 +30,6 @@ from mqinfer.protocol.errors import (
     NotAuthorized,
     NotConnected,
     NoWorker,
-    Poison,
     Rejected,
 )
 from mqinfer.protocol.header import RETRY_AFTER
@@ -39,17 +39,6 @@ from mqinfer.protocol.value import value_object
 
 __all__ = ["Dispatcher", "Ended", "Step"]
 
-_MOST_CRASHES = 2
-"""Workers that may crash on a request; then it ends as `poison`."""
-_MOST_LOSSES = 4
-"""Workers that may be lost with a request, without a report and without coming back; then it ends as `poison`, too.
-
-A server that ends with its worker, as on a machine that runs out of memory, reports no crash. Partitions don't come to
-that number: a worker that is cut off is silent, so what it has is sent elsewhere after a second, and it is not counted
-once it is back. In 1,440 simulated partitions of 4 to 16 workers no request was in flight at more than two lost ones.
-"""
-_RETURN_S = 2.0
-"""A request that two workers were lost with is set aside for this time: their servers report, or they are back."""
 _NO_BUDGET_S = 0.1
 """Pause before a request that the retry budget held back is tried again."""
 _LONGEST_PAUSE_S = 1.0
@@ -95,11 +84,11 @@ class Dispatcher:
         self._options = options or ClientOptions()
         self._table = PendingTable(self._options.window)
         self._fleet = Fleet(self._options.silence)
+        self._blame = Blame(self._table, self._fleet)
         self._budget = RetryBudget()
         self._ended: list[Ended] = []
         self._check_at = math.inf
         self._was_lost = False
-        self._losses: set[Start] = set()  # of pending requests, as long as no crash is reported
         self._settled_by = -math.inf
         self._submitted = 0
         self._outcomes: Counter[Outcome] = Counter()
@@ -146,8 +135,10 @@ class Dispatcher:
             for due in table.wake(now):
                 if due.place is Place.ENDED:
                     self._record_end(due, _expiry(due))
-                elif len(due.lost_on) >= _MOST_LOSSES:
-                    self._end(due, _poison(due))
+                elif is_hopeless(due):
+                    self._end(due, poison(due))
+                elif self._blame.holds(due):
+                    table.back_off(due, now + self._options.silence.attempt)
         if now >= self._check_at:
             self._retry_overdue(now)
         has_room = connected and table.queued > 0 and len(table.in_flight) < table.window
@@ -248,12 +239,13 @@ class Dispatcher:
         A worker that is lost may only have lost its connection. That it crashed its server reports.
         """
         start = (state.worker, state.incarnation)
-        if state.status is WorkerStatus.READY and start in self._losses:
-            self._uncount_loss(start)
+        if state.status is WorkerStatus.READY:
+            self._blame.is_back(start)
         if lane := self._fleet.update(state):
             self._recall(lane, now, lost=state.status is not WorkerStatus.STOPPED)
-        if state.status is WorkerStatus.CRASHED and start in self._losses:
-            self._count_crash(start)
+        if state.status is WorkerStatus.CRASHED:
+            for entry in self._blame.crashed(start, state.running, now):
+                self._end(entry, poison(entry))
 
     def removed(self, worker: str, now: float) -> None:
         """Handle the removal of a worker's state: it gets nothing more, and what it had is sent elsewhere."""
@@ -269,7 +261,7 @@ class Dispatcher:
         """Drop the workers, and queue everything in flight again; return how much that is."""
         self._was_lost = True
         recalled = len(self._table.recall())
-        self._losses.clear()
+        self._blame.clear()
         self._fleet.clear()
         return recalled
 
@@ -315,34 +307,9 @@ class Dispatcher:
 
     def _recall(self, lane: Lane, now: float, *, lost: bool) -> None:
         """Queue again what is in flight at a worker; record where its loss may have been the request's doing."""
-        start = (lane.worker, lane.incarnation)
-        for entry in self._table.recall(lane):
-            # One that the broker has not acknowledged never reached the worker: so the wills of all workers, which a
-            # broker publishes while it shuts down, count once at most.
-            if lost and entry.acknowledged == entry.attempts:
-                entry.lost_on |= {start}
-                if len(entry.lost_on) >= _MOST_CRASHES:
-                    self._table.back_off(entry, now + _RETURN_S)
+        recalled = self._table.recall(lane)
         if lost:
-            self._losses = {each for entry in self._table.entries.values() for each in entry.lost_on - entry.crashed_on}
-
-    def _uncount_loss(self, start: Start) -> None:
-        """Send on what was set aside because of a worker that is back in the same incarnation: it did not crash."""
-        self._losses.discard(start)
-        for entry in self._table.entries.values():
-            if start in entry.lost_on:
-                entry.lost_on -= {start}
-                if len(entry.lost_on) < _MOST_CRASHES and entry.place is Place.BACKING_OFF:
-                    self._table.requeue(entry)
-
-    def _count_crash(self, start: Start) -> None:
-        """End as `poison` what a second worker has crashed on."""
-        self._losses.discard(start)
-        crashed = [entry for entry in self._table.entries.values() if start in entry.lost_on]
-        for entry in crashed:
-            entry.crashed_on |= {start}
-            if len(entry.crashed_on) >= _MOST_CRASHES:
-                self._end(entry, _poison(entry))
+            self._blame.lost(lane, recalled, now)
 
     def _unserved(self, entry: Entry, now: float) -> None:
         """Hold back all who ask for the model while there is patience, else end with `NoWorker`."""
@@ -382,7 +349,11 @@ class Dispatcher:
         for lane in {id(entry.lane): entry.lane for entry in overdue if entry.lane}.values():
             lane.quarantine(now)
         for entry in overdue:
-            if not self._retry(entry):
+            if entry.lane is not None and entry.silent.get(entry.lane, -math.inf) < entry.sent:
+                entry.silent[entry.lane] = now
+            if self._blame.holds(entry):
+                entry.retry_at = now + self._options.silence.attempt
+            elif not self._retry(entry):
                 entry.retry_at = now + _NO_BUDGET_S
         self._check_at = self._table.next_overdue()
 
@@ -430,16 +401,6 @@ def _may_report(lane: Lane, request_id: str, entry: Entry | None) -> bool:
     if lane.in_flight.pop(request_id, None) or lane.unanswered.pop(request_id, False):
         return True
     return entry is not None and entry.lane is None
-
-
-def _poison(entry: Entry) -> Poison:
-    if len(entry.crashed_on) >= _MOST_CRASHES:
-        return Poison(f"the workers {_names(entry.crashed_on)} crashed while they had it")
-    return Poison(f"the workers {_names(entry.lost_on)} were lost while they had it, and none of them is back")
-
-
-def _names(starts: Collection[Start]) -> str:
-    return ", ".join(sorted(worker for worker, _ in starts))
 
 
 def _expiry(entry: Entry) -> Expired:

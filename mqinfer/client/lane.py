@@ -128,6 +128,11 @@ class Lane:
             if len(self.unanswered) > _MOST_UNANSWERED:
                 del self.unanswered[next(iter(self.unanswered))]
 
+    def suspect(self, request_id: str) -> None:
+        """Record that a worker has crashed on a request that is in flight at this one."""
+        if flight := self.in_flight.get(request_id):
+            self.in_flight[request_id] = *flight[:2], True
+
     def measure_transit(self, seconds: float) -> None:
         """Record how long a request and its reply were on the network; over a slow link that includes their queue."""
         if self.transit:

@@ -63,6 +63,7 @@ class Entry:
         resume_at: When it is queued again, while it backs off.
         lost_on: Workers that were lost while they had it, and have not come back.
         crashed_on: Those of them whose processes have crashed.
+        silent: Workers that let an attempt time out, and when: they may still work on it.
     """
 
     request: InferRequest
@@ -84,6 +85,7 @@ class Entry:
     resume_at: float = math.inf
     lost_on: frozenset[Start] = frozenset()
     crashed_on: frozenset[Start] = frozenset()
+    silent: dict[Lane, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sent = self.submitted

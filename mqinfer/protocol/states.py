@@ -11,7 +11,7 @@ from enum import StrEnum
 from msgspec import Struct, field, to_builtins
 
 from mqinfer.protocol.decoding import MAX_STATE_BYTES, read_json, write_json
-from mqinfer.protocol.topics import Name, Topics, check_same
+from mqinfer.protocol.topics import Name, RequestId, Topics, check_same
 from mqinfer.protocol.types import Buffer, Count
 
 __all__ = [
@@ -85,6 +85,8 @@ class WorkerState(Struct, frozen=True):
         depth: Requests that it has accepted and not answered.
         service_time_us: Smoothed time of one request, in microseconds.
         counters: What it has counted since its start, by name.
+        running: Of a process that crashed: the requests that it worked on when it ended; empty where its server does
+            not know them all.
     """
 
     worker: Name
@@ -95,10 +97,14 @@ class WorkerState(Struct, frozen=True):
     depth: Count = 0
     service_time_us: Count = 0
     counters: Mapping[str, Count] = {}
+    running: tuple[RequestId, ...] = ()
 
     def to_json(self) -> bytes:
-        """Return it as JSON."""
-        return write_json(to_builtins(self), f"state of worker {self.worker!r}")
+        """Return it as JSON; `running` only where it names a request."""
+        fields = to_builtins(self)
+        if not self.running:
+            del fields["running"]
+        return write_json(fields, f"state of worker {self.worker!r}")
 
     @classmethod
     def from_json(cls, payload: Buffer) -> WorkerState:

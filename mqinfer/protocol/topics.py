@@ -21,6 +21,7 @@ __all__ = [
     "ControlAddress",
     "InferAddress",
     "Name",
+    "RequestId",
     "ResultAddress",
     "Topics",
     "check_name",
@@ -46,6 +47,8 @@ Name = Annotated[str, Meta(pattern=rf"^{_NAME.pattern}\Z")]
 """A name within a message, checked where the message is decoded: it may get into a topic."""
 _NAME_RULE = "1 to 64 lower-case letters, digits, '_', '.' or '-', beginning with a letter or digit"
 _REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+RequestId = Annotated[str, Meta(pattern=rf"^{_REQUEST.pattern}\Z")]
+"""The id of a request within a message, checked likewise."""
 _REQUEST_RULE = "1 to 64 letters, digits, '_', '.' or '-'"
 _VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
 _VERSION_RULE = "a decimal integer of at most 19 digits, such as 3"

@@ -194,6 +194,126 @@ def test_only_the_crash_of_the_process_that_had_a_request_counts() -> None:
     assert entry.crashed_on == {(first, 1)}
 
 
+def report(dispatcher: Dispatcher, worker: str, *running: str, incarnation: int = 1, now: float = 0.0) -> None:
+    """Report a crash with the requests that the process worked on."""
+    dispatcher.update(WorkerState(worker, WorkerStatus.CRASHED, incarnation, running=running), now)
+
+
+def test_a_report_counts_for_what_it_names_wherever_that_is() -> None:
+    """In flight elsewhere or queued, acknowledged or not; ids of other clients change nothing."""
+    dispatcher = dispatcher_with("a", "b", "c")
+    dispatcher.submit(make_entry("1"))
+    entry = dispatcher.take(0.0).send
+    assert entry
+    first = worker_of(entry) or ""
+    assert dispatcher.take(1.0).send is entry
+    report(dispatcher, first, "1", "somebody else's", now=1.5)
+    assert entry.place is Place.IN_FLIGHT
+    assert entry.crashed_on == {(first, 1)}
+    report(dispatcher, worker_of(entry) or "", "1", now=2.0)
+    assert errors(dispatcher.take(2.0).ended) == {"1": Poison}
+
+
+def test_a_report_exculpates_what_it_does_not_name() -> None:
+    """Beside two different culprits an innocent request is suspected by nobody, and need not be kept apart."""
+    dispatcher = dispatcher_with("a", "b", "c")
+    innocent = send(dispatcher, "innocent")
+    for culprit in ("x", "y"):
+        worker = worker_of(innocent) or ""
+        dispatcher.update(state(worker, WorkerStatus.LOST), 0.0)
+        report(dispatcher, worker, culprit)
+        assert not innocent.lost_on
+        assert sent(dispatcher, 0.0, "innocent") is innocent
+    assert not dispatcher.take(10.0).ended
+
+
+def test_a_report_frees_what_was_set_aside() -> None:
+    """Two workers were lost with it; the second one's report names another request, so that it is sent at once."""
+    dispatcher = dispatcher_with("a", "b", "c")
+    entry = send(dispatcher, "1")
+    crash(dispatcher, entry)
+    sent(dispatcher, 0.0, "1")
+    second = worker_of(entry) or ""
+    lose(dispatcher, entry)
+    assert dispatcher.take(0.1).send is None
+    report(dispatcher, second, "another", now=0.1)
+    assert sent(dispatcher, 0.1, "1") is entry
+    assert len(entry.lost_on) == 1
+
+
+def silent_on_two() -> tuple[Dispatcher, Entry, str, str]:
+    """Return a dispatcher of four workers, a request that two of them are silent on, and the two."""
+    dispatcher = dispatcher_with("a", "b", "c", "d")
+    entry = send(dispatcher, "1")
+    first = worker_of(entry) or ""
+    sent(dispatcher, 1.0, "1")
+    second = worker_of(entry) or ""
+    for now in (2.5, 3.5, 50.0):
+        assert dispatcher.take(now).send is None
+    assert (entry.attempts, entry.place) == (2, Place.IN_FLIGHT)
+    return dispatcher, entry, first, second
+
+
+def test_no_third_worker_gets_a_request_that_two_are_silent_on() -> None:
+    """It waits for its deadline."""
+    dispatcher, *_ = silent_on_two()
+    assert errors(dispatcher.take(100.0).ended) == {"1": Expired}
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_worker_that_replies_frees_what_waits_for_it(which: int) -> None:
+    """To whatever: it was slow, and does not work on that request alone."""
+    dispatcher, entry, *workers = silent_on_two()
+    (lane,) = [lane for lane in entry.silent if lane.worker == workers[which]]
+    lane.update_load(WorkerLoad(1, 10_000, 4), 50.5)
+    assert dispatcher.take(60.0).send is entry
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_silent_worker_that_is_lost_frees_what_waits_for_it(which: int) -> None:
+    """Two seconds later, if no crash is reported by then."""
+    dispatcher, entry, *workers = silent_on_two()
+    dispatcher.update(state(workers[which], WorkerStatus.LOST), 50.0)
+    assert dispatcher.take(51.9).send is None
+    assert dispatcher.take(53.0).send is entry
+    assert entry.attempts == 3
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_two_silent_workers_that_are_killed_are_all_that_a_request_takes(which: int) -> None:
+    """Each is lost and reported; whichever comes first, the request is sent to nobody until the second one's report."""
+    dispatcher, _, *workers = silent_on_two()
+    for worker, now in ((workers[which], 50.0), (workers[1 - which], 70.0)):
+        assert dispatcher.take(now).send is None
+        dispatcher.update(state(worker, WorkerStatus.LOST), now)
+        assert dispatcher.take(now + 0.1).send is None
+        report(dispatcher, worker, "1", now=now + 0.1)
+    assert errors(dispatcher.take(70.2).ended) == {"1": Poison}
+
+
+def test_what_crashed_one_worker_and_silences_another_goes_to_no_third() -> None:
+    """The second one is about to be killed for it."""
+    dispatcher = dispatcher_with("a", "b", "c")
+    entry = send(dispatcher, "1")
+    report(dispatcher, worker_of(entry) or "", "1")
+    assert sent(dispatcher, 0.0, "1") is entry
+    for now in (1.5, 20.0):
+        assert dispatcher.take(now).send is None
+
+
+def test_a_culprit_in_flight_is_kept_apart_from_others() -> None:
+    """It went elsewhere before its crash was reported: nobody that another worker was lost with follows it there."""
+    dispatcher = dispatcher_with("a", "b")
+    entry = send(dispatcher, "1")
+    first = worker_of(entry) or ""
+    sent(dispatcher, 1.0, "1")
+    lane = entry.lane
+    assert lane
+    assert not lane.holds_crasher()
+    report(dispatcher, first, "1", now=1.1)
+    assert lane.holds_crasher()
+
+
 def test_a_machine_that_ends_with_its_server_is_found_all_the_same() -> None:
     """Nobody reports a crash, and nobody comes back: four losses are enough, each but the first two seconds apart."""
     dispatcher = dispatcher_with(*"abcdef")

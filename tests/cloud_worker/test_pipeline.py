@@ -304,3 +304,41 @@ def test_the_client_with_most_makes_room(open_shop: Callable[..., Shop]) -> None
         time.sleep(0)  # until the threads have prepared them; a batch waits for company
     assert shop.pipeline.evict("B") == 102
     assert shop.pipeline.queued == 2
+
+
+def test_what_each_thread_works_on_is_recorded_and_cleared() -> None:
+    """A request while it is prepared, a batch while it runs and is replied to, and nothing afterwards."""
+    recorded: list[tuple[int, tuple[int, ...]]] = []
+    shop = Shop(record=lambda number, items: recorded.append((number, tuple(items))))
+    shop.pipeline.receive(7)
+    assert shop.pipeline.drain(20)
+    shop.pipeline.stop()
+    assert [items for _, items in recorded] == [(7,), (), (7,), ()]
+
+
+def test_what_waits_for_its_turn_to_reply_is_not_recorded() -> None:
+    """Where order matters a batch that has run waits for one that does not end: it is not to blame for that."""
+    released, waits = threading.Event(), threading.Event()
+    recorded: dict[int, tuple[int, ...]] = {}
+
+    def record(number: int, items: Sequence[int]) -> None:
+        recorded[number] = tuple(items)
+        if not items and 2 in shop.done:
+            waits.set()
+
+    def run(batch: Sequence[int]) -> Callable[[], None]:
+        if 1 in batch:
+            released.wait(60)
+        shop.done += batch
+        return nothing
+
+    shop = Shop(3, fixed(1), concurrency=2, in_order=True, record=record)
+    shop.on_run = run
+    shop.pipeline.receive(1)
+    shop.pipeline.receive(2)
+    assert waits.wait(60)
+    running = {item for items in list(recorded.values()) for item in items}
+    released.set()
+    assert shop.pipeline.drain(20)
+    shop.pipeline.stop()
+    assert running == {1}

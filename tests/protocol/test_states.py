@@ -132,3 +132,14 @@ def test_a_state_without_incarnation_or_status_is_refused(payload: bytes) -> Non
     """Both are required."""
     with pytest.raises(BadEnvelope):
         read_incarnation(payload)
+
+
+def test_a_crash_names_requests() -> None:
+    """Only where it has any, and only ids that follow the rule."""
+    bare = WorkerState("w", WorkerStatus.CRASHED, 1)
+    assert b"running" not in bare.to_json()
+    named = WorkerState("w", WorkerStatus.CRASHED, 1, running=("00" * 16, "a.b"))
+    assert WorkerState.from_json(named.to_json()) == named
+    for bad in ("", "a/b", "x" * 65, "a\n"):
+        with pytest.raises(BadEnvelope):
+            WorkerState.from_json(WorkerState("w", WorkerStatus.CRASHED, 1, running=(bad,)).to_json())

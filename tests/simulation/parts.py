@@ -157,7 +157,10 @@ class EventPipeline(Generic[M, T]):
         concurrency: int = 1,
         in_order: bool = False,
         clock: Callable[[], float],
+        record: Callable[[int, Sequence[M | T]], None],
     ) -> None:
+        self._record = record
+        self._tasks: dict[int, Sequence[M | T]] = {}  # by the number of the thread
         self._batcher, self._prepare, self._run, self._clock = batcher, prepare, run, clock
         self._concurrency, self._in_order = concurrency, in_order
         self._queue: FairQueue[M] = FairQueue()
@@ -235,23 +238,28 @@ class EventPipeline(Generic[M, T]):
                 self._preparing += 1
                 self._idle -= 1
                 queued = self._queue.pop()
-                self._take_time(partial(self._end_preparation, queued))
+                self._take_time((queued.item,), partial(self._end_preparation, queued))
             else:
                 if taken is not None:
                     self._look_in(taken)
                 return
 
-    def _take_time(self, task: Callable[[], Callable[[], None]]) -> None:
+    def _take_time(self, items: Sequence[M | T], task: Callable[[], Callable[[], None]]) -> None:
         """Do a task now, and what follows from it when its time is over; one that hangs keeps its thread."""
+        number = next(number for number in range(self.threads) if number not in self._tasks)
+        self._tasks[number] = items
+        self._record(number, items)
         follow, node = task(), self._node
         if node.is_stuck:
             node.is_stuck = False
             return
         seconds, node.lead = node.lead + node.world.random.uniform(1e-5, 3e-4), 0.0
-        node.after(seconds, self._follow, follow)
+        node.after(seconds, self._follow, number, follow)
 
-    def _follow(self, follow: Callable[[], None]) -> None:
+    def _follow(self, number: int, follow: Callable[[], None]) -> None:
         follow()
+        del self._tasks[number]
+        self._record(number, ())
         self._idle += 1
         self._look_in(0.0)
 
@@ -272,7 +280,7 @@ class EventPipeline(Generic[M, T]):
         if self._in_order:
             self._unreplied.append((batch, None))
         self._queue.served(batch.turn)
-        self._take_time(partial(self._run_batch, batch))
+        self._take_time(batch.items, partial(self._run_batch, batch))
 
     def _run_batch(self, batch: Batch[T]) -> Callable[[], None]:
         finished = self._run(batch.items)

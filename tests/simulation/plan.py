@@ -54,7 +54,7 @@ _FLAVOURS = {
     "endless": Flavour.ENDLESS,
     "failing": Flavour.FAILING,
 }
-MILD = ("poison", "failing", "slow model", "cancel", "rates", "reads along", "wall clock")
+MILD = ("poison", "endless", "failing", "slow model", "cancel", "rates", "reads along", "wall clock")
 """Kinds among which no connection, message or report is lost or late: stricter rules hold there."""
 _TIMEOUTS = (0.05, 0.5, 2.0, 5.0, 10.0, 30.0)
 _OTHERS = ("outage", "cancel", "rates", "late reports", "unreported", "reads along")

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from mqinfer.client import dispatcher, requester
+from mqinfer.client import blame, dispatcher, requester
 from mqinfer.client.dispatcher import Dispatcher
 from mqinfer.client.lane import Lane
 from mqinfer.client.pending import Entry, PendingTable, RetryBudget
@@ -110,7 +110,7 @@ RULES: dict[str, Callable[[], Patch]] = {
     ),
     "retries have a budget": lambda: patch.object(RetryBudget, "spend", lambda _: True),
     "a lost worker has not crashed": lambda: patch.object(Dispatcher, "update", _as_crash),
-    "two crashes are enough": lambda: patch.object(dispatcher, "_MOST_CRASHES", 1000),
+    "two crashes are enough": lambda: patch.object(blame, "_MOST_CRASHES", 1000),
     "a lost connection recalls what is in flight": lambda: patch.object(Dispatcher, "disconnected", _ignore_loss),
     "a quarantine ends": lambda: patch.object(Lane, "quarantine", _quarantine_for_good),
     "a worker runs a request once": lambda: patch.object(ReplyMemory, "begin", _always_new),

@@ -234,6 +234,9 @@ class Run:
         count = sum(link is not None and bytes.fromhex(asked.identity) in link.lane for link in links)
         if count > 2 and set(MILD).issuperset(self.plan.kinds):
             self.world.violate(f"{client.name_of(asked)} crashed {count} workers over their lanes")
+        is_innocent = asked.flavour not in {Flavour.POISON, Flavour.ENDLESS}
+        if is_innocent and (Outcome.ERROR, "poison") in asked.outcomes and set(MILD).issuperset(self.plan.kinds):
+            self.world.violate(f"{client.name_of(asked)} ended as poison, though no process crashed on it")
 
     def _all_asked(self, index: int) -> list[Asked]:
         return [asked for client in self.clients if client.index == index for asked in client.asked.values()]

@@ -10,6 +10,7 @@ import numpy as np
 
 from mqinfer.broker.link import ConnectionHandler, Message
 from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.models.loading import LoadedModel
 from mqinfer.models.repository.config import DynamicBatching, ModelConfig
@@ -132,6 +133,8 @@ class Process:
         self.incarnation = 0
         self.serves = False
         self.link: SimulatedLink | None = None
+        self.running = RunningRequests()
+        self.named: tuple[str, ...] = ()  # what it worked on when it ended
         self._worker: Worker | None = None
 
     def start(self) -> None:
@@ -142,7 +145,9 @@ class Process:
         model = LoadedModel(backend, card, ModelConfig(dynamic_batching=slot.batching))
         options = WorkerOptions(slot.name, capacity=slot.capacity, memory_bytes=1 << 16)
         known = slot.seconds if self.server.world.random.random() < 0.7 else 0.0
-        worker = self._worker = Worker(model, self._connect, options, service_s=known, clock=self.node.clock)
+        worker = self._worker = Worker(
+            model, self._connect, options, service_s=known, clock=self.node.clock, running=self.running
+        )
         try:
             worker.start()
         except MqinferError as error:
@@ -198,6 +203,7 @@ class Process:
         """End now, by itself; the server reports it and starts another."""
         if self.node.dead:
             return
+        self.named = self.named or self.running.read()
         self._blame(culprits)
         is_taken = self.is_taken
         self.end()
@@ -209,6 +215,7 @@ class Process:
     def hang(self, culprits: Sequence[tuple[int, int]]) -> None:
         """Stand still until the watchdog ends the process."""
         world, self.node.is_stuck = self.server.world, True
+        self.named = self.running.read()  # no thread goes on from here, though here the call returns
         world.note(self.node.name, "hangs")
         world.after(world.random.uniform(1, 6), self.crash, culprits)
 
@@ -284,7 +291,7 @@ class Server:
 
     def _publish(self, process: Process, tries: int) -> None:
         topics = Topics()
-        state = WorkerState(process.slot.name, WorkerStatus.CRASHED, process.incarnation)
+        state = WorkerState(process.slot.name, WorkerStatus.CRASHED, process.incarnation, running=process.named)
         try:
             self.link.publish(Message(topics.worker_state(process.slot.name), state.to_json()))
         except NotConnected:

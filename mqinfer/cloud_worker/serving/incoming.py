@@ -38,6 +38,11 @@ class Delivery:
     received: float
     size: int
 
+    @property
+    def correlation_data(self) -> bytes | None:
+        """The message's."""
+        return self.message.correlation_data
+
 
 @value_object()
 class ReplyPath:

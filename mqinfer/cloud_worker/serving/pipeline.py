@@ -26,6 +26,10 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 
+def _record_nothing(number: int, items: Sequence[object]) -> None:
+    """Ignore what a thread works on."""
+
+
 class FinishedRun(NamedTuple):
     """What a run of the model leaves.
 
@@ -57,6 +61,7 @@ class Pipeline(Generic[M, T]):
         concurrency: int = 1,
         in_order: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        record: Callable[[int, Sequence[M | T]], None] = _record_nothing,
     ) -> None:
         """Set up; `start` starts the threads.
 
@@ -70,7 +75,9 @@ class Pipeline(Generic[M, T]):
             in_order: Whether replies are sent in the order in which requests came: they are prepared one at a time
                 then, and a batch waits with its replies for those that began before it.
             clock: In seconds.
+            record: Called with a thread's number and what it begins to work on, and with nothing after that.
         """
+        self._record = record
         self._batcher = batcher
         self._prepare = prepare
         self._run = run
@@ -187,11 +194,13 @@ class Pipeline(Generic[M, T]):
                 began[number] = clock()
                 try:
                     if isinstance(task, Batch):
-                        self._run_batch(task)
+                        self._run_batch(task, number)
                     else:
+                        self._record(number, (task.item,))
                         self._prepare_one(task)
                 except BaseException as error:  # noqa: BLE001 - also SystemExit, which would end the thread in silence
                     self.fail(error)
+                self._record(number, ())
                 began[number] = 0.0
         except BaseException as error:  # noqa: BLE001 - the root of the thread
             self.fail(error)
@@ -233,14 +242,18 @@ class Pipeline(Generic[M, T]):
         if self._running < self._concurrency and len(self._batcher):
             self._changed.notify()
 
-    def _run_batch(self, batch: Batch[T]) -> None:
+    def _run_batch(self, batch: Batch[T], number: int) -> None:
         run: FinishedRun | None = None
+        self._record(number, batch.items)
         try:
             try:
                 run = self._run(batch.items)
             finally:
                 self._end(batch, 0 if run is None else run.rows)
-            self._await_turn(batch)
+            if self._in_order:
+                self._record(number, ())  # what waits for others is not to blame for them
+                self._await_turn(batch)
+                self._record(number, batch.items)
             run.reply()
         finally:
             self._await_turn(batch)  # also where the run raised: nobody may overtake those before

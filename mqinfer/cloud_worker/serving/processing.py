@@ -42,6 +42,11 @@ class PreparedRequest:
     queued: float
     ready: float
 
+    @property
+    def correlation_data(self) -> bytes | None:
+        """The request's."""
+        return self.incoming.path.correlation_data
+
 
 class Processing:
     """The steps of requests through one worker. Thread-safe."""

@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.cloud_worker.batching.batcher import Batcher
@@ -24,6 +24,7 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.pipeline import Pipeline
 from mqinfer.cloud_worker.serving.processing import PreparedRequest, Processing
 from mqinfer.cloud_worker.serving.replies import Replies
+from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.card import ModelCard
@@ -56,6 +57,7 @@ class Worker:
         service_s: float = 0.0,
         incarnation: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        running: RunningRequests | None = None,
     ) -> None:
         """Set up; `start` connects.
 
@@ -67,7 +69,9 @@ class Worker:
             service_s: How long one request takes, in seconds, as far as it is known before the first; 0 while unknown.
             incarnation: The number of its process's start; None for a new one.
             clock: In seconds.
+            running: Where the requests are recorded that its threads work on, for its server.
         """
+        self._running = running or RunningRequests()
         self._model = model
         self._options = options
         self._is_default = is_default
@@ -104,7 +108,10 @@ class Worker:
             concurrency=model.backend.concurrency,
             in_order=self._schedule.in_order,
             clock=clock,
+            record=self._record,
         )
+        if self._pipeline.threads >= RunningRequests.SLOTS:  # a culprit without a slot would put the blame on others
+            self._running = RunningRequests(bytearray((self._pipeline.threads + 1) * RunningRequests.SLOT_BYTES))
         self._announcer = Announcer(
             self.card,
             options,
@@ -314,12 +321,18 @@ class Worker:
     def _serve_inline(self, delivery: Delivery) -> None:
         """Serve a request on the link's thread. Only that thread adds work, so nothing else runs meanwhile."""
         self._inline, self._inline_since = 1, delivery.received
+        self._record(self._pipeline.threads, (delivery,))
         try:
             self._processing.serve(delivery)
         except BaseException as error:  # noqa: BLE001 - a defect: as on the pipeline's threads
             self._pipeline.fail(error)
         finally:
+            self._record(self._pipeline.threads, ())
             self._inline, self._inline_since = 0, math.inf
+
+    def _record(self, slot: int, items: Sequence[Delivery | PreparedRequest]) -> None:
+        """Record what a thread begins to work on; called with nothing after that."""
+        self._running.write(slot, [each.correlation_data for each in items])
 
     def _reject(self, accepted: Delivery | PreparedRequest, why: Rejected) -> None:
         """Reply to an accepted request, so that it is sent to another worker."""

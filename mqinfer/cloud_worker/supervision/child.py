@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
 from mqinfer.broker.presence import new_incarnation
+from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.supervision.process import Command, ProcessReport, ProcessSpec, run_process
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import ModelStatistics
@@ -80,6 +81,7 @@ class Child:
         progress: Shared with the process, which changes it every half second unless it hangs; None while there is none.
         run_timeout: Seconds that a request may take before the process is killed; 0 for any.
         crashed: Incarnation of the process that ended last, if it ended by itself and without a last report, else 0.
+        running: Ids of the requests that this process worked on when it ended, as far as it named them all.
         is_queried: Whether a statistics query is open. A second one is not sent: a process that hangs must not fill
             its pipe.
     """
@@ -99,7 +101,9 @@ class Child:
     incarnation: int = 0
     run_timeout: float = 0.0
     crashed: int = 0
+    running: tuple[str, ...] = ()
     progress: ctypes.c_double | None = None
+    _memory: ctypes.Array[ctypes.c_ubyte] | None = None
     _seen: float = 0.0
     _stuck_s: float = 0.0
     _killed: str = ""
@@ -133,10 +137,11 @@ class Child:
         context = multiprocessing.get_context("spawn")  # a fork would share TensorFlow's threads and locks
         self.pipe, theirs = context.Pipe()
         self.progress = context.RawValue(ctypes.c_double)
+        self._memory = context.RawArray(ctypes.c_ubyte, RunningRequests.SIZE)
         self.incarnation = new_incarnation()
         spec = replace(self.spec, incarnation=self.incarnation)
         self.process = context.Process(
-            target=run_process, args=(spec, theirs, self.progress), name=f"mqinfer-{self.name}"
+            target=run_process, args=(spec, theirs, self.progress, self._memory), name=f"mqinfer-{self.name}"
         )
         self.process.start()
         theirs.close()
@@ -229,7 +234,8 @@ class Child:
             self.read()
         code = self.process.exitcode
         self.process.close()
-        self.process = self.progress = None
+        self.running = RunningRequests(self._memory).read()
+        self.process = self.progress = self._memory = None
         self._close_pipe()
         if self.phase is Phase.DRAINING:
             self.phase, self.due = Phase.GONE, None

@@ -49,7 +49,7 @@ def crash_message(topics: Topics, event: Event) -> Message | None:
     """
     if not event.crashed:
         return None
-    state = WorkerState(event.worker, WorkerStatus.CRASHED, event.crashed)
+    state = WorkerState(event.worker, WorkerStatus.CRASHED, event.crashed, running=event.running)
     return Message(topics.worker_state(event.worker), state.to_json())
 
 

@@ -26,6 +26,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.waker import Waker
 from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
@@ -139,7 +140,7 @@ def serve(spec: ProcessSpec) -> Worker:
     return start()
 
 
-def _load(spec: ProcessSpec) -> tuple[Callable[[], Worker], float]:
+def _load(spec: ProcessSpec, running: RunningRequests | None = None) -> tuple[Callable[[], Worker], float]:
     """Load a model and warm it up; return a function that starts a worker for it, and the time of one run."""
     version, versions = _version_of(spec)
     model = load_model(version, device=spec.device, versions=versions)
@@ -152,7 +153,13 @@ def _load(spec: ProcessSpec) -> tuple[Callable[[], Worker], float]:
     def start() -> Worker:
         options, is_default = spec.options, version.is_default
         worker = Worker(
-            model, connect, options, is_default=is_default, service_s=service_s, incarnation=spec.incarnation
+            model,
+            connect,
+            options,
+            is_default=is_default,
+            service_s=service_s,
+            incarnation=spec.incarnation,
+            running=running,
         )
         worker.start()
         log.info("%s runs on %s with %s", options.name, model.backend.device, model.backend.engine)
@@ -167,13 +174,19 @@ def _version_of(spec: ProcessSpec) -> tuple[ModelVersion, list[int]]:
     return find_version(Repository(spec.repository), spec.model, spec.version)
 
 
-def run_process(spec: ProcessSpec, pipe: Connection, progress: ctypes.c_double | None = None) -> None:
+def run_process(
+    spec: ProcessSpec,
+    pipe: Connection,
+    progress: ctypes.c_double | None = None,
+    memory: ctypes.Array[ctypes.c_ubyte] | None = None,
+) -> None:
     """Run the worker process: its entry point.
 
     Args:
         spec: What to serve.
         pipe: Status pipe to the supervisor.
         progress: Shared with the supervisor: changes every half second unless a request does not end.
+        memory: Shared likewise, for `RunningRequests`.
     """
     # All processes log to one terminal, so each line names the model.
     logging.basicConfig(level=spec.log_level, format=f"%(levelname)s {spec.model} %(name)s: %(message)s")
@@ -184,7 +197,7 @@ def run_process(spec: ProcessSpec, pipe: Connection, progress: ctypes.c_double |
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        start, service_s = _load(spec)
+        start, service_s = _load(spec, RunningRequests(memory))
         worker = _await_broker(start, pipe, waker, stop)
     except MqinferError as error:
         _send(pipe, ProcessReport(error=f"{error.code}: {error}", is_final=not _may_pass(error)))

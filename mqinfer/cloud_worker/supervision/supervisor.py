@@ -46,6 +46,7 @@ class Event:
         model: Model and version.
         detail: Engine and device, or the reason.
         crashed: Incarnation of a process that ended by itself, without a reason of its own; 0 for every other event.
+        running: Ids of the requests that this process worked on.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class Event:
     model: str
     detail: str = ""
     crashed: int = 0
+    running: tuple[str, ...] = ()
 
 
 class Inbox:
@@ -274,7 +276,8 @@ class Supervisor:
     def _reap(self, child: Child) -> None:
         child.reap(time.monotonic())
         kinds = {Phase.FAILED: "failed", Phase.WAITING: "crashed", Phase.GONE: "stopped"}
-        self._emit(child, kinds[child.phase], "" if child.phase is Phase.GONE else child.reason, child.crashed)
+        detail = "" if child.phase is Phase.GONE else child.reason
+        self._emit(child, kinds[child.phase], detail, child.crashed, child.running)
         if child.phase is Phase.GONE:
             self._children.remove(child)
 
@@ -344,6 +347,6 @@ class Supervisor:
         """Publish snapshots of the processes to other threads."""
         self._views = tuple(child.view() for child in self._children)
 
-    def _emit(self, child: Child, kind: str, detail: str = "", crashed: int = 0) -> None:
+    def _emit(self, child: Child, kind: str, detail: str = "", crashed: int = 0, running: tuple[str, ...] = ()) -> None:
         self._update_views()
-        self.on_event(Event(kind, child.name, child.title, detail, crashed))
+        self.on_event(Event(kind, child.name, child.title, detail, crashed, running))
