@@ -25,7 +25,7 @@ __all__ = ["Presence", "make_client_id", "new_incarnation", "reads_back"]
 _log = logging.getLogger("mqinfer.broker")
 _PATIENCE_S = 2.0
 """How long to wait for the broker's answer to a first state, and for a message that a client sent to itself."""
-_ENDED = frozenset({"lost", "stopped"})
+_ENDED = frozenset({"lost", "stopped", "crashed"})
 """States of a process that says nothing more on this connection."""
 
 

@@ -21,6 +21,7 @@ from paho.mqtt.properties import Properties
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
+from mqinfer.broker.mosquitto.access import without_section
 from mqinfer.broker.mosquitto.connection import Connection, Door
 from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto, free_port
 from mqinfer.broker.mosquitto.serving import guarded, guarded_open
@@ -133,9 +134,8 @@ def site(open_place: Path, unique: Callable[[str], str]) -> Iterator[Site]:
     roles = {"car-1": Role.VEHICLE, "car-2": Role.VEHICLE, "w": Role.WORKER, "dash": Role.DASHBOARD}
     logins = {name: folder.add(role, name) for name, role in roles.items()}
     logins["witness"] = folder.add(Role.DASHBOARD, "witness")
-    folder.remove("witness")
-    with (folder.path / "acl").open("a") as file:
-        file.write(_WITNESS)
+    rules = folder.path / "acl"
+    rules.write_text(without_section(rules.read_text(), "witness") + _WITNESS)
     text = folder.configuration().replace("memory_limit 2147483648", f"memory_limit {MEMORY_LIMIT}\nsys_interval 1")
     folder.configuration_file.write_text(text.replace("max_connections 1000", "max_connections 60"))
     with guarded(folder) as server:
