@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import jsonschema
 import numpy as np
 import pytest
 from mcap.reader import make_reader
@@ -67,12 +68,15 @@ def result_of(frame: Frame, outcome: Outcome = Outcome.OK, **outputs: np.ndarray
 
 
 def messages(path: Path) -> list[tuple[str, str, Any, dict[str, Any]]]:
-    """Read an MCAP back: topic, schema name, record and body of each message."""
+    """Read an MCAP back: topic, schema name, record and body of each message, which its schema allows."""
+    found = []
     with path.open("rb") as file:
-        return [
-            (channel.topic, schema.name if schema else "", message, json.loads(message.data))
-            for schema, channel, message in make_reader(file, validate_crcs=True).iter_messages()
-        ]
+        for schema, channel, message in make_reader(file, validate_crcs=True).iter_messages():
+            assert schema is not None
+            body = json.loads(message.data)
+            jsonschema.validate(body, json.loads(schema.data))
+            found.append((channel.topic, schema.name, message, body))
+    return found
 
 
 def decoded(data: str) -> np.ndarray:
@@ -378,3 +382,15 @@ def test_the_file_of_a_killed_run_is_repaired_or_kept(tmp_path: Path, damage: st
         assert len(messages(earlier)) == (0 if damage == "at once" else 300)
     assert messages(path) == []
     assert sorted(each.name for each in tmp_path.iterdir()) == ["results.1.mcap", "results.mcap"]
+
+
+def test_the_mcap_of_a_detector_keeps_to_the_published_schemas(tmp_path: Path) -> None:
+    """Every message is valid: viewers stop at an annotation that lacks a colour."""
+    sink = McapSink(tmp_path, CARD)
+    boxes, scores = np.array([[1, 2, 9, 8], [3, 3, 5, 5]], np.float32), np.array([0.9, 0.5], np.float32)
+    result = result_of(frame_of(0), boxes=boxes, scores=scores, classes=np.array([0, 1]))
+    sink.write(frame_of(0), picture_of(0), result)
+    found = {topic.rsplit("/", 1)[1]: body for topic, _, _, body in messages(*sink.close())}
+    assert len(found["annotations"]["points"]) == 2
+    assert {"outline_colors", "fill_color"} <= found["annotations"]["points"][0].keys()
+    assert len(found["result"]["detections"]) == 2

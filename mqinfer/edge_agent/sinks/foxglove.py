@@ -1,7 +1,7 @@
-"""Make Foxglove messages as JSON: schemas and bodies, see https://docs.foxglove.dev/docs/sdk/schemas.
+"""Make Foxglove messages as JSON, see https://docs.foxglove.dev/docs/sdk/schemas.
 
-The schemas hold the fields that mqinfer writes. Their names are Foxglove's, which its panels recognise.
-Times are `{sec, nsec}`, bytes are base64.
+The schemas of Foxglove's messages in `schemas/` are those of the package @foxglove/schemas 2.1.0 (MIT licence). Times
+are `{sec, nsec}`, bytes are base64.
 """
 
 from __future__ import annotations
@@ -9,50 +9,22 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
 
 from mqinfer.edge_agent.sinks.outputs import Mask
 
-__all__ = ["SCHEMAS", "Box", "compressed_image", "image_annotations", "raw_image", "time"]
+__all__ = ["Box", "compressed_image", "image_annotations", "raw_image", "schema", "time"]
 
 JsonObject = dict[str, object]
 _LINE_LOOP = 2
 """Type of `foxglove.PointsAnnotation` for a closed line."""
 
 
-def _object(**properties: object) -> JsonObject:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def _list(items: object) -> JsonObject:
-    return {"type": "array", "items": items}
-
-
-_STRING: JsonObject = {"type": "string"}
-_BYTES: JsonObject = {"type": "string", "contentEncoding": "base64"}
-_NUMBER: JsonObject = {"type": "number"}
-_COUNT: JsonObject = {"type": "integer", "minimum": 0}
-_TIME: JsonObject = {"title": "time", **_object(sec=_COUNT, nsec={**_COUNT, "maximum": 999_999_999})}
-_POINT = _object(x=_NUMBER, y=_NUMBER)
-_COLOUR = _object(r=_NUMBER, g=_NUMBER, b=_NUMBER, a=_NUMBER)
-_TEXT = _object(
-    timestamp=_TIME, position=_POINT, text=_STRING, font_size=_NUMBER, text_color=_COLOUR, background_color=_COLOUR
-)
-_LINES = _object(timestamp=_TIME, type=_COUNT, points=_list(_POINT), outline_color=_COLOUR, thickness=_NUMBER)
-
-SCHEMAS: Mapping[str, JsonObject] = {
-    "foxglove.CompressedImage": _object(timestamp=_TIME, frame_id=_STRING, data=_BYTES, format=_STRING),
-    "foxglove.RawImage": _object(
-        timestamp=_TIME, frame_id=_STRING, width=_COUNT, height=_COUNT, encoding=_STRING, step=_COUNT, data=_BYTES
-    ),
-    "foxglove.ImageAnnotations": _object(
-        timestamp=_TIME,
-        circles=_list({"type": "object"}),
-        points=_list(_LINES),
-        texts=_list(_TEXT),
-        metadata=_list(_object(key=_STRING, value=_STRING)),
-    ),
-}
-"""JSON schema by schema name."""
+@lru_cache
+def schema(name: str) -> bytes:
+    """Return the JSON schema of a message, such as `foxglove.RawImage` or `mqinfer.Result`."""
+    return files(__package__).joinpath("schemas", f"{name}.json").read_bytes()
 
 
 def time(nanoseconds: int) -> JsonObject:
@@ -116,6 +88,8 @@ def _outline(stamp: JsonObject, box: Box) -> JsonObject:
         "type": _LINE_LOOP,
         "points": [{"x": x, "y": y} for x, y in ((left, top), (right, top), (right, bottom), (left, bottom))],
         "outline_color": {"r": red, "g": green, "b": blue, "a": 1},
+        "outline_colors": [],
+        "fill_color": {"r": 0, "g": 0, "b": 0, "a": 0},
         "thickness": 2,
     }
 

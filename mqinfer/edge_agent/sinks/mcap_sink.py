@@ -152,8 +152,7 @@ class McapSink:
 
     def _schema(self, name: str) -> int:
         if name not in self._schemas:
-            data = json.dumps({"title": name, **foxglove.SCHEMAS.get(name, {"type": "object"})}).encode()
-            self._schemas[name] = self._mcap.register_schema(name, "jsonschema", data)
+            self._schemas[name] = self._mcap.register_schema(name, "jsonschema", foxglove.schema(name))
         return self._schemas[name]
 
 
