@@ -53,9 +53,10 @@ class Blame:
                 entry.lost_on |= {start}
                 if len(entry.lost_on | self._silent_on(entry)) >= _MOST_CRASHES:
                     self._table.back_off(entry, now + _RETURN_S)
-        for entry in self._table.in_flight.values():
+        for entry in self._table.entries.values():
             if lane in entry.silent:  # before it is sent to a third one, a crash has its time to be reported
                 entry.retry_at = max(entry.retry_at, now + _RETURN_S)
+                self._table.postpone(entry, now + _RETURN_S)
         self._losses = {each for entry in self._table.entries.values() for each in entry.lost_on - entry.crashed_on}
 
     def is_back(self, start: Start) -> None:

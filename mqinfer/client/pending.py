@@ -234,6 +234,12 @@ class PendingTable:
         self._set_alarm(until, entry)
         return True
 
+    def postpone(self, entry: Entry, until: float) -> None:
+        """Keep a request aside for longer, if it is set aside."""
+        if entry.place is Place.BACKING_OFF and until > entry.resume_at:
+            entry.resume_at = until
+            self._set_alarm(until, entry)
+
     def requeue(self, entry: Entry) -> bool:
         """Put a request in flight, or one that backs off, at the head of its queue; return False if it is neither."""
         if entry.place is Place.IN_FLIGHT:

@@ -291,6 +291,22 @@ def test_two_silent_workers_that_are_killed_are_all_that_a_request_takes(which: 
     assert errors(dispatcher.take(70.2).ended) == {"1": Poison}
 
 
+def test_what_is_held_waits_for_the_report_of_its_silent_worker() -> None:
+    """The will of the worker comes first: the request that is set aside is not sent to a third one in between."""
+    dispatcher = dispatcher_with("a", "b", "c")
+    entry = send(dispatcher, "1")
+    first = worker_of(entry) or ""
+    sent(dispatcher, 1.0, "1")
+    report(dispatcher, worker_of(entry) or "", "1", now=1.5)
+    assert dispatcher.take(3.6).send is None
+    assert entry.place is Place.BACKING_OFF
+    before = entry.resume_at - 0.01
+    dispatcher.update(state(first, WorkerStatus.LOST), before)
+    assert dispatcher.take(before + 0.02).send is None
+    report(dispatcher, first, "1", now=before + 0.03)
+    assert errors(dispatcher.take(before + 0.04).ended) == {"1": Poison}
+
+
 def test_what_crashed_one_worker_and_silences_another_goes_to_no_third() -> None:
     """The second one is about to be killed for it."""
     dispatcher = dispatcher_with("a", "b", "c")

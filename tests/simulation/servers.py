@@ -192,7 +192,8 @@ class Process:
         self.server.world.note(self.node.name, "has stopped")
         # Disconnecting needs the process for a moment; then it is gone.
         self.server.world.after(0.2, self.end)
-        if not is_taken:
+        # The server of the process that took the name starts that one again if it crashed meanwhile.
+        if not is_taken or not self.server.has_another(self):
             self.server.restart(self.slot, self.server.world.random.uniform(0, 1))
 
     def began(self, requests: Sequence[tuple[int, int]]) -> None:
@@ -272,6 +273,11 @@ class Server:
         process = slot.process = Process(self, slot, self._numbers["process"])
         self.processes.append(process)
         process.node.call(process.start)
+
+    def has_another(self, process: Process) -> bool:
+        """Return whether another process of the same name runs."""
+        others = (each for each in self.processes if each is not process and not each.node.dead)
+        return any(each.slot is process.slot for each in others)
 
     def restart(self, slot: Slot, delay: float | None = None) -> None:
         """Start a process in a slot some time later; after crashes later and later."""
