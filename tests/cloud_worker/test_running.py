@@ -52,7 +52,7 @@ def write_and_die(memory: ctypes.Array[ctypes.c_ubyte]) -> None:
 
 def test_a_process_that_ends_leaves_what_it_wrote() -> None:
     """No close and no flush: the memory is its server's."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     memory = context.RawArray(ctypes.c_ubyte, RunningRequests.SIZE)
     process = context.Process(target=write_and_die, args=(memory,))
     process.start()
