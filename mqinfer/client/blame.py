@@ -14,7 +14,7 @@ from mqinfer.client.lane import Lane
 from mqinfer.client.pending import Entry, PendingTable, Place, Start
 from mqinfer.protocol.errors import Poison
 
-__all__ = ["Blame", "is_hopeless", "poison"]
+__all__ = ["Blame", "poison"]
 
 _MOST_CRASHES = 2
 """Workers that may crash on a request; then it ends as `poison`."""
@@ -36,14 +36,16 @@ class Blame:
         self._table = table
         self._fleet = fleet
         self._losses: set[Start] = set()  # of pending requests, as long as no crash is reported
+        self._displaced: set[Start] = set()  # of them those that another process took the name of
 
-    def lost(self, lane: Lane, recalled: Sequence[Entry], now: float) -> None:
+    def lost(self, lane: Lane, recalled: Sequence[Entry], now: float, *, displaced: bool) -> None:
         """Record that a worker is lost: each request that it had may have been its end.
 
         Args:
             lane: The worker.
             recalled: What was in flight at it, and is queued again.
             now: The clock's reading.
+            displaced: Whether all that is known is that another process serves under its name.
         """
         start = (lane.worker, lane.incarnation)
         for entry in recalled:
@@ -58,6 +60,11 @@ class Blame:
                 entry.retry_at = max(entry.retry_at, now + _RETURN_S)
                 self._table.postpone(entry, now + _RETURN_S)
         self._losses = {each for entry in self._table.entries.values() for each in entry.lost_on - entry.crashed_on}
+        self._displaced = (self._displaced | {start} if displaced else self._displaced) & self._losses
+
+    def is_hopeless(self, entry: Entry) -> bool:
+        """Return whether so many workers were lost with a request, and are not back, that it goes to no other one."""
+        return len(entry.lost_on - self._displaced) >= _MOST_LOSSES
 
     def is_back(self, start: Start) -> None:
         """Send on what was set aside because of a worker that is back in the same incarnation: it did not crash."""
@@ -115,11 +122,6 @@ class Blame:
             entry.crashed_on -= {start}
             if len(entry.lost_on) < _MOST_CRASHES and entry.place is Place.BACKING_OFF:
                 self._table.requeue(entry)
-
-
-def is_hopeless(entry: Entry) -> bool:
-    """Return whether so many workers were lost with a request, without coming back, that it goes to no other one."""
-    return len(entry.lost_on) >= _MOST_LOSSES
 
 
 def poison(entry: Entry) -> Poison:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mqinfer.broker.link import ReasonCode
-from mqinfer.client.blame import Blame, is_hopeless, poison
+from mqinfer.client.blame import Blame, poison
 from mqinfer.client.fleet import Fleet, NoLane
 from mqinfer.client.lane import Lane, doubled
 from mqinfer.client.options import NAME_HINT, ClientOptions
@@ -135,7 +135,7 @@ class Dispatcher:
             for due in table.wake(now):
                 if due.place is Place.ENDED:
                     self._record_end(due, _expiry(due))
-                elif is_hopeless(due):
+                elif self._blame.is_hopeless(due):
                     self._end(due, poison(due))
                 elif self._blame.holds(due):
                     table.back_off(due, now + self._options.silence.attempt)
@@ -242,15 +242,17 @@ class Dispatcher:
         if state.status is WorkerStatus.READY:
             self._blame.is_back(start)
         if lane := self._fleet.update(state):
-            self._recall(lane, now, lost=state.status is not WorkerStatus.STOPPED)
+            recalled = self._table.recall(lane)
+            if state.status is not WorkerStatus.STOPPED:
+                self._blame.lost(lane, recalled, now, displaced=state.status is WorkerStatus.READY)
         if state.status is WorkerStatus.CRASHED:
             for entry in self._blame.crashed(start, state.running, now):
                 self._end(entry, poison(entry))
 
-    def removed(self, worker: str, now: float) -> None:
+    def removed(self, worker: str) -> None:
         """Handle the removal of a worker's state: it gets nothing more, and what it had is sent elsewhere."""
         if lane := self._fleet.remove(worker):
-            self._recall(lane, now, lost=False)
+            self._table.recall(lane)
 
     def connected(self, now: float) -> None:
         """Handle a connection: after a loss patience does not end before workers had time to reconnect, too."""
@@ -304,12 +306,6 @@ class Dispatcher:
                 self._budget.earn()
             return entry
         return None
-
-    def _recall(self, lane: Lane, now: float, *, lost: bool) -> None:
-        """Queue again what is in flight at a worker; record where its loss may have been the request's doing."""
-        recalled = self._table.recall(lane)
-        if lost:
-            self._blame.lost(lane, recalled, now)
 
     def _unserved(self, entry: Entry, now: float) -> None:
         """Hold back all who ask for the model while there is patience, else end with `NoWorker`."""

@@ -308,7 +308,7 @@ class Requester:
             self._bad_states.add(message.topic, error)
             return
         if state is None:
-            self._report(lambda now: self._dispatcher.removed(worker, now))
+            self._report(lambda _: self._dispatcher.removed(worker))
         else:
             self._report(lambda now: self._dispatcher.update(state, now))
 

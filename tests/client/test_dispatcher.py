@@ -291,6 +291,20 @@ def test_two_silent_workers_that_are_killed_are_all_that_a_request_takes(which: 
     assert errors(dispatcher.take(70.2).ended) == {"1": Poison}
 
 
+def test_a_name_that_is_taken_again_and_again_makes_nothing_poison() -> None:
+    """Each process leaves its name to one that started later: none of them has ended because of a request."""
+    dispatcher = dispatcher_with("a")
+    entry = send(dispatcher, "1")
+    for later in range(2, 8):
+        now = 5.0 * later
+        dispatcher.update(state("a", incarnation=later), now)
+        step = dispatcher.take(now + 3.0)
+        assert not step.ended
+        if step.send is entry:
+            dispatcher.acked(entry, entry.attempts, ReasonCode.SUCCESS, now + 3.0)
+    assert entry.attempts > 4
+
+
 def test_what_is_held_waits_for_the_report_of_its_silent_worker() -> None:
     """The will of the worker comes first: the request that is set aside is not sent to a third one in between."""
     dispatcher = dispatcher_with("a", "b", "c")
@@ -446,7 +460,7 @@ def test_a_state_that_is_removed_removes_its_worker() -> None:
     entry = send(dispatcher, "1")
     dispatcher.update(state("b"), 0.0)
     for worker in ("a", "a", "unknown"):
-        dispatcher.removed(worker, 0.0)
+        dispatcher.removed(worker)
     assert dispatcher.take(0.0).send is entry
     assert (worker_of(entry), entry.attempts, entry.lost_on) == ("b", 2, frozenset())
 
