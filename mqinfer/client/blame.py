@@ -107,6 +107,7 @@ class Blame:
     def clear(self) -> None:
         """Forget the losses of a connection: its wills are void."""
         self._losses.clear()
+        self._displaced.clear()
 
     def _silent_on(self, entry: Entry) -> set[Start]:
         """Return which workers that let a request's attempt time out are there and have replied to nothing since."""

@@ -40,6 +40,12 @@ _inherited: list[Client] = []
 """What the processes of a pool find, which receive nothing but picklable arguments."""
 
 
+def end_after_patience() -> None:
+    """Let the kernel end this process if it hangs: the handler that pytest has for its own time limit would go on."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(PATIENCE)
+
+
 class Child:
     """A forked process that does something and reports what came of it."""
 
@@ -50,7 +56,7 @@ class Child:
             os.close(writer)
             return
         try:
-            signal.alarm(PATIENCE)  # a child that hangs reports nothing
+            end_after_patience()  # a child that hangs reports nothing
             os.write(writer, json.dumps(work()).encode())
         finally:
             os._exit(0)
@@ -244,8 +250,11 @@ def test_a_control_client(server: MosquittoServer) -> None:
     assert server.log().count("Client ann~") == 1, "one end of the connection, by DISCONNECT"
 
 
-def test_a_callback_that_forks_and_returns(client: Client, server: MosquittoServer) -> None:
+def test_a_callback_that_forks_and_returns(
+    server: MosquittoServer, make_client: MakeClient, serve: Serve, write_echo: WriteEcho
+) -> None:
     """The child that goes on behind the callback does nothing for the parent's requests, and ends."""
+    client = make_client(server.url, options=ClientOptions(window=8))
     children: list[int] = []
 
     def fork(_: object) -> None:
@@ -253,10 +262,11 @@ def test_a_callback_that_forks_and_returns(client: Client, server: MosquittoServ
         if pid:
             children.append(pid)
         else:
-            signal.alarm(PATIENCE)
+            end_after_patience()
 
     futures = [client.submit("echo", value(number), timeout=PATIENCE) for number in range(100)]
-    futures[20].add_done_callback(fork)
+    futures[20].add_done_callback(fork)  # before there is a worker: a future that is done calls back in this thread
+    serve(server.url, write_echo("echo", ECHO, delay_ms=1))
     for number, future in enumerate(futures):
         assert future.result(PATIENCE).outputs["x"][0, 0] == number
     statuses = [os.waitpid(pid, 0)[1] for pid in children]
