@@ -10,13 +10,15 @@ from rich.console import Console
 
 from mqinfer._version import __version__
 from mqinfer.cli import bag, bench, broker, demo, infer, models, replay, worker
-from mqinfer.protocol.errors import BadTopic, ConfigError, MqinferError
+from mqinfer.cli.exit_codes import EXIT_CODES, exit_code
+from mqinfer.protocol.errors import MqinferError
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="mqinfer",
     help="Inference over MQTT: edge agents send frames, cloud workers reply, each request has exactly one outcome.",
+    epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -42,11 +44,11 @@ def _options(
 
 
 def main() -> None:
-    """Run the command; print an mqinfer error as one message and exit with 2 for wrong options, 1 otherwise."""
+    """Run the command; print an mqinfer error as one message, and exit with its code."""
     try:
         app()
     except MqinferError as error:
         console = Console(stderr=True, highlight=False)
         console.print("error:", style="bold red", end=" ")
         console.print(str(error), markup=False, soft_wrap=True)
-        sys.exit(2 if isinstance(error, ConfigError | BadTopic) else 1)
+        sys.exit(exit_code(error))

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.cli.optimize import optimize
+from mqinfer.cli.models.optimize import optimize
+from mqinfer.cli.models.profile import profile
 from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, Verbose, address, set_up_logging
-from mqinfer.cli.profile import profile
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, check_replies
 from mqinfer.protocol.card import card_to_json

@@ -1,0 +1,5 @@
+"""`mqinfer models` and its subcommands."""
+
+from mqinfer.cli.models.commands import app
+
+__all__ = ["app"]
