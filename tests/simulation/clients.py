@@ -164,8 +164,8 @@ class SimulatedClient:
         self.closed = True
         self.world.note(self.node.name, "is killed")
         self.node.dead = True
-        if self.link.wire is not None:
-            self.broker.up(self.link.wire, self.broker.drop, self.link.wire)
+        if self.link.socket is not None:
+            self.broker.up(self.link.socket, self.broker.drop, self.link.socket)
 
     def check(self) -> None:
         """Check what holds at any time."""

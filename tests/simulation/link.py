@@ -59,6 +59,11 @@ class SimulatedLink:
         return self.wire is not None
 
     @property
+    def socket(self) -> Wire | None:
+        """The connection, or the one that it tries to make: it ends with the process."""
+        return self.wire or self._attempt
+
+    @property
     def failure(self) -> LinkError | None:
         """None: it never gives up."""
         return None
@@ -117,12 +122,13 @@ class SimulatedLink:
             self._routes.remove(subscription_name(topic_filter, None))
 
     def close(self, timeout: float = 5.0) -> None:
-        """Disconnect behind what was published, without a will."""
+        """Disconnect behind what was published, without a will; one that is being made ends with its will."""
         del timeout
         self._closed = True
-        wire, self.wire = self.wire, None
+        wire, is_made = self.socket, self.wire is not None
+        self.wire = None
         if wire is not None and not self.node.dead:
-            self.broker.up(wire, partial(self.broker.drop, wire, will=False))
+            self.broker.up(wire, partial(self.broker.drop, wire, will=not is_made))
 
     def connected_by(self, wire: Wire) -> None:
         """Receive the CONNACK."""

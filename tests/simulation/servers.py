@@ -235,9 +235,9 @@ class Process:
 
     def _disconnect(self) -> None:
         """Let the system close the socket: what was sent arrives first."""
-        if self.link is not None and self.link.wire is not None:
+        if self.link is not None and self.link.socket is not None:
             broker = self.server.broker
-            broker.up(self.link.wire, broker.drop, self.link.wire)
+            broker.up(self.link.socket, broker.drop, self.link.socket)
 
     def end(self) -> None:
         """Do nothing from now on."""
@@ -331,7 +331,7 @@ class Server:
 
     def _hang_up(self, link: SimulatedLink | None) -> None:
         """Let the broker notice by its keepalive."""
-        if link is not None and link.wire is not None:
-            wire = link.wire
+        if link is not None and link.socket is not None:
+            wire = link.socket
             wire.is_cut = True
             self.world.after(self.world.random.uniform(5, 15), self.broker.drop, wire)
