@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from mqinfer.errors import ConfigError, ModelNotLoadable
+from mqinfer.models.backend import Backend
 from mqinfer.models.engines import choose_loader, platform_of
-from mqinfer.models.load_options import RequestedDevice, TensorOptions, parse_device
+from mqinfer.models.load_options import LoadOptions, RequestedDevice, TensorOptions, parse_device
 from mqinfer.models.loading import load_model, load_options
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.config import InstanceGroup, InstanceKind, ModelConfig, TensorConfig
@@ -189,3 +190,16 @@ def test_open_image_contract_survives(write_onnx: WriteOnnx, tmp_path: Path) -> 
     (tmp_path / "model.toml").write_text("[image]\nlayout = 'NCHW'\nscale = 0.5")
     model = load_model(ModelVersion("m", 1, path, combine([read_layer(tmp_path / "model.toml")])))
     assert model.card.image == ImageContract("x", 5, 4, layout=model.card.image.layout, scale=0.5)  # type: ignore[union-attr]
+
+
+def test_whatever_an_engine_raises_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect of an engine is a model that can't be loaded, with the class and the message."""
+
+    def defective(path: Path, options: LoadOptions) -> Backend:
+        raise AttributeError(f"{path.name} {options.precision}")
+
+    monkeypatch.setattr("mqinfer.models.loading.choose_loader", lambda *_: defective)
+    path = tmp_path / "model.echo"
+    path.write_text("{}")
+    with pytest.raises(ModelNotLoadable, match=r"model\.echo: can't be loaded: AttributeError: model\.echo fp32"):
+        load_model(ModelVersion("m", 1, path, ModelConfig()))

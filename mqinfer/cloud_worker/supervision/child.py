@@ -21,6 +21,8 @@ __all__ = ["Child", "Phase", "ProcessView", "ServerStatistics", "StatisticsQuery
 
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.1, 30.0
 """Delay before restart n of a process that keeps crashing: `min(_LAST_DELAY_S, 2**n * _FIRST_DELAY_S)`."""
+_MOST_STARTS = 6
+"""Starts in a row of a process that crashes while it loads its model; then it is given up. Their delays sum to 6 s."""
 _STABLE_S = 60.0
 """A process that ran longer than this restarts with the first delay again."""
 _LEAST_TIMEOUT_S, _TIMEOUT_FACTOR = 60.0, 20.0
@@ -37,7 +39,7 @@ class Phase(StrEnum):
     DRAINING = "draining"
     """Finishes its accepted requests; killed at its `due` time."""
     FAILED = "failed"
-    """Ended, and a restart would not help: it never served, or another process has its name."""
+    """Ended, and a restart would not help: it can't load its model, or another process has its name."""
     GONE = "gone"
     """Ended as requested."""
 
@@ -107,6 +109,7 @@ class Child:
     _seen: float = 0.0
     _stuck_s: float = 0.0
     _killed: str = ""
+    _lost_starts: int = 0
 
     @property
     def name(self) -> str:
@@ -243,9 +246,14 @@ class Child:
             self.phase, self.due = Phase.FAILED, None
         else:
             self.crashed = 0 if self.reason and not self._killed else self.incarnation
+            self._lost_starts = 0 if self.card else self._lost_starts + bool(self.crashed)
             self._wait_for_restart(now, self._killed or self.reason or f"exit code {code}")
 
     def _wait_for_restart(self, now: float, why: str) -> None:
+        if self._lost_starts == _MOST_STARTS:
+            self.phase, self.due = Phase.FAILED, None
+            self.reason = f"{why}; given up after {_MOST_STARTS} starts, of which none has served"
+            return
         if now - self.started > _STABLE_S:
             self.delay = _FIRST_DELAY_S
         self.phase, self.due = Phase.WAITING, now + self.delay

@@ -202,6 +202,10 @@ def run_process(
     except MqinferError as error:
         _send(pipe, ProcessReport(error=f"{error.code}: {error}", is_final=not _may_pass(error)))
         return
+    except Exception as error:  # a defect: the same start would fail in the same way
+        log.exception("loading failed")
+        _send(pipe, ProcessReport(error=f"internal: {error!r}", is_final=True))
+        return
     if worker is None:
         _send(pipe, ProcessReport(error=_ASKED))
         return

@@ -43,7 +43,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
     """
     tensorflow = import_tensorflow()
     device = choose_device(tensorflow, options.device, options.threads)
-    with loading(tensorflow, path):
+    with loading(path):
         definition = _read(tensorflow, path)
         _close_open_shapes(tensorflow, definition, options.inputs)
         wrapped = tensorflow.compat.v1.wrap_function(
