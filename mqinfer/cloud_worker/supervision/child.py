@@ -52,7 +52,7 @@ class ProcessView:
         spec: Model, version and options of the process.
         phase: Stage of its life.
         card: Card of the model; None until the process has served.
-        reason: Why it failed or crashed last.
+        reason: Why it failed or crashed last; of one that serves, why its warm-up has proven nothing.
         pid: Process id; None while it does not run.
     """
 
@@ -75,6 +75,7 @@ class Child:
         pipe: Status pipe to it; None once it has closed its end.
         card: Card of the model; None until the process has served.
         reason: Why it failed or crashed last.
+        untried: Why its warm-up has proven nothing; empty if a run succeeded.
         delay: Seconds until the next start if it crashes.
         started: When it was started last, on the supervisor's clock.
         is_final: Whether it reported that a restart would not help.
@@ -95,6 +96,7 @@ class Child:
     pipe: Connection | None = None
     card: ModelCard | None = None
     reason: str = ""
+    untried: str = ""
     delay: float = _FIRST_DELAY_S
     started: float = 0.0
     is_final: bool = False
@@ -128,7 +130,8 @@ class Child:
 
     def view(self) -> ProcessView:
         """Return a snapshot for other threads."""
-        return ProcessView(self.spec, self.phase, self.card, self.reason, self.process.pid if self.process else None)
+        reason = self.reason or (self.untried if self.phase is Phase.READY else "")
+        return ProcessView(self.spec, self.phase, self.card, reason, self.process.pid if self.process else None)
 
     def watched(self) -> list[Connection | int]:
         """Return the ends for `multiprocessing.connection.wait`: the process's sentinel and its status pipe."""
@@ -168,7 +171,7 @@ class Child:
         self.is_final |= received.is_final and not (self.card and self.phase is Phase.STARTING)
         self.reason, self.is_waiting = received.error, received.is_waiting
         if received.card and self.phase is Phase.STARTING:
-            self.phase, self.card = Phase.READY, received.card
+            self.phase, self.card, self.untried = Phase.READY, received.card, received.untried
             default = max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * received.service_s)
             self.run_timeout = default if self.spec.run_timeout is None else self.spec.run_timeout
         return received

@@ -70,12 +70,8 @@ def check_graph(path: Path, inputs: Iterable[str], outputs: Iterable[str], confi
     found = _node_names(outputs)
     ends = _node_names(configured) or {node.name for node in unconsumed(nodes.values())}
     _compare(path, "outputs", found, found & ends or ends)
-    _compare(
-        path,
-        "inputs",
-        _node_names(inputs),
-        {each for each in reaching(nodes, found) if nodes[each].op == "Placeholder"},
-    )
+    needed = {each for each in reaching(nodes, found) if nodes[each].op == "Placeholder"}
+    _compare(path, "inputs", _node_names(inputs), needed)
 
 
 def check_saved_model(path: Path, inputs: Iterable[str], outputs: Iterable[str]) -> None:
