@@ -21,7 +21,7 @@ from mqinfer.models.backends.tensorflow.runtime import choose_device, import_ten
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
-__all__ = ["Signature", "choose_signature", "load", "load_in_session"]
+__all__ = ["Signature", "choose_signature", "load", "load_in_session", "serving_tags", "tensor_names"]
 
 log = logging.getLogger("mqinfer.models")
 
@@ -146,7 +146,7 @@ def load_in_session(tensorflow: Any, path: Path) -> dict[str, Signature]:
     graph = tensorflow.Graph()
     session = tensorflow.compat.v1.Session(graph=graph)
     with graph.as_default():
-        loaded = tensorflow.compat.v1.saved_model.load(session, _tags(path), str(path))
+        loaded = tensorflow.compat.v1.saved_model.load(session, serving_tags(path), str(path))
     return {
         name: _signature(session, definition)
         for name, definition in loaded.signature_def.items()
@@ -154,7 +154,7 @@ def load_in_session(tensorflow: Any, path: Path) -> dict[str, Signature]:
     }
 
 
-def _tags(path: Path) -> list[str]:
+def serving_tags(path: Path) -> list[str]:
     """Return the tags of the graph to serve: TensorFlow loads it by exactly its tags, such as `serve` and `gpu`."""
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -175,8 +175,12 @@ def _signature(session: Any, definition: Any) -> Signature:
     return Signature(inputs, outputs, call)
 
 
-def _tensors(graph: Any, infos: Mapping[str, Any]) -> dict[str, Any]:
-    """Return tensors by name; a sparse one is three, named as by TensorFlow 2's loader."""
+def tensor_names(infos: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tensors of a signature by name; a sparse one is three, named as by TensorFlow 2's loader.
+
+    Args:
+        infos: `inputs` or `outputs` of a SignatureDef.
+    """
     names: dict[str, str] = {}
     for name in sorted(infos):
         info = infos[name]
@@ -187,4 +191,8 @@ def _tensors(graph: Any, infos: Mapping[str, Any]) -> dict[str, Any]:
             names[f"{name}_dense_shape"] = sparse.dense_shape_tensor_name
         else:
             names[name] = info.name
-    return {name: graph.get_tensor_by_name(tensor) for name, tensor in names.items()}
+    return names
+
+
+def _tensors(graph: Any, infos: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: graph.get_tensor_by_name(tensor) for name, tensor in tensor_names(infos).items()}
