@@ -59,7 +59,7 @@ def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedMo
     if model.config.ensemble_scheduling:
         return _load_ensemble(model, device, versions)
     check_model_files(model.path)
-    if platform_of(model.path, model.config.backend) == "onnx_onnxv1":
+    if platform_of(model.path, model.config.backend) == "onnx_onnxv1" and model.path.suffix.lower() != ".ort":
         check_external_data(model.path)
     load = choose_loader(model.path, model.config.backend)
     try:

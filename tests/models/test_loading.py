@@ -63,6 +63,23 @@ def test_what_is_no_model(tmp_path: Path, name: str, content: bytes | None, mess
     assert str(path) in str(caught.value)
 
 
+def test_onnx_runtimes_own_format(write_onnx: WriteOnnx, tmp_path: Path) -> None:
+    """A `.ort` file serves like the ONNX file that it was made of; a damaged one is refused."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "model.ort")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    source = str(write_onnx(tmp_path / "model.onnx"))
+    onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    model = load_model(ModelVersion("m", 1, tmp_path / "model.ort"))
+    assert model.card.platform == "onnx_onnxv1"
+    assert model.backend.infer({"x": np.ones((1, 4), np.float32)})["y"].tolist() == [[1, 1, 1, 1]]
+    (tmp_path / "model.ort").write_bytes((tmp_path / "model.ort").read_bytes()[:100])
+    with pytest.raises(ModelNotLoadable, match=r"model\.ort"):
+        load_model(ModelVersion("m", 1, tmp_path / "model.ort"))
+
+
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
 def test_truncated_onnx(write_onnx: WriteOnnx, tmp_path: Path, part: float) -> None:
     """A file that was copied in part is refused, with its size."""
@@ -86,12 +103,12 @@ def test_platforms(tmp_path: Path) -> None:
     assert platform_of(tmp_path) == "tensorflow_savedmodel"
     assert platform_of(Path("a.graphdef")) == platform_of(Path("a.pb"), "tensorflow") == "tensorflow_graphdef"
     assert platform_of(Path("a.bin"), "onnx_onnxv1") == "onnx_onnxv1"
-    (tmp_path / "a.tflite").write_bytes(b"\0\0")
-    with pytest.raises(ModelNotLoadable, match=r"no back end reads \.tflite"):
-        platform_of(tmp_path / "a.tflite")
+    (tmp_path / "a.caffemodel").write_bytes(b"\0\0")
+    with pytest.raises(ModelNotLoadable, match=r"no back end reads \.caffemodel"):
+        platform_of(tmp_path / "a.caffemodel")
     config = ModelConfig(backend="caffe")
     with pytest.raises(ConfigError, match=r"'caffe' is unknown; expected one of onnxruntime, openvino, .*onnx_onnxv1"):
-        load_model(ModelVersion("m", 1, tmp_path / "a.tflite", config))
+        load_model(ModelVersion("m", 1, tmp_path / "a.caffemodel", config))
 
 
 def test_engines(tmp_path: Path) -> None:
@@ -104,7 +121,10 @@ def test_engines(tmp_path: Path) -> None:
         ("a.pb", "tensorflow", "tensorflow.frozen_graph"),
         ("a.pt", "pytorch_libtorch", "torchscript"),
         ("a.H5", "keras", "tensorflow.keras"),
+        ("a.jit", None, "torchscript"),
+        ("a.ort", None, "onnx"),
         ("a.xml", None, "openvino"),
+        ("a.tflite", None, "openvino"),
     ]:
         assert choose_loader(tmp_path / file, configured).__module__ == f"mqinfer.models.backends.{engine}"
     assert choose_loader(tmp_path, "openvino").__module__ == "mqinfer.models.backends.openvino"

@@ -242,6 +242,22 @@ def test_a_saved_model_with_other_names_than_its_own(tf: Any, tmp_path: Path) ->
         check_saved_model(tmp_path / "m", ["x", "y"], ["sum"])
 
 
+@pytest.mark.slow
+def test_tensorflow_lite(tf: Any, tmp_path: Path) -> None:
+    """A TFLite file serves under the names of its tensors."""
+    given = tf.keras.layers.Input((4,), name="given")
+    model = tf.keras.Model(given, tf.keras.layers.Rescaling(2.0)(given))
+    path = tmp_path / "model.tflite"
+    path.write_bytes(tf.lite.TFLiteConverter.from_keras_model(model).convert())
+    backend = loaded(path)
+    (x,), (y,) = backend.inputs, backend.outputs
+    assert (backend.platform, x.shape, y.shape) == ("tensorflow_lite", (-1, 4), (-1, 4))
+    assert backend.infer({x.name: np.ones((2, 4), np.float32)})[y.name].tolist() == [[2] * 4] * 2
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ModelNotLoadable, match=r"model\.tflite"):
+        loaded(path)
+
+
 @pytest.mark.shared_data
 def test_a_saved_model_that_it_can_not_convert(shared_models: Path) -> None:
     """The message has a way that works."""

@@ -23,12 +23,15 @@ _SHOWN = 48
 
 SUFFIXES: Mapping[str, str] = {
     ".onnx": "onnx_onnxv1",
+    ".ort": "onnx_onnxv1",
     ".graphdef": "tensorflow_graphdef",
     ".pb": "tensorflow_graphdef",
     ".keras": "tensorflow_keras",
     ".h5": "tensorflow_keras",
     ".hdf5": "tensorflow_keras",
+    ".tflite": "tensorflow_lite",
     ".pt": "pytorch_torchscript",
+    ".jit": "pytorch_torchscript",
     ".xml": "openvino_ir",
     ".echo": "mqinfer_echo",
 }
