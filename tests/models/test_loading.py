@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from mqinfer.errors import ConfigError, ModelNotLoadable
 from mqinfer.models.backend import Backend
@@ -61,6 +62,23 @@ def test_what_is_no_model(tmp_path: Path, name: str, content: bytes | None, mess
         load_model(ModelVersion("m", 1, path))
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_a_whole_file_that_the_engine_does_not_know(tmp_path: Path, backend: str) -> None:
+    """The advice is another engine or version, and not to copy the file again."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("OfMyOwn", ["x"], ["y"], domain="my.own")], "g", [x], [y])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my.own", 1)]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString())
+    with pytest.raises(ModelNotLoadable) as caught:
+        load_model(ModelVersion("m", 1, path, ModelConfig(backend=backend)))
+    assert "truncated" not in str(caught.value)
+    assert "not cut off: the engine may be too old" in str(caught.value)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ModelNotLoadable, match="may be truncated"):
+        load_model(ModelVersion("m", 1, path, ModelConfig(backend=backend)))
 
 
 def test_onnx_runtimes_own_format(write_onnx: WriteOnnx, tmp_path: Path) -> None:

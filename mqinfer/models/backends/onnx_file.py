@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqinfer.models.backends.protobuf_fields import DamagedError, fields
 from mqinfer.models.repository.files import describe, named_file
+from mqinfer.models.repository.protobuf_fields import DamagedError, fields
 from mqinfer.protocol.errors import ModelNotLoadable
 
 __all__ = ["check_external_data", "external_locations", "refusal"]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from mqinfer.models.backends.protobuf_fields import DamagedError, fields
 from mqinfer.models.backends.tensorflow.frozen_graph import reaching, unconsumed
 from mqinfer.models.backends.tensorflow.saved_model import choose_signature
 from mqinfer.models.repository.files import describe
+from mqinfer.models.repository.protobuf_fields import DamagedError, fields
 from mqinfer.protocol.errors import ModelNotLoadable
 
 __all__ = ["check_graph", "check_saved_model", "dangling"]

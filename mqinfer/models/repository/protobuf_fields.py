@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 
-__all__ = ["Bytes", "DamagedError", "fields"]
+__all__ = ["Bytes", "DamagedError", "fields", "is_whole"]
 
 Bytes = bytes | mmap.mmap
 
@@ -36,6 +36,14 @@ def fields(content: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int
             raise DamagedError(f"wire type {wire}")
         if number == 0 or start > end:
             raise DamagedError(f"field {number} ends beyond what it lies in")
+
+
+def is_whole(content: Bytes) -> bool:
+    """Return whether the outermost fields of a message end where its bytes end: nothing is cut off."""
+    try:
+        return sum(1 for _ in fields(content, 0, len(content))) > 0
+    except (DamagedError, IndexError):
+        return False
 
 
 def _varint(content: Bytes, start: int) -> tuple[int, int]:
