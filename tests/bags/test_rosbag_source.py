@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -111,6 +112,19 @@ def test_compressed_image(tmp_path: Path, write_ros2: Write, recorded: type[Any]
     (frame,) = read(write_ros2(tmp_path / "drive", [recorded("/front", 5, 6, image)]))
     assert isinstance(frame.image, CompressedImage)
     assert (frame.image.format, bytes(frame.image.data)) == (image.format, image.data)
+
+
+def test_types_in_two_parts(tmp_path: Path, write_ros2: Write, drive: Drive) -> None:
+    """Early recorders of ROS 2 named the type `sensor_msgs/Image`."""
+    folder = write_ros2(tmp_path / "drive", drive, "sqlite3")
+    for file in folder.iterdir():
+        if file.suffix == ".db3":
+            with closing(sqlite3.connect(file)) as database:
+                database.execute("UPDATE topics SET type = replace(type, '/msg/', '/')")
+                database.commit()
+        elif file.suffix == ".yaml":
+            file.write_text(file.read_text().replace("sensor_msgs/msg/Image", "sensor_msgs/Image"))
+    assert_same(read(folder), drive)
 
 
 def test_image_data_is_not_copied(tmp_path: Path, write_ros1: Write, drive: Drive) -> None:
@@ -227,18 +241,22 @@ class TestDamage:
         with pytest.raises(SourceError, match=rf"{path.name}: .*(reindex|mqinfer bag repair|no image topic)"):
             read(path)
 
+    @pytest.mark.parametrize("share", [0.5, 0.9])
     @pytest.mark.parametrize("compression", ["none", "lz4", "bz2"])
-    def test_broken_half_way(self, tmp_path: Path, write_ros1: Write, drive: Drive, compression: str) -> None:
-        """What comes before the damage is yielded, then there is a SourceError."""
+    def test_broken_further_on(
+        self, tmp_path: Path, write_ros1: Write, drive: Drive, *, compression: str, share: float
+    ) -> None:
+        """What comes before the damage is listed and yielded, then there is a SourceError; no part reads ahead."""
         path = write_ros1(tmp_path / "drive.bag", drive, compression, 200)
         content = bytearray(path.read_bytes())
         chunks = [found.start() for found in re.finditer(b"compression=", content)]
-        middle = chunks[len(chunks) // 2]
-        content[middle + 44 : middle + 90] = b"\xee" * 46  # past the chunk's header, into what it holds
+        place = chunks[int(len(chunks) * share)]
+        content[place + 44 : place + 90] = b"\xee" * 46  # past the chunk's header, into what it holds
         path.write_bytes(content)
         with closing(open_source(str(path))) as source:
+            assert [stream.count for stream in source.streams()] == [10, 10]
             count, error = read_until_error(source)
-        assert 0 < count < 20
+        assert 20 * share - 4 < count < 20
         assert "drive.bag" in str(error)
         assert "mqinfer bag repair" in str(error)
 
