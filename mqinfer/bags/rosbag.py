@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _RAW = "sensor_msgs/msg/Image"
 _COMPRESSED = "sensor_msgs/msg/CompressedImage"
 IMAGE_TYPES = (_RAW, _COMPRESSED)
+_LFS_POINTER = b"version https://git-lfs"
+_MCAP_MAGIC = b"\x89MCAP0\r\n"
 
 
 def message_type(connection: Connection) -> str:
@@ -227,10 +230,26 @@ def _foreign_errors(path: Path, where: str = "") -> Iterator[None]:
 
 
 def _advice(path: Path) -> str:
+    head, tail = _ends(path)
+    if head.startswith(_LFS_POINTER):
+        return "it is a Git LFS pointer and not the recording; run `git lfs pull` where it came from, and copy it again"
+    if head.startswith(_MCAP_MAGIC) and tail == _MCAP_MAGIC:
+        return "it is a whole MCAP file, and what is in it can't be read: expected images as ROS 2 messages"
     if path.suffix == ".bag" or _storage_of(path) == "mcap":
         kind = "a ROS 1 bag" if path.suffix == ".bag" else "an MCAP file"
         return f"{kind} that was not closed, is cut off or still grows can be read after: mqinfer bag repair FILE NEW"
     return "it is damaged, cut off, or not a ROS 2 bag; a folder can be repaired with: ros2 bag reindex FOLDER"
+
+
+def _ends(path: Path) -> tuple[bytes, bytes]:
+    """Return the first and the last bytes of a file; nothing where it has none."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_LFS_POINTER))
+            file.seek(-len(_MCAP_MAGIC), os.SEEK_END)
+            return head, file.read()
+    except OSError:  # a folder, or an empty file
+        return b"", b""
 
 
 def _sqlite_states(path: Path) -> dict[Path, tuple[int, int]]:

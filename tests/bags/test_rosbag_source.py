@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import mcap.writer
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -284,6 +285,26 @@ class TestDamage:
         (tmp_path / name).write_bytes(b"nothing that was promised" * 20)
         with pytest.raises(SourceError, match=name):
             open_source(str(tmp_path / name))
+
+    @pytest.mark.parametrize("name", ["drive.bag", "drive.mcap"])
+    def test_a_pointer_in_place_of_the_recording(self, tmp_path: Path, name: str) -> None:
+        """Nothing could repair it: the advice is to fetch the file."""
+        (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+        with pytest.raises(SourceError, match="git lfs pull") as caught:
+            read(tmp_path / name)
+        assert "repair" not in str(caught.value)
+
+    def test_a_whole_mcap_of_something_else(self, tmp_path: Path) -> None:
+        """One without ROS 2 messages is not cut off, and the message doesn't say so."""
+        with (tmp_path / "other.mcap").open("wb") as file:
+            writer = mcap.writer.Writer(file)
+            writer.start("ros1")
+            schema = writer.register_schema("sensor_msgs/Image", "ros1msg", b"uint8[] data")
+            writer.add_message(writer.register_channel("/a", "ros1", schema), 1, b"", 1)
+            writer.finish()
+        with pytest.raises(SourceError, match="whole MCAP file.*expected images as ROS 2 messages") as caught:
+            read(tmp_path / "other.mcap")
+        assert "cut off" not in str(caught.value)
 
     @given(st.randoms(use_true_random=False), st.sampled_from(["none.bag", "lz4.bag", "bag.mcap", "bag.db3"]))
     @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
