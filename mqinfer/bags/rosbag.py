@@ -234,7 +234,10 @@ def _advice(path: Path) -> str:
     if head.startswith(_LFS_POINTER):
         return "it is a Git LFS pointer and not the recording; run `git lfs pull` where it came from, and copy it again"
     if head.startswith(_MCAP_MAGIC) and tail == _MCAP_MAGIC:
-        return "it is a whole MCAP file, and what is in it can't be read: expected images as ROS 2 messages"
+        return (
+            "the file is not cut off: it is damaged inside, which mqinfer bag repair FILE NEW reads around, or holds "
+            "something else than ROS 2 messages, which can't be read"
+        )
     if path.suffix == ".bag" or _storage_of(path) == "mcap":
         kind = "a ROS 1 bag" if path.suffix == ".bag" else "an MCAP file"
         return f"{kind} that was not closed, is cut off or still grows can be read after: mqinfer bag repair FILE NEW"

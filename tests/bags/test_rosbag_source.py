@@ -295,16 +295,15 @@ class TestDamage:
         assert "repair" not in str(caught.value)
 
     def test_a_whole_mcap_of_something_else(self, tmp_path: Path) -> None:
-        """One without ROS 2 messages is not cut off, and the message doesn't say so."""
+        """One without ROS 2 messages is not cut off, and the message says so."""
         with (tmp_path / "other.mcap").open("wb") as file:
             writer = mcap.writer.Writer(file)
             writer.start("ros1")
             schema = writer.register_schema("sensor_msgs/Image", "ros1msg", b"uint8[] data")
             writer.add_message(writer.register_channel("/a", "ros1", schema), 1, b"", 1)
             writer.finish()
-        with pytest.raises(SourceError, match="whole MCAP file.*expected images as ROS 2 messages") as caught:
+        with pytest.raises(SourceError, match=r"not cut off.*something else than ROS 2 messages"):
             read(tmp_path / "other.mcap")
-        assert "cut off" not in str(caught.value)
 
     @given(st.randoms(use_true_random=False), st.sampled_from(["none.bag", "lz4.bag", "bag.mcap", "bag.db3"]))
     @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
