@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from mqinfer.images.compressed import picture_size
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import MissingExtra, MqinferError, SourceError
 
-__all__ = ["IMAGE_TYPES", "Rosbag", "is_bag"]
+__all__ = ["IMAGE_TYPES", "Rosbag", "is_bag", "message_type"]
 
 if TYPE_CHECKING:
     from rosbags.highlevel import AnyReader
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
 _RAW = "sensor_msgs/msg/Image"
 _COMPRESSED = "sensor_msgs/msg/CompressedImage"
 IMAGE_TYPES = (_RAW, _COMPRESSED)
+_LFS_POINTER = b"version https://git-lfs"
+_MCAP_MAGIC = b"\x89MCAP0\r\n"
+
+
+def message_type(connection: Connection) -> str:
+    """Return the type of a connection in three parts: early recorders of ROS 2 wrote `sensor_msgs/Image`."""
+    package, slash, name = connection.msgtype.partition("/")
+    return f"{package}/msg/{name}" if slash and "/" not in name else connection.msgtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +108,7 @@ class Rosbag:
         connections = [each for each in self.connections if each.topic == topic]
         count = sum(each.msgcount for each in connections)
         first = self.first(connections) if count else None
-        types = sorted({each.msgtype for each in connections})
+        types = sorted({message_type(each) for each in connections})
         is_image = any(each in IMAGE_TYPES for each in types)
         encoding, width, height = ("", 0, 0) if first is None else self._shape(first[0], first[2])
         rate = None if first is None else self._rate(connections, count, first[1])
@@ -137,7 +146,7 @@ class Rosbag:
             SourceError: The bytes are not such a message.
         """
         with _foreign_errors(self.path, connection.topic):
-            message: Any = self._reader.deserialize(raw, connection.msgtype)
+            message: Any = self._reader.deserialize(raw, message_type(connection))
             stamp = message.header.stamp
             capture_time_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
             return StampedImage(capture_time_ns, message.header.frame_id, _image(message))
@@ -147,7 +156,7 @@ class Rosbag:
         self._resources.close()
 
     def _shape(self, connection: Connection, raw: bytes) -> tuple[str, int, int]:
-        if connection.msgtype not in IMAGE_TYPES:
+        if message_type(connection) not in IMAGE_TYPES:
             return "", 0, 0
         image = self.image(connection, raw).image
         if isinstance(image, RawImage):
@@ -157,7 +166,10 @@ class Rosbag:
     def _rate(self, connections: Sequence[Connection], count: int, first_ns: int) -> float | None:
         if count < 2:
             return None
-        span = self._last_ns(connections, first_ns) - first_ns
+        try:
+            span = self._last_ns(connections, first_ns) - first_ns
+        except SourceError:  # the end is damaged; what comes before it can be read all the same
+            return None
         return (count - 1) * 1e9 / span if span > 0 else None
 
     def _last_ns(self, connections: Sequence[Connection], first_ns: int) -> int:
@@ -218,10 +230,29 @@ def _foreign_errors(path: Path, where: str = "") -> Iterator[None]:
 
 
 def _advice(path: Path) -> str:
+    head, tail = _ends(path)
+    if head.startswith(_LFS_POINTER):
+        return "it is a Git LFS pointer and not the recording; run `git lfs pull` where it came from, and copy it again"
+    if head.startswith(_MCAP_MAGIC) and tail == _MCAP_MAGIC:
+        return (
+            "the file is not cut off: it is damaged inside, which mqinfer bag repair FILE NEW reads around, or holds "
+            "something else than ROS 2 messages, which can't be read"
+        )
     if path.suffix == ".bag" or _storage_of(path) == "mcap":
         kind = "a ROS 1 bag" if path.suffix == ".bag" else "an MCAP file"
         return f"{kind} that was not closed, is cut off or still grows can be read after: mqinfer bag repair FILE NEW"
     return "it is damaged, cut off, or not a ROS 2 bag; a folder can be repaired with: ros2 bag reindex FOLDER"
+
+
+def _ends(path: Path) -> tuple[bytes, bytes]:
+    """Return the first and the last bytes of a file; nothing where it has none."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_LFS_POINTER))
+            file.seek(-len(_MCAP_MAGIC), os.SEEK_END)
+            return head, file.read()
+    except OSError:  # a folder, or an empty file
+        return b"", b""
 
 
 def _sqlite_states(path: Path) -> dict[Path, tuple[int, int]]:

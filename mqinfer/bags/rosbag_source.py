@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqinfer.bags.frame import WHOLE, Frame, Span, StreamInfo
-from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag
+from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, message_type
 from mqinfer.protocol.errors import SourceError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class RosbagSource:
 
 
 def _choose(bag: Rosbag, wanted: Sequence[str]) -> list[Connection]:
-    images = [each for each in bag.connections if each.msgtype in IMAGE_TYPES]
+    images = [each for each in bag.connections if message_type(each) in IMAGE_TYPES]
     names = sorted({each.topic for each in images})
     if not images:
         held = ", ".join(f"{each.topic} ({each.msgtype})" for each in bag.connections) or "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,10 +18,12 @@ from rich.table import Table
 from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, address
 from mqinfer.client import Client, InferResult
 from mqinfer.client.request import Input
-from mqinfer.codecs import encoded_image
+from mqinfer.codecs import encode_tensor, encoded_image
+from mqinfer.images.decode import to_rgb
+from mqinfer.images.picture import CompressedImage
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.errors import BadEncoding, ConfigError
+from mqinfer.protocol.errors import BadEncoding, BadImage, ConfigError
 from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.types import EncodedTensor
 
@@ -33,7 +36,12 @@ _FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 def infer(
     model: Annotated[str, typer.Argument(help="Model name.")],
     input_: Annotated[
-        list[str], typer.Option("--input", help="Input tensor as NAME=FILE: an .npy array, or a .jpg or .png picture.")
+        list[str],
+        typer.Option(
+            "--input",
+            help="Input tensor as NAME=FILE: an .npy array, or a .jpg or .png picture. NAME=@FILE sends the bytes of "
+            "any file as one string.",
+        ),
     ],
     broker: Broker = "mqtt://127.0.0.1:1883",
     version: Annotated[str | None, typer.Option(help="Model version; the server's default if omitted.")] = None,
@@ -52,8 +60,9 @@ def infer(
     key_file: KeyFile = None,
 ) -> None:
     """Send one request to a model and print the result."""
-    inputs = dict(_read(text) for text in input_)
+    given = dict(_read(text) for text in input_)
     with Client(address(broker, ca_file, cert_file, key_file), name=name, root=root) as client:
+        inputs = _with_strings(given, client.card(model) if any(map(_is_string, given.values())) else None)
         classification = _classification(client.card(model), top) if top else {}
         result = client.infer(
             model, inputs, version=version, encoding=encoding, classification=classification, timeout=timeout
@@ -87,27 +96,57 @@ def _table(result: InferResult) -> Table:
     return table
 
 
-def _read(text: str) -> tuple[str, Input]:
+def _is_string(given: Input | bytes) -> bool:
+    return isinstance(given, bytes)
+
+
+def _with_strings(given: Mapping[str, Input | bytes], card: ModelCard | None) -> dict[str, Input]:
+    """Make an array of each string, with as many axes of 1 as the model's input has."""
+    axes = {spec.name: len(spec.shape) for spec in card.inputs} if card else {}
+    inputs: dict[str, Input] = {}
+    for name, each in given.items():
+        if isinstance(each, bytes):
+            array = np.empty((1,) * axes.get(name, 1), np.object_)
+            array[...] = each
+            inputs[name] = array
+        else:
+            inputs[name] = each
+    return inputs
+
+
+def _read(text: str) -> tuple[str, Input | bytes]:
     name, equals, file = text.partition("=")
-    path = Path(file)
+    path = Path(file.removeprefix("@"))
     if not equals or not name or not file:
         raise ConfigError(f"--input {text!r}: expected NAME=FILE, such as input=frame.npy")
     try:
+        if file.startswith("@"):
+            return name, path.read_bytes()
         return name, _picture(name, path) if path.suffix.lower() in _PICTURES else _array(path)
-    except (OSError, ValueError, EOFError, BadEncoding) as error:
+    except (OSError, ValueError, EOFError, BadEncoding, BadImage) as error:
         raise ConfigError(
-            f"--input {text!r}: can't read {path}: {error}; expected an .npy array, or a .jpg or .png picture"
+            f"--input {text!r}: can't read {path}: {error}; expected an .npy array, a .jpg or .png picture, or @FILE "
+            "for the bytes of any file"
         ) from error
 
 
 def _array(path: Path) -> np.ndarray[Any, Any]:
     with path.open("rb") as file:
         array: np.ndarray[Any, Any] = np.lib.format.read_array(file, allow_pickle=False)
-    return array
+    if array.dtype.kind not in "SU":
+        return array
+    return np.array(
+        [value.encode() if isinstance(value, str) else value for value in array.ravel().tolist()], np.object_
+    ).reshape(array.shape)
 
 
 def _picture(name: str, path: Path) -> EncodedTensor:
-    tensor = encoded_image(name, path.read_bytes())
+    data = path.read_bytes()
+    try:
+        tensor = encoded_image(name, data)
+    except BadEncoding:  # of a kind that does not travel, such as one with transparency
+        pixels = to_rgb(CompressedImage(path.suffix, data))
+        return encode_tensor(name, pixels[np.newaxis], "png", {IMAGE_ENCODING: "rgb8"})
     channels = "rgb" if len(tensor.shape) == 4 else "mono"
     bits = 16 if tensor.datatype is Datatype.UINT16 else 8
     return replace(tensor, parameters={IMAGE_ENCODING: f"{channels}{bits}"})

@@ -34,6 +34,7 @@ BACKENDS: Mapping[str, Mapping[str, str]] = {
         "tensorflow": f"{_TENSORFLOW}.saved_model:load",
         "openvino": _OPENVINO,
     },
+    "tensorflow_lite": {"openvino": _OPENVINO},
     "tensorflow_keras": {"tensorflow": f"{_TENSORFLOW}.keras:load"},
     "pytorch_torchscript": {"pytorch": "mqinfer.models.backends.torchscript:load"},
     "openvino_ir": {"openvino": _OPENVINO},

@@ -19,7 +19,7 @@ from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import InstanceKind, ModelConfig, TensorConfig
 from mqinfer.models.repository.files import check_model_files
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.errors import ConfigError, ModelNotLoadable, MqinferError
 
 __all__ = ["LoadedModel", "load_model", "load_options"]
 
@@ -59,10 +59,15 @@ def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedMo
     if model.config.ensemble_scheduling:
         return _load_ensemble(model, device, versions)
     check_model_files(model.path)
-    if platform_of(model.path, model.config.backend) == "onnx_onnxv1":
+    if platform_of(model.path, model.config.backend) == "onnx_onnxv1" and model.path.suffix.lower() != ".ort":
         check_external_data(model.path)
     load = choose_loader(model.path, model.config.backend)
-    backend = load(model.path, load_options(model.config, device))
+    try:
+        backend = load(model.path, load_options(model.config, device))
+    except MqinferError:
+        raise
+    except Exception as error:  # an engine may raise anything on a file that it wasn't made for
+        raise ModelNotLoadable(f"{model.path}: can't be loaded: {type(error).__name__}: {error}") from error
     _warn_of_accelerators(model, backend.engine)
     with ExitStack() as unless_complete:
         unless_complete.callback(backend.close)

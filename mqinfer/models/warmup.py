@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, from_raw, nbyt
 from mqinfer.protocol.errors import BadTensor, ConfigError, ModelNotLoadable, MqinferError
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["sample_inputs", "warm_up", "zeros"]
+__all__ = ["WarmedUp", "sample_inputs", "warm_up", "zeros"]
 
 log = logging.getLogger("mqinfer.models")
 
@@ -33,21 +34,31 @@ _SEED = 1
 """Seed of the random inputs: every start uses the same."""
 
 
-def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence[WarmUpSample] = ()) -> float:
+@dataclass(frozen=True, slots=True)
+class WarmedUp:
+    """What the warm-up found.
+
+    Attributes:
+        run_s: Duration of the last run of one row on zeros, in seconds; 0 if there was none.
+        untried: Why no run has succeeded; empty if one has, or if the configuration wants none.
+    """
+
+    run_s: float = 0.0
+    untried: str = ""
+
+
+def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence[WarmUpSample] = ()) -> WarmedUp:
     """Run the model on zeros, `count` times at batch 1 and at the largest batch, and on the configured samples.
 
     A model with open shapes may refuse the sizes that are tried here, and one that takes strings the empty ones; that
-    is logged and is no error. Samples must run.
-
-    Returns:
-        Duration of the last run of one row, in seconds; 0 if there was none.
+    is no error, but unless a sample runs nothing shows that a request can succeed. Samples must run.
 
     Raises:
         ModelNotLoadable: The model can't run, or its outputs lack the batch axis of its card.
         ConfigError: A sample doesn't fit the model.
     """
     network = network_of(backend)
-    single = 0.0
+    single, refused = 0.0, ""
     for batch in sorted({1, max(card.max_batch_size, 1)}) if count else ():
         inputs = zeros(card, batch)
         try:
@@ -60,11 +71,14 @@ def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence
         except MqinferError as error:
             if not _may_refuse_zeros(card):
                 raise _not_ready(card, f"warm-up with batch {batch} failed", error) from error
-            log.warning("model %s: open shapes or strings, warm-up with zeros left out: %s", card.name, error)
+            refused = (
+                f"no request was tried: the model takes open shapes or strings, and refused zeros ({error}); add a "
+                "sample that it takes to model.toml, [[model_warmup]]"
+            )
             break
     for sample in samples:
         _run_sample(network, card, sample)
-    return single
+    return WarmedUp(single, "" if samples or single else refused)
 
 
 def _run_sample(network: Backend, card: ModelCard, sample: WarmUpSample) -> None:

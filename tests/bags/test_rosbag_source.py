@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import mcap.writer
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -111,6 +113,19 @@ def test_compressed_image(tmp_path: Path, write_ros2: Write, recorded: type[Any]
     (frame,) = read(write_ros2(tmp_path / "drive", [recorded("/front", 5, 6, image)]))
     assert isinstance(frame.image, CompressedImage)
     assert (frame.image.format, bytes(frame.image.data)) == (image.format, image.data)
+
+
+def test_types_in_two_parts(tmp_path: Path, write_ros2: Write, drive: Drive) -> None:
+    """Early recorders of ROS 2 named the type `sensor_msgs/Image`."""
+    folder = write_ros2(tmp_path / "drive", drive, "sqlite3")
+    for file in folder.iterdir():
+        if file.suffix == ".db3":
+            with closing(sqlite3.connect(file)) as database:
+                database.execute("UPDATE topics SET type = replace(type, '/msg/', '/')")
+                database.commit()
+        elif file.suffix == ".yaml":
+            file.write_text(file.read_text().replace("sensor_msgs/msg/Image", "sensor_msgs/Image"))
+    assert_same(read(folder), drive)
 
 
 def test_image_data_is_not_copied(tmp_path: Path, write_ros1: Write, drive: Drive) -> None:
@@ -227,18 +242,22 @@ class TestDamage:
         with pytest.raises(SourceError, match=rf"{path.name}: .*(reindex|mqinfer bag repair|no image topic)"):
             read(path)
 
+    @pytest.mark.parametrize("share", [0.5, 0.9])
     @pytest.mark.parametrize("compression", ["none", "lz4", "bz2"])
-    def test_broken_half_way(self, tmp_path: Path, write_ros1: Write, drive: Drive, compression: str) -> None:
-        """What comes before the damage is yielded, then there is a SourceError."""
+    def test_broken_further_on(
+        self, tmp_path: Path, write_ros1: Write, drive: Drive, *, compression: str, share: float
+    ) -> None:
+        """What comes before the damage is listed and yielded, then there is a SourceError; no part reads ahead."""
         path = write_ros1(tmp_path / "drive.bag", drive, compression, 200)
         content = bytearray(path.read_bytes())
         chunks = [found.start() for found in re.finditer(b"compression=", content)]
-        middle = chunks[len(chunks) // 2]
-        content[middle + 44 : middle + 90] = b"\xee" * 46  # past the chunk's header, into what it holds
+        place = chunks[int(len(chunks) * share)]
+        content[place + 44 : place + 90] = b"\xee" * 46  # past the chunk's header, into what it holds
         path.write_bytes(content)
         with closing(open_source(str(path))) as source:
+            assert [stream.count for stream in source.streams()] == [10, 10]
             count, error = read_until_error(source)
-        assert 0 < count < 20
+        assert 20 * share - 4 < count < 20
         assert "drive.bag" in str(error)
         assert "mqinfer bag repair" in str(error)
 
@@ -266,6 +285,25 @@ class TestDamage:
         (tmp_path / name).write_bytes(b"nothing that was promised" * 20)
         with pytest.raises(SourceError, match=name):
             open_source(str(tmp_path / name))
+
+    @pytest.mark.parametrize("name", ["drive.bag", "drive.mcap"])
+    def test_a_pointer_in_place_of_the_recording(self, tmp_path: Path, name: str) -> None:
+        """Nothing could repair it: the advice is to fetch the file."""
+        (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+        with pytest.raises(SourceError, match="git lfs pull") as caught:
+            read(tmp_path / name)
+        assert "repair" not in str(caught.value)
+
+    def test_a_whole_mcap_of_something_else(self, tmp_path: Path) -> None:
+        """One without ROS 2 messages is not cut off, and the message says so."""
+        with (tmp_path / "other.mcap").open("wb") as file:
+            writer = mcap.writer.Writer(file)
+            writer.start("ros1")
+            schema = writer.register_schema("sensor_msgs/Image", "ros1msg", b"uint8[] data")
+            writer.add_message(writer.register_channel("/a", "ros1", schema), 1, b"", 1)
+            writer.finish()
+        with pytest.raises(SourceError, match=r"not cut off.*something else than ROS 2 messages"):
+            read(tmp_path / "other.mcap")
 
     @given(st.randoms(use_true_random=False), st.sampled_from(["none.bag", "lz4.bag", "bag.mcap", "bag.db3"]))
     @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

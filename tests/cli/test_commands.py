@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from mqinfer._version import __version__
 from mqinfer.cli.app import app
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.codecs import encode_tensor
 from mqinfer.lab.drives.recording import write_drive
 
 Serve = Callable[..., Worker]
@@ -155,6 +154,31 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_drive(tmp_path_factory.mktemp("drive") / "drive.bag", ros=1, frames=5, seed=1, width=96, height=64)
 
 
+def encoded(name: str, pixels: np.ndarray[Any, Any]) -> bytes:
+    """Encode a picture, RGB or RGBA, by OpenCV, as other programs do."""
+    import cv2
+
+    order = pixels if pixels.ndim == 2 else pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]]
+    return bytes(cv2.imencode(Path(name).suffix, order)[1].tobytes())
+
+
+def test_strings_to_a_model(
+    url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
+) -> None:
+    """The bytes of a file are one string, with the axes of the input; an array of strings is one of byte strings."""
+    repository = write_echo("words", ("word", "BYTES", [-1, 1]))
+    write_echo("file", ("content", "BYTES", []))
+    serve(url, repository, "words")
+    serve(url, repository, "file")
+    (tmp_path / "picture.jpg").write_bytes(b"no array \xe2\x82\xac")
+    assert run_main("infer", "file", "--broker", url, "--input", f"content=@{tmp_path}/picture.jpg") == 0
+    assert json.loads(capfd.readouterr().out)["outputs"]["content"]["values"] == ["no array €"]
+    for kind in ("S", "U"):
+        np.save(tmp_path / "words.npy", np.array([["ab"], ["c"]], kind))
+        assert run_main("infer", "words", "--broker", url, "--input", f"word={tmp_path}/words.npy") == 0
+        assert json.loads(capfd.readouterr().out)["outputs"]["word"]["values"] == ["ab", "c"]
+
+
 def test_infer_in_every_form(
     url: str, serve: Serve, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
 ) -> None:
@@ -175,10 +199,11 @@ def test_infer_in_every_form(
         "grey.png": PICTURE[:, :, 0],
         "deep.png": PICTURE.astype(np.uint16) * 257,
         "rgb.jpg": PICTURE,
+        "transparent.png": np.concatenate([PICTURE, PICTURE[:, :, :1]], axis=2),
     }
     for name, pixels in pictures.items():
         file = tmp_path / name
-        file.write_bytes(encode_tensor("image", pixels, "jpeg" if name.endswith("jpg") else "png").data)
+        file.write_bytes(encoded(name, pixels))
         assert run_main("infer", "eye", "--broker", url, "--input", f"image={file}", "--output", output) == 0
         capfd.readouterr()
         seen = np.load(output)["image"][0]

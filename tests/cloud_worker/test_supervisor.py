@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import signal
@@ -18,7 +19,7 @@ from mqinfer import Client, Outcome
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.supervision.child import Phase
+from mqinfer.cloud_worker.supervision.child import Child, Phase
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, find_version
 from mqinfer.cloud_worker.supervision.supervisor import Event, Inbox, Supervisor
@@ -66,6 +67,22 @@ def test_a_version_that_was_removed(write_echo: WriteEcho) -> None:
     """A version that is no longer in the repository is an error."""
     with pytest.raises(ModelNotFound, match="version 2 of model 'a' is no longer in the repository"):
         find_version(Repository(write_echo("a")), "a", 2)
+
+
+def test_a_process_that_crashes_at_each_start_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its pauses double; after six starts it has failed, with the last exit code and the number of starts."""
+    monkeypatch.setattr("mqinfer.cloud_worker.supervision.child.run_process", logging.debug)  # ends without a report
+    child, now, pauses = Child(template(tmp_path)), 0.0, []
+    while not child.is_over:
+        child.start(now)
+        child.reap(now)
+        pauses.append(round((child.due or now) - now, 3))
+        now = child.due or now
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 0]
+    assert (child.phase, child.reason) == (
+        Phase.FAILED,
+        "exit code 0; given up after 6 starts, of which none has served",
+    )
 
 
 def test_actions_run_in_order_and_an_error_goes_to_its_own_future() -> None:

@@ -64,6 +64,28 @@ def write_onnx() -> WriteOnnx:
 
 
 @pytest.fixture
+def save_with_optimizer(tf: Any) -> Callable[[Path], None]:
+    """Write a SavedModel `y = 2 x`, [n, 3], as Keras 2 did: with an optimizer, which TensorFlow 2.21 does not know."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    def save(path: Path) -> None:
+        module = tf.Module()
+        module.weight, module.momentum, module.optimizer = tf.Variable(2.0), tf.Variable(0.0), tf.Module()
+        double = tf.function(lambda x: {"y": x * module.weight})
+        tf.saved_model.save(module, path, signatures=double.get_concrete_function(tf.TensorSpec([None, 3], name="x")))
+        file = path / "saved_model.pb"
+        content = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+        nodes = content.meta_graphs[0].object_graph_def.nodes
+        child = {each.local_name: each.node_id for each in nodes[0].children}
+        nodes[child["optimizer"]].slot_variables.add(
+            original_variable_node_id=child["weight"], slot_name="m", slot_variable_node_id=child["momentum"]
+        )
+        file.write_bytes(content.SerializeToString())
+
+    return save
+
+
+@pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """An empty model repository, in a folder that has room beside it."""
     path = tmp_path / "repository"

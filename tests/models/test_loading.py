@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from mqinfer.errors import ConfigError, ModelNotLoadable
+from mqinfer.models.backend import Backend
 from mqinfer.models.engines import choose_loader, platform_of
-from mqinfer.models.load_options import RequestedDevice, TensorOptions, parse_device
+from mqinfer.models.load_options import LoadOptions, RequestedDevice, TensorOptions, parse_device
 from mqinfer.models.loading import load_model, load_options
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.config import InstanceGroup, InstanceKind, ModelConfig, TensorConfig
@@ -62,6 +64,40 @@ def test_what_is_no_model(tmp_path: Path, name: str, content: bytes | None, mess
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_a_whole_file_that_the_engine_does_not_know(tmp_path: Path, backend: str) -> None:
+    """The advice is another engine or version, and not to copy the file again."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("OfMyOwn", ["x"], ["y"], domain="my.own")], "g", [x], [y])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my.own", 1)]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString())
+    with pytest.raises(ModelNotLoadable) as caught:
+        load_model(ModelVersion("m", 1, path, ModelConfig(backend=backend)))
+    assert "truncated" not in str(caught.value)
+    assert "not cut off: the engine may be too old" in str(caught.value)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ModelNotLoadable, match="may be truncated"):
+        load_model(ModelVersion("m", 1, path, ModelConfig(backend=backend)))
+
+
+def test_onnx_runtimes_own_format(write_onnx: WriteOnnx, tmp_path: Path) -> None:
+    """A `.ort` file serves like the ONNX file that it was made of; a damaged one is refused."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "model.ort")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    source = str(write_onnx(tmp_path / "model.onnx"))
+    onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    model = load_model(ModelVersion("m", 1, tmp_path / "model.ort"))
+    assert model.card.platform == "onnx_onnxv1"
+    assert model.backend.infer({"x": np.ones((1, 4), np.float32)})["y"].tolist() == [[1, 1, 1, 1]]
+    (tmp_path / "model.ort").write_bytes((tmp_path / "model.ort").read_bytes()[:100])
+    with pytest.raises(ModelNotLoadable, match=r"model\.ort"):
+        load_model(ModelVersion("m", 1, tmp_path / "model.ort"))
+
+
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
 def test_truncated_onnx(write_onnx: WriteOnnx, tmp_path: Path, part: float) -> None:
     """A file that was copied in part is refused, with its size."""
@@ -85,12 +121,12 @@ def test_platforms(tmp_path: Path) -> None:
     assert platform_of(tmp_path) == "tensorflow_savedmodel"
     assert platform_of(Path("a.graphdef")) == platform_of(Path("a.pb"), "tensorflow") == "tensorflow_graphdef"
     assert platform_of(Path("a.bin"), "onnx_onnxv1") == "onnx_onnxv1"
-    (tmp_path / "a.tflite").write_bytes(b"\0\0")
-    with pytest.raises(ModelNotLoadable, match=r"no back end reads \.tflite"):
-        platform_of(tmp_path / "a.tflite")
+    (tmp_path / "a.caffemodel").write_bytes(b"\0\0")
+    with pytest.raises(ModelNotLoadable, match=r"no back end reads \.caffemodel"):
+        platform_of(tmp_path / "a.caffemodel")
     config = ModelConfig(backend="caffe")
     with pytest.raises(ConfigError, match=r"'caffe' is unknown; expected one of onnxruntime, openvino, .*onnx_onnxv1"):
-        load_model(ModelVersion("m", 1, tmp_path / "a.tflite", config))
+        load_model(ModelVersion("m", 1, tmp_path / "a.caffemodel", config))
 
 
 def test_engines(tmp_path: Path) -> None:
@@ -103,7 +139,10 @@ def test_engines(tmp_path: Path) -> None:
         ("a.pb", "tensorflow", "tensorflow.frozen_graph"),
         ("a.pt", "pytorch_libtorch", "torchscript"),
         ("a.H5", "keras", "tensorflow.keras"),
+        ("a.jit", None, "torchscript"),
+        ("a.ort", None, "onnx"),
         ("a.xml", None, "openvino"),
+        ("a.tflite", None, "openvino"),
     ]:
         assert choose_loader(tmp_path / file, configured).__module__ == f"mqinfer.models.backends.{engine}"
     assert choose_loader(tmp_path, "openvino").__module__ == "mqinfer.models.backends.openvino"
@@ -189,3 +228,16 @@ def test_open_image_contract_survives(write_onnx: WriteOnnx, tmp_path: Path) -> 
     (tmp_path / "model.toml").write_text("[image]\nlayout = 'NCHW'\nscale = 0.5")
     model = load_model(ModelVersion("m", 1, path, combine([read_layer(tmp_path / "model.toml")])))
     assert model.card.image == ImageContract("x", 5, 4, layout=model.card.image.layout, scale=0.5)  # type: ignore[union-attr]
+
+
+def test_whatever_an_engine_raises_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect of an engine is a model that can't be loaded, with the class and the message."""
+
+    def defective(path: Path, options: LoadOptions) -> Backend:
+        raise AttributeError(f"{path.name} {options.precision}")
+
+    monkeypatch.setattr("mqinfer.models.loading.choose_loader", lambda *_: defective)
+    path = tmp_path / "model.echo"
+    path.write_text("{}")
+    with pytest.raises(ModelNotLoadable, match=r"model\.echo: can't be loaded: AttributeError: model\.echo fp32"):
+        load_model(ModelVersion("m", 1, path, ModelConfig()))

@@ -16,6 +16,7 @@ from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.openvino import load, precision_of
 from mqinfer.models.backends.openvino_settings import choose_device, properties
+from mqinfer.models.backends.openvino_signature import check_saved_model
 from mqinfer.models.load_options import LoadOptions, TensorOptions, parse_device
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
@@ -204,6 +205,57 @@ def test_a_signature_that_it_can_not_choose(tmp_path: Path) -> None:
     """OpenVINO reads a SavedModel's serving signature only; the error explains that."""
     with pytest.raises(ConfigError, match="'other': OpenVINO reads a SavedModel's serving_default only"):
         loaded(tmp_path, signature="other")
+
+
+@pytest.mark.slow
+def test_a_placeholder_that_nothing_needs(tf: Any, tmp_path: Path) -> None:
+    """OpenVINO makes an input and an output of it, so that no request would be complete; it is neither."""
+    v1, path = tf.compat.v1, tmp_path / "model.pb"
+    with tf.Graph().as_default() as graph:
+        v1.placeholder(tf.float32, [2], name="dangling")
+        tf.add(v1.placeholder(tf.float32, [None, 3], name="x"), 1.0, name="y")
+    path.write_bytes(graph.as_graph_def().SerializeToString())
+    backend = loaded(path)
+    assert [spec.name for spec in (*backend.inputs, *backend.outputs)] == ["x", "y"]
+    assert backend.infer({"x": np.zeros((1, 3), np.float32)})["y"].tolist() == [[1, 1, 1]]
+
+
+@pytest.mark.slow
+def test_a_saved_model_with_other_names_than_its_own(tf: Any, tmp_path: Path) -> None:
+    """One that is as the model itself serves; one that has lost an input is refused, with both lists of names."""
+    module = tf.Module()
+    module.double = tf.function(lambda x, y: {"sum": x + y})
+    specs = [tf.TensorSpec([None, 2], name=name) for name in "xy"]
+    tf.saved_model.save(module, tmp_path / "m", signatures=module.double.get_concrete_function(*specs))
+    backend = loaded(tmp_path / "m")
+    ones = np.ones((1, 2), np.float32)
+    assert backend.infer({"x": ones, "y": ones})["sum"].tolist() == [[2, 2]]
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    file = tmp_path / "m" / "saved_model.pb"
+    content = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    signature = content.meta_graphs[0].signature_def["serving_default"]
+    signature.inputs["z"].CopyFrom(signature.inputs["y"])
+    del signature.inputs["y"]
+    file.write_bytes(content.SerializeToString())
+    with pytest.raises(ModelNotLoadable, match="OpenVINO reads the inputs x, y, the model has x, z; use the back end"):
+        check_saved_model(tmp_path / "m", ["x", "y"], ["sum"])
+
+
+@pytest.mark.slow
+def test_tensorflow_lite(tf: Any, tmp_path: Path) -> None:
+    """A TFLite file serves under the names of its tensors."""
+    given = tf.keras.layers.Input((4,), name="given")
+    model = tf.keras.Model(given, tf.keras.layers.Rescaling(2.0)(given))
+    path = tmp_path / "model.tflite"
+    path.write_bytes(tf.lite.TFLiteConverter.from_keras_model(model).convert())
+    backend = loaded(path)
+    (x,), (y,) = backend.inputs, backend.outputs
+    assert (backend.platform, x.shape, y.shape) == ("tensorflow_lite", (-1, 4), (-1, 4))
+    assert backend.infer({x.name: np.ones((2, 4), np.float32)})[y.name].tolist() == [[2] * 4] * 2
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ModelNotLoadable, match=r"model\.tflite"):
+        loaded(path)
 
 
 @pytest.mark.shared_data

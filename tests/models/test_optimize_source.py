@@ -41,6 +41,32 @@ def saved_model(folder: Path) -> None:
     tf.saved_model.save(module, str(folder / "model.savedmodel"), signatures={"double": signature})
 
 
+def of_tensorflow_1(folder: Path) -> None:
+    """Write a SavedModel of TensorFlow 1, whose signature has other names than its tensors."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        given = v1.placeholder("float32", (None, 3), "given")
+        weight = v1.get_variable("weight", initializer=tf.constant(2.0), use_resource=True)
+        session.run(v1.global_variables_initializer())
+        v1.saved_model.simple_save(
+            session, str(folder / "model.savedmodel"), {"Features": given}, {"Answer": given * weight}
+        )
+
+
+def trained_keras_file(folder: Path) -> None:
+    """Write a Keras file in the older format with training settings that no code knows any more."""
+    import h5py  # type: ignore[import-untyped]  # it has no types
+    import keras
+
+    model = keras.Sequential([keras.Input((3,), name="given"), keras.layers.Rescaling(2.0, name="doubled")])
+    model.compile("sgd", "mse")
+    model.save(folder / "model.h5")
+    with h5py.File(folder / "model.h5", "r+") as file:
+        file.attrs["training_config"] = file.attrs["training_config"].replace("mse", "of_my_own")
+
+
 def keras_file(folder: Path) -> None:
     """Write a Keras file, `output = 2 input`."""
     import keras
@@ -59,14 +85,8 @@ def version_of(repository: Path, write: Callable[[Path], object], config: str = 
     return Repository(repository).find("m")
 
 
-@pytest.mark.parametrize(
-    ("write", "config"),
-    [(frozen_graph, ""), (saved_model, 'parameters = { signature = "double" }'), (keras_file, "")],
-    ids=["frozen graph", "SavedModel", "Keras"],
-)
-def test_the_same_outputs(repository: Path, write: Callable[[Path], object], config: str) -> None:
-    """ONNX Runtime returns TensorFlow's outputs under the same names, for any batch."""
-    version = version_of(repository, write, config)
+def compare(version: ModelVersion) -> None:
+    """Convert a model, run both, and compare the outputs by name."""
     original = load_model(version, device="cpu")
     converted = to_onnx(version, original.card)
     session = onnxruntime.InferenceSession(converted.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -80,6 +100,29 @@ def test_the_same_outputs(repository: Path, write: Callable[[Path], object], con
     for name, array in expected.items():
         assert np.allclose(found[name], array, rtol=1e-6)
     original.backend.close()
+
+
+@pytest.mark.parametrize(
+    ("write", "config"),
+    [
+        (frozen_graph, ""),
+        (saved_model, 'parameters = { signature = "double" }'),
+        (of_tensorflow_1, ""),
+        (keras_file, ""),
+        (trained_keras_file, ""),
+    ],
+    ids=["frozen graph", "SavedModel", "TensorFlow 1", "Keras", "Keras, trained"],
+)
+def test_the_same_outputs(repository: Path, write: Callable[[Path], object], config: str) -> None:
+    """ONNX Runtime returns TensorFlow's outputs under the same names, for any batch."""
+    compare(version_of(repository, write, config))
+
+
+def test_a_model_that_was_stored_with_its_optimizer(
+    repository: Path, save_with_optimizer: Callable[[Path], None]
+) -> None:
+    """TensorFlow 2's loader refuses it; it is converted all the same."""
+    compare(version_of(repository, lambda folder: save_with_optimizer(folder / "model.savedmodel")))
 
 
 def test_a_converter_that_fails(repository: Path) -> None:

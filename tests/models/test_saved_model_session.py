@@ -119,3 +119,13 @@ def test_a_damaged_model_is_told_by_the_first_loader(counter: Path) -> None:
     (counter / "variables" / "variables.index").unlink()
     with pytest.raises(ModelNotLoadable, match="counter: TensorFlow can't load it"):
         load(counter, LoadOptions())
+
+
+def test_a_model_that_was_stored_with_its_optimizer(
+    tf: Any, save_with_optimizer: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """TensorFlow 2's loader raises AttributeError; a session needs no optimizer."""
+    save_with_optimizer(tmp_path / "m")
+    with pytest.raises(AttributeError, match="add_slot"):
+        tf.saved_model.load(tmp_path / "m")
+    assert load(tmp_path / "m", LoadOptions()).infer({"x": np.ones((1, 3), np.float32)})["y"].tolist() == [[2, 2, 2]]

@@ -142,6 +142,20 @@ def test_unknown_rank(tf: Any, freeze: Freeze) -> None:
 
 
 @pytest.mark.slow
+def test_a_scalar_of_an_old_graph(tf: Any, freeze: Freeze) -> None:
+    """Before version 24 its shape reads as an unknown rank; the operation that takes it knows better."""
+    path = freeze(lambda v1: tf.io.decode_png(v1.placeholder(tf.string, [], name="x"), name="y"))
+    definition = tf.compat.v1.GraphDef.FromString(path.read_bytes())
+    definition.versions.producer = 21
+    path.write_bytes(definition.SerializeToString())
+    model = loaded(path)
+    assert model.backend.inputs[0] == TensorSpec("x", Datatype.BYTES, ())
+    assert "no request was tried" in warm_up(model.backend, model.card).untried
+    picture = tf.io.encode_png(np.full((2, 3, 1), 7, np.uint8)).numpy()
+    assert model.backend.infer({"x": np.array(picture, np.object_)})["y"].tolist() == np.full((2, 3, 1), 7).tolist()
+
+
+@pytest.mark.slow
 def test_a_graph_that_is_not_frozen(tf: Any, freeze: Freeze) -> None:
     """Variables are named; so is a graph that has no outputs at all."""
 

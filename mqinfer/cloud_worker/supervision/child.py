@@ -21,6 +21,8 @@ __all__ = ["Child", "Phase", "ProcessView", "ServerStatistics", "StatisticsQuery
 
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.1, 30.0
 """Delay before restart n of a process that keeps crashing: `min(_LAST_DELAY_S, 2**n * _FIRST_DELAY_S)`."""
+_MOST_STARTS = 6
+"""Starts in a row of a process that crashes while it loads its model; then it is given up. Their delays sum to 6 s."""
 _STABLE_S = 60.0
 """A process that ran longer than this restarts with the first delay again."""
 _LEAST_TIMEOUT_S, _TIMEOUT_FACTOR = 60.0, 20.0
@@ -37,7 +39,7 @@ class Phase(StrEnum):
     DRAINING = "draining"
     """Finishes its accepted requests; killed at its `due` time."""
     FAILED = "failed"
-    """Ended, and a restart would not help: it never served, or another process has its name."""
+    """Ended, and a restart would not help: it can't load its model, or another process has its name."""
     GONE = "gone"
     """Ended as requested."""
 
@@ -50,7 +52,7 @@ class ProcessView:
         spec: Model, version and options of the process.
         phase: Stage of its life.
         card: Card of the model; None until the process has served.
-        reason: Why it failed or crashed last.
+        reason: Why it failed or crashed last; of one that serves, why its warm-up has proven nothing.
         pid: Process id; None while it does not run.
     """
 
@@ -73,6 +75,7 @@ class Child:
         pipe: Status pipe to it; None once it has closed its end.
         card: Card of the model; None until the process has served.
         reason: Why it failed or crashed last.
+        untried: Why its warm-up has proven nothing; empty if a run succeeded.
         delay: Seconds until the next start if it crashes.
         started: When it was started last, on the supervisor's clock.
         is_final: Whether it reported that a restart would not help.
@@ -93,6 +96,7 @@ class Child:
     pipe: Connection | None = None
     card: ModelCard | None = None
     reason: str = ""
+    untried: str = ""
     delay: float = _FIRST_DELAY_S
     started: float = 0.0
     is_final: bool = False
@@ -107,6 +111,7 @@ class Child:
     _seen: float = 0.0
     _stuck_s: float = 0.0
     _killed: str = ""
+    _lost_starts: int = 0
 
     @property
     def name(self) -> str:
@@ -125,7 +130,8 @@ class Child:
 
     def view(self) -> ProcessView:
         """Return a snapshot for other threads."""
-        return ProcessView(self.spec, self.phase, self.card, self.reason, self.process.pid if self.process else None)
+        reason = self.reason or (self.untried if self.phase is Phase.READY else "")
+        return ProcessView(self.spec, self.phase, self.card, reason, self.process.pid if self.process else None)
 
     def watched(self) -> list[Connection | int]:
         """Return the ends for `multiprocessing.connection.wait`: the process's sentinel and its status pipe."""
@@ -165,7 +171,7 @@ class Child:
         self.is_final |= received.is_final and not (self.card and self.phase is Phase.STARTING)
         self.reason, self.is_waiting = received.error, received.is_waiting
         if received.card and self.phase is Phase.STARTING:
-            self.phase, self.card = Phase.READY, received.card
+            self.phase, self.card, self.untried = Phase.READY, received.card, received.untried
             default = max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * received.service_s)
             self.run_timeout = default if self.spec.run_timeout is None else self.spec.run_timeout
         return received
@@ -243,9 +249,14 @@ class Child:
             self.phase, self.due = Phase.FAILED, None
         else:
             self.crashed = 0 if self.reason and not self._killed else self.incarnation
+            self._lost_starts = 0 if self.card else self._lost_starts + bool(self.crashed)
             self._wait_for_restart(now, self._killed or self.reason or f"exit code {code}")
 
     def _wait_for_restart(self, now: float, why: str) -> None:
+        if self._lost_starts == _MOST_STARTS:
+            self.phase, self.due = Phase.FAILED, None
+            self.reason = f"{why}; given up after {_MOST_STARTS} starts, of which none has served"
+            return
         if now - self.started > _STABLE_S:
             self.delay = _FIRST_DELAY_S
         self.phase, self.due = Phase.WAITING, now + self.delay

@@ -30,7 +30,7 @@ from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
-from mqinfer.models.warmup import warm_up
+from mqinfer.models.warmup import WarmedUp, warm_up
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import (
     BrokerUnreachable,
@@ -106,6 +106,7 @@ class ProcessReport:
         error: Why it does not serve; empty while it serves.
         card: Card of the model.
         service_s: Time of one run in the warm-up, in seconds; 0 where unknown.
+        untried: Why no run succeeded in the warm-up; empty if one did.
         is_final: Whether a restart would not help.
         is_waiting: Whether the model is loaded and waits for the broker; the process does not end.
     """
@@ -113,6 +114,7 @@ class ProcessReport:
     error: str = ""
     card: ModelCard | None = None
     service_s: float = 0.0
+    untried: str = ""
     is_final: bool = False
     is_waiting: bool = False
 
@@ -140,12 +142,12 @@ def serve(spec: ProcessSpec) -> Worker:
     return start()
 
 
-def _load(spec: ProcessSpec, running: RunningRequests | None = None) -> tuple[Callable[[], Worker], float]:
-    """Load a model and warm it up; return a function that starts a worker for it, and the time of one run."""
+def _load(spec: ProcessSpec, running: RunningRequests | None = None) -> tuple[Callable[[], Worker], WarmedUp]:
+    """Load a model and warm it up; return a function that starts a worker for it, and what the warm-up found."""
     version, versions = _version_of(spec)
     model = load_model(version, device=spec.device, versions=versions)
     stated = model.config.model_warmup
-    service_s = warm_up(model.backend, model.card, stated.count, stated.samples)
+    warmed_up = warm_up(model.backend, model.card, stated.count, stated.samples)
 
     def connect(client_id: str, will: Message, on_connection: ConnectionHandler) -> Link:
         return make_link(spec.broker, client_id=client_id, will=will, on_connection=on_connection)
@@ -157,7 +159,7 @@ def _load(spec: ProcessSpec, running: RunningRequests | None = None) -> tuple[Ca
             connect,
             options,
             is_default=is_default,
-            service_s=service_s,
+            service_s=warmed_up.run_s,
             incarnation=spec.incarnation,
             running=running,
         )
@@ -165,7 +167,7 @@ def _load(spec: ProcessSpec, running: RunningRequests | None = None) -> tuple[Ca
         log.info("%s runs on %s with %s", options.name, model.backend.device, model.backend.engine)
         return worker
 
-    return start, service_s
+    return start, warmed_up
 
 
 def _version_of(spec: ProcessSpec) -> tuple[ModelVersion, list[int]]:
@@ -197,15 +199,19 @@ def run_process(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        start, service_s = _load(spec, RunningRequests(memory))
+        start, warmed_up = _load(spec, RunningRequests(memory))
         worker = _await_broker(start, pipe, waker, stop)
     except MqinferError as error:
         _send(pipe, ProcessReport(error=f"{error.code}: {error}", is_final=not _may_pass(error)))
         return
+    except Exception as error:  # a defect: the same start would fail in the same way
+        log.exception("loading failed")
+        _send(pipe, ProcessReport(error=f"internal: {error!r}", is_final=True))
+        return
     if worker is None:
         _send(pipe, ProcessReport(error=_ASKED))
         return
-    _send(pipe, ProcessReport(card=worker.card, service_s=service_s))
+    _send(pipe, ProcessReport(card=worker.card, service_s=warmed_up.run_s, untried=warmed_up.untried))
     with contextlib.suppress(EOFError, OSError):  # the supervisor has exited
         while not stop.is_set() and not worker.failure:
             if progress is not None:

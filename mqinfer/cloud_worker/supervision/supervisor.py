@@ -263,7 +263,8 @@ class Supervisor:
         elif isinstance(received, ProcessReport) and child.phase is Phase.READY:
             if received.card:
                 self._served = True
-                self._emit(child, "ready", f"{received.card.backend} on {received.card.device}")
+                where = f"{received.card.backend} on {received.card.device}"
+                self._emit(child, "ready", "; ".join(filter(None, [where, received.untried])))
             else:  # it ends by itself, and drains first
                 child.due = time.monotonic() + self.stop_timeout
         elif child.is_waiting and not was_waiting:

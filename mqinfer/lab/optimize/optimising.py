@@ -133,7 +133,7 @@ def _fused(job: _Job) -> dict[bool, Fused | None]:
     converted = to_onnx(job.original, job.card)
     config = job.original.config
     return {
-        early: fuse(converted, job.card, config, job.scratch / f"{early}.onnx", early=early)
+        early: fuse(converted, job.card, config, job.scratch / f"{'early' if early else 'fused'}.onnx", early=early)
         for early in ((False, True) if job.options.early else (False,))
     }
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,19 +16,16 @@ from mqinfer.lab.optimize.graph import import_onnx
 from mqinfer.models.repository import ModelVersion
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MissingExtra, ModelNotLoadable
-from mqinfer.protocol.types import TensorSpec
 
 __all__ = ["to_onnx"]
 
 _OPSET = 17
 """ONNX opset; tf2onnx 1.17 refuses 19 and above."""
 _EXPORT = """
-import runpy, sys, keras
-keras.saving.load_model(sys.argv[1]).export(sys.argv[2], verbose=False)
-sys.argv[1:] = sys.argv[3:]
-runpy.run_module("tf2onnx.convert", run_name="__main__", alter_sys=True)
+import sys, keras
+keras.saving.load_model(sys.argv[1], compile=False).export(sys.argv[2], verbose=False)
 """
-"""Program that exports a Keras file and converts it, in one process."""
+"""Program that exports a Keras file as a SavedModel; training settings are left out."""
 
 
 def to_onnx(model: ModelVersion, card: ModelCard) -> Any:
@@ -65,26 +63,25 @@ def _read(model: ModelVersion, _: ModelCard) -> Any:
 
 
 def _from_graph(model: ModelVersion, card: ModelCard) -> Any:
-    names = [[spec.name for spec in specs] for specs in (card.inputs, card.outputs)]
-    ends = ["--inputs", ",".join(_shaped(spec) for spec in card.inputs)]
-    ends += ["--outputs", ",".join(_tensor(name) for name in names[1])]
-    ends += ["--rename-inputs", ",".join(names[0]), "--rename-outputs", ",".join(names[1])]
-    return _tf2onnx(model.path, ["--graphdef", str(model.path), *ends])
+    tensors = {spec.name: _tensor(spec.name) for spec in (*card.inputs, *card.outputs)}
+    return _tf2onnx(model.path, model.path, card, tensors)
 
 
-def _from_saved_model(model: ModelVersion, _: ModelCard) -> Any:
-    signature = str(model.config.parameters.get("signature", "serving_default"))
-    return _tf2onnx(model.path, ["--saved-model", str(model.path), "--tag", "serve", "--signature_def", signature])
+def _from_saved_model(model: ModelVersion, card: ModelCard) -> Any:
+    signature = str(model.config.parameters.get("signature", ""))
+    with TemporaryDirectory() as folder:
+        graph, inputs, outputs = _frozen(model.path, model.path, signature, Path(folder))
+        return _tf2onnx(model.path, graph, card, inputs | outputs)
 
 
 def _from_keras(model: ModelVersion, card: ModelCard) -> Any:
     with TemporaryDirectory() as folder:
-        saved = str(Path(folder) / "exported")
-        first = ["-c", _EXPORT, str(model.path), saved]
-        converted = _tf2onnx(model.path, ["--saved-model", saved, "--tag", "serve"], first)
-    # An exported signature renames inputs and outputs; their order stays.
-    _rename(converted, [*converted.graph.input, *converted.graph.output], [*card.inputs, *card.outputs])
-    return converted
+        saved = Path(folder) / "exported"
+        _run(model.path, "Keras can't export it", ["-c", _EXPORT, str(model.path), str(saved)])
+        graph, inputs, outputs = _frozen(model.path, saved, "", Path(folder))
+        # An exported signature renames inputs and outputs; their order stays.
+        names = [spec.name for spec in (*card.inputs, *card.outputs)]
+        return _tf2onnx(model.path, graph, card, dict(zip(names, (*inputs.values(), *outputs.values()), strict=True)))
 
 
 _ROUTES: dict[str, Callable[[ModelVersion, ModelCard], Any]] = {
@@ -100,33 +97,43 @@ def _tensor(name: str) -> str:
     return name if ":" in name else f"{name}:0"
 
 
-def _shaped(spec: TensorSpec) -> str:
-    return f"{_tensor(spec.name)}[{','.join(map(str, spec.shape))}]" if spec.shape else _tensor(spec.name)
+def _frozen(path: Path, saved: Path, signature: str, folder: Path) -> tuple[Path, dict[str, str], dict[str, str]]:
+    """Freeze a SavedModel; return the graph's file, and the tensors of its inputs and outputs by name."""
+    graph = folder / "frozen.pb"
+    program = ["-m", "mqinfer.lab.optimize.freezing", str(saved), signature, str(graph)]
+    ends = json.loads(_run(path, "TensorFlow can't freeze it", program))
+    return graph, ends["inputs"], ends["outputs"]
 
 
-def _rename(model: Any, values: Sequence[Any], specs: Sequence[TensorSpec]) -> None:
-    names = {value.name: spec.name for value, spec in zip(values, specs, strict=True)}
-    for value in values:
-        value.name = names[value.name]
-    for node in model.graph.node:
-        node.input[:] = [names.get(each, each) for each in node.input]
-        node.output[:] = [names.get(each, each) for each in node.output]
-
-
-def _tf2onnx(path: Path, arguments: list[str], program: Sequence[str] = ("-m", "tf2onnx.convert")) -> Any:
+def _tf2onnx(path: Path, graph: Path, card: ModelCard, tensors: Mapping[str, str]) -> Any:
     if find_spec("tf2onnx") is None:
         raise MissingExtra.of("tf2onnx", "optimize")
+    inputs, outputs = ([spec.name for spec in specs] for specs in (card.inputs, card.outputs))
+    ends = ["--inputs", ",".join(_shaped(tensors[spec.name], spec.shape) for spec in card.inputs)]
+    ends += ["--outputs", ",".join(tensors[name] for name in outputs)]
+    ends += ["--rename-inputs", ",".join(inputs), "--rename-outputs", ",".join(outputs)]
     with TemporaryDirectory() as folder:
         output = Path(folder) / "model.onnx"
-        _run(path, [*program, *arguments, "--opset", str(_OPSET), "--output", str(output)])
+        program = ["-m", "tf2onnx.convert", "--graphdef", str(graph), *ends, "--opset", str(_OPSET)]
+        _run(path, "tf2onnx can't convert it", [*program, "--output", str(output)])
         return import_onnx().load(str(output))
 
 
-def _run(path: Path, arguments: Sequence[str]) -> None:
+def _shaped(tensor: str, shape: Sequence[int]) -> str:
+    return f"{tensor}[{','.join(map(str, shape))}]" if shape else tensor
+
+
+def _run(path: Path, failure: str, arguments: Sequence[str]) -> str:
+    """Run a program of this Python, and return what it printed.
+
+    Raises:
+        ModelNotLoadable: It failed; the message ends with the last line that it wrote.
+    """
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run(  # noqa: S603 - this Python, with names from the repository as arguments
         [sys.executable, *arguments], capture_output=True, text=True, check=False, env=os.environ | quiet
     )
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise ModelNotLoadable(f"{path}: tf2onnx can't convert it ({lines[-1] if lines else done.returncode})")
+        raise ModelNotLoadable(f"{path}: {failure} ({lines[-1] if lines else done.returncode})")
+    return done.stdout

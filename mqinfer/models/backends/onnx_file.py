@@ -2,7 +2,7 @@
 
 ONNX is protobuf; only the few fields that lead to external data are followed, in the mapped file, so that weights of
 any size cost nothing and neither onnx nor protobuf is needed (field numbers:
-https://github.com/onnx/onnx/blob/main/onnx/onnx.proto, wire format: https://protobuf.dev/programming-guides/encoding/).
+https://github.com/onnx/onnx/blob/main/onnx/onnx.proto).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mqinfer.models.repository.files import describe, named_file
+from mqinfer.models.repository.protobuf_fields import DamagedError, fields
 from mqinfer.protocol.errors import ModelNotLoadable
 
 __all__ = ["check_external_data", "external_locations", "refusal"]
@@ -68,13 +69,9 @@ def external_locations(path: Path) -> frozenset[str]:
             entries = [dict(_entry(content, *where)) for where in _entries(content)]
     except (OSError, ValueError) as error:  # ValueError: nothing in it
         raise ModelNotLoadable(f"{path}: can't be read: {error}; check who owns it") from error
-    except (_DamagedError, IndexError) as error:
+    except (DamagedError, IndexError) as error:
         raise ModelNotLoadable(f"{path}: no ONNX that can be read ({error}); found {describe(path)}") from error
     return frozenset(text.decode(errors="replace") for entry in entries for text in entry.get(_LOCATION, ()))
-
-
-class _DamagedError(Exception):
-    """The bytes are no ONNX file."""
 
 
 def _entries(content: mmap.mmap) -> Iterator[tuple[int, int]]:
@@ -87,51 +84,19 @@ def _entries(content: mmap.mmap) -> Iterator[tuple[int, int]]:
             yield start, end
             continue
         followed = _FOLLOWED[kind]
-        for number, first, last in _fields(content, start, end):
+        for number, first, last in fields(content, start, end):
             left -= 1
             if left < 0:
-                raise _DamagedError(f"more than {_MOST_FIELDS} fields")
+                raise DamagedError(f"more than {_MOST_FIELDS} fields")
             if number in followed and first >= 0:
                 waiting.append((followed[number], first, last))
 
 
 def _entry(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[bytes, list[bytes]]]:
     """Return all values of each key: if a field occurs twice, readers differ in which one they take."""
-    fields = [(number, content[first:last]) for number, first, last in _fields(content, start, end) if first >= 0]
-    values = [text for number, text in fields if number == 2]
-    return ((text, values) for number, text in fields if number == 1)
-
-
-def _fields(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, begin and end of each field's bytes; the begin of numbers, which are skipped, is -1."""
-    while start < end:
-        tag, start = _varint(content, start)
-        number, wire = tag >> 3, tag & 7
-        if wire == 2:
-            size, start = _varint(content, start)
-            yield number, start, start + size
-            start += size
-        elif wire == 0:
-            _, start = _varint(content, start)
-            yield number, -1, -1
-        elif wire in {1, 5}:
-            start += 8 if wire == 1 else 4
-            yield number, -1, -1
-        else:  # a group, which ONNX does not have, or no protobuf
-            raise _DamagedError(f"wire type {wire}")
-        if number == 0 or start > end:
-            raise _DamagedError(f"field {number} ends beyond what it lies in")
-
-
-def _varint(content: mmap.mmap, start: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = content[start]
-        start += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, start
-    raise _DamagedError("a number of more than 10 bytes")
+    texts = [(number, content[first:last]) for number, first, last in fields(content, start, end) if first >= 0]
+    values = [text for number, text in texts if number == 2]
+    return ((text, values) for number, text in texts if number == 1)
 
 
 def refusal(message: str) -> str:

@@ -6,10 +6,11 @@ a frozen graph is `input`. An IR's names stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mqinfer.models.backends.openvino_signature import check_graph, check_saved_model, dangling
 from mqinfer.models.engines import platform_of
 from mqinfer.models.load_options import LoadOptions, TensorOptions, with_configured_shapes
 from mqinfer.models.repository.files import check_model_files, describe
@@ -45,7 +46,8 @@ def read_model(openvino: Any, core: Any, path: Path, options: LoadOptions) -> An
     """Read a file; of a frozen graph only what the configured outputs need.
 
     Raises:
-        ModelNotLoadable: The file is damaged, or OpenVINO can't convert it.
+        ModelNotLoadable: The file is damaged, OpenVINO can't convert it, or makes other inputs and outputs of it than
+            the model has.
         ConfigError: `model.toml` contradicts the model.
     """
     platform = platform_of(path)
@@ -63,7 +65,13 @@ def read_model(openvino: Any, core: Any, path: Path, options: LoadOptions) -> An
             set(_names(model.outputs, path)),
         ):
             model = _cut(openvino, path, options.outputs)
+        elif platform == "tensorflow_graphdef":
+            _drop_results(model, dangling(path))
+        if platform == "tensorflow_savedmodel":
+            check_saved_model(path, _names(model.inputs, path), _names(model.outputs, path))
         _drop_unused(model)
+        if platform == "tensorflow_graphdef":
+            check_graph(path, _names(model.inputs, path), _names(model.outputs, path), options.outputs)
     except RuntimeError as error:
         advice = _ADVICE.get(platform, "")
         raise ModelNotLoadable(
@@ -94,6 +102,14 @@ def _cut(openvino: Any, path: Path, configured: Mapping[str, TensorOptions]) -> 
             raise ConfigError(f"model.toml: output {name!r} is no node of the graph")
     graph.override_all_outputs(list(places.values()))
     return frontend.convert(graph)
+
+
+def _drop_results(model: Any, placeholders: Collection[str]) -> None:
+    """Remove the outputs that OpenVINO makes of placeholders that nothing consumes."""
+    for result in model.get_results():
+        source = result.input_value(0).get_node()
+        if source.get_type_name() == "Parameter" and source.friendly_name.partition(":")[0] in placeholders:
+            model.remove_result(result)
 
 
 def _drop_unused(model: Any) -> None:

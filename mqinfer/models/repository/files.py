@@ -8,10 +8,12 @@ to any file of the machine (CVE-2026-34446, CVE-2025-51480).
 
 from __future__ import annotations
 
+import mmap
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from mqinfer.models.repository.protobuf_fields import is_whole
 from mqinfer.protocol.errors import ModelNotLoadable
 
 __all__ = ["SUFFIXES", "check_inside", "check_model_files", "describe", "inner_path", "named_file"]
@@ -20,15 +22,19 @@ _LONGEST = 1024  # characters of a relative path
 _LFS_POINTER = b"version https://git-lfs"
 _LFS_POINTER_BYTES = 1024  # the specification's limit for a pointer file
 _SHOWN = 48
+_PROTOBUF = frozenset({".onnx", ".pb", ".graphdef"})
 
 SUFFIXES: Mapping[str, str] = {
     ".onnx": "onnx_onnxv1",
+    ".ort": "onnx_onnxv1",
     ".graphdef": "tensorflow_graphdef",
     ".pb": "tensorflow_graphdef",
     ".keras": "tensorflow_keras",
     ".h5": "tensorflow_keras",
     ".hdf5": "tensorflow_keras",
+    ".tflite": "tensorflow_lite",
     ".pt": "pytorch_torchscript",
+    ".jit": "pytorch_torchscript",
     ".xml": "openvino_ir",
     ".echo": "mqinfer_echo",
 }
@@ -145,4 +151,14 @@ def describe(path: Path) -> str:
     head = _head(path)
     if head.isascii() and head.decode().replace("\n", " ").replace("\t", " ").isprintable():
         return f"{path.stat().st_size} bytes of text beginning {head.decode()!r}; put the model itself here"
+    if path.suffix.lower() in _PROTOBUF and _is_whole(path):
+        return (
+            f"{path.stat().st_size} bytes, not cut off: the engine may be too old for it, or lack something that it "
+            "needs; export the model for this engine's version, or choose another back end in model.toml"
+        )
     return f"{path.stat().st_size} bytes; it may be truncated or of another format: copy or export the model again"
+
+
+def _is_whole(path: Path) -> bool:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return is_whole(content)

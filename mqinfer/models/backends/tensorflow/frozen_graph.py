@@ -43,12 +43,14 @@ def load(path: Path, options: LoadOptions) -> Backend:
     """
     tensorflow = import_tensorflow()
     device = choose_device(tensorflow, options.device, options.threads)
-    with loading(tensorflow, path):
+    with loading(path):
         definition = _read(tensorflow, path)
-        _close_open_shapes(tensorflow, definition, options.inputs)
+        scalars = _close_open_shapes(tensorflow, definition, options.inputs)
         wrapped = tensorflow.compat.v1.wrap_function(
             lambda: tensorflow.graph_util.import_graph_def(definition, name=""), []
         )
+        for name in scalars:
+            wrapped.graph.get_tensor_by_name(f"{name}:0").set_shape([])
         outputs = _outputs(wrapped.graph, definition, options.outputs, path)
         inputs = _inputs(wrapped.graph, definition, outputs, path)
         function = wrapped.prune(list(inputs.values()), list(outputs.values()))
@@ -75,8 +77,13 @@ def _read(tensorflow: Any, path: Path) -> Any:
     return definition
 
 
-def _close_open_shapes(tensorflow: Any, definition: Any, configured: Mapping[str, TensorOptions]) -> None:
-    """Set the shapes of placeholders of unknown rank, configured or deduced; TensorFlow infers all others from them."""
+def _close_open_shapes(tensorflow: Any, definition: Any, configured: Mapping[str, TensorOptions]) -> list[str]:
+    """Set the shapes of placeholders of unknown rank, configured or deduced; TensorFlow infers all others from them.
+
+    Returns:
+        Names of those without axes: in a graph of before version 24 their shape still reads as an unknown rank.
+    """
+    scalars = []
     for node in definition.node:
         if node.op == "Placeholder" and _is_open(node, definition.versions.producer):
             shape = configured.get(node.name, TensorOptions()).shape
@@ -85,6 +92,8 @@ def _close_open_shapes(tensorflow: Any, definition: Any, configured: Mapping[str
                 accepted = [each for each in tried if _accepts(tensorflow, definition, node, each)]
                 shape = accepted[0] if len(accepted) == 1 else None
             _set_shape(tensorflow, node, shape)
+            scalars += [node.name] if shape == () else []
+    return scalars
 
 
 def _accepts(tensorflow: Any, definition: Any, node: Any, shape: tuple[int, ...]) -> bool:

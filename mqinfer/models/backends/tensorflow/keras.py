@@ -35,7 +35,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
     keras = _import_keras()
     check_keras(path)
     device = choose_device(tensorflow, options.device, options.threads)
-    with loading(tensorflow, path):
+    with loading(path):
         loaded = _read(keras, path)
         inputs, outputs = _ends(keras, loaded, path)
         function = _trace(keras, tensorflow, inputs, outputs)

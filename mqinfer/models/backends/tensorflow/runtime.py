@@ -15,9 +15,9 @@ from typing import Any
 
 from mqinfer.models.load_options import RequestedDevice
 from mqinfer.models.repository.files import describe
-from mqinfer.protocol.errors import MissingExtra, ModelFailed, ModelNotLoadable
+from mqinfer.protocol.errors import MissingExtra, ModelFailed, ModelNotLoadable, MqinferError
 
-__all__ = ["choose_device", "import_tensorflow", "load_errors", "loading", "running"]
+__all__ = ["choose_device", "import_tensorflow", "loading", "running"]
 
 log = logging.getLogger("mqinfer.models")
 
@@ -65,19 +65,14 @@ def choose_device(tensorflow: Any, requested: RequestedDevice, threads: int) -> 
     return f"cuda:{gpus.index(used[0])}" if used else "cpu"
 
 
-def load_errors(tensorflow: Any) -> tuple[type[Exception], ...]:
-    """Return the classes of exceptions that TensorFlow raises on models that it can't load."""
-    from google.protobuf.message import DecodeError
-
-    return (tensorflow.errors.OpError, DecodeError, OSError, ValueError, TypeError, KeyError, RuntimeError)
-
-
 @contextmanager
-def loading(tensorflow: Any, path: Path) -> Iterator[None]:
-    """Convert TensorFlow's exceptions while it loads a model to ModelNotLoadable."""
+def loading(path: Path) -> Iterator[None]:
+    """Convert TensorFlow's exceptions while it loads a model, which may be of any class, to ModelNotLoadable."""
     try:
         yield
-    except load_errors(tensorflow) as error:
+    except MqinferError:
+        raise
+    except Exception as error:
         raise ModelNotLoadable(
             f"{path}: TensorFlow can't load it ({_first_line(error)}); found {describe(path)}"
         ) from error

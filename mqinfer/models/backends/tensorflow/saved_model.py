@@ -2,7 +2,8 @@
 
 `tf.saved_model.load` makes functions of a graph, and refuses some graphs that a session runs: signatures that return a
 variable itself, and graphs of before 2017, whose placeholders have no shapes (TensorFlow Serving's own test models
-`saved_model_counter` and `saved_model_half_plus_three` are of these kinds). Those run in a session of their own.
+`saved_model_counter` and `saved_model_half_plus_three` are of these kinds), and models of Keras 2 that were stored with
+their optimizer. Those run in a session of their own.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any
 
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.tensorflow.backend import TensorFlowBackend, TensorFlowModel, input_specs, output_specs
-from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, load_errors, loading
+from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, loading
 from mqinfer.models.load_options import LoadOptions
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
-__all__ = ["Signature", "choose_signature", "load", "load_in_session"]
+__all__ = ["Signature", "choose_signature", "load", "load_in_session", "serving_tags", "tensor_names"]
 
 log = logging.getLogger("mqinfer.models")
 
@@ -39,7 +40,7 @@ def load(path: Path, options: LoadOptions) -> Backend:
     """
     tensorflow = import_tensorflow()
     device = choose_device(tensorflow, options.device, options.threads)
-    with loading(tensorflow, path):
+    with loading(path):
         signatures = _signatures(tensorflow, path)
     numeric = {name: _takes_numbers(signature) for name, signature in signatures.items()}
     signature = signatures[choose_signature(numeric, options.signature, path)]
@@ -57,11 +58,11 @@ def load(path: Path, options: LoadOptions) -> Backend:
 def _signatures(tensorflow: Any, path: Path) -> Mapping[str, Signature]:
     try:
         return _functions(_load(tensorflow, path))
-    except load_errors(tensorflow) as error:
+    except Exception as error:  # noqa: BLE001 - of whatever class, AttributeError among them
         try:
             signatures = load_in_session(tensorflow, path)
-        except load_errors(tensorflow):
-            raise error from None  # the first error is clearer about a damaged model
+        except Exception:  # noqa: BLE001 - the first error is clearer about a damaged model
+            raise error from None
         log.info("%s: TensorFlow 2's loader refuses it (%s); running in a session", path, type(error).__name__)
         return signatures
 
@@ -140,12 +141,12 @@ def load_in_session(tensorflow: Any, path: Path) -> dict[str, Signature]:
     The session has the devices and threads that the process has; it lives as long as the signatures do.
 
     Raises:
-        Exception: One of `load_errors`.
+        Exception: Of any class, where TensorFlow can't load it.
     """
     graph = tensorflow.Graph()
     session = tensorflow.compat.v1.Session(graph=graph)
     with graph.as_default():
-        loaded = tensorflow.compat.v1.saved_model.load(session, _tags(path), str(path))
+        loaded = tensorflow.compat.v1.saved_model.load(session, serving_tags(path), str(path))
     return {
         name: _signature(session, definition)
         for name, definition in loaded.signature_def.items()
@@ -153,7 +154,7 @@ def load_in_session(tensorflow: Any, path: Path) -> dict[str, Signature]:
     }
 
 
-def _tags(path: Path) -> list[str]:
+def serving_tags(path: Path) -> list[str]:
     """Return the tags of the graph to serve: TensorFlow loads it by exactly its tags, such as `serve` and `gpu`."""
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -174,8 +175,12 @@ def _signature(session: Any, definition: Any) -> Signature:
     return Signature(inputs, outputs, call)
 
 
-def _tensors(graph: Any, infos: Mapping[str, Any]) -> dict[str, Any]:
-    """Return tensors by name; a sparse one is three, named as by TensorFlow 2's loader."""
+def tensor_names(infos: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tensors of a signature by name; a sparse one is three, named as by TensorFlow 2's loader.
+
+    Args:
+        infos: `inputs` or `outputs` of a SignatureDef.
+    """
     names: dict[str, str] = {}
     for name in sorted(infos):
         info = infos[name]
@@ -186,4 +191,8 @@ def _tensors(graph: Any, infos: Mapping[str, Any]) -> dict[str, Any]:
             names[f"{name}_dense_shape"] = sparse.dense_shape_tensor_name
         else:
             names[name] = info.name
-    return {name: graph.get_tensor_by_name(tensor) for name, tensor in names.items()}
+    return names
+
+
+def _tensors(graph: Any, infos: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: graph.get_tensor_by_name(tensor) for name, tensor in tensor_names(infos).items()}

@@ -1,0 +1,153 @@
+"""Compare what OpenVINO made of a TensorFlow model with the model's own inputs and outputs, read from its file.
+
+OpenVINO's front end may lose an input, or make an input and an output of a placeholder that nothing needs; such a model
+would serve, with wrong results. TensorFlow itself is not needed to read the few fields that name them (field numbers:
+tensorflow/core/protobuf/saved_model.proto and meta_graph.proto, tensorflow/core/framework/graph.proto).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from mqinfer.models.backends.tensorflow.frozen_graph import reaching, unconsumed
+from mqinfer.models.backends.tensorflow.saved_model import choose_signature
+from mqinfer.models.repository.files import describe
+from mqinfer.models.repository.protobuf_fields import DamagedError, fields
+from mqinfer.protocol.errors import ModelNotLoadable
+
+__all__ = ["check_graph", "check_saved_model", "dangling"]
+
+T = TypeVar("T")
+_STRING = 7
+"""`DT_STRING` of tensorflow/core/framework/types.proto."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A node of a frozen graph (NodeDef)."""
+
+    name: str
+    op: str
+    input: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """A signature of a SavedModel: names of its inputs and outputs, and whether all inputs are numbers."""
+
+    inputs: frozenset[str]
+    outputs: frozenset[str]
+    is_numeric: bool
+
+
+def dangling(path: Path) -> set[str]:
+    """Return the placeholders of a frozen graph that no node consumes: TensorFlow makes no input of them.
+
+    Raises:
+        ModelNotLoadable: The file is damaged.
+    """
+    nodes = _read(path, path, _nodes)
+    consumed = {entry.removeprefix("^").partition(":")[0] for node in nodes.values() for entry in node.input}
+    return {node.name for node in nodes.values() if node.op == "Placeholder"} - consumed
+
+
+def check_graph(path: Path, inputs: Iterable[str], outputs: Iterable[str], configured: Collection[str]) -> None:
+    """Raise if OpenVINO's outputs are no ends of a frozen graph, or its inputs not those that they need.
+
+    Args:
+        path: The file.
+        inputs: Names of the inputs that OpenVINO found; `name:n` is tensor n of a node.
+        outputs: The same of the outputs.
+        configured: The outputs that `model.toml` names, which need not be ends; empty for the ends.
+
+    Raises:
+        ModelNotLoadable: They differ, or the file is damaged.
+    """
+    nodes = _read(path, path, _nodes)
+    found = _node_names(outputs)
+    ends = _node_names(configured) or {node.name for node in unconsumed(nodes.values())}
+    _compare(path, "outputs", found, found & ends or ends)
+    needed = {each for each in reaching(nodes, found) if nodes[each].op == "Placeholder"}
+    _compare(path, "inputs", _node_names(inputs), needed)
+
+
+def check_saved_model(path: Path, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+    """Raise if OpenVINO's inputs or outputs are not those of the signature that the back end `tensorflow` takes.
+
+    Args:
+        path: The SavedModel's folder.
+        inputs: Names of the inputs that OpenVINO found.
+        outputs: The same of the outputs.
+
+    Raises:
+        ModelNotLoadable: They differ, or the file is damaged.
+    """
+    signatures = _read(path, path / "saved_model.pb", _signatures)
+    numeric = {name: signature.is_numeric for name, signature in signatures.items()}
+    own = signatures[choose_signature(numeric, None, path)]
+    _compare(path, "inputs", set(inputs), own.inputs)
+    _compare(path, "outputs", set(outputs), own.outputs)
+
+
+def _compare(path: Path, what: str, found: set[str], own: Collection[str]) -> None:
+    if found != set(own):
+        raise ModelNotLoadable(
+            f"{path}: OpenVINO reads the {what} {_listed(found)}, the model has {_listed(own)}; use the back end "
+            "`tensorflow`, or convert the model to ONNX"
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def _node_names(tensors: Iterable[str]) -> set[str]:
+    return {name.partition(":")[0] for name in tensors}
+
+
+def _read(path: Path, file: Path, parse: Callable[[bytes], T]) -> T:
+    try:
+        return parse(file.read_bytes())
+    except (DamagedError, IndexError, UnicodeDecodeError) as error:
+        raise ModelNotLoadable(f"{path}: no model that can be read ({error}); found {describe(path)}") from error
+
+
+def _nodes(content: bytes) -> dict[str, _Node]:
+    nodes = (_Node(_text(each, 1), _text(each, 2), tuple(_texts(each, 3))) for each in _messages(content, 1))
+    return {node.name: node for node in nodes}
+
+
+def _signatures(content: bytes) -> dict[str, _Signature]:
+    graphs = list(_messages(content, 2))
+    served = [each for each in graphs if any("serve" in _texts(info, 4) for info in _messages(each, 1))]
+    found = _map((served or graphs or [b""])[0], 5)
+    return {name: _signature(each) for name, each in found.items() if not name.startswith("__")}
+
+
+def _signature(content: bytes) -> _Signature:
+    inputs = _map(content, 1)
+    strings = [(2, -1, _STRING) in fields(info, 0, len(info)) for info in inputs.values()]
+    return _Signature(frozenset(inputs), frozenset(_map(content, 2)), not any(strings))
+
+
+def _map(content: bytes, number: int) -> dict[str, bytes]:
+    """Return a map field, whose entries are messages of a key and a value."""
+    return {_text(entry, 1): b"".join(_messages(entry, 2)) for entry in _messages(content, number)}
+
+
+def _text(content: bytes, number: int) -> str:
+    return "".join(_texts(content, number))
+
+
+def _texts(content: bytes, number: int) -> list[str]:
+    return [each.decode() for each in _messages(content, number)]
+
+
+def _messages(content: bytes, number: int) -> Iterator[bytes]:
+    """Yield the bytes of each field of this number."""
+    for found, first, last in fields(content, 0, len(content)):
+        if found == number and first >= 0:
+            yield content[first:last]
