@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,6 +26,7 @@ from mqinfer.broker.packets import encode_head
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BadTopic, ConfigError, MessageTooLarge, NotConnected
 from mqinfer.protocol.types import Buffer
+from tests.ports import free_port
 
 MAX_PACKET = 300_000
 PATIENCE = 10.0
@@ -115,9 +115,7 @@ class Acks:
 @pytest.fixture(scope="module")
 def small_urls() -> Iterator[dict[str, str]]:
     """URLs of a Mosquitto whose Maximum Packet Size is small enough to be tried out, by kind of link."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        websockets = probe.getsockname()[1]
+    websockets = free_port()
 
     def configuration(port: int) -> str:
         text = render(port, websockets_port=websockets)

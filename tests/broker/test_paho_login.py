@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import threading
 import time
@@ -21,6 +20,7 @@ from mqinfer.broker.paho.client import LinkClient
 from mqinfer.broker.paho.connecting import Identity, make_tls_context
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, NotAuthorized
+from tests.ports import free_port
 
 pytestmark = pytest.mark.broker
 
@@ -69,9 +69,7 @@ def test_the_wrong_password(password_server: MosquittoServer, unique: Unique, lo
 
 def test_websockets(unique: Unique, closing: Callable[[PahoLink], PahoLink], roundtrip: Roundtrip) -> None:
     """The listener for browsers takes links too."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        websockets_port = probe.getsockname()[1]
+    websockets_port = free_port()
     with MosquittoServer(configuration=lambda port: render(port, websockets_port=websockets_port)):
         address = BrokerAddress.parse(f"ws://127.0.0.1:{websockets_port}/mqtt")
         link = closing(PahoLink(address, client_id=unique("c")))

@@ -19,11 +19,11 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
 from mqinfer.broker.mosquitto.certificates import Authority, Pair
 from mqinfer.broker.mosquitto.folder import Login
-from mqinfer.broker.mosquitto.server import free_port
 from mqinfer.broker.mosquitto.serving import keep_current
 from mqinfer.broker.mosquitto.serving import secured as secured_server
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized
+from tests.ports import free_port
 
 pytestmark = pytest.mark.broker
 
@@ -203,7 +203,7 @@ def test_a_password(secured: Any, unique: Unique, transport: Transport) -> None:
 def test_mosquitto_has_nothing_against_the_configuration(open_place: Path) -> None:
     """It starts and reads everything again without a warning, with every kind of listener, also from root."""
     folder = BrokerFolder(open_place / "quiet")
-    passwords, websockets = free_port("127.0.0.1"), free_port("127.0.0.1")
+    passwords, websockets = free_port(), free_port()
     folder.init(ports=Ports(1, passwords, websockets, "127.0.0.1"))
     with secured_server(folder, 0) as server:
         server.reload()

@@ -27,7 +27,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start with an empty list of figures."""
+    """Start with an empty list of figures.
+
+    Raises:
+        UsageError: The figures would be taken beside other tests.
+    """
+    if config.getoption("--faults-report", default=None) and config.getoption("numprocesses", default=None):
+        raise pytest.UsageError("--faults-report measures one fault after the other; leave out -n")
     config.stash[_figures] = []
 
 
