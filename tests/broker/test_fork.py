@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from tests.ports import free_port
 
 pytestmark = pytest.mark.broker
 
@@ -79,8 +79,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[tuple[MosquittoServer, li
         files = [str(path) for path in (login.ca_file, login.cert_file, login.key_file)]
         yield secured.server, [f"mqtts://127.0.0.1:{secured.server.port}", *files]
         return
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        websockets = probe.getsockname()[1]
+    websockets = free_port()
     with MosquittoServer(configuration=lambda port: render(port, websockets_port=websockets)) as server:
         yield server, [server.url if request.param == "tcp" else f"ws://127.0.0.1:{websockets}"]
 

@@ -31,6 +31,7 @@ from mqinfer.cloud_worker.supervision.supervisor import Supervisor
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import NotAuthorized
 from mqinfer.protocol.types import Outcome
+from tests.patience import PATIENT
 
 pytestmark = pytest.mark.broker
 
@@ -68,7 +69,7 @@ def test_a_worker_that_may_not_read_requests(secured: Any, serve: Serve, write_e
     serve(secured.address("w"), repository, name="w.0")
     with pytest.raises(NotAuthorized, match=r"read requests.*models/echo/infer/blind\.0.*mqinfer broker add"):
         serve(secured.address("blind"), repository, name="blind.0")
-    with Client(secured.address("car-1"), name="car-1") as client:
+    with Client(secured.address("car-1"), name="car-1", options=PATIENT) as client:
         results = [future.result() for future in [client.submit("echo", {"x": X}) for _ in range(20)]]
         assert {result.worker for result in results} == {"w.0"}
         assert client.counters().retries == 0
