@@ -20,6 +20,7 @@ import pytest
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.paho.link import PahoLink
+from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient
 from mqinfer.cloud_worker.serving.options import WorkerOptions
@@ -198,7 +199,7 @@ def test_the_commands(secured: Any, write_echo: WriteEcho, tmp_path: Path) -> No
             listed = run("models", "list", "--json", **where, **identity("op"))
             assert '"READY"' in listed.stdout, listed.stderr
             refused = run("models", "unload", "echo", **where, **identity("car-1"))
-            assert (refused.returncode, "does not allow client 'car-1'" in refused.stderr) == (1, True)
+            assert (refused.returncode, "does not allow client 'car-1'" in refused.stderr) == (ExitCode.REFUSED, True)
             stranger = run(*infer, **where, MQINFER_CA_FILE=str(folder / "ca.crt"))
-            assert (stranger.returncode, "wants a client certificate" in stranger.stderr) == (1, True)
+            assert (stranger.returncode, "wants a client certificate" in stranger.stderr) == (ExitCode.REFUSED, True)
             assert run("broker", "list", folder).stdout.split() == ["vehicle", "car-1", "operator", "op", "worker", "w"]

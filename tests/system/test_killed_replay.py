@@ -101,7 +101,6 @@ def streamed_messages(path: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_kills_leave_readable_files(tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]) -> None:
     """Each file of each killed run can be read at once, and the next run into the folder overwrites nothing."""
     chance, out = Random(5), tmp_path / "out"  # noqa: S311 - no secret depends on it
