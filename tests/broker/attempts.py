@@ -16,7 +16,7 @@ from mqinfer.broker.paho.link import PahoLink
 
 __all__ = ["NOT_AUTHORIZED", "PATIENCE", "listening", "opened", "packet", "publish", "raw", "text", "until", "wait_for"]
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 NOT_AUTHORIZED = 0x87
 
 

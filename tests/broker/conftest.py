@@ -21,7 +21,7 @@ from mqinfer.protocol.errors import MissingExtra
 from mqinfer.protocol.topics import Topics
 from tests.ports import free_port
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 _WITNESS = "\nuser witness\ntopic readwrite #\ntopic read $SYS/#\n"
 
 

@@ -29,7 +29,7 @@ from mqinfer.protocol.types import Buffer
 from tests.ports import free_port
 
 MAX_PACKET = 300_000
-PATIENCE = 10.0
+PATIENCE = 60.0
 TOPIC = "contract/topic"
 
 Unique = Callable[[str], str]
@@ -563,7 +563,7 @@ def test_in_a_forked_child(links: Links, unique: Unique) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        signal.alarm(int(6 * PATIENCE))
+        signal.alarm(int(PATIENCE))
         with suppress(BaseException):
             for name, use in uses.items():
                 try:

@@ -24,7 +24,7 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.broker
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 Unique = Callable[[str], str]
 Roundtrip = Callable[..., Message]
 

@@ -27,7 +27,7 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.broker
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 NOT_AUTHORIZED = 0x87
 Unique = Callable[[str], str]
 

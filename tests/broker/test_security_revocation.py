@@ -24,7 +24,7 @@ from mqinfer.protocol.errors import ConfigError, LinkError, NotAuthorized
 
 x509 = pytest.importorskip("cryptography.x509")
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 Unique = Callable[[str], str]
 
 
