@@ -49,7 +49,7 @@ _LONGEST = {
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put long files first, and those with slow tests next: where processes share the tests, none is left for the end."""
+    """Put long files first, those with slow tests next: where processes share the tests, none is left for the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.name not in _LONGEST, item.path not in slow))
 
