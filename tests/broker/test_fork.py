@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from tempfile import TemporaryFile
 
@@ -14,6 +13,7 @@ import pytest
 
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from tests.broker.attempts import wait_for
 from tests.ports import free_port
 
 pytestmark = pytest.mark.broker
@@ -113,11 +113,8 @@ def test_a_child_that_stays(target: tuple[MosquittoServer, list[str]], unique: U
     assert done.returncode == 0, done.stdout
     child = int(done.stdout)
     try:
-        for _ in range(100):
-            ends = [line for line in server.log().splitlines() if f"Client {client_id} " in line]
-            if ends:
-                break
-            time.sleep(0.1)
+        wait_for(lambda: f"Client {client_id} " in server.log())
+        ends = [line for line in server.log().splitlines() if f"Client {client_id} " in line]
         assert len(ends) == 1
         assert "timeout" not in ends[0]
     finally:
