@@ -25,12 +25,42 @@ from mqinfer.codecs import encode_tensor
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import MissingExtra
+from tests.ports import free_port
 
 _numbers = count()
 
 # No deadline, since the test machines are shared; fixtures of every test (below) are fine.
 settings.register_profile("mqinfer", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.load_profile("mqinfer")
+
+
+_LONGEST = {
+    "test_endless_requests.py",
+    "test_guard_system.py",
+    "test_workers.py",
+    "test_dead_connection.py",
+    "test_network.py",
+    "test_zoo_building.py",
+    "test_killed_replay.py",
+    "test_lying_broker.py",
+}
+"""Files that take longer than half a minute, in either part of the suite."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long files first, those with slow tests next: where processes share the tests, none is left for the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path.name not in _LONGEST, item.path not in slow))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ports_of_our_own() -> Iterator[None]:
+    """Start every Mosquitto of this process on a port that it gets again after it was killed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mqinfer.broker.mosquitto.server.free_port", free_port)
+        patch.setattr("mqinfer.broker.mosquitto.serving.free_port", free_port)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,6 @@ def test_both_sides_stand_in_the_table_together() -> None:
 
 @pytest.mark.broker
 @pytest.mark.slow
-@pytest.mark.timeout(400)  # six replays under a profile function
 def test_a_request_and_a_frame_are_counted(tmp_path: Path) -> None:
     """Over real processes: the files that everybody passes through are found, and those of sinks only with sinks."""
     passages = run_calls(output=tmp_path, console=Console(file=io.StringIO()))

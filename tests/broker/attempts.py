@@ -10,14 +10,33 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any
 
+from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.folder import Login
 from mqinfer.broker.paho.link import PahoLink
+from mqinfer.protocol.errors import LinkError
 
-__all__ = ["NOT_AUTHORIZED", "PATIENCE", "listening", "opened", "packet", "publish", "raw", "text", "until", "wait_for"]
+__all__ = [
+    "NOT_AUTHORIZED",
+    "NO_WORKERS",
+    "PATIENCE",
+    "ROOT",
+    "error_of",
+    "listening",
+    "opened",
+    "packet",
+    "publish",
+    "raw",
+    "text",
+    "until",
+    "wait_for",
+]
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 NOT_AUTHORIZED = 0x87
+ROOT = "mqinfer/v1"
+NO_WORKERS = ["car-1", "dash", "op"]
+"""Clients of the broker `secured` whose roles may not serve."""
 
 
 def publish(link: PahoLink, topic: str, payload: bytes = b"x", *, retain: bool = False) -> int:
@@ -90,10 +109,21 @@ def opened(secured: Any, name: str, client_id: str) -> PahoLink:
     return link
 
 
+def error_of(address: BrokerAddress, client_id: str) -> LinkError | None:
+    """Return what a connection ends in; None where it is let in."""
+    link = PahoLink(address, client_id=client_id)
+    try:
+        link.open(PATIENCE)
+    except LinkError as error:
+        return error
+    finally:
+        link.close()
+    return None
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Ask again and again, at most 200 times."""
-    for _ in range(200):
-        if condition():
-            return
+    """Ask again and again, for a minute at most."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it did not come true"
         time.sleep(0.05)
-    raise AssertionError("it did not come true")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,9 @@ from mqinfer.broker.mosquitto.serving import secured as secured_server
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import MissingExtra
 from mqinfer.protocol.topics import Topics
+from tests.ports import free_port
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 _WITNESS = "\nuser witness\ntopic readwrite #\ntopic read $SYS/#\n"
 
 
@@ -56,13 +56,6 @@ class Secured:
         return BrokerAddress.parse(
             f"wss://{name}:{login.password}@127.0.0.1:{self.websockets_port}", ca_file=login.ca_file
         )
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def write_section(folder: BrokerFolder, text: str) -> None:

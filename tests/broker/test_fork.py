@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from tempfile import TemporaryFile
 
@@ -15,6 +13,8 @@ import pytest
 
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from tests.broker.attempts import wait_for
+from tests.ports import free_port
 
 pytestmark = pytest.mark.broker
 
@@ -79,8 +79,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[tuple[MosquittoServer, li
         files = [str(path) for path in (login.ca_file, login.cert_file, login.key_file)]
         yield secured.server, [f"mqtts://127.0.0.1:{secured.server.port}", *files]
         return
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        websockets = probe.getsockname()[1]
+    websockets = free_port()
     with MosquittoServer(configuration=lambda port: render(port, websockets_port=websockets)) as server:
         yield server, [server.url if request.param == "tcp" else f"ws://127.0.0.1:{websockets}"]
 
@@ -114,11 +113,8 @@ def test_a_child_that_stays(target: tuple[MosquittoServer, list[str]], unique: U
     assert done.returncode == 0, done.stdout
     child = int(done.stdout)
     try:
-        for _ in range(100):
-            ends = [line for line in server.log().splitlines() if f"Client {client_id} " in line]
-            if ends:
-                break
-            time.sleep(0.1)
+        wait_for(lambda: f"Client {client_id} " in server.log())
+        ends = [line for line in server.log().splitlines() if f"Client {client_id} " in line]
         assert len(ends) == 1
         assert "timeout" not in ends[0]
     finally:

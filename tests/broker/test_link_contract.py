@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,9 +26,10 @@ from mqinfer.broker.packets import encode_head
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BadTopic, ConfigError, MessageTooLarge, NotConnected
 from mqinfer.protocol.types import Buffer
+from tests.ports import free_port
 
 MAX_PACKET = 300_000
-PATIENCE = 10.0
+PATIENCE = 60.0
 TOPIC = "contract/topic"
 
 Unique = Callable[[str], str]
@@ -115,9 +115,7 @@ class Acks:
 @pytest.fixture(scope="module")
 def small_urls() -> Iterator[dict[str, str]]:
     """URLs of a Mosquitto whose Maximum Packet Size is small enough to be tried out, by kind of link."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        websockets = probe.getsockname()[1]
+    websockets = free_port()
 
     def configuration(port: int) -> str:
         text = render(port, websockets_port=websockets)
@@ -565,7 +563,7 @@ def test_in_a_forked_child(links: Links, unique: Unique) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        signal.alarm(int(6 * PATIENCE))
+        signal.alarm(int(PATIENCE))
         with suppress(BaseException):
             for name, use in uses.items():
                 try:

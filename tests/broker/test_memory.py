@@ -12,7 +12,7 @@ from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.protocol.errors import NotConnected
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Gate:

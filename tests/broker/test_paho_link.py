@@ -28,7 +28,7 @@ from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 pytestmark = pytest.mark.broker
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 _END = b"end"  # what tells a listener of a test to stop
 Unique = Callable[[str], str]
 Roundtrip = Callable[..., Message]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import threading
 import time
@@ -21,24 +20,23 @@ from mqinfer.broker.paho.client import LinkClient
 from mqinfer.broker.paho.connecting import Identity, make_tls_context
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, NotAuthorized
+from tests.ports import free_port
 
 pytestmark = pytest.mark.broker
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 Unique = Callable[[str], str]
 Roundtrip = Callable[..., Message]
 
 
 @pytest.fixture(scope="module")
-def password_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoServer]:
+def password_server(open_place: Path) -> Iterator[MosquittoServer]:
     """A Mosquitto that wants a password and refuses most subscriptions."""
-    folder = tmp_path_factory.mktemp("mosquitto")
-    passwords = folder / "passwords"
+    passwords = open_place / "passwords-of-edge"
     subprocess.run(
         ["mosquitto_passwd", "-b", "-c", str(passwords), "edge", "s3cret/ä"], check=True, capture_output=True
     )
-    for path in (passwords, *list(folder.parents)[:2], folder):
-        path.chmod(0o755)
+    passwords.chmod(0o755)
 
     def configuration(port: int) -> str:
         text = render(port).replace("allow_anonymous true", "allow_anonymous false")
@@ -69,9 +67,7 @@ def test_the_wrong_password(password_server: MosquittoServer, unique: Unique, lo
 
 def test_websockets(unique: Unique, closing: Callable[[PahoLink], PahoLink], roundtrip: Roundtrip) -> None:
     """The listener for browsers takes links too."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        websockets_port = probe.getsockname()[1]
+    websockets_port = free_port()
     with MosquittoServer(configuration=lambda port: render(port, websockets_port=websockets_port)):
         address = BrokerAddress.parse(f"ws://127.0.0.1:{websockets_port}/mqtt")
         link = closing(PahoLink(address, client_id=unique("c")))
@@ -80,9 +76,10 @@ def test_websockets(unique: Unique, closing: Callable[[PahoLink], PahoLink], rou
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def certificates(open_place: Path) -> Path:
     """A folder with a private CA, a certificate for 127.0.0.1, one for a client, and another CA."""
-    folder = tmp_path_factory.mktemp("certificates")
+    folder = open_place / "certificates"
+    folder.mkdir()
 
     def openssl(*arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
@@ -95,7 +92,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
         openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "extensions", "-days", "2")
         openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signing)
-    for path in (folder, *list(folder.parents)[:2], *folder.iterdir()):
+    for path in (folder, *folder.iterdir()):
         path.chmod(0o755)
     return folder
 

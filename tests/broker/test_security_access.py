@@ -19,7 +19,7 @@ from mqinfer.protocol.topics import Topics
 
 pytestmark = pytest.mark.broker
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 NOT_AUTHORIZED = 0x87
 _numbers = count()
 Links = Mapping[str, PahoLink]

@@ -6,7 +6,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -19,16 +18,15 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
 from mqinfer.broker.mosquitto.certificates import Authority, Pair
 from mqinfer.broker.mosquitto.folder import Login
-from mqinfer.broker.mosquitto.server import free_port
 from mqinfer.broker.mosquitto.serving import keep_current
 from mqinfer.broker.mosquitto.serving import secured as secured_server
 from mqinfer.broker.paho.link import PahoLink
-from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized
+from mqinfer.protocol.errors import BrokerUnreachable, NotAuthorized
+from tests.broker.attempts import NOT_AUTHORIZED, PATIENCE, ROOT, error_of, publish, wait_for
+from tests.ports import free_port
 
 pytestmark = pytest.mark.broker
 
-PATIENCE = 10.0
-NOT_AUTHORIZED = 0x87
 Unique = Callable[[str], str]
 
 
@@ -43,25 +41,6 @@ def save(folder: Path, name: str, pair: Pair) -> tuple[Path, Path]:
 def authority_of(folder: Path) -> Authority:
     """The broker's own authority."""
     return Authority(Pair((folder / "ca.crt").read_bytes(), (folder / "ca.key").read_bytes()))
-
-
-def error_of(address: BrokerAddress, client_id: str) -> LinkError:
-    """What a connection ends in."""
-    link = PahoLink(address, client_id=client_id)
-    try:
-        link.open(PATIENCE)
-    except LinkError as error:
-        return error
-    finally:
-        link.close()
-    raise AssertionError(f"{address} let {client_id} in")
-
-
-def publish(link: PahoLink, topic: str) -> int:
-    """Publish and wait for the PUBACK's reason code."""
-    code: Future[int] = Future()
-    link.publish(Message(topic, b""), code.set_result)
-    return code.result(PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -203,13 +182,11 @@ def test_a_password(secured: Any, unique: Unique, transport: Transport) -> None:
 def test_mosquitto_has_nothing_against_the_configuration(open_place: Path) -> None:
     """It starts and reads everything again without a warning, with every kind of listener, also from root."""
     folder = BrokerFolder(open_place / "quiet")
-    passwords, websockets = free_port("127.0.0.1"), free_port("127.0.0.1")
+    passwords, websockets = free_port(), free_port()
     folder.init(ports=Ports(1, passwords, websockets, "127.0.0.1"))
     with secured_server(folder, 0) as server:
         server.reload()
-        for _ in range(200):
-            if "Reloading" in server.log() or threading.Event().wait(0.05):
-                break
+        wait_for(lambda: "Reloading" in server.log())
         _certificate_at(folder.path, passwords)  # by its end the broker has read all again
         log = server.log()
     assert "Reloading config" in log
@@ -283,12 +260,7 @@ def test_a_new_certificate_of_the_broker(secured: Any) -> None:
     try:
         secured.folder.init()
         wanted = ssl.PEM_cert_to_DER_cert((secured.folder.path / "broker.crt").read_text())
-        is_so = False
-        for _ in range(200):
-            is_so = _certificate_at(secured.folder.path, secured.password_port) == wanted
-            if is_so or stop.wait(0.05):
-                break
-        assert is_so
+        wait_for(lambda: _certificate_at(secured.folder.path, secured.password_port) == wanted)
     finally:
         stop.set()
         watching.join()
@@ -307,11 +279,6 @@ def _until(secured: Any, login: Login, *, allowed: bool) -> None:
     """Publish until the broker's answer is the one that is hoped for."""
     link = PahoLink(secured.address(login), client_id=login.name)
     link.open(PATIENCE)
-    topic, pause = f"mqinfer/v1/models/m/infer/{login.name}", threading.Event()
-    is_so = False
-    for _ in range(200):
-        is_so = (publish(link, topic) != NOT_AUTHORIZED) == allowed
-        if is_so or pause.wait(0.05):
-            break
+    topic = f"{ROOT}/models/m/infer/{login.name}"
+    wait_for(lambda: (publish(link, topic) != NOT_AUTHORIZED) == allowed)
     link.close()
-    assert is_so

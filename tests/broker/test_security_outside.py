@@ -32,11 +32,10 @@ from tests.broker.attempts import (
     until,
     wait_for,
 )
+from tests.broker.attempts import ROOT as R
 
 pytestmark = pytest.mark.broker
 
-R = "mqinfer/v1"
-NO_WORKERS = ["car-1", "dash", "op"]
 Links = Mapping[str, PahoLink]
 Unique = Callable[[str], str]
 

@@ -21,10 +21,10 @@ from mqinfer.broker.mosquitto.register import Issued, format_register, parse_reg
 from mqinfer.broker.mosquitto.serving import keep_current
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import ConfigError, LinkError, NotAuthorized
+from tests.broker.attempts import PATIENCE, error_of, wait_for
 
 x509 = pytest.importorskip("cryptography.x509")
 
-PATIENCE = 10.0
 Unique = Callable[[str], str]
 
 
@@ -193,18 +193,6 @@ def test_a_register_that_is_malformed(folder: BrokerFolder, line: str) -> None:
     assert (folder.path / "certificates").read_text() == line + "\n"
 
 
-def error_of(secured: Any, login: Login, client_id: str) -> LinkError | None:
-    """What a connection ends in, None where it is let in."""
-    link = PahoLink(secured.address(login), client_id=client_id)
-    try:
-        link.open(PATIENCE)
-    except LinkError as error:
-        return error
-    finally:
-        link.close()
-    return None
-
-
 def refused(secured: Any, login: Login, client_id: str) -> LinkError:
     """Reload the broker, and connect until it has read the list."""
     secured.server.reload()
@@ -212,13 +200,15 @@ def refused(secured: Any, login: Login, client_id: str) -> LinkError:
 
 
 def until_refused(secured: Any, login: Login, client_id: str) -> LinkError:
-    """Connect until the broker refuses, at most 200 times."""
-    for _ in range(200):
-        error = error_of(secured, login, client_id)
-        if error is not None:
-            return error
-        Event().wait(0.05)
-    raise AssertionError(f"{login.name} is still let in")
+    """Connect until the broker refuses."""
+    errors: list[LinkError] = []
+
+    def is_refused() -> bool:
+        errors.extend(filter(None, [error_of(secured.address(login), client_id)]))
+        return bool(errors)
+
+    wait_for(is_refused)
+    return errors[0]
 
 
 @pytest.mark.broker
@@ -226,16 +216,16 @@ def test_revoked_certificates_are_refused(secured: Any, unique: Unique) -> None:
     """Three removed one after the other, each with a reload: each is refused ten times of ten, and nobody else."""
     logins = [secured.folder.add(Role.VEHICLE, unique("gone")) for _ in range(3)]
     for login in logins:
-        assert error_of(secured, login, login.name) is None
+        assert error_of(secured.address(login), login.name) is None
     for login in logins:
         secured.folder.remove(login.name)
         refused(secured, login, login.name)
     for login in logins:
         for _ in range(10):
-            error = error_of(secured, login, login.name)
+            error = error_of(secured.address(login), login.name)
             assert isinstance(error, NotAuthorized)
             assert f"refused the client certificate {login.cert_file} (certificate revoked)" in str(error)
-    assert error_of(secured, secured.logins["car-2"], unique("other")) is None
+    assert error_of(secured.address("car-2"), unique("other")) is None
 
 
 @pytest.mark.broker
@@ -246,7 +236,7 @@ def test_a_broker_that_runs_takes_notice(secured: Any, unique: Unique) -> None:
     watching = Thread(target=keep_current, args=(secured.server, secured.folder, stop))
     watching.start()
     try:
-        assert error_of(secured, login, login.name) is None
+        assert error_of(secured.address(login), login.name) is None
         secured.folder.remove(login.name)
         error = until_refused(secured, login, login.name)
     finally:
@@ -262,7 +252,7 @@ def test_a_lost_key(secured: Any, unique: Unique, tmp_path: Path) -> None:
     secured.folder.remove(lost.name)
     new = secured.folder.add(Role.VEHICLE, lost.name)
     assert "revoked" in str(refused(secured, lost, lost.name))
-    assert error_of(secured, new, lost.name) is None
+    assert error_of(secured.address(new), lost.name) is None
 
 
 @pytest.mark.broker
@@ -275,9 +265,7 @@ def test_a_link_that_is_open_when_its_certificate_is_revoked(secured: Any, uniqu
     secured.folder.remove(login.name)
     refused(secured, login, unique("probe"))
     link.cut()
-    for _ in range(200):
-        if link.failure or Event().wait(0.05):
-            break
+    wait_for(lambda: link.failure is not None)
     failure = link.failure
     link.close()
     assert isinstance(failure, NotAuthorized)

@@ -25,6 +25,7 @@ from mqinfer.protocol.errors import LinkError
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferRequest
 from tests.broker.attempts import (
+    NO_WORKERS,
     NOT_AUTHORIZED,
     PATIENCE,
     listening,
@@ -36,12 +37,11 @@ from tests.broker.attempts import (
     until,
     wait_for,
 )
+from tests.broker.attempts import ROOT as R
 
 pytestmark = pytest.mark.broker
 
-R = "mqinfer/v1"
 X = np.ones((1, 4), np.float32)
-NO_WORKERS = ["car-1", "dash", "op"]
 Links = Mapping[str, PahoLink]
 Unique = Callable[[str], str]
 

@@ -20,6 +20,7 @@ import pytest
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.paho.link import PahoLink
+from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient
 from mqinfer.cloud_worker.serving.options import WorkerOptions
@@ -31,6 +32,7 @@ from mqinfer.cloud_worker.supervision.supervisor import Supervisor
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import NotAuthorized
 from mqinfer.protocol.types import Outcome
+from tests.patience import PATIENT
 
 pytestmark = pytest.mark.broker
 
@@ -68,7 +70,7 @@ def test_a_worker_that_may_not_read_requests(secured: Any, serve: Serve, write_e
     serve(secured.address("w"), repository, name="w.0")
     with pytest.raises(NotAuthorized, match=r"read requests.*models/echo/infer/blind\.0.*mqinfer broker add"):
         serve(secured.address("blind"), repository, name="blind.0")
-    with Client(secured.address("car-1"), name="car-1") as client:
+    with Client(secured.address("car-1"), name="car-1", options=PATIENT) as client:
         results = [future.result() for future in [client.submit("echo", {"x": X}) for _ in range(20)]]
         assert {result.worker for result in results} == {"w.0"}
         assert client.counters().retries == 0
@@ -197,7 +199,7 @@ def test_the_commands(secured: Any, write_echo: WriteEcho, tmp_path: Path) -> No
             listed = run("models", "list", "--json", **where, **identity("op"))
             assert '"READY"' in listed.stdout, listed.stderr
             refused = run("models", "unload", "echo", **where, **identity("car-1"))
-            assert (refused.returncode, "does not allow client 'car-1'" in refused.stderr) == (1, True)
+            assert (refused.returncode, "does not allow client 'car-1'" in refused.stderr) == (ExitCode.REFUSED, True)
             stranger = run(*infer, **where, MQINFER_CA_FILE=str(folder / "ca.crt"))
-            assert (stranger.returncode, "wants a client certificate" in stranger.stderr) == (1, True)
+            assert (stranger.returncode, "wants a client certificate" in stranger.stderr) == (ExitCode.REFUSED, True)
             assert run("broker", "list", folder).stdout.split() == ["vehicle", "car-1", "operator", "op", "worker", "w"]

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1:DeprecationWarning"),  # they are what is tried
 ]
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 OLD = [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1]
 NEW = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 LISTENERS = ["certificates", "passwords", "websockets"]

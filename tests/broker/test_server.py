@@ -12,6 +12,7 @@ import pytest
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,9 +61,7 @@ def test_all_limits_are_stated() -> None:
 @pytest.mark.broker
 def test_it_loads_without_a_warning() -> None:
     """Mosquitto has nothing to say against the configuration, websockets listener included."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        websockets_port = probe.getsockname()[1]
+    websockets_port = free_port()
     with MosquittoServer(configuration=lambda port: render(port, websockets_port=websockets_port)) as server:
         log = server.log()
     assert " running" in log

@@ -75,7 +75,7 @@ class Hand:
 
     def next(self) -> InferRequest:
         """Wait for the next request."""
-        return self.requests.get(timeout=10)
+        return self.requests.get(timeout=60)
 
     def answer(
         self, request: InferRequest, outputs: Mapping[str, Array], encoding: str = "raw", worker: str = "hand"

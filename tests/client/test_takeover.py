@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.edge_agent.session import edge_presence
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
+from tests.patience import PATIENT
 
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]
@@ -66,7 +68,7 @@ def test_all_that_is_public_is_not_enough(server: MosquittoServer, serve: Serve,
     topics = Topics()
     serve(server.url, write_echo("echo", ECHO, delay_ms=2), name="gpu-1")
     presence = edge_presence("car-1", topics, "drive.bag", "echo", window=8)
-    edge = connect(server.url, "car-1", topics, ClientOptions(window=8), presence=presence)
+    edge = connect(server.url, "car-1", topics, replace(PATIENT, window=8), presence=presence)
     stop, states, lost = threading.Event(), dict[str, int](), list[str]()
     attempts = 0
 

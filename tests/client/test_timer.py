@@ -10,7 +10,7 @@ import pytest
 
 from mqinfer.client.timer import Timer
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Owner:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +55,7 @@ class GatedEcho(EchoBackend):
         self.runs.append(len(array) if array.ndim else 1)
         self.threads.append(threading.current_thread().name)
         self.entered.release()
-        if not self.gate.wait(20):
+        if not self.gate.wait(120):
             raise TimeoutError("nobody opened the gate")
         if error := self.fails(inputs):
             raise error
@@ -97,7 +98,7 @@ class Bare:
 
     def next(self) -> Message:
         """Wait for the next reply."""
-        return self.replies.get(timeout=10)
+        return self.replies.get(timeout=60)
 
     def read(self) -> InferResponse:
         """Wait for the next reply and read it, in the binary form."""
@@ -148,10 +149,9 @@ def until() -> Callable[[Callable[[], bool]], None]:
     """Wait for something that a worker's thread does and tells nobody: `until(lambda: ...)`."""
 
     def wait(is_so: Callable[[], bool]) -> None:
-        for _ in range(10_000):
-            if is_so():
-                return
+        end = time.monotonic() + 60
+        while not is_so():
+            assert time.monotonic() < end, "it did not come to pass"
             threading.Event().wait(0.001)
-        raise AssertionError("it did not come to pass")
 
     return wait

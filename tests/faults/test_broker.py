@@ -105,30 +105,30 @@ def test_restarted_broker(workers: Start, traffic: Start, figure: Start, own_bro
 
 
 def test_all_at_once(workers: Start, traffic: Start, figure: Start, pick: Start, own_broker: MosquittoServer) -> None:
-    """A killed worker, a broker that is gone for two seconds and a halted worker, all in one run."""
+    """A killed worker, a broker that is gone for a while and a halted worker, all in one run."""
     crew: Workers = workers(20, 20, 20, url=own_broker.url)
     client: Traffic = traffic(own_broker.url)
     client.burst(10)
     client.wait()
-    rate, seconds = pick(60, 75), pick(12, 30)
-    start = time.monotonic()
+    rate, seconds, pause = pick(60, 75), pick(7, 30), pick(1, 2)
 
     def disturb() -> None:
-        time.sleep(2)
+        time.sleep(pause)
         crew.kill(0)
-        time.sleep(2)
+        time.sleep(pause)
         own_broker.kill()
-        time.sleep(2)
+        time.sleep(pause)
         own_broker.start()
-        time.sleep(2)
+        time.sleep(pause)
         crew.halt(1)
-        time.sleep(2)
+        time.sleep(pause)
         crew.resume(1)
 
     with beside(disturb):
         client.pace(rate, int(rate * seconds))
     served_all(client)
-    row = f"all at once: a worker killed, the broker down for 2 s, a worker halted for 2 s; {rate}/s for {seconds} s"
+    what = f"a worker killed, the broker down for {pause} s, a worker halted for {pause} s"
+    row = f"all at once: {what}; {rate}/s for {seconds} s"
     figure(row, "ok", f"{len(client.ended)}/{client.asked}", "all", passed=True)
     share = client.publishes()
     figure(row, "publishes a request", f"{share:.4f}", "<= 1.01", passed=share <= 1.01)
@@ -141,5 +141,4 @@ def test_all_at_once(workers: Start, traffic: Start, figure: Start, pick: Start,
     )
     worst = max(each.took for each in client.ended)
     figure(row, "slowest", f"{worst:.2f} s", "<= 3.5 s (outage + 1.5)", passed=worst <= 3.5)
-    assert share <= 1.1
-    assert time.monotonic() - start < 120
+    assert share <= 1.1 + 4 * 16 / client.asked, "the retry budget, and a window for it and for each of the faults"

@@ -42,15 +42,26 @@ WIDTH, HEIGHT = 968, 608
 
 @dataclass
 class Ages:
-    """A sink that records the age of the answered frames in seconds, and their order."""
+    """A sink that records the age of the answered frames, and their order.
+
+    Attributes:
+        ages: In seconds.
+        overtaken: How many other frames were answered between the capture of each and its own answer.
+        numbers: Their sequence numbers.
+    """
 
     ages: list[float] = field(default_factory=list)
+    overtaken: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
+    _answered: list[int] = field(default_factory=list)
 
     def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:  # noqa: ARG002 - the sinks' signature
         """Record one result."""
         if result.outcome is Outcome.OK:
-            self.ages.append((time.monotonic_ns() - frame.capture_time_ns) / 1e9)
+            now = time.monotonic_ns()
+            self.ages.append((now - frame.capture_time_ns) / 1e9)
+            self.overtaken.append(sum(before > frame.capture_time_ns for before in self._answered))
+            self._answered.append(now)
             self.numbers.append(frame.sequence)
 
     def close(self) -> tuple[Path, ...]:
@@ -122,12 +133,19 @@ def replay(
     return ages, snapshot
 
 
-def test_latest_in_an_overload(served: Start, broker_url: str, topics: Topics, figure: Start, pick: Start) -> None:
+def test_latest_in_an_overload(
+    served: Start,
+    broker_url: str,
+    topics: Topics,
+    figure: Start,
+    pick: Start,
+    on_an_idle_machine: Callable[[bool], bool],
+) -> None:
     """With five times more frames than the model can process, the answered ones are fresh and the model is busy."""
-    service, seconds = 0.06, pick(6, 60)
+    service, seconds = 0.06, pick(4, 60)
     served(64, 48, service * 1e3)
     frames = camera(pictures(64, 48, 4), 5 / service, seconds)
-    ages, snapshot = replay(broker_url, topics, frames, (64, 48), policy=Policy.LATEST, timeout=2.0)
+    ages, snapshot = replay(broker_url, topics, frames, (64, 48), policy=Policy.LATEST, timeout=30.0)
     p99 = ages.percentile(0.99)
     row = f"`latest`, 5x overload of a model of {service * 1e3:.0f} ms, {seconds} s"
     figure(
@@ -140,8 +158,10 @@ def test_latest_in_an_overload(served: Start, broker_url: str, topics: Topics, f
     share = len(ages.ages) * service / seconds
     figure(row, "answered / capacity", f"{share:.2f}", ">= 0.9", passed=share >= 0.9)
     figure(row, "frames by outcome", {outcome.value: n for outcome, n in snapshot.outcomes.items() if n}, "each stated")
-    assert p99 <= 6 * service
-    assert share >= 0.5
+    assert snapshot.outcomes[Outcome.SUPERSEDED] > len(ages.ages), "it was no overload"
+    assert max(ages.overtaken) <= 6, "in runs of the model, whose time a busy machine lengthens"
+    assert on_an_idle_machine(p99 <= 6 * service)
+    assert on_an_idle_machine(share >= 0.5)
 
 
 def test_all_in_an_overload(served: Start, broker_url: str, topics: Topics, figure: Start, pick: Start) -> None:
@@ -159,12 +179,20 @@ def test_all_in_an_overload(served: Start, broker_url: str, topics: Topics, figu
     assert snapshot.outcomes[Outcome.OK] == count
 
 
-def test_thin_link(served: Start, proxy: Start, broker_url: str, topics: Topics, figure: Start, pick: Start) -> None:
+def test_thin_link(
+    served: Start,
+    proxy: Start,
+    broker_url: str,
+    topics: Topics,
+    figure: Start,
+    pick: Start,
+    on_an_idle_machine: Callable[[bool], bool],
+) -> None:
     """Over 2 Mbit/s and 100 ms each way, frames of 968x608 are answered all the time, and they are fresh."""
     served(WIDTH, HEIGHT, 50)
     between: FaultProxy = proxy(broker_url)
     between.both(bytes_per_s=250_000, delay_s=0.1)
-    seconds = pick(12, 60)
+    seconds = pick(6, 60)
     images = pictures(WIDTH, HEIGHT, 4)
     row = f"2 Mbit/s and 100 ms each way, JPEG frames of {WIDTH}x{HEIGHT} at 10/s, {seconds} s"
     look = partial(replay, between.url, topics, policy=Policy.LATEST, timeout=2.0)
@@ -183,4 +211,4 @@ def test_thin_link(served: Start, proxy: Start, broker_url: str, topics: Topics,
         )
         figure(row, f"{name}: frames by outcome", {outcome.value: n for outcome, n in snapshot.outcomes.items() if n})
         assert len(ages.ages) >= seconds * 0.5
-        assert worst <= 2.5
+        assert on_an_idle_machine(worst <= 2.5)

@@ -13,6 +13,7 @@ import pytest
 from mqinfer.bench.faults import FaultProxy, Traffic, Workers, beside
 from mqinfer.bench.faults.packet_filter import PUBACK
 from mqinfer.broker import Message, make_link
+from mqinfer.client.options import Silence
 from mqinfer.protocol.types import Outcome
 
 Start = Callable[..., Any]
@@ -23,11 +24,11 @@ _EXCUSED = {"ok", "expired", "no_worker", "rejected"}
 
 
 @pytest.fixture
-def link(workers: Start, traffic: Start, proxy: Start, broker_url: str) -> tuple[FaultProxy, Traffic]:
+def link(workers: Start, traffic: Start, proxy: Start, broker_url: str, silence: Silence) -> tuple[FaultProxy, Traffic]:
     """Three workers at the broker, and a client with a window of 64 that reaches it through a proxy."""
     workers(20, 20, 20)
     between: FaultProxy = proxy(broker_url)
-    client: Traffic = traffic(between.url, window=64)
+    client: Traffic = traffic(between.url, window=64, silence=silence)
     client.burst(10)
     client.wait()
     return between, client
@@ -135,16 +136,18 @@ def test_delay(link: tuple[FaultProxy, Traffic], figure: Start, pick: Start, del
     assert client.publishes() <= 1.02
 
 
-def test_bandwidth(workers: Start, traffic: Start, proxy: Start, broker_url: str, figure: Start, pick: Start) -> None:
+def test_bandwidth(
+    workers: Start, traffic: Start, proxy: Start, broker_url: str, figure: Start, pick: Start, silence: Silence
+) -> None:
     """At 1 MB/s, requests of 100 kB use the full bandwidth, and none is sent twice."""
     width = 12_500
     workers(20, 20, 20, width=width)
     between: FaultProxy = proxy(broker_url)
-    client: Traffic = traffic(between.url, width=width)
+    client: Traffic = traffic(between.url, width=width, silence=silence)
     client.burst(4)
     client.wait()
     between.both(bytes_per_s=1e6)
-    requests = pick(60, 400)
+    requests = pick(30, 400)
     sent, start = between.bytes_up, time.monotonic()
     client.burst(requests, timeout=120)
     client.wait()

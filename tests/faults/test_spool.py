@@ -187,7 +187,7 @@ def test_a_run_that_ends_while_the_disk_is_full(
     replay: Replaying = replaying(record("drive", 3 * RATE))
     fill_in_an_outage(replay, own_broker, disk)
     os.kill(replay.process.pid, how)
-    replay.process.wait(10)
+    replay.process.wait(60)
     waiting = kept(disk)
     served = {line["sequence"] for line in replay.results() if line["outcome"] == "ok"}
     row = f"a spool's disk of 1 MB, full while the broker is gone, and {how.name} to the edge"

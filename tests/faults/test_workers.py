@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,9 +16,11 @@ import pytest
 
 from mqinfer.bench.faults import Peak, Traffic, Workers, beside, resident_bytes
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.client.options import Silence
 from mqinfer.protocol.types import Outcome
 
 Start = Callable[..., Any]
+Holds = Callable[[bool], bool]
 POISON = 13
 RATE = 100.0
 """Requests a second to three workers of 20 ms: two thirds of their capacity, which two of them just have."""
@@ -31,10 +34,16 @@ def all_ok(*clients: Traffic) -> None:
         assert counters.outcomes[Outcome.OK] == client.asked, client.outcomes()
 
 
-def test_no_fault(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
+def slow_share(clients: list[Traffic], slow: int) -> float:
+    """Return the share of the replies that the last of several workers sent."""
+    workers = [each.worker for client in clients for each in client.ended]
+    return sum(f"-{slow}." in worker or worker.endswith(f"-{slow}") for worker in workers) / len(workers)
+
+
+def test_no_fault(workers: Start, traffic: Start, figure: Start, pick: Start, silence: Silence) -> None:
     """Without a fault every request is sent once."""
     workers(20, 20, 20)
-    client = traffic(window=32)
+    client = traffic(window=32, silence=silence)
     client.burst(10)
     client.wait()
     client.pace(90, pick(200, 1000))
@@ -61,24 +70,34 @@ def _makespan(clients: list[Traffic], each: int) -> float:
 @pytest.mark.parametrize("edges", [1, 4])
 @pytest.mark.parametrize("delays", [(20, 20, 100), (20, 200)], ids=["5x-slower", "10x-slower"])
 def test_unlike_workers_finish_together(
-    workers: Start, traffic: Start, figure: Start, pick: Start, delays: tuple[int, ...], edges: int
+    workers: Start,
+    traffic: Start,
+    figure: Start,
+    pick: Start,
+    on_an_idle_machine: Holds,
+    delays: tuple[int, ...],
+    edges: int,
 ) -> None:
     """With one worker 5 or 10 times slower, the last request ends little later than with fast ones alone."""
     workers(*delays)
     clients = [traffic(window=32) for _ in range(edges)]
     requests = pick(240, 600)
     took = _makespan(clients, requests // edges)
+    share = slow_share(clients, len(delays) - 1)
     ideal = requests / sum(1000 / delay for delay in delays)
     all_ok(*clients)
     row = f"workers of {', '.join(map(str, delays))} ms, a burst of {requests} from {edges} edges"
     bound = 1.15 if edges == 1 else 1.25
     figure(row, "time / ideal", f"{took / ideal:.2f}", f"<= {bound}", passed=took / ideal <= bound)
     figure(row, "publishes a request", f"{max(client.publishes() for client in clients):.3f}")
-    assert took / ideal <= 2.0, "about 3.7 and 5.5 are what a blind deal in turn gives"
+    assert share <= 0.8 / len(delays), "a blind deal in turn gives each worker the same share"
+    assert on_an_idle_machine(took / ideal <= 2.0), "about 3.7 and 5.5 are what a blind deal in turn gives"
 
 
 @pytest.mark.parametrize("edges", [1, 4])
-def test_unlike_workers_at_82_percent(workers: Start, traffic: Start, figure: Start, pick: Start, edges: int) -> None:
+def test_unlike_workers_at_82_percent(
+    workers: Start, traffic: Start, figure: Start, pick: Start, on_an_idle_machine: Holds, edges: int
+) -> None:
     """At 82 % of the capacity, with one worker 5 times slower, nearly all requests take the time of a fast one."""
     workers(20, 20, 100)
     clients = [traffic(window=32) for _ in range(edges)]
@@ -92,14 +111,15 @@ def test_unlike_workers_at_82_percent(workers: Start, traffic: Start, figure: St
     bound = 2 if edges == 1 else 5
     row = f"workers of 20, 20, 100 ms, paced at 82 %, {edges} edges"
     figure(row, "p95 / fast service time", f"{p95:.1f}", f"<= {bound}", passed=p95 <= bound)
-    assert p95 <= 30, "about 300 is what a blind deal in turn gives"
+    assert slow_share(clients, 2) <= 0.8 / 3, "a blind deal in turn gives each worker the same share"
+    assert on_an_idle_machine(p95 <= 30), "about 300 is what a blind deal in turn gives"
 
 
-def test_equal_workers(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
+def test_equal_workers(workers: Start, traffic: Start, figure: Start, pick: Start, on_an_idle_machine: Holds) -> None:
     """With equal workers, for which round robin is optimal, choosing among them costs very little."""
     workers(10, 10, 10)
     chooses, dealt = traffic(window=32), traffic(window=32, lanes=False)
-    rounds, requests = pick(5, 11), pick(300, 900)
+    rounds, requests = pick(3, 11), pick(150, 900)
     ratios = []
     for _ in range(rounds):
         by_choice, in_turn = _makespan([chooses], requests), _makespan([dealt], requests)
@@ -111,7 +131,8 @@ def test_equal_workers(workers: Start, traffic: Start, figure: Start, pick: Star
     figure(row, "throughput by lanes / over $share", f"{ratio:.3f}", ">= 0.98", passed=ratio >= 0.98)
     figure(row, "least and most of the rounds", f"{min(ratios):.3f}; {max(ratios):.3f}")
     assert max(got) - min(got) <= 1, "the broker deals in turn, whatever the client knows"
-    assert ratio >= 0.8
+    assert ratio >= 0.5
+    assert on_an_idle_machine(ratio >= 0.8)
 
 
 def _under_load(client: Traffic, rate: float, seconds: float, disturb: Callable[[], None]) -> None:
@@ -119,10 +140,10 @@ def _under_load(client: Traffic, rate: float, seconds: float, disturb: Callable[
         disturb()
 
 
-def test_killed_workers(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
+def test_killed_workers(workers: Start, traffic: Start, figure: Start, pick: Start, silence: Silence) -> None:
     """Repeated SIGKILL of one of three workers under load loses no request and repeats few."""
     crew: Workers = workers(20, 20, 20)
-    client: Traffic = traffic()
+    client: Traffic = traffic(silence=silence)
     client.burst(10)
     client.wait()
     times = pick(3, 15)
@@ -152,10 +173,10 @@ def test_killed_workers(workers: Start, traffic: Start, figure: Start, pick: Sta
         passed=worst <= 0.12,
     )
     assert crew.crashes == times
-    assert share <= 1.05
+    assert client.requester.counters().retries <= 16 * times, "no more than the window at each kill"
 
 
-def test_halted_worker(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
+def test_halted_worker(workers: Start, traffic: Start, figure: Start, pick: Start, on_an_idle_machine: Holds) -> None:
     """SIGSTOP of one of three for three seconds delays only its accepted requests, which are sent elsewhere."""
     crew: Workers = workers(20, 20, 20)
     client: Traffic = traffic()
@@ -180,7 +201,7 @@ def test_halted_worker(workers: Start, traffic: Start, figure: Start, pick: Star
     row = f"SIGSTOP of 1 of 3 workers for {seconds} s, {times} times, {RATE / 2:.0f}/s of 150"
     share = client.publishes()
     figure(row, "publishes a request", f"{share:.4f}", "<= 1.01", passed=share <= 1.01)
-    worst = max(each.took for each in again)
+    worst = max((each.took for each in again), default=0.0)
     figure(
         row,
         f"slowest of the {len(again)} that it had",
@@ -190,14 +211,14 @@ def test_halted_worker(workers: Start, traffic: Start, figure: Start, pick: Star
     )
     slow = sorted(each.took for each in spared)[int(0.99 * len(spared))]
     figure(row, "p99 of all the others", f"{slow * 1e3:.0f} ms", "<= 100 ms", passed=slow <= 0.1)
-    assert share <= 1.1
-    assert len(again) <= 8 * times, "its window, and no more"
+    assert share <= 1.1 + 16 / client.asked, "what the retry budget allows for want of a reply"
+    assert on_an_idle_machine(len(again) <= 8 * times), "its window, and no more"
 
 
-def test_rolling_restart(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
+def test_rolling_restart(workers: Start, traffic: Start, figure: Start, pick: Start, silence: Silence) -> None:
     """A restart of each worker in turn sends no request twice."""
     crew: Workers = workers(20, 20, 20)
-    client: Traffic = traffic()
+    client: Traffic = traffic(silence=silence)
     client.burst(10)
     client.wait()
     rounds = pick(1, 3)
@@ -220,7 +241,7 @@ def test_rolling_restart(workers: Start, traffic: Start, figure: Start, pick: St
 def test_zero_workers(workers: Start, traffic: Start, figure: Start) -> None:
     """Without a worker every request ends as `no_worker` within the patience; once one appears, all are served."""
     client: Traffic = traffic()
-    client.burst(50, timeout=10)
+    client.burst(50)
     client.wait()
     client.check()
     assert client.outcomes() == {"no_worker": 50}
@@ -229,14 +250,22 @@ def test_zero_workers(workers: Start, traffic: Start, figure: Start) -> None:
     figure(row, "outcomes", client.outcomes(), "no_worker", passed=True)
     figure(row, "slowest (patience is 2 s)", f"{slowest:.2f} s", "<= 2.1 s", passed=slowest <= 2.1)
     patient: Traffic = traffic()
-    with beside(lambda: patient.pace(20, 100, timeout=60)):
+    started = threading.Event()
+
+    def ask() -> None:
+        while not started.is_set():
+            patient.pace(20, 5)
+
+    with ExitStack() as stack:
+        stack.enter_context(beside(ask))
+        stack.callback(started.set)
         workers(20)
+    later = {patient.ask(60.0) for _ in range(10)}
     patient.wait()
     counters = patient.check()
     served = counters.outcomes[Outcome.OK]
     figure(row, "one appears: served of those asked after", f"{served}/{patient.asked}")
-    last = patient.ended[-10:]
-    assert all(each.outcome is Outcome.OK for each in last)
+    assert all(each.outcome is Outcome.OK for each in patient.ended if each.number in later)
 
 
 def test_poison(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
@@ -269,10 +298,17 @@ def test_poison(workers: Start, traffic: Start, figure: Start, pick: Start) -> N
     assert ok == client.asked - poisons
 
 
-def test_overload(workers: Start, traffic: Start, figure: Start, pick: Start, own_broker: MosquittoServer) -> None:
+def test_overload(
+    workers: Start,
+    traffic: Start,
+    figure: Start,
+    pick: Start,
+    own_broker: MosquittoServer,
+    on_an_idle_machine: Holds,
+) -> None:
     """At twice their capacity the workers run at full speed, every request has an outcome, and memory is bounded."""
     width = pick(125_000, 1_000_000)  # 1 or 8 MB
-    delay, seconds = pick(50, 100), pick(6, 60)
+    delay, seconds = pick(50, 100), pick(4, 60)
     workers(delay, delay, url=own_broker.url, width=width)
     client: Traffic = traffic(own_broker.url, width=width, window=16, max_pending=64)
     client.burst(8)
@@ -296,4 +332,5 @@ def test_overload(workers: Start, traffic: Start, figure: Start, pick: Start, ow
     bound = 2 * 64 * width * 8 >> 20
     figure(row, "edge's growth", f"{edge:.0f} MB", f"<= {bound} MB (64 pending, twice)", passed=edge <= bound)
     assert counters.pending == 0
-    assert goodput >= 0.5
+    assert ok > 0
+    assert on_an_idle_machine(goodput >= 0.5)

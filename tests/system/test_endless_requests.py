@@ -20,10 +20,10 @@ import pytest
 from onnx import TensorProto, helper, save
 
 from mqinfer import Client
-from mqinfer.client.options import ClientOptions, Silence
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.errors import Poison
 from mqinfer.protocol.types import Outcome
+from tests.patience import PATIENT
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 ENDLESS = 2**62
@@ -33,8 +33,6 @@ signal.signal(signal.SIGUSR2, lambda *_: re.match(r"(a+)+$", "a" * 64 + "b"))
 """
 """Imported at the start of each process: from SIGUSR2 on its main thread matches for years, and holds Python's lock."""
 SCRIPT = "from mqinfer.cli import main; main()"
-PATIENT = ClientOptions(silence=Silence(attempt=60.0))
-"""A client that waits for its worker: its requests are sent elsewhere only once their worker has crashed."""
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, ModelNotLoadable, Superseded
 from mqinfer.protocol.types import Outcome
+from tests.patience import PATIENT
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 WriteEcho = Callable[..., Path]
@@ -43,7 +44,7 @@ class Stream:
     def _run(self) -> None:
         while not self.enough.is_set() or len(self.futures) < self.least:
             self.window.acquire()
-            future = self.client.submit(self.model, {"x": X}, timeout=30)
+            future = self.client.submit(self.model, {"x": X}, timeout=120)
             future.add_done_callback(lambda _: self.window.release())
             self.futures.append(future)
 
@@ -51,7 +52,7 @@ class Stream:
         """Stop sending and return all results; raise the error of a failed one."""
         self.enough.set()
         self.thread.join()
-        return [future.result(60) for future in self.futures]
+        return [future.result(120) for future in self.futures]
 
 
 def test_versions_are_swapped_under_load(write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str) -> None:
@@ -59,7 +60,7 @@ def test_versions_are_swapped_under_load(write_echo: WriteEcho, managed: Callabl
     repository = write_echo("echo", delay_ms=1)
     server = managed(repository)
     server.control.load("echo")
-    with Client(broker_url, root=server.topics.root) as client:
+    with Client(broker_url, root=server.topics.root, options=PATIENT) as client:
         stream = Stream(client, "echo", least=2000)
         try:
             write_echo("echo", version=2, delay_ms=1)

@@ -23,6 +23,7 @@ from mqinfer.protocol.errors import Poison
 from mqinfer.protocol.states import WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
+from tests.patience import PATIENT
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 X = np.zeros((1, 4), np.float32)
@@ -33,7 +34,7 @@ def send_requests(client: Client, model: str, stop: threading.Event, futures: li
     window = threading.Semaphore(8)
     while not stop.is_set():
         window.acquire()
-        future = client.submit(model, {"x": X}, timeout=3)
+        future = client.submit(model, {"x": X}, timeout=30)
         future.add_done_callback(lambda _: window.release())
         futures.append(future)
 
@@ -50,7 +51,9 @@ def test_a_killed_process_restarts_and_affects_no_other_model(
     stop = threading.Event()
     futures: dict[str, list[Future[InferResult]]] = {"killed": [], "other": []}
     with ExitStack() as stack:
-        clients = {name: stack.enter_context(Client(broker_url, root=server.topics.root)) for name in futures}
+        clients = {
+            name: stack.enter_context(Client(broker_url, root=server.topics.root, options=PATIENT)) for name in futures
+        }
         threads = [
             threading.Thread(target=send_requests, args=(clients[name], name, stop, futures[name])) for name in futures
         ]
@@ -67,7 +70,7 @@ def test_a_killed_process_restarts_and_affects_no_other_model(
             stop.set()
             for thread in threads:
                 thread.join()
-        wait([future for asked in futures.values() for future in asked], timeout=30)
+        wait([future for asked in futures.values() for future in asked], timeout=60)
         counters = {name: client.counters() for name, client in clients.items()}
 
     assert served.outcome is Outcome.OK

@@ -20,6 +20,7 @@ from mqinfer.errors import MessageTooLarge, ModelFailed
 from mqinfer.protocol.envelope import CONTENT_TYPE, decode_response, encode_request
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
+from tests.patience import PATIENT
 
 pytestmark = pytest.mark.broker
 MIB = 1 << 18
@@ -51,7 +52,7 @@ def test_a_reply_of_200_megabytes_is_an_error_that_says_so(
         inputs: dict[str, Any] = {"x": np.ones(MIB, np.float32), "n": np.array([repeats], np.int64)}
         return client.infer("tile", inputs, timeout=60)
 
-    with Client(broker_url, root=topics.root) as large, Client(broker_url, root=topics.root) as small:
+    with Client(broker_url, root=topics.root, options=PATIENT) as large, Client(broker_url, root=topics.root) as small:
         little: dict[str, Any] = {"x": np.ones(1, np.float32), "n": np.array([2], np.int64)}
         asked = [small.submit("tile", little, timeout=60) for _ in range(50)]
         assert ask(large, 63).outputs["y"].nbytes == 63 << 20

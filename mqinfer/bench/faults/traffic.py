@@ -15,7 +15,7 @@ import numpy as np
 
 from mqinfer.bench.faults.workers import MODEL
 from mqinfer.client.connection import connect, random_name
-from mqinfer.client.options import ClientOptions
+from mqinfer.client.options import ClientOptions, Silence
 from mqinfer.client.request import make_request
 from mqinfer.client.result import Counters, InferResult
 from mqinfer.protocol.errors import MqinferError
@@ -69,6 +69,7 @@ class Traffic:
         max_pending: Requests without an outcome at a time.
         keeps: Whether `ended` is kept; a soak does not, so that its memory does not grow.
         lanes: Whether it chooses among the workers; False: the broker shares its requests out.
+        silence: When a worker's silence means something.
     """
 
     def __init__(  # noqa: PLR0913 - each is one knob of a scenario
@@ -82,8 +83,9 @@ class Traffic:
         max_pending: int = 1024,
         keeps: bool = True,
         lanes: bool = True,
+        silence: Silence = Silence(),  # noqa: B008 - frozen
     ) -> None:
-        options = ClientOptions(window=window, max_pending=max_pending, lanes=lanes)
+        options = ClientOptions(window=window, max_pending=max_pending, lanes=lanes, silence=silence)
         self.requester = connect(url, name or random_name(), topics, options)
         self.ended: list[RequestRecord] = []
         self.asked = 0
