@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mqinfer.broker.link import Message
 from mqinfer.broker.packets import buffer_size
-from mqinfer.client.pending import Entry
+from mqinfer.client.dispatch.pending import Entry
 from mqinfer.codecs import encode_tensor
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.control import Cancellation

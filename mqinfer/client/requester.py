@@ -20,9 +20,9 @@ from typing import TypeVar
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.process import Maker
-from mqinfer.client.dispatcher import Dispatcher, Step
+from mqinfer.client.dispatch.dispatcher import Dispatcher, Step
+from mqinfer.client.dispatch.pending import Entry, Settle
 from mqinfer.client.options import ClientOptions
-from mqinfer.client.pending import Entry, Settle
 from mqinfer.client.request import Messages
 from mqinfer.client.result import Counters, Ignored, InferResult, decode_outputs
 from mqinfer.client.timer import Timer

@@ -22,7 +22,7 @@ from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message, MessageHandler
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.client.connection import connect
-from mqinfer.client.pending import Settle
+from mqinfer.client.dispatch.pending import Settle
 from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
