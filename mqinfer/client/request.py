@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypedDict
 
@@ -55,13 +56,19 @@ class InferOptions(TypedDict, total=False):
     priority: int
 
 
+_OPTIONS = frozenset(InferOptions.__annotations__)
+
+
 def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions) -> InferRequest:
     """Encode the inputs and return the request that carries them; the requester adds its id.
 
     Raises:
         BadTensor: The protocol has no datatype for an array's dtype.
         BadEncoding: The codec is unknown, or can't carry the array.
+        TypeError: There is no such option.
     """
+    if not options.keys() <= _OPTIONS:
+        raise _unknown(options.keys() - _OPTIONS)
     tensors = [_encode(name, value, options.get("encoding", "raw")) for name, value in inputs.items()]
     if not options:
         return InferRequest("", model, tuple(tensors))
@@ -77,6 +84,14 @@ def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions)
         capture=options.get("capture", NO_CAPTURE),
         parameters={OUTPUT_ENCODING: chosen} if isinstance(chosen, str) and chosen else {},
     )
+
+
+def _unknown(names: Iterable[str]) -> TypeError:
+    name = min(names)
+    known = ["timeout", *sorted(_OPTIONS)]
+    close = get_close_matches(name, known, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    return TypeError(f"unexpected argument {name!r}; {hint}")
 
 
 def _requested(
