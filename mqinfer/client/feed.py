@@ -148,9 +148,7 @@ class Feed:
             if self._closed:
                 raise self._requester.failure or Cancelled("the stream is closed; open another one")
             if not self.has_room:
-                raise Rejected(
-                    f"{self._most} outcomes of the stream are unread; iterate over it in another thread or task"
-                )
+                raise Rejected(f"{self._most} outcomes are unread; iterate over the stream in another thread or task")
             frame = _Frame(request)
             self._frames.append(frame)
             if lost := self._window.put(frame):
