@@ -112,6 +112,7 @@ class Feed:
         self._window: Window[_Frame] = Window(policy, DelayWindow.of(policy, settings.window))
         self._frames: deque[_Frame] = deque()  # in the order of putting; bounded by `has_room`
         self._most = _MOST_UNREAD if policy is Policy.LATEST else 2 * settings.window
+        self._number = 0  # of the next frame
         self._outcomes: Counter[Outcome] = Counter()
         self._closed = False
         self._cancelled = False
@@ -149,6 +150,9 @@ class Feed:
                 raise self._requester.failure or Cancelled("the stream is closed; open another one")
             if not self.has_room:
                 raise Rejected(f"{self._most} outcomes are unread; iterate over the stream in another thread or task")
+            if request.capture.sequence is None:
+                request = replace(request, capture=replace(request.capture, sequence=self._number))
+            self._number += 1
             frame = _Frame(request)
             self._frames.append(frame)
             if lost := self._window.put(frame):

@@ -39,7 +39,8 @@ class Stream:
 
         Args:
             inputs: Arrays by input name, as for `Client.infer`; leave them unchanged until the result is there.
-            capture: Where the frame came from; its result repeats it.
+            capture: Where the frame came from; its result repeats it. Without a sequence number it gets that of the
+                frame in the stream, from 0.
 
         Raises:
             MqinferError: The request can't be made (`BadTensor`, `BadEncoding`, ...), or the stream is closed

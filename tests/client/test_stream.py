@@ -53,13 +53,13 @@ def check(results: list[InferResult], count: int) -> None:
 
 @contextmanager
 def putting(stream: Stream, count: int) -> Iterator[None]:
-    """Put frames in from a thread, and close the stream after the last one."""
+    """Put frames in from a thread, numbered by the stream, and close the stream after the last one."""
     done: Future[None] = Future()
 
     def put() -> None:
         try:
             for number in range(count):
-                stream.put(frame(number), capture=capture(number))
+                stream.put(frame(number))  # the stream numbers them
             done.set_result(None)
         except MqinferError as error:
             done.set_exception(error)
