@@ -10,7 +10,6 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -55,45 +54,41 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture
-def check(python: Path, tmp_path: Path) -> Callable[[str, str], list[tuple[int, str]]]:
-    """Check a script in strict mode, and return the lines with errors, and the errors."""
-    cache = python.parent / "mypy-cache"
-
-    def mypy(script: Path) -> list[tuple[int, str]]:
-        options = ("--strict", "--no-error-summary", "--output", "json", "--python-executable", python)
-        found = run(sys.executable, "-m", "mypy", *options, "--cache-dir", cache, script, cwd=tmp_path)
-        assert found.returncode in {0, 1}, found.stderr + found.stdout
-        return [(error["line"], error["message"]) for error in map(json.loads, filter(None, found.stdout.splitlines()))]
-
-    def pyright(script: Path) -> list[tuple[int, str]]:
-        program = shutil.which("basedpyright", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-        if program is None:
-            pytest.skip("basedpyright is not installed; run: pip install -e '.[dev]'")
-        settings: dict[str, Any] = {"typeCheckingMode": "strict", "pythonVersion": "3.11"}
-        (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
-        options = ("--outputjson", "--pythonpath", python)
-        found = run(program, *options, script, cwd=tmp_path)
-        assert found.returncode in {0, 1}, found.stderr + found.stdout
-        report = json.loads(found.stdout)
-        assert report["summary"]["filesAnalyzed"] == 1
-        return [(each["range"]["start"]["line"] + 1, each["message"]) for each in report["generalDiagnostics"]]
-
-    def checked(checker: str, text: str) -> list[tuple[int, str]]:
-        script = tmp_path / "script.py"
-        script.write_text(text)
-        return {"mypy": mypy, "pyright": pyright}[checker](script)
-
-    return checked
+Errors = list[tuple[str, int, str]]
+"""Script, line and message."""
 
 
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_a_script_without_mistakes(checker: str, check: Callable[[str, str], list[tuple[int, str]]]) -> None:
-    """All names of mqinfer are found, are no private ones, and have known types."""
-    assert check(checker, (Path(__file__).parent / "user_script.py").read_text()) == []
+def by_mypy(python: Path, scripts: list[Path]) -> Errors:
+    """Check scripts in mypy's strict mode."""
+    folder = scripts[0].parent
+    options = ("--strict", "--no-error-summary", "--output", "json", "--cache-dir", folder / "cache")
+    found = run(sys.executable, "-m", "mypy", *options, "--python-executable", python, *scripts, cwd=folder)
+    assert found.returncode in {0, 1}, found.stderr + found.stdout
+    errors = map(json.loads, filter(None, found.stdout.splitlines()))
+    return [(Path(error["file"]).name, error["line"], error["message"]) for error in errors]
 
 
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_mistakes_are_found(checker: str, check: Callable[[str, str], list[tuple[int, str]]]) -> None:
-    """A wrong name or value of an argument is an error in its line, and nothing else is one."""
-    assert sorted({line for line, _ in check(checker, WRONG)}) == list(MISTAKES)
+def by_pyright(python: Path, scripts: list[Path]) -> Errors:
+    """Check scripts in pyright's strict mode, with the build of it that comes as one wheel."""
+    program = shutil.which("basedpyright", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("basedpyright is not installed; run: pip install -e '.[dev]'")
+    folder = scripts[0].parent
+    (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict", "pythonVersion": "3.11"}')
+    found = run(program, "--outputjson", "--pythonpath", python, *scripts, cwd=folder)
+    assert found.returncode in {0, 1}, found.stderr + found.stdout
+    report = json.loads(found.stdout)
+    assert report["summary"]["filesAnalyzed"] == len(scripts)
+    errors = report["generalDiagnostics"]
+    return [(Path(each["file"]).name, each["range"]["start"]["line"] + 1, each["message"]) for each in errors]
+
+
+@pytest.mark.parametrize("check", [by_mypy, by_pyright])
+def test_scripts_of_users(check: Callable[[Path, list[Path]], Errors], python: Path, tmp_path: Path) -> None:
+    """All names are found, are public and have known types; a wrong name or value of an argument is an error there."""
+    right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
+    shutil.copy(Path(__file__).parent / "user_script.py", right)
+    wrong.write_text(WRONG)
+    errors = check(python, [right, wrong])
+    assert [error for error in errors if error[0] == right.name] == []
+    assert sorted({line for _, line, _ in errors}) == list(MISTAKES)
