@@ -15,6 +15,7 @@ from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.broker.presence import make_client_id
 from mqinfer.broker.process import Maker
+from mqinfer.client.callbacks import check_may_wait
 from mqinfer.client.connection import address_of, random_name, read_environment
 from mqinfer.client.options import NAME_HINT, check_timeout
 from mqinfer.client.result import Ignored
@@ -137,6 +138,7 @@ class ControlClient:
             LinkError: Nothing could be sent.
         """
         self._maker.check()
+        check_may_wait("a call of a control client")
         check_timeout(timeout)
         with self._asking:
             self._request, self._server = os.urandom(16), server
@@ -157,6 +159,7 @@ class ControlClient:
             NoWorker: It was not ready in time.
         """
         self._maker.check()
+        check_may_wait("wait_for()")
         check_timeout(timeout)
         with self._changed:
             if not self._changed.wait_for(lambda: self._servers.get(server) is ServerStatus.READY, timeout):

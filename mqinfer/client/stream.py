@@ -23,6 +23,8 @@ __all__ = ["AsyncStream", "Stream"]
 class Stream:
     """A stream of frames to one model. One thread puts frames in, another one iterates over the results.
 
+    Iterating waits for the next frame's outcome; it ends once the stream is closed and every outcome is read.
+
     Example:
         >>> with client.stream("seg", policy="latest") as stream:  # doctest: +SKIP
         ...     threading.Thread(target=lambda: [stream.put({"input": frame}) for frame in camera]).start()
@@ -103,6 +105,8 @@ class Stream:
 
 class AsyncStream:
     """A stream of frames to one model, of an asyncio loop: one task puts frames in, another one iterates.
+
+    Iterating waits and ends as with `Stream`.
 
     Example:
         >>> async with client.stream("seg", policy="latest") as stream:  # doctest: +SKIP

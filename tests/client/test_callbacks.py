@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mqinfer import Client, ClientOptions, InferResult, Outcome
+from mqinfer import Client, ClientOptions, ControlClient, InferResult, Outcome
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.errors import Rejected
 
@@ -48,7 +48,7 @@ def place(request: pytest.FixtureRequest, url: str) -> str:
     return url if request.param == "memory" else str(request.getfixturevalue("broker_url"))
 
 
-def waits(client: Client) -> dict[str, Callable[[], Any]]:
+def waits(client: Client, control: ControlClient) -> dict[str, Callable[[], Any]]:
     """Everything that would wait."""
     return {
         "infer()": lambda: client.infer("echo", {"x": X}, timeout=60),
@@ -57,6 +57,8 @@ def waits(client: Client) -> dict[str, Callable[[], Any]]:
         "card()": lambda: client.card("another", timeout=60),
         "close()": client.close,
         "next() of a stream": lambda: next(client.stream("echo")),
+        "a call of a control client": lambda: control.load("echo"),
+        "wait_for()": lambda: control.wait_for("server", 60),
     }
 
 
@@ -66,9 +68,9 @@ def test_what_waits_is_an_error_in_a_callback(
     """Each says at once that it would wait for itself; the client goes on, and nothing is left pending."""
     model = unique("echo")
     serve(place, write_echo(model), model)
-    client, other = make_client(place), make_client(place)
+    client, other, control = make_client(place), make_client(place), ControlClient(place)
     for asked in (client, other):  # another client's thread would stop this one's replies, and the other way round
-        for what, wait in waits(asked).items():
+        for what, wait in waits(asked, control).items():
             callback = Callback(wait)
             future = client.submit(model, {"x": X})
             future.add_done_callback(callback)
@@ -80,6 +82,7 @@ def test_what_waits_is_an_error_in_a_callback(
             ) as raised:
                 callback.result()
             assert str(raised.value).startswith(what)
+    control.close()
     assert client.infer(model, {"x": X}, timeout=10).outcome is Outcome.OK
 
 
