@@ -65,11 +65,16 @@ def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions)
     Raises:
         BadTensor: The protocol has no datatype for an array's dtype.
         BadEncoding: The codec is unknown, or can't carry the array.
-        TypeError: There is no such option.
+        TypeError: There is no such option, or the inputs are no mapping.
     """
     if not options.keys() <= _OPTIONS:
         raise _unknown(options.keys() - _OPTIONS)
-    tensors = [_encode(name, value, options.get("encoding", "raw")) for name, value in inputs.items()]
+    try:
+        pairs = inputs.items()
+    except AttributeError:
+        what = type(inputs).__name__
+        raise TypeError(f"inputs: expected arrays by input name, such as {{'input': array}}, got {what}") from None
+    tensors = [_encode(name, value, options.get("encoding", "raw")) for name, value in pairs]
     if not options:
         return InferRequest("", model, tuple(tensors))
     version = options.get("version")

@@ -69,6 +69,14 @@ def test_an_argument_that_does_not_exist(client: Client, wrong: dict[str, Any], 
     assert client.counters().submitted == 0
 
 
+def test_an_array_without_its_inputs_name(client: Client) -> None:
+    """The commonest mistake says what is expected."""
+    inputs: Any = X
+    for send in (client.infer, client.submit):
+        with pytest.raises(TypeError, match=r"expected arrays by input name, such as \{'input': array\}, got ndarray"):
+            send("echo", inputs)
+
+
 @pytest.mark.parametrize("timeout", [0, 0.0, -1, float("nan"), float("inf"), 1e7])
 def test_a_timeout_that_is_not_possible(client: Client, timeout: float) -> None:
     """Each call says so at once: none waits, and none sends a request that has expired before."""
