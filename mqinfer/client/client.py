@@ -174,6 +174,7 @@ class Client:
         Raises:
             ConfigError: The policy is unknown, or a number out of range.
             TypeError: There is no such option.
+            Cancelled: The client is closed.
         """
         return Stream(self._feeds.open(model, policy, window, timeout, options))
 

@@ -250,6 +250,7 @@ class Feeds:
         self._requester = requester
         self._lock = threading.Lock()
         self._feeds: WeakSet[Feed] = WeakSet()
+        self._ended = False
         requester.watch(self._on_change)
 
     def open(self, model: str, policy: str, window: int, timeout: float | None, options: InferOptions) -> Feed:
@@ -265,17 +266,22 @@ class Feeds:
         Raises:
             ConfigError: The policy is unknown, or a number is out of range.
             TypeError: There is no such option.
+            Cancelled: The client is closed.
+            LinkError: There will be no connection any more.
         """
         self._requester.maker.check()  # before the lock, which another thread may have held at the fork
         seconds = self._requester.options.timeout if timeout is None else timeout
         feed = Feed(self._requester, StreamSettings(model, policy, window, seconds, options))
         with self._lock:
+            if self._ended:
+                raise self._requester.failure or Cancelled("the client is closed; make a new one")
             self._feeds.add(feed)
         return feed
 
     def end(self) -> None:
         """End all of them: the client is closed, or will never be connected again."""
         with self._lock:
+            self._ended = True
             feeds = list(self._feeds)
         for feed in feeds:
             feed.end()

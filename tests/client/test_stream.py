@@ -229,8 +229,10 @@ def test_a_stream_ends_with_its_client(url: str, make_client: MakeClient, hand: 
         thread.join(10)
     assert [result.outcome for result in read[0].result(0)] == [Outcome.CANCELLED]
     assert read[1].result(0) == []
-    with pytest.raises(Cancelled):
+    with pytest.raises(Cancelled, match="the stream is closed"):
         streams[1].put(frame(1))
+    with pytest.raises(Cancelled, match="the client is closed"):
+        client.stream("manual")
 
 
 def test_a_connection_that_has_ended_for_good_ends_the_stream(client: Client, hand: Any) -> None:
