@@ -34,9 +34,9 @@ class TlsOptions:
         key_file: Its key, PEM; None where it stands in `cert_file`.
     """
 
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
+    ca_file: Path | str | None = None
+    cert_file: Path | str | None = None
+    key_file: Path | str | None = None
 
 
 @dataclass(frozen=True, slots=True)

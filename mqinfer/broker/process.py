@@ -56,6 +56,14 @@ class Maker:
         """Mark this copy as one in a child."""
         self.is_other = True
 
+    def may_close(self, error: type[BaseException] | None) -> bool:
+        """Return whether the end of a `with` block closes the object: a fork that leaves by an error has nothing to.
+
+        Args:
+            error: What the block ends with.
+        """
+        return error is None or not self.is_other
+
     def check(self) -> None:
         """Raise in any process but the one that made the object.
 

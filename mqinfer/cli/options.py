@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.environment import Variable
 
 __all__ = [
     "Broker",
@@ -30,21 +31,21 @@ __all__ = [
 Broker = Annotated[
     str,
     typer.Option(
-        envvar="MQINFER_BROKER", help="Broker URL: mqtt://[user:password@]host[:port], mqtts://, ws://, wss://."
+        envvar=Variable.BROKER, help="Broker URL: mqtt://[user:password@]host[:port], mqtts://, ws://, wss://."
     ),
 ]
 CaFile = Annotated[
     Path | None,
-    typer.Option(envvar="MQINFER_CA_FILE", help="PEM file of the CA that signed the broker's certificate."),
+    typer.Option(envvar=Variable.CA_FILE, help="PEM file of the CA that signed the broker's certificate."),
 ]
 CertFile = Annotated[
-    Path | None, typer.Option(envvar="MQINFER_CERT_FILE", help="PEM file of this client's certificate.")
+    Path | None, typer.Option(envvar=Variable.CERT_FILE, help="PEM file of this client's certificate.")
 ]
-KeyFile = Annotated[Path | None, typer.Option(envvar="MQINFER_KEY_FILE", help="PEM file of this client's private key.")]
+KeyFile = Annotated[Path | None, typer.Option(envvar=Variable.KEY_FILE, help="PEM file of this client's private key.")]
 Name = Annotated[
     str | None,
     typer.Option(
-        envvar="MQINFER_NAME",
+        envvar=Variable.NAME,
         help="Name in topics, unique on the broker; random by default. With access rules: the user name.",
     ),
 ]

@@ -26,12 +26,12 @@ from mqinfer.cli.options import (
 )
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.options import ClientOptions
+from mqinfer.client.window import Policy
 from mqinfer.edge_agent.quality_ladder import QualityBounds
 from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.report import summary, summary_table, write_summary
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, edge_presence, run_session
 from mqinfer.edge_agent.sinks.factory import SINK_KINDS
-from mqinfer.edge_agent.window import Policy
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics

@@ -1,8 +1,11 @@
-"""Clients: blocking and asyncio callers, the state machine of their requests, and an operator's side of control."""
+"""Clients: blocking and asyncio callers, streams, the requests between them, and an operator's side of control."""
 
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.client import Client
+from mqinfer.client.control import ControlClient
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.result import InferResult
+from mqinfer.client.stream import AsyncStream, Stream
+from mqinfer.client.window import Policy
 
-__all__ = ["AsyncClient", "Client", "ClientOptions", "InferResult"]
+__all__ = ["AsyncClient", "AsyncStream", "Client", "ClientOptions", "ControlClient", "InferResult", "Policy", "Stream"]

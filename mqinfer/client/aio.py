@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Literal, Self, Unpack
 
-from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.process import Maker
-from mqinfer.client.connection import CardShelf, connect, random_name
-from mqinfer.client.options import ClientOptions
+from mqinfer.client.connection import CardShelf, address_of, connect, random_name, read_environment
+from mqinfer.client.feed import Feeds
+from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.request import InferOptions, Input, make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import Counters, InferResult
+from mqinfer.client.stream import AsyncStream
+from mqinfer.client.window import Policy
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import Expired
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
 from mqinfer.protocol.types import InferRequest
 
 __all__ = ["AsyncClient"]
+
+_LEAST_S = 1e-6
+"""Time left of a request whose room came at its deadline: it expires as others do."""
 
 
 class AsyncClient:
@@ -30,17 +36,22 @@ class AsyncClient:
         ...     results = await asyncio.gather(*(client.infer("model", {"input": frame}) for frame in frames))
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a client is
         self,
         url: str | BrokerAddress,
         *,
         name: str | None = None,
+        tls: TlsOptions | None = None,
         root: str = DEFAULT_ROOT,
         options: ClientOptions | None = None,
         connect_timeout: float = 10.0,
     ) -> None:
-        """Prepare; `async with` or `open` connects. Arguments as for `Client`."""
-        self._url = url
+        """Prepare; `async with` or `open` connects. Arguments as for `Client`.
+
+        Raises:
+            ConfigError: The address is wrong.
+        """
+        self._address = address_of(url, tls)
         self._name = name or random_name()
         self._maker = Maker(f"the client {self._name!r}")
         self._topics = Topics(root)
@@ -49,6 +60,19 @@ class AsyncClient:
         self._room = asyncio.Semaphore(self._options.max_pending)  # so that `submit` never blocks the loop's thread
         self._requester: Requester | None = None
         self._cards: CardShelf | None = None
+        self._feeds: Feeds | None = None
+
+    @classmethod
+    def from_env(
+        cls, *, root: str = DEFAULT_ROOT, options: ClientOptions | None = None, connect_timeout: float = 10.0
+    ) -> Self:
+        """Prepare a client of what the environment says, as `Client.from_env`; `async with` or `open` connects.
+
+        Raises:
+            ConfigError: `MQINFER_BROKER` is not set, or a variable is wrong.
+        """
+        address, name = read_environment()
+        return cls(address, name=name, root=root, options=options, connect_timeout=connect_timeout)
 
     async def open(self) -> None:
         """Connect.
@@ -59,36 +83,60 @@ class AsyncClient:
         """
         self._maker.check()
         self._requester = await asyncio.to_thread(
-            connect, self._url, self._name, self._topics, self._options, timeout=self._connect_timeout
+            connect, self._address, self._name, self._topics, self._options, timeout=self._connect_timeout
         )
         self._cards = CardShelf(self._requester.link, self._topics)
+        self._feeds = Feeds(self._requester)
 
     async def infer(
         self,
         model: str,
         inputs: Mapping[str, Input],
         *,
-        timeout: float = 10.0,  # noqa: ASYNC109  the deadline travels with the request to the worker
+        timeout: float | None = None,  # noqa: ASYNC109  the deadline travels with the request to the worker
         **options: Unpack[InferOptions],
     ) -> InferResult:
         """Send a request and wait for its result; cancelling the task cancels it. As `Client.infer` otherwise."""
-        requester = self._opened()
-        request = make_request(model, inputs, options)
-        deadline = asyncio.get_running_loop().time() + timeout
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._room.acquire()
-        except TimeoutError:
-            limit = self._options.max_pending
-            raise Expired(f"{limit} requests are pending, and none of them ended within {timeout:.3g} s") from None
-        try:
-            result = await _ask(requester, request, deadline)
-        finally:
-            self._room.release()
-        result.raise_for_outcome()
-        return result
+        return await self._infer(self._opened(), make_request(model, inputs, options), timeout)
 
-    async def card(self, model: str, timeout: float = 5.0) -> ModelCard:  # noqa: ASYNC109  as for `Client.card`
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Input],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[InferOptions],
+    ) -> asyncio.Task[InferResult]:
+        """Send a request and return a task; awaiting it returns or raises what `infer` would. Arguments as there.
+
+        It is sent as soon as the loop runs. While `max_pending` requests are pending it waits for room within its
+        timeout. Cancelling it cancels the request. Leave the arrays unchanged until it is done.
+
+        Raises:
+            MqinferError: The request can't be made: `BadTensor`, `BadEncoding`, `ConfigError`.
+            TypeError: There is no such option.
+        """
+        requester, request = self._opened(), make_request(model, inputs, options)
+        if timeout is not None:
+            check_timeout(timeout)
+        return asyncio.get_running_loop().create_task(self._infer(requester, request, timeout))
+
+    def stream(
+        self,
+        model: str,
+        *,
+        policy: Policy | Literal["latest", "all"] = Policy.LATEST,
+        window: int = 8,
+        timeout: float | None = None,
+        **options: Unpack[InferOptions],
+    ) -> AsyncStream:
+        """Open a stream of frames to a model, as `Client.stream` does; the client must be open."""
+        self._opened()
+        if self._feeds is None:  # pragma: no cover  set together with the requester
+            raise RuntimeError("open the client first")
+        return AsyncStream(self._feeds.open(model, policy, window, timeout, options))
+
+    async def card(self, model: str, timeout: float | None = None) -> ModelCard:  # noqa: ASYNC109  as for `Client.card`
         """Return a model's card.
 
         Raises:
@@ -104,8 +152,10 @@ class AsyncClient:
         return self._opened().counters()
 
     async def close(self) -> None:
-        """Cancel what is pending and disconnect."""
+        """Cancel what is pending, end the streams, and disconnect."""
         self._maker.check()
+        if self._feeds:
+            self._feeds.end()
         if self._requester:
             await asyncio.to_thread(self._requester.close)
 
@@ -116,8 +166,38 @@ class AsyncClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or not self._maker.is_other:  # a fork that ends within the block has nothing to close
+        if self._maker.may_close(kind):
             await self.close()
+
+    async def _infer(
+        self,
+        requester: Requester,
+        request: InferRequest,
+        timeout: float | None,  # noqa: ASYNC109  as for `infer`
+    ) -> InferResult:
+        if self._room.locked():
+            timeout = await self._wait_for_room(timeout)
+        else:
+            await self._room.acquire()  # at once
+        try:
+            result = await _ask(requester, request, timeout)
+        finally:
+            self._room.release()
+        result.raise_for_outcome()
+        return result
+
+    async def _wait_for_room(self, timeout: float | None) -> float:  # noqa: ASYNC109
+        """Take a place among the pending requests, and return the time left."""
+        timeout = self._options.timeout if timeout is None else check_timeout(timeout)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._room.acquire()
+        except TimeoutError:
+            limit = self._options.max_pending
+            raise Expired(f"{limit} requests are pending, and none of them ended within {timeout:.3g} s") from None
+        return max(_LEAST_S, deadline - loop.time())
 
     def _opened(self) -> Requester:
         self._maker.check()
@@ -126,10 +206,14 @@ class AsyncClient:
         return self._requester
 
 
-async def _ask(requester: Requester, request: InferRequest, deadline: float) -> InferResult:
+async def _ask(
+    requester: Requester,
+    request: InferRequest,
+    timeout: float | None,  # noqa: ASYNC109  as for `infer`
+) -> InferResult:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[InferResult] = loop.create_future()
-    request_id = requester.submit(request, deadline - loop.time(), lambda result: _hand_over(loop, future, result))
+    request_id = requester.submit(request, timeout, lambda result: _hand_over(loop, future, result), waits=False)
     try:
         return await future
     except asyncio.CancelledError:

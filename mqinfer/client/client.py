@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Literal, Self, Unpack
 
-from mqinfer.broker.address import BrokerAddress
-from mqinfer.client.connection import CardShelf, connect, random_name
+from mqinfer.broker.address import BrokerAddress, TlsOptions
+from mqinfer.client.callbacks import ReplyFuture, callback, check_may_wait, settle
+from mqinfer.client.connection import CardShelf, address_of, connect, random_name, read_environment
+from mqinfer.client.feed import Feeds
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.request import InferOptions, Input, make_request
 from mqinfer.client.result import Counters, InferResult
+from mqinfer.client.stream import Stream
+from mqinfer.client.window import Policy
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
 
 __all__ = ["Client"]
@@ -29,11 +32,12 @@ class Client:
         ...     result.outputs["y"]
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a client is
         self,
         url: str | BrokerAddress,
         *,
         name: str | None = None,
+        tls: TlsOptions | None = None,
         root: str = DEFAULT_ROOT,
         options: ClientOptions | None = None,
         connect_timeout: float = 10.0,
@@ -43,6 +47,8 @@ class Client:
         Args:
             url: Such as `mqtt://user:password@host:1883`, `mqtts://host`, `memory://name`.
             name: The client's name in its topics; made up where None. Must be unique.
+            tls: Files with the broker's authority, and with the client's certificate and key, for `mqtts://` and
+                `wss://`; None to trust the system's authorities.
             root: Topic root, one for all parties of a site.
             options: How it sends; None for the defaults.
             connect_timeout: In seconds.
@@ -50,11 +56,34 @@ class Client:
         Raises:
             BrokerUnreachable: No broker answers at the address.
             NotAuthorized: The broker refused the credentials.
-            ConfigError: The address is wrong.
+            ConfigError: The address or an option is wrong, or a certificate can't be read.
             BadTopic: The name or the root breaks the naming rules.
         """
-        self._requester = connect(url, name or random_name(), Topics(root), options, timeout=connect_timeout)
+        address = address_of(url, tls)
+        self._requester = connect(address, name or random_name(), Topics(root), options, timeout=connect_timeout)
         self._cards = CardShelf(self._requester.link, self._requester.topics)
+        self._feeds = Feeds(self._requester)
+
+    @classmethod
+    def from_env(
+        cls, *, root: str = DEFAULT_ROOT, options: ClientOptions | None = None, connect_timeout: float = 10.0
+    ) -> Self:
+        """Connect to where the environment says, by the variables of the command line.
+
+        `MQINFER_BROKER` is the URL, `MQINFER_NAME` the client's name, and `MQINFER_CA_FILE`, `MQINFER_CERT_FILE` and
+        `MQINFER_KEY_FILE` are the files of TLS. All but the first are optional.
+
+        Args:
+            root: Topic root.
+            options: How it sends; None for the defaults.
+            connect_timeout: In seconds.
+
+        Raises:
+            ConfigError: `MQINFER_BROKER` is not set, or a variable is wrong.
+            LinkError: As for `Client(...)`.
+        """
+        address, name = read_environment()
+        return cls(address, name=name, root=root, options=options, connect_timeout=connect_timeout)
 
     @property
     def name(self) -> str:
@@ -66,7 +95,7 @@ class Client:
         model: str,
         inputs: Mapping[str, Input],
         *,
-        timeout: float = 10.0,
+        timeout: float | None = None,
         **options: Unpack[InferOptions],
     ) -> InferResult:
         """Send a request and wait for its result.
@@ -75,13 +104,16 @@ class Client:
             model: Name of the model.
             inputs: Arrays by input name, batch axis included, as in the model's card; or encoded tensors. They are sent
                 from where they lie: leave them unchanged until this returns.
-            timeout: In seconds; the result or the error comes no later.
+            timeout: In seconds; the result or the error comes no later. None for that of the client's options.
             **options: `version`, `encoding`, `outputs` and the others of `InferOptions`.
 
         Raises:
             MqinferError: The class names what happened: `Expired`, `NoWorker`, `BadTensor`, …
-            RuntimeError: This process is a fork of the one that made the client.
+            RuntimeError: This is a callback, or this process is a fork of the one that made the client.
+            TypeError: There is no such option.
         """
+        if callback.maker:
+            check_may_wait("infer()")
         results: SimpleQueue[InferResult] = SimpleQueue()
         self._requester.submit(make_request(model, inputs, options), timeout, results.put)
         result = results.get()
@@ -93,32 +125,71 @@ class Client:
         model: str,
         inputs: Mapping[str, Input],
         *,
-        timeout: float = 10.0,
+        timeout: float | None = None,
         **options: Unpack[InferOptions],
     ) -> Future[InferResult]:
         """Send a request and return a future; its `result()` returns or raises what `infer` would. Arguments as there.
 
-        The future's `cancel()` cancels the request, also at a worker that has it and has not run it yet.
+        The future's `cancel()` cancels the request, also at a worker that has it and has not run it yet. Its callbacks
+        run on the thread that delivers the replies: they must be short. They may call `submit`; what waits for a reply,
+        such as `infer`, raises `RuntimeError` there.
 
         Leave the arrays unchanged until the future is done: they are sent from where they lie, without a copy, and
         again with each retry.
 
         Raises:
             MqinferError: The request can't be made: `BadTensor`, `BadEncoding`, `BadTopic`, `ConfigError`, or
-                `Cancelled` once the client is closed.
+                `Cancelled` once the client is closed, `Rejected` in a callback while `max_pending` are pending.
+            TypeError: There is no such option.
         """
-        future: Future[InferResult] = Future()
-        request = make_request(model, inputs, options)
-        request_id = self._requester.submit(request, timeout, lambda result: _settle(future, result))
+        future, maker = ReplyFuture(), self._requester.maker
+        request_id = self._requester.submit(
+            make_request(model, inputs, options),
+            timeout,
+            lambda result: settle(future, maker, result),
+            waits=not callback.maker,
+        )
         future.add_done_callback(lambda done: done.cancelled() and self._requester.cancel(request_id))
         return future
 
-    def card(self, model: str, timeout: float = 5.0) -> ModelCard:
+    def stream(
+        self,
+        model: str,
+        *,
+        policy: Policy | Literal["latest", "all"] = Policy.LATEST,
+        window: int = 8,
+        timeout: float | None = None,
+        **options: Unpack[InferOptions],
+    ) -> Stream:
+        """Open a stream of frames to a model; their results come in the order of the frames.
+
+        Args:
+            model: Name of the model.
+            policy: What happens to a frame that comes while the window is full. `latest`: it is queued in place of the
+                one that was queued before, which ends as `superseded`. `all`: `put` waits for room.
+            window: Upper bound of the frames in flight; how many there are follows from the delay of the replies.
+            timeout: Of each frame from when it is sent, in seconds; None for that of the client's options.
+            **options: As for `infer`.
+
+        Raises:
+            ConfigError: The policy is unknown, or a number out of range.
+            TypeError: There is no such option.
+            Cancelled: The client is closed.
+        """
+        return Stream(self._feeds.open(model, policy, window, timeout, options))
+
+    def card(self, model: str, timeout: float | None = None) -> ModelCard:
         """Return a model's card: its inputs and outputs, image contract, classes, hash.
+
+        Args:
+            model: Name of the model.
+            timeout: How long to wait for it, in seconds; None for 5.
 
         Raises:
             ModelNotFound: No worker has published one in time; the message lists the models on this broker.
+            RuntimeError: This is a callback, or a fork, as for `infer`.
         """
+        check_may_wait("card()")
         return self._cards.get(model, timeout)
 
     def counters(self) -> Counters:
@@ -126,7 +197,14 @@ class Client:
         return self._requester.counters()
 
     def close(self) -> None:
-        """Cancel what is pending and disconnect."""
+        """Cancel what is pending, end the streams, and disconnect.
+
+        Raises:
+            RuntimeError: This is a callback, or a fork, as for `infer`.
+        """
+        check_may_wait("close()")
+        self._requester.maker.check()  # before a lock, which another thread may have held at the fork
+        self._feeds.end()
         self._requester.close()
 
     def __enter__(self) -> Self:
@@ -135,16 +213,5 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or not self._requester.maker.is_other:  # a fork that ends within the block has nothing to close
+        if self._requester.maker.may_close(kind):
             self.close()
-
-
-def _settle(future: Future[InferResult], result: InferResult) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        result.raise_for_outcome()
-    except MqinferError as error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)

@@ -2,27 +2,73 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
+from dataclasses import replace
 
 from mqinfer.broker import make_link
-from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.address import BrokerAddress, TlsOptions
+from mqinfer.broker.environment import Variable
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.presence import Presence, make_client_id
 from mqinfer.broker.process import Maker
-from mqinfer.client.options import ClientOptions
+from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.card import ModelCard, read_card
-from mqinfer.protocol.errors import ModelNotFound, MqinferError
+from mqinfer.protocol.errors import ConfigError, ModelNotFound, MqinferError
 from mqinfer.protocol.topics import Topics, check_name
 
-__all__ = ["CardShelf", "connect", "random_name"]
+__all__ = ["CardShelf", "address_of", "connect", "random_name", "read_environment"]
+
+_CARD_TIMEOUT_S = 5.0
 
 
 def random_name() -> str:
     """Return a client name that no other client has."""
     return f"client-{secrets.token_hex(6)}"
+
+
+def address_of(url: str | BrokerAddress, tls: TlsOptions | None) -> BrokerAddress:
+    """Return the address of a broker from what a caller states.
+
+    Args:
+        url: Such as `mqtts://host:8883`.
+        tls: Certificates; None for the system's, and for those of an address.
+
+    Raises:
+        ConfigError: The URL has a fault, or is of an unencrypted connection and there are certificates.
+    """
+    if tls is None:
+        return BrokerAddress.parse(url) if isinstance(url, str) else url
+    if not isinstance(tls, TlsOptions):  # such as the path of a file
+        raise TypeError(f"tls is {tls!r}; expected TlsOptions(ca_file=..., cert_file=..., key_file=...)")
+    address = url
+    if isinstance(address, str):
+        address = BrokerAddress.parse(address, ca_file=tls.ca_file, cert_file=tls.cert_file, key_file=tls.key_file)
+        if address.tls is None:
+            raise ConfigError(f"broker URL: {address} is not encrypted, and tls is given; use mqtts:// or wss://")
+    return replace(address, tls=tls)
+
+
+def read_environment() -> tuple[BrokerAddress, str | None]:
+    """Return the broker's address, and the client's name if there is one, from the environment; see `Variable`.
+
+    Raises:
+        ConfigError: There is no address, or it has a fault.
+    """
+    found = {variable: os.environ.get(variable) or None for variable in Variable}
+    url = found[Variable.BROKER]
+    if url is None:
+        raise ConfigError(f"{Variable.BROKER} is not set; set it to the broker's URL, such as mqtt://host:1883")
+    address = BrokerAddress.parse(
+        url,
+        ca_file=found[Variable.CA_FILE],
+        cert_file=found[Variable.CERT_FILE],
+        key_file=found[Variable.KEY_FILE],
+    )
+    return address, found[Variable.NAME]
 
 
 def connect(  # noqa: PLR0913 - what a client is
@@ -50,6 +96,7 @@ def connect(  # noqa: PLR0913 - what a client is
         BadTopic: The name breaks the naming rules.
     """
     check_name("client", name)
+    check_timeout(timeout)
     client_id, will = (presence.client_id, presence.will) if presence else (make_client_id(name), None)
 
     def make(on_connection: ConnectionHandler) -> Link:
@@ -85,17 +132,18 @@ class CardShelf:
         self._subscribing = threading.Lock()
         self._subscribed = False
 
-    def get(self, model: str, timeout: float) -> ModelCard:
+    def get(self, model: str, timeout: float | None = None) -> ModelCard:
         """Wait for a model's card.
 
         Args:
             model: Its name.
-            timeout: In seconds.
+            timeout: In seconds; None for 5.
 
         Raises:
             ModelNotFound: There was none in time; the message lists the models on this broker.
         """
         self._maker.check()
+        timeout = _CARD_TIMEOUT_S if timeout is None else check_timeout(timeout)
         self._subscribe()
         with self._changed:
             if not self._changed.wait_for(lambda: model in self._cards, timeout):

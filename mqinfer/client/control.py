@@ -11,12 +11,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from mqinfer.broker import make_link
-from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.broker.presence import make_client_id
 from mqinfer.broker.process import Maker
-from mqinfer.client.connection import random_name
-from mqinfer.client.options import NAME_HINT
+from mqinfer.client.callbacks import check_may_wait
+from mqinfer.client.connection import address_of, random_name, read_environment
+from mqinfer.client.options import NAME_HINT, check_timeout
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.decoding import parse_json, write_json
@@ -30,7 +31,7 @@ from mqinfer.protocol.errors import (
     error_from_code,
 )
 from mqinfer.protocol.states import ServerStatus, read_server_state
-from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, check_same
+from mqinfer.protocol.topics import DEFAULT_ROOT, EVERY_SERVER, Topics, check_name, check_same
 
 __all__ = ["ControlClient", "ControlReply", "check_replies", "read_reply"]
 
@@ -64,7 +65,8 @@ class ControlClient:
         url: str | BrokerAddress,
         *,
         name: str | None = None,
-        root: str = "mqinfer/v1",
+        tls: TlsOptions | None = None,
+        root: str = DEFAULT_ROOT,
         connect_timeout: float = 10.0,
     ) -> None:
         """Connect.
@@ -72,6 +74,7 @@ class ControlClient:
         Args:
             url: The broker.
             name: The client's name in its topics; made up where None.
+            tls: Files of the certificates, as for `Client`.
             root: Topic root.
             connect_timeout: In seconds.
 
@@ -81,6 +84,8 @@ class ControlClient:
             ConfigError: The address is wrong.
             BadTopic: The name or the root breaks the naming rules.
         """
+        address = address_of(url, tls)
+        check_timeout(connect_timeout)
         self._name = check_name("client", name or random_name())
         self._maker = Maker(f"the control client {self._name!r}")
         self._topics = Topics(root)
@@ -93,7 +98,7 @@ class ControlClient:
         self._server: str | None = None
         self._ignored_states = Ignored("a server's state")
         self._ignored_replies = Ignored("a server's reply")
-        self._link = make_link(url, client_id=make_client_id(self._name))
+        self._link = make_link(address, client_id=make_client_id(self._name))
         try:
             self._link.open(connect_timeout)
             self._link.subscribe(self._topics.control_results(self._name), self._on_reply, retained=False)
@@ -101,6 +106,17 @@ class ControlClient:
         except BaseException:
             self._link.close()
             raise
+
+    @classmethod
+    def from_env(cls, *, root: str = DEFAULT_ROOT, connect_timeout: float = 10.0) -> Self:
+        """Connect to where the environment says, as `Client.from_env`.
+
+        Raises:
+            ConfigError: `MQINFER_BROKER` is not set, or a variable is wrong.
+            LinkError: As for `ControlClient(...)`.
+        """
+        address, name = read_environment()
+        return cls(address, name=name, root=root, connect_timeout=connect_timeout)
 
     def ask(
         self, call: Call, body: Mapping[str, Any] | None = None, *, server: str | None = None, timeout: float = 10.0
@@ -122,6 +138,8 @@ class ControlClient:
             LinkError: Nothing could be sent.
         """
         self._maker.check()
+        check_may_wait("a call of a control client")
+        check_timeout(timeout)
         with self._asking:
             self._request, self._server = os.urandom(16), server
             self._replies, self._refusal = {}, None
@@ -141,6 +159,8 @@ class ControlClient:
             NoWorker: It was not ready in time.
         """
         self._maker.check()
+        check_may_wait("wait_for()")
+        check_timeout(timeout)
         with self._changed:
             if not self._changed.wait_for(lambda: self._servers.get(server) is ServerStatus.READY, timeout):
                 raise NoWorker(f"server {server!r} was not ready within {timeout:g} s")
@@ -172,7 +192,7 @@ class ControlClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or not self._maker.is_other:  # a fork that ends within the block has nothing to close
+        if self._maker.may_close(kind):
             self.close()
 
     def _message(self, call: Call, body: Mapping[str, Any] | None, server: str | None, timeout: float) -> Message:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["NAME_HINT", "ClientOptions", "Silence"]
+__all__ = ["LONGEST_TIMEOUT_S", "NAME_HINT", "ClientOptions", "Silence", "check_timeout"]
+
+LONGEST_TIMEOUT_S = 1e6
 
 NAME_HINT = "where access rules apply, its name (--name) must be that of its certificate or login"
 
@@ -42,6 +45,7 @@ class ClientOptions:
     """How a client sends its requests. Times in seconds.
 
     Attributes:
+        timeout: Of each request, unless the call states another one: the result or the error comes no later.
         window: Requests in flight at a time; more are queued in the client.
         max_pending: Requests without an outcome at a time; `submit` blocks while there are as many.
         patience: How long a request that finds no worker, or only busy ones, is sent again.
@@ -53,6 +57,7 @@ class ClientOptions:
         silence: When a worker's silence means something.
     """
 
+    timeout: float = 10.0
     window: int = 16
     max_pending: int = 1024
     patience: float = 2.0
@@ -61,3 +66,23 @@ class ClientOptions:
     lanes: bool = True
     limits: Limits = DEFAULT_LIMITS
     silence: Silence = Silence()
+
+    def __post_init__(self) -> None:
+        check_timeout(self.timeout)
+        for name, least in (("window", 1), ("max_pending", 1), ("patience", 0), ("settling", 0), ("backoff", 0)):
+            if not getattr(self, name) >= least:  # also catches NaN
+                raise ConfigError(f"ClientOptions: {name} is {getattr(self, name)}; expected {least} or more")
+
+
+def check_timeout(timeout: float) -> float:
+    """Return a timeout if it is possible.
+
+    Raises:
+        ConfigError: It is 0, negative, above 1,000,000 s, or NaN.
+    """
+    if 0 < timeout <= LONGEST_TIMEOUT_S:
+        return timeout
+    raise ConfigError(
+        f"a timeout of {timeout} s is not possible; expected more than 0 and at most {LONGEST_TIMEOUT_S:.0f} s, or "
+        "None for the default"
+    )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypedDict
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from mqinfer.broker.link import Message
 from mqinfer.broker.packets import buffer_size
-from mqinfer.client.pending import Entry
+from mqinfer.client.dispatch.pending import Entry
 from mqinfer.codecs import encode_tensor
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.control import Cancellation
@@ -55,14 +56,25 @@ class InferOptions(TypedDict, total=False):
     priority: int
 
 
+_OPTIONS = frozenset(InferOptions.__annotations__)
+
+
 def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions) -> InferRequest:
     """Encode the inputs and return the request that carries them; the requester adds its id.
 
     Raises:
         BadTensor: The protocol has no datatype for an array's dtype.
         BadEncoding: The codec is unknown, or can't carry the array.
+        TypeError: There is no such option, or the inputs are no mapping.
     """
-    tensors = [_encode(name, value, options.get("encoding", "raw")) for name, value in inputs.items()]
+    if not options.keys() <= _OPTIONS:
+        raise _unknown(options.keys() - _OPTIONS)
+    try:
+        pairs = inputs.items()
+    except AttributeError:
+        what = type(inputs).__name__
+        raise TypeError(f"inputs: expected arrays by input name, such as {{'input': array}}, got {what}") from None
+    tensors = [_encode(name, value, options.get("encoding", "raw")) for name, value in pairs]
     if not options:
         return InferRequest("", model, tuple(tensors))
     version = options.get("version")
@@ -77,6 +89,14 @@ def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions)
         capture=options.get("capture", NO_CAPTURE),
         parameters={OUTPUT_ENCODING: chosen} if isinstance(chosen, str) and chosen else {},
     )
+
+
+def _unknown(names: Iterable[str]) -> TypeError:
+    name = min(names)
+    known = ["timeout", *sorted(_OPTIONS)]
+    close = get_close_matches(name, known, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    return TypeError(f"unexpected argument {name!r}; {hint}")
 
 
 def _requested(

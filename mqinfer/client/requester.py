@@ -20,9 +20,9 @@ from typing import TypeVar
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.process import Maker
-from mqinfer.client.dispatcher import Dispatcher, Step
-from mqinfer.client.options import ClientOptions
-from mqinfer.client.pending import Entry, Settle
+from mqinfer.client.dispatch.dispatcher import Dispatcher, Step
+from mqinfer.client.dispatch.pending import Entry, Settle
+from mqinfer.client.options import LONGEST_TIMEOUT_S, ClientOptions, check_timeout
 from mqinfer.client.request import Messages
 from mqinfer.client.result import Counters, Ignored, InferResult, decode_outputs
 from mqinfer.client.timer import Timer
@@ -30,13 +30,13 @@ from mqinfer.protocol.checksum import verify
 from mqinfer.protocol.envelope import decode_response
 from mqinfer.protocol.errors import (
     Cancelled,
-    ConfigError,
     Corrupted,
     Expired,
     LinkError,
     MessageTooLarge,
     MqinferError,
     NotAuthorized,
+    Rejected,
     Superseded,
 )
 from mqinfer.protocol.states import read_worker_state
@@ -47,7 +47,6 @@ __all__ = ["Requester"]
 
 log = logging.getLogger("mqinfer.client")
 T = TypeVar("T")
-_LONGEST_S = 1e6
 
 
 class Requester:
@@ -105,13 +104,14 @@ class Requester:
             log.info("%s; requests go over the models' channels, not to workers that this client chooses", error)
         self._timer.start()
 
-    def submit(self, request: InferRequest, timeout: float, settle: Settle) -> str:
+    def submit(self, request: InferRequest, timeout: float | None, settle: Settle, *, waits: bool = True) -> str:
         """Accept a request; blocks only while `max_pending` requests are pending.
 
         Args:
             request: Without `id` and `response_topic`, which are set here.
-            timeout: In seconds; the outcome comes no later.
+            timeout: In seconds; the outcome comes no later. None for that of the options.
             settle: Receives the one outcome, on any thread; it must return at once.
+            waits: Whether to wait for room; a thread that delivers outcomes must not.
 
         Returns:
             The request's id.
@@ -122,15 +122,18 @@ class Requester:
             LimitExceeded: The names and parameters are too long.
             MessageTooLarge: The message is above the broker's Maximum Packet Size.
             Cancelled: The client is closed.
-            ConfigError: The timeout is no number of seconds, or a tensor's bytes are not contiguous.
+            ConfigError: The timeout is not above 0, or a tensor's bytes are not contiguous.
             LinkError: There will be no connection any more, see `failure`.
             Expired: There was no room within the timeout.
+            Rejected: There was no room, and this thread does not wait.
             RuntimeError: This process is a fork of the client's.
         """
         if self.maker.is_other:  # before the lock, which another thread may have held at the fork
             self.maker.check()
-        if not timeout <= _LONGEST_S:  # also catches NaN
-            raise ConfigError(f"a timeout of {timeout} s is not possible; give at most {_LONGEST_S:.0f} s")
+        if timeout is None:
+            timeout = self.options.timeout
+        elif not 0.0 < timeout <= LONGEST_TIMEOUT_S:  # written out: a call for each request would cost more
+            check_timeout(timeout)
         submitted = now = self._clock()
         own = self._messages.own(request, os.urandom(16).hex(), timeout)
         entry = Entry(own, settle, submitted, submitted + timeout)
@@ -142,7 +145,7 @@ class Requester:
             )
         with self._lock:
             if self._closed or self._failure or self._dispatcher.room <= 0:
-                self._wait_for_room(timeout)
+                self._wait_for_room(timeout if waits else 0.0)
                 now = self._clock()
             self._dispatcher.submit(entry)
             step = self._take(now)
@@ -214,9 +217,7 @@ class Requester:
     def _wait_for_room(self, timeout: float) -> None:
         self._callers += 1
         try:
-            has_room = self._room.wait_for(
-                lambda: self._dispatcher.room > 0 or self._closed or self._failure, max(0.0, timeout)
-            )
+            has_room = self._room.wait_for(lambda: self._dispatcher.room > 0 or self._closed or self._failure, timeout)
         finally:
             self._callers -= 1
         if self._failure:
@@ -225,6 +226,8 @@ class Requester:
             raise Cancelled("the client is closed; make a new one")
         if not has_room:
             limit = self.options.max_pending
+            if not timeout:
+                raise Rejected(f"{limit} requests are pending, and a callback can't wait until one of them ends")
             raise Expired(f"{limit} requests are pending, and none of them ended within {timeout:.3g} s")
 
     def _take(self, now: float) -> Step:

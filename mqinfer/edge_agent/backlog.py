@@ -15,12 +15,12 @@ from itertools import takewhile
 from mqinfer.bags.frame import Frame
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
+from mqinfer.client.window import Stream
 from mqinfer.codecs import decode_tensor
 from mqinfer.edge_agent.preparation import PreparedFrame
 from mqinfer.edge_agent.results import PendingFrame
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.spool import Spool, SpooledFrame
-from mqinfer.edge_agent.window import Stream
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import Cancelled
 from mqinfer.protocol.types import ErrorInfo, Outcome

@@ -22,6 +22,7 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.request import InferOptions, make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
+from mqinfer.client.window import DelayWindow, Policy, Stream
 from mqinfer.edge_agent.backlog import DAMAGED, KEPT, Backlog, Place
 from mqinfer.edge_agent.preparation import PreparedFrame, Preparer
 from mqinfer.edge_agent.quality_ladder import QualityBounds, QualityLadder
@@ -29,9 +30,8 @@ from mqinfer.edge_agent.results import FinishedFrame, PendingFrame, Results
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics
-from mqinfer.edge_agent.window import DelayWindow, Policy, Stream
 from mqinfer.protocol.errors import BadImage, Cancelled, LinkError, MessageTooLarge, MqinferError, Superseded
-from mqinfer.protocol.types import ErrorInfo
+from mqinfer.protocol.types import ErrorInfo, Outcome
 
 __all__ = ["Replay", "ReplayOptions"]
 
@@ -39,8 +39,6 @@ log = logging.getLogger("mqinfer.edge_agent")
 _PREPARERS = 2
 _LATEST_IN_MEMORY = 64
 """With `latest` at least this many frames are held from reading to the sinks: superseded ones wait there in order."""
-_FRESH_SHARE = 0.5
-"""With `latest` a frame may wait in queues for this share of the model's time."""
 _STOP_CHECK_S = 0.2
 
 
@@ -95,6 +93,7 @@ class Replay:
         self._options = options
         self._statistics = statistics
         self._streams: dict[str, Stream[PendingFrame]] = {}
+        self._ladders: dict[str, QualityLadder] = {}
         self._changed = threading.Condition()  # guards streams, pending frames and backlog
         self._pending: dict[int, PendingFrame] = {}
         in_memory = 2 * options.window + _PREPARERS
@@ -192,9 +191,8 @@ class Replay:
     def _stream(self, source: str) -> Stream[PendingFrame]:
         if source not in self._streams:
             options = self._options
-            share = _FRESH_SHARE if options.policy is Policy.LATEST else 1.0
-            ladder = QualityLadder(options.quality, self._preparer.quality)
-            self._streams[source] = Stream(options.policy, DelayWindow(options.window, share), ladder)
+            self._ladders[source] = QualityLadder(options.quality, self._preparer.quality)
+            self._streams[source] = Stream(options.policy, DelayWindow.of(options.policy, options.window))
         return self._streams[source]
 
     def _begin(self, pending: PendingFrame) -> None:
@@ -206,7 +204,7 @@ class Replay:
         """Put a frame into its stream, where with `latest` it takes the place of an older one."""
         self._begin(pending)
         with self._changed:
-            pending.stream.ladder.on_frame(time.monotonic())
+            self._ladders[pending.frame.source].on_frame(time.monotonic())
             lost = None if self._backlog else pending.stream.put(pending)
         if self._backlog:
             self._pool.submit(self._prepare_and_place, pending, self._backlog)
@@ -244,7 +242,7 @@ class Replay:
 
     def _prepare(self, pending: PendingFrame) -> PreparedFrame | InferResult:
         """Demosaic, resize and encode a frame; return its outcome if that fails, since there is no request then."""
-        frame, step = pending.frame, pending.stream.ladder.step
+        frame, step = pending.frame, self._ladders[pending.frame.source].step
         try:
             return self._preparer.prepare(frame, partial(self._statistics.stage, frame.source), step)
         except MqinferError as error:  # this frame's fault
@@ -284,6 +282,8 @@ class Replay:
             result = self._backlog.settle(pending, prepared, result)
         with self._changed:
             pending.stream.finish(result, time.monotonic())
+            if result.outcome is Outcome.OK:
+                self._ladders[pending.frame.source].on_result()
             self._changed.notify_all()
         self._advance(pending.stream)
         self._conclude(pending, prepared, result)

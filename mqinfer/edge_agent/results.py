@@ -13,9 +13,9 @@ import numpy as np
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
+from mqinfer.client.window import Stream
 from mqinfer.edge_agent.preparation import PreparedFrame
 from mqinfer.edge_agent.sinks.sink import Picture, Sink
-from mqinfer.edge_agent.window import Stream
 from mqinfer.protocol.errors import BadImage, MqinferError
 from mqinfer.protocol.types import Capture
 from mqinfer.protocol.value import value_object

@@ -102,80 +102,98 @@ class MqinferError(Exception):
 
 
 class InvalidRequest(MqinferError):
-    """The request can't be served as it is; sending it again does not help."""
+    """The request can't be served as it is. Correct it as the message says; sending it again does not help."""
 
     code = "invalid_request"
 
 
 class BadEnvelope(InvalidRequest):
-    """The payload is not a message of this protocol: magic, header length, MessagePack or JSON."""
+    """The payload is not a message of this protocol: magic, header length, MessagePack or JSON.
+
+    A client of mqinfer's raises it where a name or parameter can't be packed, such as text that is not Unicode.
+    """
 
     code = "bad_envelope"
 
 
 class BadTensor(InvalidRequest):
-    """A tensor's name, datatype, shape or size is wrong."""
+    """A tensor's name, datatype, shape or size is wrong. `Client.card` returns what the model takes."""
 
     code = "bad_tensor"
 
 
 class BadEncoding(InvalidRequest):
-    """A codec is unknown, or its bytes don't make the array that was declared."""
+    """A codec is unknown, can't carry the array, or its bytes don't make the array that was declared.
+
+    Choose another `encoding` or `output_encoding`; `raw` carries every array.
+    """
 
     code = "bad_encoding"
 
 
 class BadTopic(InvalidRequest):
-    """A name or a topic that breaks the naming rules."""
+    """A name or a topic that breaks the naming rules; the message states them. Rename the model or the client."""
 
     code = "bad_topic"
 
 
 class LimitExceeded(InvalidRequest):
-    """Something is larger than a stated limit; checked before memory is taken for it."""
+    """Something is larger than a stated limit; checked before memory is taken for it. Send less in one request."""
 
     code = "limit_exceeded"
 
 
 class ModelNotFound(MqinferError):
-    """No such model or version here."""
+    """No such model or version here. Check the name, or start a worker that has it; the message lists the models."""
 
     code = "model_not_found"
 
 
 class ModelFailed(MqinferError):
-    """The model raised while it ran."""
+    """The model raised while it ran. Look at the message and the worker's log; the next request may succeed."""
 
     code = "model_failed"
 
 
 class Poison(ModelFailed):
-    """Two workers crashed, or four were lost, while they had the request; it is not sent to another."""
+    """Two workers crashed, or four were lost, while they had the request; it is not sent to another.
+
+    Don't send it again: it would end more workers. Their logs, or the memory of their machines, show why.
+    """
 
     code = "poison"
 
 
 class ModelNotLoadable(MqinferError):
-    """A model file is missing, truncated, of an unknown format, or needs a package that is not installed."""
+    """A model file is missing, truncated, of an unknown format, or needs a package that is not installed.
+
+    Mend the model's folder as the message says, and load it again.
+    """
 
     code = "model_not_loadable"
 
 
 class Unanswered(MqinferError):
-    """There is no result, and the request itself is not to blame."""
+    """There is no result, and the request itself is not to blame: another one may succeed."""
 
     code = "unanswered"
 
 
 class Expired(Unanswered):
-    """The request's deadline passed before there was a result."""
+    """The request's deadline passed before there was a result.
+
+    Allow a longer `timeout`, start more workers, or send fewer requests at a time.
+    """
 
     code = "expired"
     outcome = Outcome.EXPIRED
 
 
 class Rejected(Unanswered):
-    """A worker had no room for the request, or was shutting down."""
+    """A worker had no room for the request for as long as the client is patient, or the client itself had none.
+
+    Send less at a time, start more workers, or raise `ClientOptions.patience`.
+    """
 
     code = "rejected"
     outcome = Outcome.REJECTED
@@ -189,21 +207,21 @@ class Corrupted(Unanswered):
 
 
 class Cancelled(Unanswered):
-    """The caller cancelled the request."""
+    """The caller cancelled the request, or closed the client or the stream. A closed client is not opened again."""
 
     code = "cancelled"
     outcome = Outcome.CANCELLED
 
 
 class Superseded(Unanswered):
-    """A newer frame of the same stream took this one's place."""
+    """A newer frame of the same stream took this one's place. That is no fault; `policy="all"` sends every frame."""
 
     code = "superseded"
     outcome = Outcome.SUPERSEDED
 
 
 class NoWorker(Unanswered):
-    """Nobody subscribes to the model's topic."""
+    """Nobody subscribes to the model's topic. Start a worker, or check the model's name and version and the root."""
 
     code = "no_worker"
 
@@ -215,19 +233,22 @@ class LinkError(MqinferError):
 
 
 class BrokerUnreachable(LinkError):
-    """No broker answers at the address."""
+    """No broker answers at the address. Check host and port, and `mqtt://` against `mqtts://`; else try again later."""
 
     code = "broker_unreachable"
 
 
 class NotConnected(LinkError):
-    """The link is down at the moment; nothing was sent."""
+    """The link is down at the moment; nothing was sent. It heals by itself: try again later."""
 
     code = "not_connected"
 
 
 class NotAuthorized(LinkError):
-    """The broker refused the name, password, certificate or topic."""
+    """The broker refused the name, password, certificate or topic. Trying again does not help.
+
+    Correct the login, or ask the broker's operator; under access rules a client's name is that of its login.
+    """
 
     code = "not_authorized"
 
@@ -239,13 +260,16 @@ class NameTaken(LinkError):
 
 
 class MessageTooLarge(LinkError):
-    """The message is above the broker's Maximum Packet Size; nothing was sent."""
+    """The message is above the broker's Maximum Packet Size; nothing was sent.
+
+    Encode it smaller (`encoding="lz4"`, `"jpeg:90"`), or raise `max_packet_size` in mosquitto.conf.
+    """
 
     code = "message_too_large"
 
 
 class SourceError(MqinferError):
-    """A bag, video, folder or camera can't be read."""
+    """A bag, video, folder or camera can't be read. `mqinfer bag info` shows what is in a bag."""
 
     code = "source_error"
 
@@ -257,7 +281,7 @@ class BadImage(SourceError):
 
 
 class ConfigError(MqinferError):
-    """An option, a `model.toml` or an URL is wrong."""
+    """An option, a `model.toml` or a URL is wrong; the message says which one and what is expected."""
 
     code = "config_error"
 

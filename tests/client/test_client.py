@@ -211,8 +211,8 @@ def test_the_workers_refusal_is_raised_by_its_class(
         ("echo", {"x": X.astype(np.complex64)}, {}, BadTensor),
         ("echo", {"x": X}, {"timeout": float("nan")}, ConfigError),
         ("echo", {"x": X}, {"timeout": float("inf")}, ConfigError),
-        ("echo", {"x": X}, {"timeout": -1.0}, Expired),
-        ("echo", {"x": X}, {"timeout": 0}, Expired),
+        ("echo", {"x": X}, {"timeout": -1.0}, ConfigError),
+        ("echo", {"x": X}, {"timeout": 0}, ConfigError),
     ],
 )
 def test_what_can_not_be_sent_is_said_at_once(

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mqinfer.broker.link import ReasonCode
-from mqinfer.client.dispatcher import Dispatcher, Ended
+from mqinfer.client.dispatch.dispatcher import Dispatcher, Ended
+from mqinfer.client.dispatch.pending import Entry, Place, RetryBudget
 from mqinfer.client.options import ClientOptions
-from mqinfer.client.pending import Entry, Place, RetryBudget
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.errors import (
     BadTopic,

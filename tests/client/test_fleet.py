@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mqinfer.client.fleet import Fleet, NoLane
-from mqinfer.client.lane import Lane
+from mqinfer.client.dispatch.fleet import Fleet, NoLane
+from mqinfer.client.dispatch.lane import Lane
 from mqinfer.client.options import Silence
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import WorkerLoad

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
-from mqinfer.client.pending import SLACK, Entry, PendingTable, Place
+from mqinfer.client.dispatch.pending import SLACK, Entry, PendingTable, Place
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.types import InferRequest
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.broker.link import Message
-from mqinfer.client.lane import Lane
-from mqinfer.client.pending import Entry
+from mqinfer.client.dispatch.lane import Lane
+from mqinfer.client.dispatch.pending import Entry
 from mqinfer.client.request import Messages
 from mqinfer.codecs import encode_tensor
 from mqinfer.protocol.checksum import checksum, verify

@@ -22,7 +22,7 @@ from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message, MessageHandler
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.client.connection import connect
-from mqinfer.client.pending import Settle
+from mqinfer.client.dispatch.pending import Settle
 from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
@@ -257,7 +257,7 @@ def test_the_callers_fault_stops_no_thread(
         hand.answer(hand.next(), {"y": X})  # on the link's thread
         requester.submit(request_to(), timeout, settle)
         hand.answer(hand.next(), {"y": X}, "lz4")  # on a decoder
-        requester.submit(request_to(), 0.0, settle)  # on the timer's thread, or this one
+        requester.submit(request_to("nobody"), 1e-6, settle)  # on the timer's thread, or this one
         assert requester.cancel(requester.submit(request_to("nobody"), timeout, settle))  # on this one
 
     everywhere(raises, 60.0)
@@ -350,11 +350,12 @@ def test_deadlines_and_retries_go_by_the_clock_that_was_given(url: str, unique: 
     requester.submit(request_to(), 5.0, results.set_result)
     assert requester.counters().pending == 1
     now[0] = 5.0
-    # A new request with an earlier deadline makes the timer look at the clock again.
-    requester.submit(request_to(), -1.0, lambda _: None)
+    # A new request makes the client look at the clock again.
+    requester.submit(request_to(), 1.0, lambda _: None)
     assert results.result(10).outcome is Outcome.EXPIRED
     requester.close()
-    assert requester.counters().outcomes[Outcome.EXPIRED] == 2
+    outcomes = requester.counters().outcomes
+    assert (outcomes[Outcome.EXPIRED], outcomes[Outcome.CANCELLED]) == (1, 1)
 
 
 def test_a_connection_that_has_failed_for_good(requester: Requester, hand: Any) -> None:

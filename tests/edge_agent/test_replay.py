@@ -199,7 +199,7 @@ def test_a_jpeg_that_fits_reaches_the_worker_byte_by_byte(run: Run, requester: R
         sent.append(bytes(request.inputs[0].data))
         return submit(request, timeout, settle)
 
-    requester.submit = noted  # type: ignore[method-assign]
+    requester.submit = noted  # type: ignore[method-assign, assignment]
     broken = data[: len(data) * 3 // 4]
     sink = Notes()
     frames = [frame_of(n, CompressedImage("jpeg", broken if n == 2 else data)) for n in range(6)]

@@ -155,7 +155,7 @@ def test_stopping_a_loop(drive: Path, requester: Requester) -> None:
             stop.set()
         return submit(*arguments)
 
-    requester.submit = counted  # type: ignore[method-assign]
+    requester.submit = counted  # type: ignore[method-assign, assignment]
     snapshot = run(settings_for(drive, loop=True), requester, stop).snapshot
     assert snapshot.frames_read == snapshot.outcomes[Outcome.OK] >= 3 * FRAMES
 

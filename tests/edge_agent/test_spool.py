@@ -365,7 +365,7 @@ def test_what_was_sent_before_an_outage_outlives_its_time(requester: Requester, 
             link.drop()
         return submit(request, timeout, notice)
 
-    requester.submit = submit_and_lose  # type: ignore[method-assign]
+    requester.submit = submit_and_lose  # type: ignore[method-assign, assignment]
     with closing(Spool(tmp_path)) as spool:
         notes, snapshot = replay(requester, spool, frames(20, {}), timeout=0.2)
         assert len(spool) == 0

@@ -18,6 +18,7 @@ from mqinfer.bench.faults import FaultProxy, resident_bytes
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.result import InferResult
+from mqinfer.client.window import Policy
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.cloud_worker.supervision.planning import plan
@@ -28,7 +29,6 @@ from mqinfer.edge_agent.quality_ladder import QualityBounds
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
 from mqinfer.edge_agent.sinks.sink import Picture
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
-from mqinfer.edge_agent.window import Policy
 from mqinfer.images.picture import CompressedImage
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.models.repository import Repository

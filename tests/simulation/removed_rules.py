@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from mqinfer.client import blame, dispatcher, requester
-from mqinfer.client.dispatcher import Dispatcher
-from mqinfer.client.lane import Lane
-from mqinfer.client.pending import Entry, PendingTable, RetryBudget
+from mqinfer.client import requester
+from mqinfer.client.dispatch import blame, dispatcher
+from mqinfer.client.dispatch.dispatcher import Dispatcher
+from mqinfer.client.dispatch.lane import Lane
+from mqinfer.client.dispatch.pending import Entry, PendingTable, RetryBudget
 from mqinfer.cloud_worker.serving import incoming, service
 from mqinfer.cloud_worker.serving.replies import ReplyMemory, Seen
 from mqinfer.protocol.errors import MqinferError

@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mqinfer.broker.link import ReasonCode
-from mqinfer.client.blame import Blame, poison
-from mqinfer.client.fleet import Fleet, NoLane
-from mqinfer.client.lane import Lane, doubled
+from mqinfer.client.dispatch.blame import Blame, poison
+from mqinfer.client.dispatch.fleet import Fleet, NoLane
+from mqinfer.client.dispatch.lane import Lane, doubled
+from mqinfer.client.dispatch.pending import Entry, PendingTable, Place, RetryBudget
 from mqinfer.client.options import NAME_HINT, ClientOptions
-from mqinfer.client.pending import Entry, PendingTable, Place, RetryBudget
 from mqinfer.client.result import Counters
 from mqinfer.protocol.errors import (
     BadTopic,

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from mqinfer.client.lane import Lane
+from mqinfer.client.dispatch.lane import Lane
 from mqinfer.client.options import Silence
 from mqinfer.protocol.states import WorkerState, WorkerStatus
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from mqinfer.client.fleet import Fleet
-from mqinfer.client.lane import Lane
-from mqinfer.client.pending import Entry, PendingTable, Place, Start
+from mqinfer.client.dispatch.fleet import Fleet
+from mqinfer.client.dispatch.lane import Lane
+from mqinfer.client.dispatch.pending import Entry, PendingTable, Place, Start
 from mqinfer.protocol.errors import Poison
 
 __all__ = ["Blame", "poison"]

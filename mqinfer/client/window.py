@@ -1,17 +1,16 @@
-"""The window of one stream at the edge: how many of its frames are in flight, and which one enters next.
+"""The window of one stream: how many of its frames are in flight, and which one enters next.
 
 A frame leaves its stream's queue when `Stream.take` finds room. Room is `DelayWindow.limit`, which follows the queueing
-delay of the replies. No thread and no lock: the replay that owns the streams guards them.
+delay of the replies. No thread and no lock: the owner of the streams guards them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.quality_ladder import QualityLadder
 from mqinfer.protocol.types import Outcome, Timings
 
 __all__ = ["DelayWindow", "Policy", "Stream"]
@@ -28,6 +27,8 @@ _INTERVAL_WEIGHT = 0.2
 """The smoothed time between replies: `interval += _INTERVAL_WEIGHT * (newest - interval)`."""
 _LEAST_TARGET_S = 0.002
 """`target = max(_LEAST_TARGET_S, share * max(work, interval))`; a shorter delay is noise of the machine."""
+_FRESH_SHARE = 0.5
+"""With `latest` a frame may wait in queues for this share of the model's time."""
 _DRIFT = 0.02
 """The shortest transit follows longer ones by `_DRIFT * (transit - shortest)` a reply, since routes change."""
 
@@ -70,6 +71,16 @@ class DelayWindow:
         self._decreased_at = -1e9
         self._answered_at = -1e9
         self._interval = 0.0
+
+    @classmethod
+    def of(cls, policy: Policy, most: int) -> Self:
+        """Return the window of a stream.
+
+        Args:
+            policy: Of the stream.
+            most: Upper bound of the window.
+        """
+        return cls(most, _FRESH_SHARE if policy is Policy.LATEST else 1.0)
 
     @property
     def limit(self) -> int:
@@ -115,17 +126,15 @@ class DelayWindow:
 class Stream(Generic[T]):
     """The frames of one stream that have no outcome yet: a queue, and the frames in flight. Not thread-safe."""
 
-    def __init__(self, policy: Policy, window: DelayWindow, ladder: QualityLadder) -> None:
+    def __init__(self, policy: Policy, window: DelayWindow) -> None:
         """Start with an empty queue.
 
         Args:
             policy: What happens to a frame that finds the window full.
             window: Limits the frames in flight.
-            ladder: Chooses quality and size of the frames.
         """
-        self.ladder = ladder
         self.in_flight = 0
-        """Frames from the start of their preparation until their outcome."""
+        """Frames that have left the queue, until their outcome."""
         self._window = window
         self._keeps_newest = policy is Policy.LATEST
         self._queue: deque[T] = deque()  # one frame with the policy `latest`; bounded by the reader otherwise
@@ -158,10 +167,9 @@ class Stream(Generic[T]):
         self.in_flight -= 1
 
     def finish(self, result: InferResult, now: float) -> None:
-        """Count a frame out, and adapt window and quality to its outcome."""
+        """Count a frame out, and adapt the window to its outcome."""
         self.leave()
         if result.outcome is Outcome.OK:
             self._window.on_reply(result.timings, now)
-            self.ladder.on_result()
         elif result.outcome in {Outcome.EXPIRED, Outcome.REJECTED}:
             self._window.on_timeout()

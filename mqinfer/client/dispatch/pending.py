@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mqinfer.client.fleet import Channel
-from mqinfer.client.lane import Lane
+from mqinfer.client.dispatch.fleet import Channel
+from mqinfer.client.dispatch.lane import Lane
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.datatypes import Array, Buffer
 from mqinfer.protocol.errors import MqinferError
