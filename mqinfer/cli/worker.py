@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -15,8 +14,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from mqinfer import logs
 from mqinfer.broker import make_link
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, Verbose, address, set_up_logging
+from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, address
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
@@ -74,10 +74,8 @@ def worker(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
-    verbose: Verbose = False,
 ) -> None:
     """Serve the models of a repository until Ctrl-C, each instance in its own process. See also: `mqinfer models`."""
-    set_up_logging(verbose=verbose)
     group = check_name("worker group", group)
     options = WorkerOptions(name or _host_name(), Topics(root), group, capacity, threads=threads)
     spec = ProcessSpec(
@@ -87,7 +85,7 @@ def worker(
         broker=address(broker, ca_file, cert_file, key_file),
         options=options,
         device=device,
-        log_level=logging.DEBUG if verbose else logging.WARNING,
+        logs=logs.settings(),
         run_timeout=run_timeout,
     )
     scan = Repository(repository)

@@ -14,7 +14,7 @@ from rich.table import Table
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.models.optimize import optimize
 from mqinfer.cli.models.profile import profile
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, Verbose, address, set_up_logging
+from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, address, with_log_options
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, check_replies
 from mqinfer.protocol.card import card_to_json
@@ -34,11 +34,12 @@ _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
 app = typer.Typer(
     help="Manage the models of running servers; build, optimise and profile models.", no_args_is_help=True
 )
-app.command()(optimize)
-app.command()(profile)
+app.command()(with_log_options(optimize))
+app.command()(with_log_options(profile))
 
 
 @app.command("list")
+@with_log_options
 def list_models(
     broker: Broker = "mqtt://127.0.0.1:1883",
     server: Server = None,
@@ -64,6 +65,7 @@ def list_models(
 
 
 @app.command()
+@with_log_options
 def load(
     model: Model,
     broker: Broker = "mqtt://127.0.0.1:1883",
@@ -84,6 +86,7 @@ def load(
 
 
 @app.command()
+@with_log_options
 def unload(
     model: Model,
     broker: Broker = "mqtt://127.0.0.1:1883",
@@ -104,6 +107,7 @@ def unload(
 
 
 @app.command()
+@with_log_options
 def ready(
     model: Model,
     broker: Broker = "mqtt://127.0.0.1:1883",
@@ -126,6 +130,7 @@ def ready(
 
 
 @app.command()
+@with_log_options
 def stats(
     model: Annotated[str, typer.Argument(help="Name of the model; all by default.")] = "",
     broker: Broker = "mqtt://127.0.0.1:1883",
@@ -153,6 +158,7 @@ def stats(
 
 
 @app.command()
+@with_log_options
 def card(
     model: Model,
     broker: Broker = "mqtt://127.0.0.1:1883",
@@ -169,6 +175,7 @@ def card(
 
 
 @app.command()
+@with_log_options
 def build(
     directory: Annotated[Path, typer.Argument(help="Model repository: a folder of MODEL/VERSION/FILE.")] = Path(
         "models"
@@ -178,14 +185,12 @@ def build(
     train: Annotated[
         bool, typer.Option("--train", help="Train the drive models here, in minutes, in place of the trained weights.")
     ] = False,
-    verbose: Verbose = False,
 ) -> None:
     """Build the model zoo into a repository. Models already there stay as they are."""
     from mqinfer.lab import zoo
     from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
     from mqinfer.lab.drives.synthetic import CLASSES
 
-    set_up_logging(verbose=verbose)
     if listing:
         for name, purpose in zoo.catalogue().items():
             typer.echo(f"{name:40} {purpose}")

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -28,6 +28,7 @@ from mqinfer.broker.waker import Waker
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.serving.worker import Worker
+from mqinfer.logs import LogSettings, set_up
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.warmup import warm_up
@@ -58,7 +59,7 @@ class ProcessSpec:
         broker: Broker to connect to.
         options: Name and limits of the worker.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        log_level: Level of the process's log.
+        logs: How the process logs, under its own name.
         found: The version as the repository had it when the process was planned, so that a restarted process serves
             the same; None to look it up at the start.
         versions: Versions that the model's card lists; empty for this one alone.
@@ -74,7 +75,7 @@ class ProcessSpec:
     broker: BrokerAddress
     options: WorkerOptions
     device: str = "auto"
-    log_level: int = logging.WARNING
+    logs: LogSettings = field(default_factory=LogSettings)
     found: ModelVersion | None = None
     versions: tuple[int, ...] = ()
     content: str = ""
@@ -188,8 +189,7 @@ def run_process(
         progress: Shared with the supervisor: changes every half second unless a request does not end.
         memory: Shared likewise, for `RunningRequests`.
     """
-    # All processes log to one terminal, so each line names the model.
-    logging.basicConfig(level=spec.log_level, format=f"%(levelname)s {spec.model} %(name)s: %(message)s")
+    set_up(replace(spec.logs, process=spec.options.name))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter
     _end_with_the_supervisor()
     _end_before_the_supervisor()
