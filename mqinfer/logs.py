@@ -10,12 +10,25 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["LogFormat", "LogLevel", "LogSettings", "log_dropped", "rename_process", "set_up", "settings"]
+__all__ = [
+    "LogFormat",
+    "LogLevel",
+    "LogSettings",
+    "Notice",
+    "forward_notices",
+    "is_logged",
+    "log_dropped",
+    "log_once",
+    "rename_process",
+    "set_up",
+    "settings",
+]
 
 
 class LogLevel(StrEnum):
@@ -49,12 +62,31 @@ class LogSettings:
     process: str = "mqinfer"
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A message about a configuration, from a process that does not log it itself.
+
+    Attributes:
+        logger: Name of the logger.
+        level: Its level, as a number of `logging`.
+        text: The message.
+    """
+
+    logger: str
+    level: int
+    text: str
+
+
 _LOGIN = re.compile(r"(?<=://)[^\s/]*@")
 """User and password of a URL."""
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes of every record; the others are the fields of one message (`extra`)."""
 _settings = LogSettings()
+_MOST_NOTICES = 4096
+"""Notices of which this process knows that they were logged; then it forgets them all."""
+_logged: set[Notice] = set()
+_forward: Callable[[Notice], None] | None = None
 
 
 class _TextFormatter(logging.Formatter):
@@ -139,8 +171,13 @@ def rename_process(name: str) -> None:
     set_up(replace(_settings, process=name))
 
 
+def is_logged(number: int) -> bool:
+    """Return whether the message of this number is logged: the 1st, 2nd, 4th, 8th, … of a kind."""
+    return number & (number - 1) == 0
+
+
 def log_dropped(log: logging.Logger, what: str, reason: str, number: int) -> None:
-    """Log the 1st, 2nd, 4th, 8th, … message that is dropped for a reason, so that a flood of them fills no disk.
+    """Log a message that is dropped, as `is_logged` decides, so that a flood of them fills no disk.
 
     Args:
         log: Logger of the caller.
@@ -148,8 +185,33 @@ def log_dropped(log: logging.Logger, what: str, reason: str, number: int) -> Non
         reason: Under which it is counted.
         number: How many were dropped for that reason, this one included.
     """
-    if number & (number - 1) == 0:
+    if is_logged(number):
         log.warning("dropped %s (%s: %d)", what, reason, number, extra={"reason": reason, "count": number})
+
+
+def log_once(log: logging.Logger, level: int, message: str, *values: object) -> None:
+    """Log a message about a configuration once, however often that is read, and by however many processes.
+
+    Args:
+        log: Logger of the caller.
+        level: A number of `logging`.
+        message: With a `%s` for each of the values.
+        values: Texts or numbers.
+    """
+    notice = Notice(log.name, level, message % values)
+    if _forward is not None:
+        _forward(notice)
+    elif notice not in _logged:
+        if len(_logged) >= _MOST_NOTICES:
+            _logged.clear()
+        _logged.add(notice)
+        log.log(level, "%s", notice.text)
+
+
+def forward_notices(receive: Callable[[Notice], None] | None) -> None:
+    """Call `receive` with what `log_once` would log; None logs it in this process again."""
+    global _forward  # noqa: PLW0603 - as above
+    _forward = receive
 
 
 def _time(record: logging.LogRecord) -> str:

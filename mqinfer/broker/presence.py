@@ -114,7 +114,7 @@ class Presence:
         try:
             self._link.publish(self._state(status), self._receive_ack)
         except NotConnected:
-            _log.info("not connected; the state of %s is published with the next connection", self._name)
+            _log.debug("not connected; the state of %s is published with the next connection", self._name)
         except LinkError as error:
             _log.warning("the state of %s was not published: %s", self._name, error)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mqinfer.logs import log_once
 from mqinfer.models.backend import Backend
 from mqinfer.models.postprocess.stage import network_of
 from mqinfer.models.repository.config import WarmUpInput, WarmUpSample
@@ -60,7 +61,13 @@ def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence
         except MqinferError as error:
             if not _may_refuse_zeros(card):
                 raise _not_ready(card, f"warm-up with batch {batch} failed", error) from error
-            log.warning("model %s: open shapes or strings, warm-up with zeros left out: %s", card.name, error)
+            log_once(
+                log,
+                logging.WARNING,
+                "model %s: open shapes or strings, warm-up with zeros left out: %s",
+                card.name,
+                error,
+            )
             break
     for sample in samples:
         _run_sample(network, card, sample)

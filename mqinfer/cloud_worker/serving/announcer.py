@@ -122,7 +122,7 @@ class Announcer:
                 Message(self._options.topics.card(self._card.name), card_to_json(self._card), retain=True)
             )
         except NotConnected:
-            log.info("not connected; the card is published with the next connection")
+            log.debug("not connected; the card is published with the next connection")
 
     def _encode(self, status: str, incarnation: int) -> bytes:
         load = self._load()

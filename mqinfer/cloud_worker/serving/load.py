@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from mqinfer.logs import log_dropped
 from mqinfer.protocol.control import BatchStatistics, Duration, ModelStatistics
 from mqinfer.protocol.types import Outcome, Timings, WorkerLoad
 
@@ -53,16 +54,14 @@ class LoadMeter:
             self._counters[what] += 1
 
     def drop(self, reason: str, what: str) -> None:
-        """Count a message that is dropped, and log the 1st, 2nd, 4th, 8th, … of its reason.
+        """Count a message that is dropped, and log some of them.
 
         Args:
             reason: Behind `dropped_` in the counter's name.
             what: Was dropped, and why: for the log.
         """
         self.count(name := f"dropped_{reason}")
-        number = self._counters[name]
-        if number & (number - 1) == 0:  # a flood of them fills no disk
-            log.warning("dropped %s (%s: %d)", what, name, number)
+        log_dropped(log, what, name, self._counters[name])
 
     def served(self, seconds: float, requests: int) -> None:
         """Smooth the service time by a batch.

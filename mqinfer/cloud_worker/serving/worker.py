@@ -196,7 +196,7 @@ class Worker:
             self._pipeline.stop()
             self._link.close()
             raise
-        log.info("worker %s serves %s", self.name, self._model.card.name)
+        log.debug("worker %s serves %s", self.name, self._model.card.name)
 
     def stop(self, timeout: float = 30.0) -> None:
         """Drain and disconnect.

@@ -23,6 +23,7 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import LinkMaker
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.supervisor import Event
+from mqinfer.logs import log_dropped
 from mqinfer.protocol.control import Call, Operation, read_body, read_path
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.states import ServerState, ServerStatus, WorkerState, WorkerStatus, read_worker_state
@@ -148,7 +149,7 @@ class ControlServer:
         try:
             self._link.publish(message, ignore_ack)
         except NotConnected:
-            log.info("not connected; nothing is published on %s", message.topic)
+            log.debug("not connected; nothing is published on %s", message.topic)
         except LinkError as error:
             log.warning("%s", error)
 
@@ -182,7 +183,7 @@ class ControlServer:
 
     def _drop(self, reason: str, message: Message, why: str) -> None:
         self.dropped[reason] += 1
-        log.warning("server %s ignored a message on %s: %s", self._name, message.topic, why)
+        log_dropped(log, f"a message on {message.topic}: {why}", f"dropped_{reason}", self.dropped[reason])
 
     # The methods below run on the control thread; those that reply, on the supervisor's thread too.
 
@@ -250,7 +251,7 @@ class ControlServer:
         try:
             topic = self._reply_topic(message)
         except MqinferError as error:
-            log.warning("server %s ignored a request on %s: %s", self._name, message.topic, error)
+            self._drop("no_reply_topic", message, str(error))
             return
         entries = reply if isinstance(reply, list) else [reply]
         marked: Any = [{**entry, "server": self._name} for entry in entries]

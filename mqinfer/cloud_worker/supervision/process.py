@@ -28,7 +28,7 @@ from mqinfer.broker.waker import Waker
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.logs import LogSettings, set_up
+from mqinfer.logs import LogSettings, Notice, forward_notices, set_up
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.warmup import warm_up
@@ -163,7 +163,7 @@ def _load(spec: ProcessSpec, running: RunningRequests | None = None) -> tuple[Ca
             running=running,
         )
         worker.start()
-        log.info("%s runs on %s with %s", options.name, model.backend.device, model.backend.engine)
+        log.debug("%s runs on %s with %s", options.name, model.backend.device, model.backend.engine)
         return worker
 
     return start, service_s
@@ -190,6 +190,7 @@ def run_process(
         memory: Shared likewise, for `RunningRequests`.
     """
     set_up(replace(spec.logs, process=spec.options.name))
+    forward_notices(lambda notice: _send(pipe, notice))  # all processes of a model report the same
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter
     _end_with_the_supervisor()
     _end_before_the_supervisor()
@@ -222,7 +223,7 @@ def run_process(
     except MqinferError as error:  # the link's thread hangs in a request
         log.error("worker %s could not drain: %s", worker.name, error)  # noqa: TRY400 - one line says it
     if failure:
-        log.critical("worker %s exits: %s", worker.name, failure)
+        log.debug("worker %s exits: %s", worker.name, failure)  # its supervisor logs the reason
     logging.shutdown()
     # TensorFlow needs seconds to shut down; nothing is left to do, and the system frees the rest.
     os._exit(1 if failure else 0)  # after a failure the supervisor restarts it
@@ -289,7 +290,7 @@ def _end_before_the_supervisor() -> None:
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
-def _send(pipe: Connection, report: ProcessReport) -> None:
+def _send(pipe: Connection, report: ProcessReport | Notice) -> None:
     with contextlib.suppress(OSError):  # the supervisor has exited; the next read finds that out
         pipe.send(report)
 

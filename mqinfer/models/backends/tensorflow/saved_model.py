@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mqinfer.logs import log_once
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.tensorflow.backend import TensorFlowBackend, TensorFlowModel, input_specs, output_specs
 from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, load_errors, loading
@@ -62,7 +63,13 @@ def _signatures(tensorflow: Any, path: Path) -> Mapping[str, Signature]:
             signatures = load_in_session(tensorflow, path)
         except load_errors(tensorflow):
             raise error from None  # the first error is clearer about a damaged model
-        log.info("%s: TensorFlow 2's loader refuses it (%s); running in a session", path, type(error).__name__)
+        log_once(
+            log,
+            logging.INFO,
+            "%s: TensorFlow 2's loader refuses it (%s); running in a session",
+            path,
+            type(error).__name__,
+        )
         return signatures
 
 
@@ -113,8 +120,13 @@ def choose_signature(numeric: Mapping[str, bool], configured: str | None, path: 
     if DEFAULT_SIGNATURE in numeric:
         return DEFAULT_SIGNATURE
     chosen = min(numeric, key=lambda name: (not numeric[name], name))
-    log.warning(
-        "%s: no signature %s; taking %s (parameters.signature chooses another)", path, DEFAULT_SIGNATURE, chosen
+    log_once(
+        log,
+        logging.WARNING,
+        "%s: no signature %s; taking %s (parameters.signature chooses another)",
+        path,
+        DEFAULT_SIGNATURE,
+        chosen,
     )
     return chosen
 
