@@ -148,7 +148,7 @@ def replay(
         options = ClientOptions(window=window)
         requester = connect(broker_address, client_name, topics, options, presence=presence)
         stack.callback(requester.close)
-        stack.callback(presence.publish, "stopped")
+        stack.callback(presence.end)
         report = run_session(settings, requester, "local" if local else broker, until_signal(), Console(stderr=True))
     _report(report, summary_file)
 

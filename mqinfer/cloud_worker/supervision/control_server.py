@@ -124,11 +124,11 @@ class ControlServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Reply to the queued requests, publish `stopped` and disconnect."""
+        """Reply to the queued requests, publish `stopped`, remove the state and disconnect."""
         with suppress(Full):
             self._inbox.put(None, timeout=_STOP_S)
             self._thread.join(_STOP_S)
-        self._presence.publish(ServerStatus.STOPPED)
+        self._presence.end()
         self._link.close()
 
     def report(self, event: Event) -> None:

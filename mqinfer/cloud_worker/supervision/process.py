@@ -211,6 +211,7 @@ def run_process(
         while not stop.is_set() and not worker.failure:
             if progress is not None:
                 progress.value = worker.progress()
+            worker.refresh()
             if pipe in wait([pipe, waker.fileno()], _CHECK_S):
                 _execute(pipe, worker)
             waker.drain()
