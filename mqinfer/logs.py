@@ -25,6 +25,7 @@ __all__ = [
     "is_logged",
     "log_dropped",
     "log_once",
+    "printable",
     "rename_process",
     "set_up",
     "settings",
@@ -102,8 +103,8 @@ class _TextFormatter(logging.Formatter):
         level = f"{record.levelname:<7}"
         if self._is_coloured:
             level = f"\x1b[{_COLOURS.get(record.levelname, '0')}m{level}\x1b[0m"
-        lines = [f"{_time(record)} {level} {self._process}: {_printable(_text(record))}"]
-        lines += [f"    {_printable(line)}" for line in _traceback(self, record).splitlines()]
+        lines = [f"{_time(record)} {level} {self._process}: {printable(_text(record))}"]
+        lines += [f"    {printable(line)}" for line in _traceback(self, record).splitlines()]
         return "\n".join(lines)
 
 
@@ -214,6 +215,13 @@ def forward_notices(receive: Callable[[Notice], None] | None) -> None:
     _forward = receive
 
 
+def printable(text: str) -> str:
+    """Write control characters as escape sequences, so that the text stays on its line and changes no terminal."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def _time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
 
@@ -225,12 +233,6 @@ def _text(record: logging.LogRecord) -> str:
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     text = formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else ""
     return _LOGIN.sub("", text)
-
-
-def _printable(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _can_show_colours() -> bool:

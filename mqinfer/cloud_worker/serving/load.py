@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 
 from mqinfer.logs import log_dropped
@@ -20,6 +20,8 @@ _WEIGHT = 0.2
 _MOST = 3.0
 """A reading of the service time counts as `min(reading, _MOST * smoothed)`: a process that was halted for a moment
 would otherwise look slow to every client until it had served again, and so would get nothing to serve."""
+_RECENT = 256
+"""Requests of which the median time is made."""
 
 
 class LoadMeter:
@@ -43,6 +45,7 @@ class LoadMeter:
         self._counters: Counter[str] = Counter()
         self.service_s = self.busy_s = service_s
         self._stages = [0, 0, 0, 0]  # nanoseconds of queue, input, engine and output, of requests that got a result
+        self._recent: deque[int] = deque(maxlen=_RECENT)  # nanoseconds, of the newest requests that got a result
         self._fail_ns = 0
         self._failed = 0
         self._last = 0.0
@@ -106,6 +109,7 @@ class LoadMeter:
             stages[1] += inputs
             stages[2] += inference
             stages[3] += outputs
+            self._recent.append(timings.server_queue + inputs + inference + outputs)
             busy, smoothed = (inputs + inference + outputs) / 1e9, self.busy_s
             self.busy_s = busy if busy > smoothed else smoothed + (busy - smoothed) * _WEIGHT
 
@@ -139,6 +143,7 @@ class LoadMeter:
                 compute_output=compute_output,
                 batches={rows: _batch(*figures) for rows, figures in sorted(self._batches.items())},
                 memory_bytes=memory_bytes,
+                recent_ns=tuple(self._recent),
             )
 
 

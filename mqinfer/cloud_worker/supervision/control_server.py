@@ -94,6 +94,7 @@ class ControlServer:
         self._on_failure = on_failure
         self._presence = Presence(name, self._topics.control_state(name), self._encode_state)
         self._others: dict[str, frozenset[str]] = {}  # models of other servers' workers, by worker
+        self._lost: set[str] = set()  # processes of this server of which the broker keeps the state `lost`
         self.dropped: Counter[str] = Counter()
         self._inbox: Queue[Message | None] = Queue(_MAX_QUEUED)
         self._thread = threading.Thread(target=self._run, name=f"mqinfer-control-{name}", daemon=True)
@@ -132,9 +133,14 @@ class ControlServer:
         self._link.close()
 
     def report(self, event: Event) -> None:
-        """Publish the crash of a worker process; ignore every other event of the supervisor. Thread-safe."""
+        """Publish the crash of a worker process; remove the state of one that is gone and could not do so itself.
+
+        Thread-safe.
+        """
         if message := crash_message(self._topics, event):
             self._publish(message)
+        if event.worker in self._lost:
+            self._clear(event.worker)
 
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
         if connected:
@@ -160,10 +166,25 @@ class ControlServer:
         except MqinferError as error:
             self._drop("state", message, str(error))
             return
+        if self._is_mine(worker):
+            self._update_lost(worker, state)
         if state and state.status in {WorkerStatus.READY, WorkerStatus.DRAINING} and not self._is_mine(worker):
             self._others[worker] = frozenset(model.name for model in state.models)
         else:
             self._others.pop(worker, None)
+
+    def _update_lost(self, worker: str, state: WorkerState | None) -> None:
+        """Record that a process of this server was lost; remove the state if there is no such process any more."""
+        if state is None or state.status is not WorkerStatus.LOST:
+            self._lost.discard(worker)
+            return
+        self._lost.add(worker)
+        self._clear(worker)
+
+    def _clear(self, worker: str) -> None:
+        """Remove the state of a process that was lost, unless it is to start again or another has its name."""
+        if not self._management.has_process(worker):
+            self._publish(Message(self._topics.worker_state(worker), b"", retain=True))
 
     def _is_mine(self, worker: str) -> bool:
         name, _, number = worker.rpartition(".")
