@@ -29,6 +29,7 @@ __all__ = [
     "rename_process",
     "set_up",
     "settings",
+    "without_logins",
 ]
 
 
@@ -215,6 +216,11 @@ def forward_notices(receive: Callable[[Notice], None] | None) -> None:
     _forward = receive
 
 
+def without_logins(text: str) -> str:
+    """Leave out user and password of each URL in a text."""
+    return _LOGIN.sub("", text)
+
+
 def printable(text: str) -> str:
     """Write control characters as escape sequences, so that the text stays on its line and changes no terminal."""
     if text.isprintable():
@@ -227,12 +233,12 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _text(record: logging.LogRecord) -> str:
-    return _LOGIN.sub("", record.getMessage())
+    return without_logins(record.getMessage())
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     text = formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else ""
-    return _LOGIN.sub("", text)
+    return without_logins(text)
 
 
 def _can_show_colours() -> bool:

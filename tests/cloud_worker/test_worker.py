@@ -83,9 +83,9 @@ def test_state_and_card_are_retained_in_their_order(
     worker.start()
     worker.stop()
     until(lambda: any(not message.payload for _, message in seen))
-    *states, removal = [message.payload for topic, message in seen if topic.endswith("/state")]
+    *payloads, removal = [message.payload for topic, message in seen if topic.endswith("/state")]
     assert removal == b""
-    states = [WorkerState.from_json(payload) for payload in states]
+    states = [WorkerState.from_json(payload) for payload in payloads]
     cards = [card_from_json(message.payload) for topic, message in seen if topic.endswith("/card")]
     assert [state.status for state in states] == [WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.STOPPED]
     assert len({state.incarnation for state in states}) == 1
