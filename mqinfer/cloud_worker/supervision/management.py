@@ -89,9 +89,8 @@ class Management:
 
     def has_process(self, worker: str) -> bool:
         """Whether a process of this name runs or is to start; thread-safe."""
-        return any(
-            view.spec.options.name == worker and view.phase is not Phase.GONE for view in self._supervisor.processes
-        )
+        over = {Phase.GONE, Phase.FAILED}
+        return any(view.spec.options.name == worker and view.phase not in over for view in self._supervisor.processes)
 
     def poll(self, models: Sequence[str] = ()) -> dict[str, Future[None]]:
         """Scan the repository; load, swap and unload the models that have changed since the last scan.
