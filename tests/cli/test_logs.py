@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mqinfer.cli.status import print_table
 from mqinfer.logs import LogFormat, LogLevel, LogSettings, Notice, forward_notices, log_dropped, log_once, set_up
 
 LOG = logging.getLogger("mqinfer.tests")
@@ -165,3 +167,36 @@ def test_the_options_reach_the_log(
     assert done.returncode in {1, 2}, done.stderr
     for word in words:
         assert word in done.stderr
+
+
+HANGS = """
+import threading
+from mqinfer.cli import worker
+from mqinfer.cloud_worker.supervision.supervisor import Supervisor
+worker._END_S = 1
+worker._stop_on_signals(Supervisor([]))
+print("on", flush=True)
+while True:
+    threading.Event().wait(60)
+"""
+
+
+def test_sigterm_ends_a_worker_command_that_hangs() -> None:
+    """Whatever its main thread is in: the system ends it, a minute after the signal (here a second)."""
+    with subprocess.Popen([sys.executable, "-c", HANGS], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "on\n"
+            process.terminate()
+            assert process.wait(60) == -signal.SIGALRM
+        finally:
+            process.kill()
+
+
+def test_a_table_reads_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a pipe each cell is as long as it is, on one line."""
+    name, reason = "n" * 90, "no operator [/x] in [red]graph[/]\nand \x1b[2Jmore"
+    print_table(("model", "state", "reason"), [(name, "READY", reason)])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split() == ["model", "state", "reason"]
+    assert second == f"{name}  READY  no operator [/x] in [red]graph[/]\\nand \\x1b[2Jmore"
