@@ -260,10 +260,10 @@ class ControlClient:
             self._ignored_workers.add(message.topic, error)
             return
         with self._changed:
-            if state and state.status not in {WorkerStatus.STOPPED, WorkerStatus.CRASHED}:
-                self._workers[worker] = state
-            else:
+            if state is None or state.status in {WorkerStatus.STOPPED, WorkerStatus.CRASHED}:
                 self._workers.pop(worker, None)
+            elif state.status in {WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.LOST}:
+                self._workers[worker] = state
 
     def _on_reply(self, message: Message) -> None:
         request, server = self._request, self._server
