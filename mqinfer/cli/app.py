@@ -12,6 +12,7 @@ from mqinfer._version import __version__
 from mqinfer.cli import bag, bench, broker, demo, infer, models, replay, status, worker
 from mqinfer.cli.exit_codes import EXIT_CODES, exit_code
 from mqinfer.cli.options import with_log_options
+from mqinfer.logs import LogSettings, set_up
 from mqinfer.protocol.errors import MqinferError
 
 __all__ = ["app", "main"]
@@ -47,6 +48,7 @@ def _options(
 
 def main() -> None:
     """Run the command; print an mqinfer error as one message, and exit with its code."""
+    set_up(LogSettings())  # for the subcommands that have no options for it
     try:
         app()
     except MqinferError as error:
