@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import tracemalloc
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from mqinfer import logs
 from mqinfer.broker import make_link
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto
@@ -61,6 +63,18 @@ def ports_of_our_own() -> Iterator[None]:
         patch.setattr("mqinfer.broker.mosquitto.server.free_port", free_port)
         patch.setattr("mqinfer.broker.mosquitto.serving.free_port", free_port)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _fresh_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test sees the messages that a process logs once; the logging of a command ends with its test."""
+    monkeypatch.setattr(logs, "_logged", set())
+    yield
+    root = logging.getLogger()
+    if added := [each for each in root.handlers if isinstance(each, logs._Stderr)]:
+        root.removeHandler(added[0])
+        root.setLevel(logging.WARNING)
+        logging.getLogger("mqinfer").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

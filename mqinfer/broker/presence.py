@@ -102,19 +102,31 @@ class Presence:
         except NotAuthorized as error:
             _log.info("%s; a second process named %s will not be noticed", error, self._name)
 
-    def publish(self, status: str | None = None) -> None:
+    def publish(self, status: str | None = None, *, qos: int = 1) -> None:
         """Publish the state, retained, so that later subscribers receive it.
 
         Args:
             status: From now on; None for the one that there is.
+            qos: 0 for a state that differs from the one before in its figures alone, and may be lost.
         """
         self._status = status = status or self._status
-        if self._link is None or status is None or self.failure:
+        if status is not None:
+            self._send(self._state(status, qos))
+
+    def end(self) -> None:
+        """Publish `stopped`, remove the retained state, and publish nothing more; nothing if there was no state."""
+        if self._status is not None:
+            self.publish("stopped")
+            self._status = None
+            self._send(Message(self._topic, b"", retain=True))
+
+    def _send(self, message: Message) -> None:
+        if self._link is None or self.failure:
             return
         try:
-            self._link.publish(self._state(status), self._receive_ack)
+            self._link.publish(message, self._receive_ack)
         except NotConnected:
-            _log.info("not connected; the state of %s is published with the next connection", self._name)
+            _log.debug("not connected; the state of %s is published with the next connection", self._name)
         except LinkError as error:
             _log.warning("the state of %s was not published: %s", self._name, error)
 
@@ -129,6 +141,9 @@ class Presence:
     def receive(self, message: Message) -> None:
         """Handle a state that some process published under the name; a retained one may be of a process long gone."""
         if message.retain or self.failure is not None:
+            return
+        if not len(message.payload):  # another process of the name has ended, and removed its state and this one's
+            self.publish()
             return
         try:
             incarnation, status = read_incarnation(message.payload)
@@ -151,8 +166,8 @@ class Presence:
         self._acked.set()
         self._on_ack(code)
 
-    def _state(self, status: str) -> Message:
-        return Message(self._topic, self._encode(status, self.incarnation), retain=True)
+    def _state(self, status: str, qos: int = 1) -> Message:
+        return Message(self._topic, self._encode(status, self.incarnation), retain=True, qos=qos)
 
 
 def reads_back(link: Link, topic: str) -> bool:

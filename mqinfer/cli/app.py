@@ -9,8 +9,10 @@ import typer
 from rich.console import Console
 
 from mqinfer._version import __version__
-from mqinfer.cli import bag, bench, broker, demo, infer, models, replay, worker
+from mqinfer.cli import bag, bench, broker, demo, infer, models, replay, status, worker
 from mqinfer.cli.exit_codes import EXIT_CODES, exit_code
+from mqinfer.cli.options import with_log_options
+from mqinfer.logs import LogSettings, set_up
 from mqinfer.protocol.errors import MqinferError
 
 __all__ = ["app", "main"]
@@ -24,10 +26,11 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # markup would remove the brackets in mqtt://[user:password@]host
 )
-app.command()(demo.demo)
-app.command()(worker.worker)
-app.command()(replay.replay)
-app.command()(infer.infer)
+app.command()(with_log_options(demo.demo))
+app.command()(with_log_options(worker.worker))
+app.command()(with_log_options(replay.replay))
+app.command()(with_log_options(infer.infer))
+app.command()(with_log_options(status.status))
 app.add_typer(broker.app, name="broker")
 app.add_typer(models.app, name="models")
 app.add_typer(bag.app, name="bag")
@@ -45,6 +48,7 @@ def _options(
 
 def main() -> None:
     """Run the command; print an mqinfer error as one message, and exit with its code."""
+    set_up(LogSettings())  # for the subcommands that have no options for it
     try:
         app()
     except MqinferError as error:

@@ -17,7 +17,7 @@ from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.folder import DEFAULT_DAYS
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import guarded, guarded_open, keep_current
-from mqinfer.cli.options import Root, until_signal
+from mqinfer.cli.options import Root, until_signal, with_log_options
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError
 from mqinfer.protocol.topics import Topics
 
@@ -30,6 +30,7 @@ app = typer.Typer(help="Start a private Mosquitto, or set one up with TLS and ac
 
 
 @app.callback(invoke_without_command=True)
+@with_log_options
 def broker(
     context: typer.Context,
     port: Annotated[

@@ -118,7 +118,7 @@ def _workers(folder: Path, url: str) -> Iterator[None]:
                 log.write(line)
                 if not all_ready.is_set():
                     typer.echo(line, nl=False)
-                ready += line.startswith("ready")
+                ready += " ready: " in line
                 if ready == _INSTANCES:
                     all_ready.set()
         all_ready.set()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import logging
+import functools
+import inspect
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.logging import RichHandler
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.environment import Variable
+from mqinfer.logs import LogFormat, LogLevel, LogSettings, set_up
 
 __all__ = [
     "Broker",
@@ -22,10 +23,9 @@ __all__ = [
     "KeyFile",
     "Name",
     "Root",
-    "Verbose",
     "address",
-    "set_up_logging",
     "until_signal",
+    "with_log_options",
 ]
 
 Broker = Annotated[
@@ -50,7 +50,13 @@ Name = Annotated[
     ),
 ]
 Root = Annotated[str, typer.Option(help="Prefix of all topics.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log debug messages to standard error.")]
+_LogLevel = Annotated[
+    LogLevel, typer.Option(envvar="MQINFER_LOG_LEVEL", help="Least level of the messages on standard error.")
+]
+_LogFormat = Annotated[
+    LogFormat, typer.Option(envvar="MQINFER_LOG_FORMAT", help="Format of these messages: json is one object a line.")
+]
+_Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Short for --log-level debug.")]
 
 
 def address(broker: str, ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> BrokerAddress:
@@ -62,19 +68,33 @@ def address(broker: str, ca_file: Path | None, cert_file: Path | None, key_file:
     return BrokerAddress.parse(broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
 
 
-class _LogConsole(Console):
-    """A console that ignores a closed standard error: serving continues without a log."""
+def with_log_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add --log-level, --log-format and -v to a subcommand; logging is set up before it runs.
 
-    def on_broken_pipe(self) -> None:
-        """Do nothing, where rich would end the thread that logs."""
+    In each line the process has the name of the subcommand, until the subcommand knows a better one.
+    """
 
+    @functools.wraps(command)
+    def run(**options: Any) -> None:
+        level = LogLevel.DEBUG if options.pop("verbose") else options.pop("log_level")
+        options.pop("log_level", None)
+        set_up(LogSettings(level, options.pop("log_format"), command.__name__.replace("_", "-")))
+        command(**options)
 
-def set_up_logging(*, verbose: bool) -> None:
-    """Log warnings to standard error; with `verbose`, all messages of mqinfer."""
-    handler = RichHandler(console=_LogConsole(stderr=True), show_path=False, log_time_format="%H:%M:%S")
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
-    if verbose:
-        logging.getLogger("mqinfer").setLevel(logging.DEBUG)
+    added = {
+        "log_level": (_LogLevel, LogLevel.INFO),
+        "log_format": (_LogFormat, LogFormat.TEXT),
+        "verbose": (_Verbose, False),
+    }
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in added.items()
+    ]
+    signature = signature.replace(parameters=[*signature.parameters.values(), *parameters])
+    run.__signature__ = signature  # type: ignore[attr-defined] # what typer reads
+    run.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+    return run
 
 
 def until_signal() -> threading.Event:

@@ -19,9 +19,7 @@ from mqinfer.cli.options import (
     KeyFile,
     Name,
     Root,
-    Verbose,
     address,
-    set_up_logging,
     until_signal,
 )
 from mqinfer.client.connection import connect, random_name
@@ -117,10 +115,8 @@ def replay(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
-    verbose: Verbose = False,
 ) -> None:
     """Send the frames of a recorded drive to a model, and keep the results."""
-    set_up_logging(verbose=verbose)
     chosen = policy or (Policy.LATEST if is_live(source) else Policy.ALL)
     bounds = QualityBounds(min_rate, min_quality, min_scale)
     settings = ReplaySettings(
@@ -152,7 +148,7 @@ def replay(
         options = ClientOptions(window=window)
         requester = connect(broker_address, client_name, topics, options, presence=presence)
         stack.callback(requester.close)
-        stack.callback(presence.publish, "stopped")
+        stack.callback(presence.end)
         report = run_session(settings, requester, "local" if local else broker, until_signal(), Console(stderr=True))
     _report(report, summary_file)
 

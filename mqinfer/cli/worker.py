@@ -7,30 +7,30 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from mqinfer import logs
 from mqinfer.broker import make_link
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, Verbose, address, set_up_logging
+from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, address
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
-from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
+from mqinfer.cloud_worker.supervision.supervisor import Supervisor
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics, check_name
 
 __all__ = ["worker"]
 
-_console = Console(stderr=True)
-_STYLES = {"ready": "green", "waiting": "yellow", "failed": "bold red", "crashed": "red"}
+_log = logging.getLogger("mqinfer.cloud_worker")
+_END_S = 60
+"""The system ends the command so long after SIGTERM, whatever it hangs in; its processes then drain by themselves."""
 
 
 def worker(
@@ -74,12 +74,11 @@ def worker(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
-    verbose: Verbose = False,
 ) -> None:
     """Serve the models of a repository until Ctrl-C, each instance in its own process. See also: `mqinfer models`."""
-    set_up_logging(verbose=verbose)
     group = check_name("worker group", group)
     options = WorkerOptions(name or _host_name(), Topics(root), group, capacity, threads=threads)
+    logs.rename_process(options.name)
     spec = ProcessSpec(
         repository=repository,
         model="",
@@ -87,12 +86,12 @@ def worker(
         broker=address(broker, ca_file, cert_file, key_file),
         options=options,
         device=device,
-        log_level=logging.DEBUG if verbose else logging.WARNING,
+        logs=logs.settings(),
         run_timeout=run_timeout,
     )
     scan = Repository(repository)
     for problem in scan.problems():
-        _console.print(f"[bold red]not served[/] {problem.model}: {problem.reason}", highlight=False, soft_wrap=True)
+        _log.error("not served: %s: %s", problem.model, problem.reason, extra={"model": problem.model})
     if poll is not None and not load:
         raise ConfigError("--no-load and --poll exclude each other: --poll loads every model it finds")
     begins_empty = not load or poll is not None  # the first scan of the repository loads the models
@@ -106,9 +105,8 @@ def worker(
         models=model or (),
         on_failure=supervisor.stop,
     )
-    supervisor.on_event = _report_to(control)
-    signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
-    signal.signal(signal.SIGINT, _stop_or_kill(supervisor))
+    supervisor.on_event = control.report
+    _stop_on_signals(supervisor)
     control.start()
     try:
         served = supervisor.run()
@@ -120,23 +118,16 @@ def worker(
         raise typer.Exit(1)
 
 
-def _report_to(control: ControlServer) -> Callable[[Event], None]:
-    """Return a handler that prints events and reports crashes to the clients."""
+def _stop_on_signals(supervisor: Supervisor) -> None:
+    """Drain the processes on SIGTERM and SIGINT; kill them on a second SIGINT (Ctrl-C twice)."""
+    interrupts = count()
 
-    def report(event: Event) -> None:
-        control.report(event)
-        style = _STYLES.get(event.kind, "dim")
-        _console.print(
-            f"[{style}]{event.kind:8}[/] {event.worker}: {event.model} {event.detail}", highlight=False, soft_wrap=True
-        )
+    def stop(number: int, _frame: object) -> None:
+        supervisor.stop(at_once=number == signal.SIGINT and next(interrupts) > 0)
+        signal.alarm(_END_S)
 
-    return report
-
-
-def _stop_or_kill(supervisor: Supervisor) -> Callable[[int, object], None]:
-    """Return a handler that drains the processes, and kills them when it is called again: Ctrl-C twice."""
-    calls = count()
-    return lambda *_: supervisor.stop(at_once=next(calls) > 0)
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
 
 
 def _host_name() -> str:

@@ -30,7 +30,7 @@ from mqinfer.protocol.errors import (
     NoWorker,
     error_from_code,
 )
-from mqinfer.protocol.states import ServerStatus, read_server_state
+from mqinfer.protocol.states import ServerStatus, WorkerState, WorkerStatus, read_server_state, read_worker_state
 from mqinfer.protocol.topics import DEFAULT_ROOT, EVERY_SERVER, Topics, check_name, check_same
 
 __all__ = ["ControlClient", "ControlReply", "check_replies", "read_reply"]
@@ -96,7 +96,9 @@ class ControlClient:
         self._refusal: int | None = None
         self._request = b""
         self._server: str | None = None
+        self._workers: dict[str, WorkerState] = {}
         self._ignored_states = Ignored("a server's state")
+        self._ignored_workers = Ignored("a worker's state")
         self._ignored_replies = Ignored("a server's reply")
         self._link = make_link(address, client_id=make_client_id(self._name))
         try:
@@ -117,6 +119,27 @@ class ControlClient:
         """
         address, name = read_environment()
         return cls(address, name=name, root=root, connect_timeout=connect_timeout)
+
+    @property
+    def servers(self) -> dict[str, ServerStatus]:
+        """The servers by name: those that are ready, and those that were lost."""
+        with self._changed:
+            return {name: status for name, status in self._servers.items() if status is not ServerStatus.STOPPED}
+
+    @property
+    def workers(self) -> dict[str, WorkerState]:
+        """The last states of the workers by name, as far as they have come since `watch_workers`."""
+        with self._changed:
+            return dict(self._workers)
+
+    def watch_workers(self) -> None:
+        """Receive the states of the workers from now on; the broker keeps the last one of each.
+
+        Raises:
+            LinkError: The link is down, or the broker refuses the subscription.
+        """
+        self._maker.check()
+        self._link.subscribe(self._topics.worker_states(), self._on_worker)
 
     def ask(
         self, call: Call, body: Mapping[str, Any] | None = None, *, server: str | None = None, timeout: float = 10.0
@@ -249,6 +272,18 @@ class ControlClient:
         with self._changed:
             self._servers[server] = state.status if state else ServerStatus.STOPPED
             self._changed.notify_all()
+
+    def _on_worker(self, message: Message) -> None:
+        try:
+            worker, state = read_worker_state(self._topics, message.topic, message.payload)
+        except MqinferError as error:
+            self._ignored_workers.add(message.topic, error)
+            return
+        with self._changed:
+            if state is None or state.status in {WorkerStatus.STOPPED, WorkerStatus.CRASHED}:
+                self._workers.pop(worker, None)
+            elif state.status in {WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.LOST}:
+                self._workers[worker] = state
 
     def _on_reply(self, message: Message) -> None:
         request, server = self._request, self._server

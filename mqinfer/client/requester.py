@@ -294,7 +294,7 @@ class Requester:
             self._largest = self.link.max_packet_size or self.options.limits.packet_bytes
             self._report(self._dispatcher.connected)
         elif recalled := self._report(lambda _: self._dispatcher.disconnected()):
-            log.warning("connection lost with %d requests in flight; they will be sent again", recalled)
+            log.debug("connection lost with %d requests in flight; they will be sent again", recalled)
         self._notify()
 
     def _notify(self) -> None:

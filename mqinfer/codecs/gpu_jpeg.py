@@ -18,6 +18,7 @@ import numpy as np
 
 from mqinfer.codecs.image import ImageCodec, ReadPicture, read_with_opencv
 from mqinfer.codecs.probe import ImageInfo, probe_image
+from mqinfer.logs import log_once
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import Buffer
@@ -44,9 +45,9 @@ def jpeg_reader(device: str) -> ReadPicture:
         _try_out(on_gpu)
     except (RuntimeError, MqinferError) as error:
         reason = " ".join(str(error).split())
-        log.warning("nvImageCodec can't be used on %s (%s): OpenCV decodes JPEGs", device, reason)
+        log_once(log, logging.WARNING, "nvImageCodec can't be used on %s (%s): OpenCV decodes JPEGs", device, reason)
         return read_with_opencv
-    log.info("JPEGs are decoded on %s by nvImageCodec %s", device, nvimgcodec.__version__)
+    log_once(log, logging.INFO, "JPEGs are decoded on %s by nvImageCodec %s", device, nvimgcodec.__version__)
     return on_gpu
 
 

@@ -23,6 +23,7 @@ from mqinfer.edge_agent.sinks.factory import SINK_KINDS, SinkSet, open_sinks
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.images.demosaic import Demosaic
+from mqinfer.logs import without_logins
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
 from mqinfer.protocol.states import ClientState, ClientStatus
@@ -150,7 +151,7 @@ def edge_presence(  # noqa: PLR0913 - what is published of an edge
     """
 
     def encode(status: str, incarnation: int) -> bytes:
-        return ClientState(name, ClientStatus(status), incarnation, source, model, window).to_json()
+        return ClientState(name, ClientStatus(status), incarnation, without_logins(source), model, window).to_json()
 
     return Presence(name, topics.client_state(name), encode, status="ready", incarnation=incarnation)
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mqinfer.logs import log_once
 from mqinfer.models.repository.config import Accelerators
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
@@ -61,8 +62,13 @@ class RequestedDevice:
         if self.gpu is False or (self.gpu is None and self.index >= gpus):
             return "cpu"
         if self.index >= gpus:
-            log.warning(
-                "requested but not available: cuda:%d (%s has %d GPUs); running on cpu", self.index, engine, gpus
+            log_once(
+                log,
+                logging.WARNING,
+                "requested but not available: cuda:%d (%s has %d GPUs); running on cpu",
+                self.index,
+                engine,
+                gpus,
             )
             return "cpu"
         return f"cuda:{self.index}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from mqinfer.logs import log_once
 from mqinfer.models.adapters import reshaped, with_filled_batches
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.onnx_file import check_external_data
@@ -85,7 +86,14 @@ def _warn_of_accelerators(model: ModelVersion, engine: str) -> None:
     """Log requested accelerators of an engine that has none; the ONNX Runtime back end logs those that it lacks."""
     names = model.config.optimization.names
     if names and not engine.startswith("onnxruntime"):
-        log.warning("model %s: %s has no execution accelerators; left out: %s", model.name, engine, ", ".join(names))
+        log_once(
+            log,
+            logging.WARNING,
+            "model %s: %s has no execution accelerators; left out: %s",
+            model.name,
+            engine,
+            ", ".join(names),
+        )
 
 
 def _load_ensemble(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedModel:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import median
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -183,6 +184,7 @@ class ModelStatistics:
         compute_output: Splitting, post-processing and encoding.
         batches: Times by number of rows.
         memory_bytes: Resident memory of the processes.
+        recent_ns: Times of the newest successful requests of each process, from receipt to reply, in nanoseconds.
     """
 
     last_inference: int = 0
@@ -196,6 +198,7 @@ class ModelStatistics:
     compute_output: Duration = Duration()
     batches: Mapping[int, BatchStatistics] = field(default_factory=dict)
     memory_bytes: int = 0
+    recent_ns: tuple[int, ...] = ()
 
     def __add__(self, other: ModelStatistics) -> ModelStatistics:
         nothing = BatchStatistics()
@@ -212,6 +215,7 @@ class ModelStatistics:
             self.compute_output + other.compute_output,
             {size: self.batches.get(size, nothing) + other.batches.get(size, nothing) for size in sizes},
             self.memory_bytes + other.memory_bytes,
+            self.recent_ns + other.recent_ns,
         )
 
     def to_record(self, name: str, version: str) -> dict[str, Any]:
@@ -229,6 +233,7 @@ class ModelStatistics:
                 for size, batch in sorted(self.batches.items())
             ],
             "memory_usage": [{"type": "CPU", "id": 0, "byte_size": self.memory_bytes}],
+            "response_time": {"count": len(self.recent_ns), "p50_ns": round(median(self.recent_ns or (0,)))},
         }
 
 

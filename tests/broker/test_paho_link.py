@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -127,7 +128,10 @@ def test_the_broker_dies_and_returns(
     assert new.wait(PATIENCE)
     assert got == [b"new"]
     assert old_acks == []
-    assert any("next attempt in" in record.getMessage() for record in caplog.records)
+    lines = [record.getMessage() for record in caplog.records if record.name == "mqinfer.broker"]
+    assert len(lines) == 2, lines
+    assert re.fullmatch(rf"lost the connection to {server.url}: .*; trying again", lines[0])
+    assert re.fullmatch(rf"connected again to {server.url} after \d+\.\d s", lines[1])
 
 
 def test_nothing_outstanding_survives_a_cut(

@@ -64,7 +64,7 @@ def test_nobody_can_guess_a_client_id() -> None:
         assert {int(secret, 16) >> bit & 1 for secret in secrets} == {0, 1}
 
 
-@pytest.mark.parametrize("message", [state(9, retain=True), Message(TOPIC, b""), Message(TOPIC, b"{"), state(5)])
+@pytest.mark.parametrize("message", [state(9, retain=True), Message(TOPIC, b"{"), state(5)])
 def test_states_without_effect(message: Message) -> None:
     """What the broker kept, what can't be read, and the process's own state: nothing follows."""
     holder = Holder(MemoryBroker(), 5)
@@ -74,7 +74,9 @@ def test_states_without_effect(message: Message) -> None:
     assert holder.presence.failure is None
 
 
-@pytest.mark.parametrize("message", [state(4), state(4, "lost"), state(9, "lost"), state(9, "stopped")])
+@pytest.mark.parametrize(
+    "message", [state(4), state(4, "lost"), state(9, "lost"), state(9, "stopped"), Message(TOPIC, b"")]
+)
 def test_the_last_state_is_this_ones(message: Message) -> None:
     """Neither a process that started earlier nor the will of one that is gone stands as the state of the name."""
     broker = MemoryBroker()
@@ -109,6 +111,33 @@ def test_nothing_is_published_without_a_status() -> None:
         assert codes == [ReasonCode.NO_MATCHING_SUBSCRIBERS] * 2
         assert not presence.is_refused()
         assert isinstance(presence.failure, NameTaken)
+
+
+def test_a_process_that_ends_leaves_no_state() -> None:
+    """It publishes `stopped` for those who listen, and removes what the broker keeps; another of the name keeps its."""
+    broker = MemoryBroker()
+    elder, younger = Holder(broker, 1), Holder(broker, 2)
+    watcher, seen = MemoryLink(broker, client_id="watcher"), list[bytes]()
+    late, kept = MemoryLink(broker, client_id="late"), list[bytes]()
+    with ExitStack() as stack:
+        for link in (elder.link, watcher, younger.link, late):
+            stack.callback(link.close)
+            link.open()
+            settle(elder, younger)
+            if link is watcher:
+                link.subscribe(TOPIC, lambda message: seen.append(bytes(message.payload)))
+        elder.presence.end()  # it has lost the name, so it removes nothing
+        younger.presence.receive(Message(TOPIC, b""))  # as an earlier release would
+        younger.presence.end()
+        younger.presence.end()
+        settle(elder, younger)
+        watcher.settle()
+        assert [b'"stopped"' in payload for payload in seen[-2:]] == [True, False]
+        assert seen[-1] == b""
+        assert seen.count(b"") == 1
+        late.subscribe(TOPIC, lambda message: kept.append(bytes(message.payload)))
+        late.settle()
+        assert kept == []
 
 
 def test_a_message_to_oneself() -> None:

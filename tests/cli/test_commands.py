@@ -381,7 +381,7 @@ def test_the_commands_together(drive: Path, write_echo: WriteEcho, tmp_path: Pat
             text=True,
         )
         assert worker.stderr
-        assert [worker.stderr.readline().split()[0] for _ in range(2)] == ["ready", "ready"]
+        assert all(" ready: eye version 1" in worker.stderr.readline() for _ in range(2))
         np.save(tmp_path / "x.npy", PICTURE[None])
         asked = mqinfer("infer", "eye", "--broker", url, "--input", f"image={tmp_path}/x.npy")
         assert asked.returncode == 0, asked.stderr
@@ -396,7 +396,7 @@ def test_the_commands_together(drive: Path, write_echo: WriteEcho, tmp_path: Pat
         worker.send_signal(signal.SIGINT)
         _, rest = worker.communicate(timeout=60)
         assert worker.returncode == 0
-        assert rest.count("stopped") == 2
+        assert rest.count(" stopped: ") == 2
         assert "Traceback" not in rest
         broker.send_signal(signal.SIGTERM)
         assert broker.wait(30) == 0

@@ -23,6 +23,7 @@ from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.planning import plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.records import config_record, index
+from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Problem, Repository, Scan
 from mqinfer.protocol.control import Call, CallBody, ModelState, ModelStatistics, Operation
@@ -401,3 +402,36 @@ def test_a_second_server_of_the_name(write_echo: WriteEcho, unique: Callable[[st
             assert states.get(timeout=10).status == "ready"
     finally:
         younger.stop()
+
+
+def test_states_of_processes_that_are_gone_are_removed(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:
+    """A `lost` of a process that the server has no more is removed, not that of another server or of one it has."""
+    url, topics = f"memory://{unique('broker')}", Topics()
+    repository = write_echo("a")
+    management, fleet = manage(repository)
+
+    def lost(worker: str) -> Message:
+        state = WorkerState(worker, WorkerStatus.LOST, 1, (ServedModel("a", "1"),))
+        return Message(topics.worker_state(worker), state.to_json(), retain=True)
+
+    with closing(make_link(url, client_id="watcher")) as link:
+        link.open()
+        for worker in ("w.0", "w.7", "x.0"):
+            link.publish(lost(worker))
+        removed: queue.SimpleQueue[str] = queue.SimpleQueue()
+        link.subscribe(topics.worker_states(), lambda m: None if m.payload else removed.put(m.topic))
+        server = ControlServer(
+            WorkerOptions("w"),
+            lambda n, w, h: make_link(url, client_id=n, will=w, on_connection=h),
+            management,
+        )
+        server.start()
+        try:
+            assert removed.get(timeout=10) == topics.worker_state("w.7")  # of an earlier run with more instances
+            fleet.processes.clear()
+            server.report(Event("stopped", "w.0", "a version 1"))  # was killed, since it did not drain
+            assert removed.get(timeout=10) == topics.worker_state("w.0")
+            link.publish(lost("w.9"))
+            assert removed.get(timeout=10) == topics.worker_state("w.9")
+        finally:
+            server.stop()

@@ -272,3 +272,87 @@ def test_workers_end_when_their_supervisor_is_killed(
             process.kill()
         process.wait(10)
         link.close()
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+def test_a_defect_of_the_supervisor_ends_no_process(
+    broker_url: str,
+    write_echo: WriteEcho,
+    unique: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Neither does a handler of events that raises; configuration warnings of several processes are logged once."""
+    caplog.set_level(logging.INFO, "mqinfer")
+    model, name = unique("echo"), unique("w")
+    late = 'dynamic_batching = { default_queue_policy = { timeout_action = "DELAY" } }\n'
+    repository = write_echo(model, config=f"max_batch_size = 4\n{late}")
+    supervisor = Supervisor(plan(Repository(repository), template(repository, broker_url, name), instances=2))
+    handled: queue.SimpleQueue[Event] = queue.SimpleQueue()
+
+    def handle(event: Event) -> None:
+        handled.put(event)
+        raise ValueError("closing tag '[/x]' doesn't match any open tag")
+
+    supervisor.on_event = handle
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    try:
+        assert {handled.get(timeout=60).kind for _ in range(2)} == {"ready"}
+        pids = dict(supervisor.pids)
+        check, failures = Supervisor._check_progress, queue.SimpleQueue[int]()
+
+        def fail_twice(self: Supervisor, now: float) -> None:
+            if failures.qsize() < 2:
+                failures.put(1)
+                raise RuntimeError("a defect")
+            check(self, now)
+
+        monkeypatch.setattr(Supervisor, "_check_progress", fail_twice)
+        os.kill(pids[f"{name}.0"], signal.SIGKILL)
+        events = [handled.get(timeout=60) for _ in range(2)]
+        assert [(event.kind, event.worker) for event in events] == [("crashed", f"{name}.0"), ("ready", f"{name}.0")]
+        assert supervisor.pids[f"{name}.1"] == pids[f"{name}.1"]
+        with Client(broker_url) as client:
+            assert client.infer(model, {"x": X}).outcome is Outcome.OK
+    finally:
+        supervisor.stop()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
+    assert sum("timeout_action DELAY does nothing" in message for message in caplog.messages) == 1
+    fields = [vars(record) for record in caplog.records if getattr(record, "event", "") == "crashed"]
+    assert [(each["worker"], each["model"], each["version"]) for each in fields] == [(f"{name}.0", model, "1")]
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+def test_a_defect_while_stopping_leaves_no_process(
+    broker_url: str, write_echo: WriteEcho, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes are killed then, so that the command ends."""
+    repository = write_echo(unique("echo"))
+    supervisor = Supervisor(plan(Repository(repository), template(repository, broker_url, unique("w"))))
+    ready = threading.Event()
+    supervisor.on_event = lambda event: ready.set() if event.kind == "ready" else None
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            supervisor.run()
+        except ZeroDivisionError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert ready.wait(60)
+    processes = [child.process for child in supervisor._children]
+    monkeypatch.setattr(Supervisor, "_stop_children", lambda *_: 1 // 0)
+    supervisor.stop()
+    thread.join(60)
+    assert len(raised) == 1
+    for process in processes:
+        assert process is not None
+        process.join(30)
+        assert process.exitcode == -signal.SIGKILL

@@ -51,7 +51,7 @@ def seen(url: str, unique: Callable[[str], str]) -> Iterator[list[tuple[str, Mes
 def test_state_and_card_are_retained_in_their_order(
     url: str, unique: Callable[[str], str], seen: list[tuple[str, Message]], gated: Gated, until: Until
 ) -> None:
-    """Card and `ready` once requests can come in, then `draining` and `stopped`, all with the same boot number."""
+    """Card and `ready` once requests can come in, then `draining`, `stopped` and the removal; one boot number."""
     model, _ = gated()
     subscriptions_at_ready: list[bool] = []
     name = unique("worker")
@@ -83,8 +83,10 @@ def test_state_and_card_are_retained_in_their_order(
     worker = Worker(model, connect, WorkerOptions(name))
     worker.start()
     worker.stop()
-    until(lambda: any(b'"stopped"' in bytes(message.payload) for _, message in seen))
-    states = [WorkerState.from_json(message.payload) for topic, message in seen if topic.endswith("/state")]
+    until(lambda: any(not message.payload for _, message in seen))
+    *payloads, removal = [message.payload for topic, message in seen if topic.endswith("/state")]
+    assert removal == b""
+    states = [WorkerState.from_json(payload) for payload in payloads]
     cards = [card_from_json(message.payload) for topic, message in seen if topic.endswith("/card")]
     assert [state.status for state in states] == [WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.STOPPED]
     assert len({state.incarnation for state in states}) == 1
@@ -425,3 +427,39 @@ def test_four_workers_share_the_work_over_mosquitto(
         assert min(counts.values()) >= 20, counts
         assert client.counters().outcomes[Outcome.OK] == client.counters().submitted == 200
         assert client.counters().late == 0
+
+
+def test_the_state_follows_the_work(
+    url: str, gated: Gated, serve: Serve, bare: Any, seen: list[tuple[str, Message]], until: Until
+) -> None:
+    """Depth and counters are published while they change, at most every two seconds, and not while nothing happens."""
+    model, backend = gated()
+    worker = serve(url, model)
+    now = 100.0
+    worker._announcer._clock = lambda: now
+
+    def figures() -> list[tuple[int, int]]:
+        payloads = [message.payload for topic, message in seen if topic == TOPICS.worker_state(worker.name)]
+        states = [WorkerState.from_json(payload) for payload in payloads]
+        return [(state.depth, state.counters.get("ok", 0)) for state in states]
+
+    worker.refresh()
+    until(lambda: figures() == [(0, 0)])  # as it started
+    backend.gate.clear()
+    bare.link.publish(bare.binary("1" * 32))
+    assert backend.entered.acquire(timeout=10)
+    worker.refresh()
+    until(lambda: figures() == [(0, 0), (1, 0)])
+    backend.gate.set()
+    assert bare.read().outcome is Outcome.OK
+    until(lambda: worker.depth == 0)
+    now += 1.9
+    worker.refresh()  # too early
+    now += 0.2
+    worker.refresh()
+    until(lambda: len(figures()) > 2)
+    assert figures()[2:] == [(0, 1)]
+    now += 100
+    worker.refresh()  # nothing has changed
+    assert bare.ask(bare.binary("2" * 32)).outcome is Outcome.OK
+    assert len(figures()) == 3

@@ -260,7 +260,10 @@ def test_a_worker_that_drains_honours_cancellations(
     model, backend = gated(config="max_batch_size = 1")
     worker = serve(url, model)
     states: list[WorkerState] = []
-    bare.link.subscribe(TOPICS.worker_state(worker.name), lambda m: states.append(WorkerState.from_json(m.payload)))
+    bare.link.subscribe(
+        TOPICS.worker_state(worker.name),
+        lambda m: states.append(WorkerState.from_json(m.payload)) if m.payload else None,
+    )
     backend.gate.clear()
     bare.link.publish(bare.binary(ONE))
     assert backend.entered.acquire(timeout=10)

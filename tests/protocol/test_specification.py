@@ -113,6 +113,18 @@ def test_control_is_that_of_the_code() -> None:
     assert all(f"`{status}`" in TEXT for status in states.ServerStatus)
 
 
+def test_the_states_are_those_of_the_code() -> None:
+    """Every field and status of the state of a worker and of an edge."""
+    text = TEXT[TEXT.index("A **worker state**") :]
+    worker = states.WorkerState("w", states.WorkerStatus.CRASHED, 1, running=("1",)).to_json()
+    edge_text = text[text.index("An **edge state**") :]
+    edge = states.ClientState("c", states.ClientStatus.READY, 1).to_json()
+    assert [name for name in json.loads(worker) if f"`{name}`" not in text] == []
+    assert [name for name in json.loads(edge) if f"`{name}`" not in edge_text] == []
+    assert [each for each in states.WorkerStatus if f"`{each}`" not in text] == []
+    assert [each for each in states.ClientStatus if f"`{each}`" not in edge_text] == []
+
+
 def test_content_types_are_named() -> None:
     """Both media types stand in the document."""
     assert envelope.CONTENT_TYPE in TEXT

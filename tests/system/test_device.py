@@ -53,7 +53,7 @@ def test_a_gpu_that_is_not_there(worker: Started, broker_url: str) -> None:
     process, root = worker
     lines: list[str] = []
     assert process.stderr is not None
-    while sum(line.startswith("ready") for line in lines) < 2:
+    while sum(" ready: " in line for line in lines) < 2:
         lines.append(process.stderr.readline())
         assert lines[-1], lines
     with Client(broker_url, root=root) as client:

@@ -236,7 +236,7 @@ def program(
         while ready < 2:
             line = process.stderr.readline()
             assert line, "it ended before it served"
-            ready += line.startswith("ready")
+            ready += " ready: " in line
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
         workers = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         assert len(workers) == 2

@@ -28,7 +28,7 @@ def test_models_are_managed_by_command(
     def models(*arguments: str) -> tuple[int, str]:
         command = ["models", *arguments, "--broker", broker_url, "--root", server.topics.root]
         done = CliRunner().invoke(app, command, env={"COLUMNS": "160"})
-        return done.exit_code, done.output
+        return done.exit_code, done.stdout
 
     assert models("ready", "echo") == (1, f"{server.name}: not ready\n")
     assert models("load", "echo") == (0, f"{server.name}: loaded echo version 2\n")
@@ -90,4 +90,5 @@ def test_a_server_without_models_waits_for_requests(
             worker.terminate()
         _, output = worker.communicate(timeout=60)
     assert worker.returncode == 0
-    assert [line.split()[0] for line in output.splitlines()] == ["ready", "stopped", "ready", "stopped"]
+    events = [line.split(": ")[1].split()[1] for line in output.splitlines()]
+    assert events == ["ready", "stopped", "ready", "stopped"]

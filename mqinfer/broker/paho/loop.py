@@ -24,11 +24,13 @@ from multiprocessing.connection import wait
 
 from mqinfer.broker.link import ConnectionHandler
 from mqinfer.broker.paho.connecting import Identity
+from mqinfer.broker.paho.outages import OUTAGES
 from mqinfer.broker.paho.outbox import Outbox, Outgoing, Question
 from mqinfer.broker.paho.session import Session
 from mqinfer.broker.process import abandon_in_children
 from mqinfer.broker.routes import Routes
 from mqinfer.broker.waker import Waker
+from mqinfer.logs import is_logged
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NotAuthorized, NotConnected
 
 __all__ = ["Backoff", "Loop"]
@@ -119,6 +121,7 @@ class Loop:
         self._writing = threading.Lock()
         self._waker = Waker()
         self._backoff = Backoff()
+        self._looped = 0  # losses that came so fast that they were a loop
         self.close_by: float | None = None
         self._timeout = 0.0
         self._abandoned = False
@@ -190,6 +193,7 @@ class Loop:
             _log.critical("the thread of the link to %s failed", self._identity.address, exc_info=True)
             failure = BrokerUnreachable(f"the link to {self._identity.address} failed: {error!r}")
         self.connected = False
+        OUTAGES.ended(str(self._identity.address), self, connected=False)
         if self.close_by is None:
             self.failure = failure
         if not self.opened.done():
@@ -216,7 +220,7 @@ class Loop:
         self._waker.drain()  # arms, before the look at `close_by`
         if self.close_by is None:
             seconds = self._backoff.next()
-            _log.warning("%s; next attempt in %.1f s", error, seconds)
+            OUTAGES.failed(str(self._identity.address), self, error)
             wait([self._waker.fileno()], seconds)
 
     def _run_session(self, timeout: float) -> LinkError | None:
@@ -286,6 +290,7 @@ class Loop:
             self.max_packet_size = session.max_packet_size
             self._session = session
             self.connected = True
+            OUTAGES.ended(str(self._identity.address), self, connected=True)
             self._report(connected=True)
             if not self.opened.done():
                 self.opened.set_result(None)
@@ -309,7 +314,9 @@ class Loop:
         self.outbox.clear()
         if not was_connected or self.close_by is not None:
             return
-        if self._backoff.lost(time.monotonic()):  # Mosquitto 2.0 does not report to a client that it was taken over
+        is_loop = self._backoff.lost(time.monotonic())  # Mosquitto 2.0 reports no takeover to the client
+        self._looped += is_loop
+        if is_loop and is_logged(self._looped):
             _log.warning(
                 "%s ends one connection after the other; does another program use the client id %s?",
                 self._identity.address,

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.models.optimize import optimize
 from mqinfer.cli.models.profile import profile
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, Verbose, address, set_up_logging
+from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, address, with_log_options
+from mqinfer.cli.status import print_table
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, check_replies
 from mqinfer.protocol.card import card_to_json
-from mqinfer.protocol.control import Call, ModelState, Operation
+from mqinfer.protocol.control import Call, Operation
 
 __all__ = ["app"]
 
@@ -27,18 +26,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the replies.", min=0.001, max=1e6)]
 
-_COLOURS = {ModelState.READY: "green", ModelState.UNAVAILABLE: "red"}
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
 
 
 app = typer.Typer(
     help="Manage the models of running servers; build, optimise and profile models.", no_args_is_help=True
 )
-app.command()(optimize)
-app.command()(profile)
+app.command()(with_log_options(optimize))
+app.command()(with_log_options(profile))
 
 
 @app.command("list")
+@with_log_options
 def list_models(
     broker: Broker = "mqtt://127.0.0.1:1883",
     server: Server = None,
@@ -57,13 +56,14 @@ def list_models(
     if as_json:
         _print_json(entries)
         return
-    _print_table(
+    print_table(
         ("server", "model", "version", "state", "reason"),
-        [(e["server"], e["name"], e["version"], _coloured(e["state"]), e["reason"]) for e in entries],
+        [(e["server"], e["name"], e["version"], e["state"], e["reason"]) for e in entries],
     )
 
 
 @app.command()
+@with_log_options
 def load(
     model: Model,
     broker: Broker = "mqtt://127.0.0.1:1883",
@@ -84,6 +84,7 @@ def load(
 
 
 @app.command()
+@with_log_options
 def unload(
     model: Model,
     broker: Broker = "mqtt://127.0.0.1:1883",
@@ -104,6 +105,7 @@ def unload(
 
 
 @app.command()
+@with_log_options
 def ready(
     model: Model,
     broker: Broker = "mqtt://127.0.0.1:1883",
@@ -126,6 +128,7 @@ def ready(
 
 
 @app.command()
+@with_log_options
 def stats(
     model: Annotated[str, typer.Argument(help="Name of the model; all by default.")] = "",
     broker: Broker = "mqtt://127.0.0.1:1883",
@@ -146,13 +149,14 @@ def stats(
         _print_json([reply.content for reply in replies])
         return
     columns = ("server", "model", "version", "ok", "failed", "rows", "runs")
-    _print_table(
+    print_table(
         (*columns, *(f"{stage.removeprefix('compute_')} ms" for stage in _STAGES), "MiB"),
         [_figures(reply.server, entry) for reply in replies for entry in reply.content["model_stats"]],
     )
 
 
 @app.command()
+@with_log_options
 def card(
     model: Model,
     broker: Broker = "mqtt://127.0.0.1:1883",
@@ -169,6 +173,7 @@ def card(
 
 
 @app.command()
+@with_log_options
 def build(
     directory: Annotated[Path, typer.Argument(help="Model repository: a folder of MODEL/VERSION/FILE.")] = Path(
         "models"
@@ -178,14 +183,12 @@ def build(
     train: Annotated[
         bool, typer.Option("--train", help="Train the drive models here, in minutes, in place of the trained weights.")
     ] = False,
-    verbose: Verbose = False,
 ) -> None:
     """Build the model zoo into a repository. Models already there stay as they are."""
     from mqinfer.lab import zoo
     from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
     from mqinfer.lab.drives.synthetic import CLASSES
 
-    set_up_logging(verbose=verbose)
     if listing:
         for name, purpose in zoo.catalogue().items():
             typer.echo(f"{name:40} {purpose}")
@@ -212,18 +215,6 @@ def _print_replies(replies: Sequence[ControlReply], as_json: bool, describe: Cal
 
 def _print_json(content: Any) -> None:
     typer.echo(json.dumps(content, indent=2))
-
-
-def _print_table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
-    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table, soft_wrap=True)
-
-
-def _coloured(state: str) -> str:
-    colour = _COLOURS.get(ModelState(state), "yellow") if state in set(ModelState) else "yellow"
-    return f"[{colour}]{state}[/]"
 
 
 def _figures(server: str, entry: dict[str, Any]) -> tuple[str, ...]:

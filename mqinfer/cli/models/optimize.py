@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from mqinfer.cli.options import Verbose, set_up_logging
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 
@@ -57,13 +56,11 @@ def optimize(
         bool, typer.Option("--promote", help="Add the best result to the repository as the model's next version.")
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Folder for the report; MODEL/reports by default.")] = None,
-    verbose: Verbose = False,
 ) -> None:
     """Make faster versions of a model, measure what they lose, and drop those that lose too much."""
     from mqinfer.lab.optimize import OptimizeOptions, as_table, parse_tolerance, write_report
     from mqinfer.lab.optimize import optimize as run
 
-    set_up_logging(verbose=verbose)
     options = OptimizeOptions(
         engines=to.split(","),
         precisions=precision.split(","),

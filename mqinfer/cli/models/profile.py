@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from mqinfer.cli.options import Verbose, set_up_logging
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.errors import ConfigError
 
@@ -36,14 +35,12 @@ def profile(
     rounds: Annotated[int, typer.Option(help="Measurements of each backend at each batch size.", min=1)] = 5,
     seconds: Annotated[float, typer.Option(help="Seconds of each measurement.", min=0.001)] = 0.3,
     output: Annotated[Path | None, typer.Option(help="Folder for the figures (CSV) and the plot.")] = None,
-    verbose: Verbose = False,
 ) -> None:
     """Measure a model's latency, throughput and memory by batch size, in every backend that can run it."""
     from mqinfer.lab.profiling import Plan, RandomInputs
     from mqinfer.lab.profiling import profiling as run
     from mqinfer.lab.profiling.report import as_table, memory_table
 
-    set_up_logging(verbose=verbose)
     plan = Plan(_sizes("--batch", batch), rounds, seconds)
     options = run.ProfileOptions(plan, backend, device, RandomInputs(dict(map(_named_shape, shape or ()))))
     console = Console(stderr=True, highlight=False)

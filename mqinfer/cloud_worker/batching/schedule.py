@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mqinfer.cloud_worker.batching.adaptive import AdaptivePolicy
 from mqinfer.cloud_worker.batching.batch_policy import BatchPolicy, FixedPolicy
+from mqinfer.logs import log_once
 from mqinfer.models.repository.config import DynamicBatching, TimeoutAction
 
 __all__ = ["Schedule"]
@@ -32,12 +33,16 @@ class Schedule:
         if self.batching is None:
             return
         if self.batching.priority_queue_policy:
-            log.warning(
-                "dynamic_batching.priority_queue_policy does nothing here: default_queue_policy is for all levels"
+            log_once(
+                log,
+                logging.WARNING,
+                "dynamic_batching.priority_queue_policy does nothing here: default_queue_policy is for all levels",
             )
         if self.batching.default_queue_policy.timeout_action is TimeoutAction.DELAY:
-            log.warning(
-                "dynamic_batching.default_queue_policy.timeout_action DELAY does nothing here: what is late expires"
+            log_once(
+                log,
+                logging.WARNING,
+                "dynamic_batching.default_queue_policy.timeout_action DELAY does nothing here: what is late expires",
             )
 
     def policy(self) -> BatchPolicy:

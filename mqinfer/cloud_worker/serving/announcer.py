@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 from mqinfer.broker.link import Ack, Link, Message
@@ -16,6 +17,8 @@ from mqinfer.protocol.types import WorkerLoad
 __all__ = ["Announcer"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
+_REFRESH_S = 2.0
+"""Least time between two states that differ in their figures alone: every client receives each of them."""
 
 
 class Announcer:
@@ -32,6 +35,7 @@ class Announcer:
         on_ack: Called with the reason code of each state that was published.
         is_default: Whether requests without a version are for it.
         incarnation: The number of its process's start; None for a new one.
+        clock: In seconds.
     """
 
     def __init__(  # noqa: PLR0913 - what a state is made of
@@ -44,6 +48,7 @@ class Announcer:
         *,
         is_default: bool,
         incarnation: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._card = card
         self._options = options
@@ -52,6 +57,9 @@ class Announcer:
         self._is_default = is_default
         self._link: Link | None = None
         self._publishes_card = False
+        self._clock = clock
+        self._refresh_at = 0.0
+        self._published: tuple[WorkerLoad, dict[str, int]] | None = None
         self.presence = Presence(
             options.name,
             options.topics.worker_state(options.name),
@@ -81,6 +89,17 @@ class Announcer:
         """Publish card and state again."""
         self._publish_card()
         self.presence.publish()
+
+    def refresh(self) -> None:
+        """Publish the state again where its figures have changed, at most once every `_REFRESH_S`."""
+        now = self._clock()
+        if now >= self._refresh_at and self._figures() != self._published:
+            self._refresh_at = now + _REFRESH_S
+            self.presence.publish(qos=0)
+
+    def end(self) -> None:
+        """Publish `stopped` and remove the state."""
+        self.presence.end()
 
     def withdraw(self) -> None:
         """Publish nothing more."""
@@ -122,10 +141,10 @@ class Announcer:
                 Message(self._options.topics.card(self._card.name), card_to_json(self._card), retain=True)
             )
         except NotConnected:
-            log.info("not connected; the card is published with the next connection")
+            log.debug("not connected; the card is published with the next connection")
 
     def _encode(self, status: str, incarnation: int) -> bytes:
-        load = self._load()
+        load, counters = self._published = self._figures()
         return WorkerState(
             worker=self._options.name,
             status=WorkerStatus(status),
@@ -134,5 +153,8 @@ class Announcer:
             capacity=self._options.capacity,
             depth=load.depth,
             service_time_us=load.service_time_us,
-            counters=self._counters(),
+            counters=counters,
         ).to_json()
+
+    def _figures(self) -> tuple[WorkerLoad, dict[str, int]]:
+        return self._load(), self._counters()

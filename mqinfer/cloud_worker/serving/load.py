@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 
+from mqinfer.logs import log_dropped
 from mqinfer.protocol.control import BatchStatistics, Duration, ModelStatistics
 from mqinfer.protocol.types import Outcome, Timings, WorkerLoad
 
@@ -19,6 +20,8 @@ _WEIGHT = 0.2
 _MOST = 3.0
 """A reading of the service time counts as `min(reading, _MOST * smoothed)`: a process that was halted for a moment
 would otherwise look slow to every client until it had served again, and so would get nothing to serve."""
+_RECENT = 256
+"""Requests of which the median time is made."""
 
 
 class LoadMeter:
@@ -42,6 +45,7 @@ class LoadMeter:
         self._counters: Counter[str] = Counter()
         self.service_s = self.busy_s = service_s
         self._stages = [0, 0, 0, 0]  # nanoseconds of queue, input, engine and output, of requests that got a result
+        self._recent: deque[int] = deque(maxlen=_RECENT)  # nanoseconds, of the newest requests that got a result
         self._fail_ns = 0
         self._failed = 0
         self._last = 0.0
@@ -53,16 +57,14 @@ class LoadMeter:
             self._counters[what] += 1
 
     def drop(self, reason: str, what: str) -> None:
-        """Count a message that is dropped, and log the 1st, 2nd, 4th, 8th, … of its reason.
+        """Count a message that is dropped, and log some of them.
 
         Args:
             reason: Behind `dropped_` in the counter's name.
             what: Was dropped, and why: for the log.
         """
         self.count(name := f"dropped_{reason}")
-        number = self._counters[name]
-        if number & (number - 1) == 0:  # a flood of them fills no disk
-            log.warning("dropped %s (%s: %d)", what, name, number)
+        log_dropped(log, what, name, self._counters[name])
 
     def served(self, seconds: float, requests: int) -> None:
         """Smooth the service time by a batch.
@@ -107,6 +109,7 @@ class LoadMeter:
             stages[1] += inputs
             stages[2] += inference
             stages[3] += outputs
+            self._recent.append(timings.server_queue + inputs + inference + outputs)
             busy, smoothed = (inputs + inference + outputs) / 1e9, self.busy_s
             self.busy_s = busy if busy > smoothed else smoothed + (busy - smoothed) * _WEIGHT
 
@@ -140,6 +143,7 @@ class LoadMeter:
                 compute_output=compute_output,
                 batches={rows: _batch(*figures) for rows, figures in sorted(self._batches.items())},
                 memory_bytes=memory_bytes,
+                recent_ns=tuple(self._recent),
             )
 
 

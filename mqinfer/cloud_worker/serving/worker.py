@@ -2,7 +2,8 @@
 
 The way of a request: the link's thread receives it (`_receive`); a thread of the pipeline reads and prepares it, and
 one runs it in a batch and replies (`.processing`). Short work for an idle worker never leaves the link's thread.
-Shutting down goes in this order: state `draining`, unsubscribe, finish what was accepted, state `stopped`, disconnect.
+Shutting down goes in this order: state `draining`, unsubscribe, finish what was accepted, state `stopped`, remove the
+state, disconnect.
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ class Worker:
             self._on_ack,
             is_default=is_default,
             incarnation=incarnation,
+            clock=clock,
         )
         self._link = make_link(self._announcer.presence.client_id, self._announcer.presence.will, self._on_connection)
 
@@ -196,7 +198,7 @@ class Worker:
             self._pipeline.stop()
             self._link.close()
             raise
-        log.info("worker %s serves %s", self.name, self._model.card.name)
+        log.debug("worker %s serves %s", self.name, self._model.card.name)
 
     def stop(self, timeout: float = 30.0) -> None:
         """Drain and disconnect.
@@ -223,7 +225,7 @@ class Worker:
             self._reject(delivery, why)
         for request in requests:
             self._reject(request, why)
-        self._announcer.publish(WorkerStatus.STOPPED)
+        self._announcer.end()
         self._link.close()
         if math.isinf(self._pipeline.busy_since):  # else a thread is still in it
             self._model.backend.close()
@@ -250,6 +252,10 @@ class Worker:
     def announce(self) -> None:
         """Publish card and state again."""
         self._announcer.repeat()
+
+    def refresh(self) -> None:
+        """Publish the state again where its figures have changed; call it about twice a second, from one thread."""
+        self._announcer.refresh()
 
     def _load(self, replied: int = 0) -> WorkerLoad:
         meter = self._meter

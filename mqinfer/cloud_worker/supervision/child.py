@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import multiprocessing
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from multiprocessing.context import SpawnProcess
 from mqinfer.broker.presence import new_incarnation
 from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.supervision.process import Command, ProcessReport, ProcessSpec, run_process
+from mqinfer.logs import Notice, log_once
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import ModelStatistics
 
@@ -165,6 +167,9 @@ class Child:
         if isinstance(received, ModelStatistics):
             self.is_queried = False
             return received
+        if isinstance(received, Notice):
+            log_once(logging.getLogger(received.logger), received.level, "%s: %s", self.title, received.text)
+            return None
         if not isinstance(received, ProcessReport):
             return None
         # A model that can't be loaded for now, with its repository away, say, is tried again if it has served before.

@@ -23,6 +23,7 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import LinkMaker
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.supervisor import Event
+from mqinfer.logs import log_dropped
 from mqinfer.protocol.control import Call, Operation, read_body, read_path
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError, NotConnected, Rejected
 from mqinfer.protocol.states import ServerState, ServerStatus, WorkerState, WorkerStatus, read_worker_state
@@ -93,6 +94,7 @@ class ControlServer:
         self._on_failure = on_failure
         self._presence = Presence(name, self._topics.control_state(name), self._encode_state)
         self._others: dict[str, frozenset[str]] = {}  # models of other servers' workers, by worker
+        self._lost: set[str] = set()  # processes of this server of which the broker keeps the state `lost`
         self.dropped: Counter[str] = Counter()
         self._inbox: Queue[Message | None] = Queue(_MAX_QUEUED)
         self._thread = threading.Thread(target=self._run, name=f"mqinfer-control-{name}", daemon=True)
@@ -123,17 +125,22 @@ class ControlServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Reply to the queued requests, publish `stopped` and disconnect."""
+        """Reply to the queued requests, publish `stopped`, remove the state and disconnect."""
         with suppress(Full):
             self._inbox.put(None, timeout=_STOP_S)
             self._thread.join(_STOP_S)
-        self._presence.publish(ServerStatus.STOPPED)
+        self._presence.end()
         self._link.close()
 
     def report(self, event: Event) -> None:
-        """Publish the crash of a worker process; ignore every other event of the supervisor. Thread-safe."""
+        """Publish the crash of a worker process; remove the state of one that is gone and could not do so itself.
+
+        Thread-safe.
+        """
         if message := crash_message(self._topics, event):
             self._publish(message)
+        if event.worker in self._lost:
+            self._clear(event.worker)
 
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
         if connected:
@@ -148,7 +155,7 @@ class ControlServer:
         try:
             self._link.publish(message, ignore_ack)
         except NotConnected:
-            log.info("not connected; nothing is published on %s", message.topic)
+            log.debug("not connected; nothing is published on %s", message.topic)
         except LinkError as error:
             log.warning("%s", error)
 
@@ -159,10 +166,25 @@ class ControlServer:
         except MqinferError as error:
             self._drop("state", message, str(error))
             return
+        if self._is_mine(worker):
+            self._update_lost(worker, state)
         if state and state.status in {WorkerStatus.READY, WorkerStatus.DRAINING} and not self._is_mine(worker):
             self._others[worker] = frozenset(model.name for model in state.models)
         else:
             self._others.pop(worker, None)
+
+    def _update_lost(self, worker: str, state: WorkerState | None) -> None:
+        """Record that a process of this server was lost; remove the state if there is no such process any more."""
+        if state is None or state.status is not WorkerStatus.LOST:
+            self._lost.discard(worker)
+            return
+        self._lost.add(worker)
+        self._clear(worker)
+
+    def _clear(self, worker: str) -> None:
+        """Remove the state of a process that was lost, unless it is to start again or another has its name."""
+        if not self._management.has_process(worker):
+            self._publish(Message(self._topics.worker_state(worker), b"", retain=True))
 
     def _is_mine(self, worker: str) -> bool:
         name, _, number = worker.rpartition(".")
@@ -182,7 +204,7 @@ class ControlServer:
 
     def _drop(self, reason: str, message: Message, why: str) -> None:
         self.dropped[reason] += 1
-        log.warning("server %s ignored a message on %s: %s", self._name, message.topic, why)
+        log_dropped(log, f"a message on {message.topic}: {why}", f"dropped_{reason}", self.dropped[reason])
 
     # The methods below run on the control thread; those that reply, on the supervisor's thread too.
 
@@ -250,7 +272,7 @@ class ControlServer:
         try:
             topic = self._reply_topic(message)
         except MqinferError as error:
-            log.warning("server %s ignored a request on %s: %s", self._name, message.topic, error)
+            self._drop("no_reply_topic", message, str(error))
             return
         entries = reply if isinstance(reply, list) else [reply]
         marked: Any = [{**entry, "server": self._name} for entry in entries]

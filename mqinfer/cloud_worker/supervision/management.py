@@ -87,6 +87,11 @@ class Management:
         """Whether a process serves a model or is starting to."""
         return any(view.phase in {Phase.WAITING, Phase.STARTING, Phase.READY} for view in self._of(model))
 
+    def has_process(self, worker: str) -> bool:
+        """Whether a process of this name runs or is to start; thread-safe."""
+        over = {Phase.GONE, Phase.FAILED}
+        return any(view.spec.options.name == worker and view.phase not in over for view in self._supervisor.processes)
+
     def poll(self, models: Sequence[str] = ()) -> dict[str, Future[None]]:
         """Scan the repository; load, swap and unload the models that have changed since the last scan.
 

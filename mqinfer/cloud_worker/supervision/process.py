@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -28,6 +28,7 @@ from mqinfer.broker.waker import Waker
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.serving.worker import Worker
+from mqinfer.logs import LogSettings, Notice, forward_notices, set_up
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.warmup import WarmedUp, warm_up
@@ -58,7 +59,7 @@ class ProcessSpec:
         broker: Broker to connect to.
         options: Name and limits of the worker.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        log_level: Level of the process's log.
+        logs: How the process logs, under its own name.
         found: The version as the repository had it when the process was planned, so that a restarted process serves
             the same; None to look it up at the start.
         versions: Versions that the model's card lists; empty for this one alone.
@@ -74,7 +75,7 @@ class ProcessSpec:
     broker: BrokerAddress
     options: WorkerOptions
     device: str = "auto"
-    log_level: int = logging.WARNING
+    logs: LogSettings = field(default_factory=LogSettings)
     found: ModelVersion | None = None
     versions: tuple[int, ...] = ()
     content: str = ""
@@ -164,7 +165,7 @@ def _load(spec: ProcessSpec, running: RunningRequests | None = None) -> tuple[Ca
             running=running,
         )
         worker.start()
-        log.info("%s runs on %s with %s", options.name, model.backend.device, model.backend.engine)
+        log.debug("%s runs on %s with %s", options.name, model.backend.device, model.backend.engine)
         return worker
 
     return start, warmed_up
@@ -190,8 +191,8 @@ def run_process(
         progress: Shared with the supervisor: changes every half second unless a request does not end.
         memory: Shared likewise, for `RunningRequests`.
     """
-    # All processes log to one terminal, so each line names the model.
-    logging.basicConfig(level=spec.log_level, format=f"%(levelname)s {spec.model} %(name)s: %(message)s")
+    set_up(replace(spec.logs, process=spec.options.name))
+    forward_notices(lambda notice: _send(pipe, notice))  # all processes of a model report the same
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter
     _end_with_the_supervisor()
     _end_before_the_supervisor()
@@ -216,6 +217,7 @@ def run_process(
         while not stop.is_set() and not worker.failure:
             if progress is not None:
                 progress.value = worker.progress()
+            worker.refresh()
             if pipe in wait([pipe, waker.fileno()], _CHECK_S):
                 _execute(pipe, worker)
             waker.drain()
@@ -228,7 +230,7 @@ def run_process(
     except MqinferError as error:  # the link's thread hangs in a request
         log.error("worker %s could not drain: %s", worker.name, error)  # noqa: TRY400 - one line says it
     if failure:
-        log.critical("worker %s exits: %s", worker.name, failure)
+        log.debug("worker %s exits: %s", worker.name, failure)  # its supervisor logs the reason
     logging.shutdown()
     # TensorFlow needs seconds to shut down; nothing is left to do, and the system frees the rest.
     os._exit(1 if failure else 0)  # after a failure the supervisor restarts it
@@ -295,7 +297,7 @@ def _end_before_the_supervisor() -> None:
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
-def _send(pipe: Connection, report: ProcessReport) -> None:
+def _send(pipe: Connection, report: ProcessReport | Notice) -> None:
     with contextlib.suppress(OSError):  # the supervisor has exited; the next read finds that out
         pipe.send(report)
 

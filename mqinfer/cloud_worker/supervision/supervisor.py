@@ -22,6 +22,7 @@ from mqinfer.cloud_worker.supervision.child import Child, Phase, ProcessView, Se
 from mqinfer.cloud_worker.supervision.planning import is_same
 from mqinfer.cloud_worker.supervision.process import Command, ProcessReport, ProcessSpec
 from mqinfer.cloud_worker.supervision.rollout import Rollout, Step, begin
+from mqinfer.logs import is_logged
 from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.errors import Cancelled, ModelNotLoadable, Superseded
 
@@ -125,6 +126,7 @@ class Supervisor:
     _stopping: bool = False
     _hurrying: bool = False
     _served: bool = False
+    _defects: int = 0
 
     def __post_init__(self) -> None:
         self._children = [Child(spec) for spec in self.specs]
@@ -148,15 +150,13 @@ class Supervisor:
         """
         self._waker = waker = Waker().open(signals=True)  # before the inbox is read first, so that no action is missed
         try:
-            while True:
-                self._inbox.run_all()
-                if self._stopping or not self._has_work():
-                    break
-                self._run_due(time.monotonic())
-                self._wait(waker)
+            while self._run_once(waker):
+                pass
             self._cancel_all()
             self._stop_children(waker)
         finally:
+            for child in self._children:  # none is left, unless a defect ended one of the calls above
+                child.kill()
             self._cancel_all()
             self._waker = None
             waker.close()
@@ -207,6 +207,22 @@ class Supervisor:
             waker.wake()
 
     # The methods below run on the supervisor's thread.
+
+    def _run_once(self, waker: Waker) -> bool:
+        """Do what is due, and wait for the next event; return False once there is nothing more to do."""
+        try:
+            self._inbox.run_all()
+            if self._stopping or not self._has_work():
+                return False
+            self._run_due(time.monotonic())
+            self._wait(waker)
+        except Exception:  # a defect; the processes serve on
+            self._defects += 1
+            if is_logged(self._defects):
+                log.exception("the supervisor of the processes failed (%d times); it goes on", self._defects)
+            wait([waker.fileno()], _CHECK_S)
+            waker.drain()
+        return True
 
     def _has_work(self) -> bool:
         is_busy = any(not child.is_over for child in self._children) or bool(self._rollouts)
@@ -350,4 +366,30 @@ class Supervisor:
 
     def _emit(self, child: Child, kind: str, detail: str = "", crashed: int = 0, running: tuple[str, ...] = ()) -> None:
         self._update_views()
-        self.on_event(Event(kind, child.name, child.title, detail, crashed, running))
+        _log_event(child, kind, detail)
+        try:
+            self.on_event(Event(kind, child.name, child.title, detail, crashed, running))
+        except Exception:  # foreign code; the processes serve on
+            log.exception("the handler of the event %r failed", kind)
+
+
+_LEVELS = {"ready": logging.INFO, "stopped": logging.INFO, "failed": logging.ERROR}
+"""Level of an event in the log; a warning for the others."""
+
+
+def _log_event(child: Child, kind: str, detail: str) -> None:
+    log.log(
+        _LEVELS.get(kind, logging.WARNING),
+        "%s %s: %s%s",
+        child.name,
+        kind,
+        child.title,
+        detail and f", {detail}",
+        extra={
+            "event": kind,
+            "worker": child.name,
+            "model": child.spec.model,
+            "version": str(child.spec.version),
+            "detail": detail,
+        },
+    )

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mqinfer.logs import log_once
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.onnx_binding import run_bound
 from mqinfer.models.backends.onnx_file import refusal
@@ -128,7 +129,14 @@ def _find_libraries(onnxruntime: Any) -> str:
 
 def _with_warning(path: Path, session: Any, attempt: Attempt, missing: Sequence[str]) -> tuple[Any, Attempt]:
     if missing:
-        log.warning("%s: requested but not available: %s; running on %s", path, "; ".join(missing), attempt.label)
+        log_once(
+            log,
+            logging.WARNING,
+            "%s: requested but not available: %s; running on %s",
+            path,
+            "; ".join(missing),
+            attempt.label,
+        )
     return session, attempt
 
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mqinfer.logs import log_once
 from mqinfer.models.load_options import LoadOptions, RequestedDevice
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Scalar
@@ -77,7 +78,9 @@ def _given(parameters: Mapping[str, Scalar]) -> dict[str, Scalar]:
     for name in given.keys() - _PROPERTIES - _READ_ELSEWHERE - _NOT_NEEDED:
         raise ConfigError(f"model.toml: parameters.{name}: expected one of OpenVINO's {', '.join(sorted(_PROPERTIES))}")
     if unused := sorted(given.keys() & _NOT_NEEDED):
-        log.info("parameters.%s: not needed, since shapes and batches of any size are accepted", unused[0])
+        log_once(
+            log, logging.INFO, "parameters.%s: not needed, since shapes and batches of any size are accepted", unused[0]
+        )
     return {name: value for name, value in given.items() if name in _PROPERTIES}
 
 
@@ -115,7 +118,9 @@ def choose_device(requested: RequestedDevice, available: Sequence[str]) -> str:
     if not any(not name.startswith("-") for name in there):
         raise ConfigError(f"device {requested.openvino!r}: OpenVINO has {', '.join(available)} here")
     if missing := [name for name in listed.split(",") if name not in there and not name.startswith("-")]:
-        log.warning("device %s: OpenVINO has no %s here; left out", requested.openvino, ", ".join(missing))
+        log_once(
+            log, logging.WARNING, "device %s: OpenVINO has no %s here; left out", requested.openvino, ", ".join(missing)
+        )
     return f"{plugin}:{','.join(there)}" if plugin else listed
 
 

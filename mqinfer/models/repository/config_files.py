@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from mqinfer.logs import log_once
 from mqinfer.models.repository.config import ModelConfig, WarmUp, WarmUpInput, WarmUpSample
 from mqinfer.models.repository.config_keys import DESCRIPTION, Layer, class_colour
 from mqinfer.models.repository.files import named_file
@@ -109,7 +110,7 @@ def with_named_files(config: ModelConfig, folder: Path) -> ModelConfig:
 def _labels(config: ModelConfig, folder: Path) -> tuple[ClassInfo, ...]:
     names = list(dict.fromkeys(tensor.label_filename for tensor in config.output if tensor.label_filename))
     if len(names) > 1:
-        log.warning("%s: several label files (%s); the card has the first", folder, ", ".join(names))
+        log_once(log, logging.WARNING, "%s: several label files (%s); the card has the first", folder, ", ".join(names))
     if not names:
         return ()
     path = named_file(folder, names[0], "label_filename")

@@ -17,6 +17,7 @@ from pathlib import Path
 from sys import float_info
 from typing import Any, TypeVar
 
+from mqinfer.logs import log_once
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = [
@@ -79,7 +80,9 @@ class Place:
     def warn_of_unused(self) -> None:
         """Log the keys of the file that have no effect, in one warning."""
         if self.unused:
-            log.warning("%s: without effect here: %s", self.file, ", ".join(dict.fromkeys(self.unused)))
+            log_once(
+                log, logging.WARNING, "%s: without effect here: %s", self.file, ", ".join(dict.fromkeys(self.unused))
+            )
 
 
 Check = Callable[[object, Place], Any]

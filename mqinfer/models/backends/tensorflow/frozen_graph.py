@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from mqinfer.logs import log_once
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.tensorflow.backend import (
     TensorFlowBackend,
@@ -154,7 +155,7 @@ def _inputs(graph: Any, definition: Any, outputs: Mapping[str, Any], path: Path)
 
 def _log_unused(path: Path, unused: Sequence[str]) -> None:
     if unused:
-        log.info("%s: no output needs the placeholders %s; left out", path, ", ".join(unused))
+        log_once(log, logging.INFO, "%s: no output needs the placeholders %s; left out", path, ", ".join(unused))
 
 
 class Node(Protocol):

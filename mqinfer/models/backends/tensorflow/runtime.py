@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mqinfer.logs import log_once
 from mqinfer.models.load_options import RequestedDevice
 from mqinfer.models.repository.files import describe
 from mqinfer.protocol.errors import MissingExtra, ModelFailed, ModelNotLoadable, MqinferError
@@ -60,7 +61,7 @@ def choose_device(tensorflow: Any, requested: RequestedDevice, threads: int) -> 
         config.threading.set_intra_op_parallelism_threads(threads)
         config.threading.set_inter_op_parallelism_threads(threads)
     except RuntimeError:
-        log.info("TensorFlow already runs in this process; its device and threads stay as they are")
+        log_once(log, logging.INFO, "TensorFlow already runs in this process; its device and threads stay as they are")
     used = config.get_visible_devices("GPU")
     return f"cuda:{gpus.index(used[0])}" if used else "cpu"
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mqinfer.logs import log_once
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.tensorflow.backend import TensorFlowBackend, TensorFlowModel, input_specs, output_specs
 from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, loading
@@ -63,7 +64,13 @@ def _signatures(tensorflow: Any, path: Path) -> Mapping[str, Signature]:
             signatures = load_in_session(tensorflow, path)
         except Exception:  # noqa: BLE001 - the first error is clearer about a damaged model
             raise error from None
-        log.info("%s: TensorFlow 2's loader refuses it (%s); running in a session", path, type(error).__name__)
+        log_once(
+            log,
+            logging.INFO,
+            "%s: TensorFlow 2's loader refuses it (%s); running in a session",
+            path,
+            type(error).__name__,
+        )
         return signatures
 
 
@@ -114,8 +121,13 @@ def choose_signature(numeric: Mapping[str, bool], configured: str | None, path: 
     if DEFAULT_SIGNATURE in numeric:
         return DEFAULT_SIGNATURE
     chosen = min(numeric, key=lambda name: (not numeric[name], name))
-    log.warning(
-        "%s: no signature %s; taking %s (parameters.signature chooses another)", path, DEFAULT_SIGNATURE, chosen
+    log_once(
+        log,
+        logging.WARNING,
+        "%s: no signature %s; taking %s (parameters.signature chooses another)",
+        path,
+        DEFAULT_SIGNATURE,
+        chosen,
     )
     return chosen
 

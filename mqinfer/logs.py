@@ -1,0 +1,246 @@
+"""One format for the log lines of every process: the command, its worker processes and the libraries in them.
+
+A program that imports mqinfer sets up its own logging; only the command calls `set_up`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+__all__ = [
+    "LogFormat",
+    "LogLevel",
+    "LogSettings",
+    "Notice",
+    "forward_notices",
+    "is_logged",
+    "log_dropped",
+    "log_once",
+    "printable",
+    "rename_process",
+    "set_up",
+    "settings",
+    "without_logins",
+]
+
+
+class LogLevel(StrEnum):
+    """Least level of the messages that are logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """Format of the log: lines for people, or one JSON object a line."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """How a process logs.
+
+    Attributes:
+        level: Of mqinfer's own messages; other libraries log warnings and errors only.
+        format: Of the lines.
+        process: Name of the process in each line.
+    """
+
+    level: LogLevel = LogLevel.INFO
+    format: LogFormat = LogFormat.TEXT
+    process: str = "mqinfer"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A message about a configuration, from a process that does not log it itself.
+
+    Attributes:
+        logger: Name of the logger.
+        level: Its level, as a number of `logging`.
+        text: The message.
+    """
+
+    logger: str
+    level: int
+    text: str
+
+
+_LOGIN = re.compile(r"(?<=://)[^\s/]*@")
+"""User and password of a URL."""
+_COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""Attributes of every record; the others are the fields of one message (`extra`)."""
+_settings = LogSettings()
+_MOST_NOTICES = 4096
+"""Notices of which this process knows that they were logged; then it forgets them all."""
+_logged: set[Notice] = set()
+_forward: Callable[[Notice], None] | None = None
+
+
+class _TextFormatter(logging.Formatter):
+    """Time, level, process and message on one line; a traceback follows on lines of its own, indented."""
+
+    def __init__(self, process: str, *, is_coloured: bool = False) -> None:
+        super().__init__()
+        self._process = process
+        self._is_coloured = is_coloured
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines of a record; a control character in the text is written as its escape sequence."""
+        level = f"{record.levelname:<7}"
+        if self._is_coloured:
+            level = f"\x1b[{_COLOURS.get(record.levelname, '0')}m{level}\x1b[0m"
+        lines = [f"{_time(record)} {level} {self._process}: {printable(_text(record))}"]
+        lines += [f"    {printable(line)}" for line in _traceback(self, record).splitlines()]
+        return "\n".join(lines)
+
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, process, message, the fields of the message, exception."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object of a record as text."""
+        fields = {key: value for key, value in vars(record).items() if key not in _OWN}
+        line: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": self._process,
+            "message": _text(record),
+        }
+        if traceback := _traceback(self, record):
+            line["exception"] = traceback
+        return json.dumps({**line, **fields, **line}, default=str)
+
+
+class _Stderr(logging.Handler):
+    """Writes to standard error as it is at the moment: a progress display may have taken its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record in one piece, so that the lines of several processes do not mix."""
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except (OSError, ValueError, AttributeError):  # closed, or none at all: work goes on without a log
+            return
+        except Exception:  # noqa: BLE001 - a defect of a message must not end the thread that logs
+            self.handleError(record)
+
+
+def set_up(wanted: LogSettings) -> None:
+    """Log to standard error from now on; replaces the handler of an earlier call, and no other."""
+    global _settings  # noqa: PLW0603 - logging is one for the whole process
+    _settings = wanted
+    handler = _Stderr()
+    handler.setFormatter(
+        _JsonFormatter(wanted.process)
+        if wanted.format is LogFormat.JSON
+        else _TextFormatter(wanted.process, is_coloured=_can_show_colours())
+    )
+    root, level = logging.getLogger(), logging.getLevelNamesMapping()[wanted.level.upper()]
+    for earlier in [each for each in root.handlers if isinstance(each, _Stderr)]:
+        root.removeHandler(earlier)
+    root.addHandler(handler)
+    root.setLevel(max(level, logging.WARNING))
+    logging.getLogger("mqinfer").setLevel(level)
+
+
+def settings() -> LogSettings:
+    """Return what `set_up` was called with last, for a process that is to log alike."""
+    return _settings
+
+
+def rename_process(name: str) -> None:
+    """Log under this name of the process from now on."""
+    set_up(replace(_settings, process=name))
+
+
+def is_logged(number: int) -> bool:
+    """Return whether the message of this number is logged: the 1st, 2nd, 4th, 8th, … of a kind."""
+    return number & (number - 1) == 0
+
+
+def log_dropped(log: logging.Logger, what: str, reason: str, number: int) -> None:
+    """Log a message that is dropped, as `is_logged` decides, so that a flood of them fills no disk.
+
+    Args:
+        log: Logger of the caller.
+        what: Was dropped, and why.
+        reason: Under which it is counted.
+        number: How many were dropped for that reason, this one included.
+    """
+    if is_logged(number):
+        log.warning("dropped %s (%s: %d)", what, reason, number, extra={"reason": reason, "count": number})
+
+
+def log_once(log: logging.Logger, level: int, message: str, *values: object) -> None:
+    """Log a message about a configuration once, however often that is read, and by however many processes.
+
+    Args:
+        log: Logger of the caller.
+        level: A number of `logging`.
+        message: With a `%s` for each of the values.
+        values: Texts or numbers.
+    """
+    notice = Notice(log.name, level, message % values)
+    if _forward is not None:
+        _forward(notice)
+    elif notice not in _logged:
+        if len(_logged) >= _MOST_NOTICES:
+            _logged.clear()
+        _logged.add(notice)
+        log.log(level, "%s", notice.text)
+
+
+def forward_notices(receive: Callable[[Notice], None] | None) -> None:
+    """Call `receive` with what `log_once` would log; None logs it in this process again."""
+    global _forward  # noqa: PLW0603 - as above
+    _forward = receive
+
+
+def without_logins(text: str) -> str:
+    """Leave out user and password of each URL in a text."""
+    return _LOGIN.sub("", text)
+
+
+def printable(text: str) -> str:
+    """Write control characters as escape sequences, so that the text stays on its line and changes no terminal."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
+
+
+def _text(record: logging.LogRecord) -> str:
+    return without_logins(record.getMessage())
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    text = formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else ""
+    return without_logins(text)
+
+
+def _can_show_colours() -> bool:
+    is_wanted = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return is_wanted and sys.stderr is not None and sys.stderr.isatty()
