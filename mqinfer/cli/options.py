@@ -21,6 +21,7 @@ __all__ = [
     "KeyFile",
     "Name",
     "Root",
+    "TakeOver",
     "Verbose",
     "address",
     "set_up_logging",
@@ -45,8 +46,12 @@ Name = Annotated[
     str | None,
     typer.Option(
         envvar="MQINFER_NAME",
-        help="Name in topics, unique on the broker; random by default. With access rules: the user name.",
+        help="Name in topics, unique on the broker; by default that of the certificate or login, else a random one.",
     ),
+]
+TakeOver = Annotated[
+    bool,
+    typer.Option("--take-over", help="End another process of the same name; without it this one is refused."),
 ]
 Root = Annotated[str, typer.Option(help="Prefix of all topics.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log debug messages to standard error.")]

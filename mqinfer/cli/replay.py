@@ -19,12 +19,13 @@ from mqinfer.cli.options import (
     KeyFile,
     Name,
     Root,
+    TakeOver,
     Verbose,
     address,
     set_up_logging,
     until_signal,
 )
-from mqinfer.client.connection import connect, random_name
+from mqinfer.client.connection import connect, default_name
 from mqinfer.client.options import ClientOptions
 from mqinfer.edge_agent.quality_ladder import QualityBounds
 from mqinfer.edge_agent.replay import ReplayOptions
@@ -113,6 +114,7 @@ def replay(
     ] = None,
     spool_mb: Annotated[int, typer.Option(help="Bound of the spool, in megabytes of encoded frames.", min=1)] = 4096,
     name: Name = None,
+    take_over: TakeOver = False,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
     cert_file: CertFile = None,
@@ -144,13 +146,13 @@ def replay(
         raise ConfigError("--spool keeps every frame, --policy latest only the newest; leave out one of them")
     place = f"memory://local-{secrets.token_hex(4)}" if local else broker
     broker_address = address(place, ca_file, cert_file, key_file)
-    client_name, topics = name or random_name(), Topics(root)
+    client_name, topics = name or default_name(broker_address), Topics(root)
     with ExitStack() as stack:
         if local:
             stack.enter_context(local_worker(repository, model, version, broker_address, topics))
         presence = edge_presence(client_name, topics, source, model, window=window)
         options = ClientOptions(window=window)
-        requester = connect(broker_address, client_name, topics, options, presence=presence)
+        requester = connect(broker_address, client_name, topics, options, presence=presence, take_over=take_over)
         stack.callback(requester.close)
         stack.callback(presence.publish, "stopped")
         report = run_session(settings, requester, "local" if local else broker, until_signal(), Console(stderr=True))

@@ -15,8 +15,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from mqinfer.broker import make_link
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, Verbose, address, set_up_logging
+from mqinfer.broker.connect import make_link, resolve
+from mqinfer.cli.options import (
+    Broker,
+    CaFile,
+    CertFile,
+    KeyFile,
+    Name,
+    Root,
+    TakeOver,
+    Verbose,
+    address,
+    set_up_logging,
+)
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
@@ -43,6 +54,7 @@ def worker(
     ] = None,
     device: Annotated[str, typer.Option(help="Device for inference: auto, cpu, cuda or cuda:N.")] = "auto",
     name: Name = None,
+    take_over: TakeOver = False,
     capacity: Annotated[
         int, typer.Option(help="Requests that a process accepts at a time; it rejects further ones as busy.", min=1)
     ] = 64,
@@ -79,12 +91,13 @@ def worker(
     """Serve the models of a repository until Ctrl-C, each instance in its own process. See also: `mqinfer models`."""
     set_up_logging(verbose=verbose)
     group = check_name("worker group", group)
-    options = WorkerOptions(name or _host_name(), Topics(root), group, capacity, threads=threads)
+    where = resolve(address(broker, ca_file, cert_file, key_file))
+    options = WorkerOptions(name or where.login_name or _host_name(), Topics(root), group, capacity, threads=threads)
     spec = ProcessSpec(
         repository=repository,
         model="",
         version=0,
-        broker=address(broker, ca_file, cert_file, key_file),
+        broker=where,
         options=options,
         device=device,
         log_level=logging.DEBUG if verbose else logging.WARNING,
@@ -109,7 +122,7 @@ def worker(
     supervisor.on_event = _report_to(control)
     signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
     signal.signal(signal.SIGINT, _stop_or_kill(supervisor))
-    control.start()
+    control.start(take_over=take_over)
     try:
         served = supervisor.run()
     finally:

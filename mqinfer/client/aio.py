@@ -9,7 +9,7 @@ from typing import Self, Unpack
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.process import Maker
-from mqinfer.client.connection import CardShelf, connect, random_name
+from mqinfer.client.connection import CardShelf, connect, default_name
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.request import InferOptions, Input, make_request
 from mqinfer.client.requester import Requester
@@ -41,7 +41,7 @@ class AsyncClient:
     ) -> None:
         """Prepare; `async with` or `open` connects. Arguments as for `Client`."""
         self._url = url
-        self._name = name or random_name()
+        self._name = name or default_name(url)
         self._maker = Maker(f"the client {self._name!r}")
         self._topics = Topics(root)
         self._options = options or ClientOptions()

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.client.connection import CardShelf, connect, random_name
+from mqinfer.client.connection import CardShelf, connect, default_name
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.request import InferOptions, Input, make_request
 from mqinfer.client.result import Counters, InferResult
@@ -42,7 +42,7 @@ class Client:
 
         Args:
             url: Such as `mqtt://user:password@host:1883`, `mqtts://host`, `memory://name`.
-            name: The client's name in its topics; made up where None. Must be unique.
+            name: The client's name in its topics, unique; None for that of its certificate or login, else a random one.
             root: Topic root, one for all parties of a site.
             options: How it sends; None for the defaults.
             connect_timeout: In seconds.
@@ -53,7 +53,7 @@ class Client:
             ConfigError: The address is wrong.
             BadTopic: The name or the root breaks the naming rules.
         """
-        self._requester = connect(url, name or random_name(), Topics(root), options, timeout=connect_timeout)
+        self._requester = connect(url, name or default_name(url), Topics(root), options, timeout=connect_timeout)
         self._cards = CardShelf(self._requester.link, self._requester.topics)
 
     @property

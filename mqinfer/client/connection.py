@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 import threading
 
-from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.connect import make_link, resolve
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.presence import Presence, make_client_id
 from mqinfer.broker.process import Maker
@@ -14,15 +14,32 @@ from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.card import ModelCard, read_card
-from mqinfer.protocol.errors import ModelNotFound, MqinferError
+from mqinfer.protocol.errors import ModelNotFound, MqinferError, NameTaken
+from mqinfer.protocol.states import ClientStatus
 from mqinfer.protocol.topics import Topics, check_name
 
-__all__ = ["CardShelf", "connect", "random_name"]
+__all__ = ["CardShelf", "connect", "default_name", "random_name"]
+
+
+_ADVICE = (
+    "give this one a name of its own with --name, such as {name}.rear, which the rules of `mqinfer broker add` allow "
+    "beside {name}, or end the other one with --take-over"
+)
 
 
 def random_name() -> str:
     """Return a client name that no other client has."""
     return f"client-{secrets.token_hex(6)}"
+
+
+def default_name(url: str | BrokerAddress) -> str:
+    """Return the name of a client that states none: that of its certificate or login, else a random one.
+
+    Raises:
+        ConfigError: The URL has a fault, or the certificate can't be read.
+    """
+    address = BrokerAddress.parse(url) if isinstance(url, str) else url
+    return address.login_name or random_name()
 
 
 def connect(  # noqa: PLR0913 - what a client is
@@ -33,6 +50,7 @@ def connect(  # noqa: PLR0913 - what a client is
     *,
     timeout: float = 10.0,
     presence: Presence | None = None,
+    take_over: bool = False,
 ) -> Requester:
     """Return a requester that is connected and receives its replies.
 
@@ -43,13 +61,17 @@ def connect(  # noqa: PLR0913 - what a client is
         options: How it sends.
         timeout: For the connection, in seconds.
         presence: The client's state on the broker; None for none.
+        take_over: Whether another process that has the name must give it up.
 
     Raises:
         BrokerUnreachable: No broker answers at the address.
         NotAuthorized: The broker refused the credentials.
+        NameTaken: Another process has the name.
+        NotConnected: The connection was lost before it was known who has the name.
         BadTopic: The name breaks the naming rules.
     """
     check_name("client", name)
+    address = resolve(url)
     client_id, will = (presence.client_id, presence.will) if presence else (make_client_id(name), None)
 
     def make(on_connection: ConnectionHandler) -> Link:
@@ -58,14 +80,19 @@ def connect(  # noqa: PLR0913 - what a client is
                 presence.publish()
             on_connection(connected)
 
-        return make_link(url, client_id=client_id, will=will, on_connection=tell)
+        return make_link(address, client_id=client_id, will=will, on_connection=tell)
 
     requester = Requester(make, name, topics or Topics(), options or ClientOptions())
     if presence:
         presence.attach(requester.link, requester.give_up)
-        presence.watch()
     try:
         requester.open(timeout)
+        if presence:
+            presence.claim(_ADVICE.format(name=name), take_over=take_over)
+            presence.publish(ClientStatus.READY)
+    except NameTaken:
+        requester.close()  # cleanly, so that the broker publishes no will under the other's name
+        raise
     except BaseException:
         requester.close(timeout=0.0)
         raise

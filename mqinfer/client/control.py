@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.connect import make_link, resolve
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.broker.presence import make_client_id
 from mqinfer.broker.process import Maker
-from mqinfer.client.connection import random_name
+from mqinfer.client.connection import default_name
 from mqinfer.client.options import NAME_HINT
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.control import Call, Operation
@@ -71,7 +71,7 @@ class ControlClient:
 
         Args:
             url: The broker.
-            name: The client's name in its topics; made up where None.
+            name: The client's name in its topics; None for that of its certificate or login, else a random one.
             root: Topic root.
             connect_timeout: In seconds.
 
@@ -81,7 +81,8 @@ class ControlClient:
             ConfigError: The address is wrong.
             BadTopic: The name or the root breaks the naming rules.
         """
-        self._name = check_name("client", name or random_name())
+        address = resolve(url)
+        self._name = check_name("client", name or default_name(address))
         self._maker = Maker(f"the control client {self._name!r}")
         self._topics = Topics(root)
         self._asking = threading.Lock()
@@ -93,7 +94,7 @@ class ControlClient:
         self._server: str | None = None
         self._ignored_states = Ignored("a server's state")
         self._ignored_replies = Ignored("a server's reply")
-        self._link = make_link(url, client_id=make_client_id(self._name))
+        self._link = make_link(address, client_id=make_client_id(self._name))
         try:
             self._link.open(connect_timeout)
             self._link.subscribe(self._topics.control_results(self._name), self._on_reply, retained=False)
@@ -226,6 +227,8 @@ class ControlClient:
         except MqinferError as error:
             self._ignored_states.add(message.topic, error)
             return
+        if state is not None and state.status is ServerStatus.CLAIMING:
+            return  # a question to the one that has the name
         with self._changed:
             self._servers[server] = state.status if state else ServerStatus.STOPPED
             self._changed.notify_all()

@@ -138,7 +138,7 @@ def run_session(
 def edge_presence(  # noqa: PLR0913 - what is published of an edge
     name: str, topics: Topics, source: str, model: str, *, window: int, incarnation: int | None = None
 ) -> Presence:
-    """Return the presence of one run of an edge: `ready` at each connection, `lost` as its will.
+    """Return the presence of one run of an edge: `lost` as its will.
 
     Args:
         name: Name of its client.
@@ -152,7 +152,7 @@ def edge_presence(  # noqa: PLR0913 - what is published of an edge
     def encode(status: str, incarnation: int) -> bytes:
         return ClientState(name, ClientStatus(status), incarnation, source, model, window).to_json()
 
-    return Presence(name, topics.client_state(name), encode, status="ready", incarnation=incarnation)
+    return Presence(name, topics.client_state(name), encode, incarnation=incarnation)
 
 
 def _open(settings: ReplaySettings) -> FrameSource:

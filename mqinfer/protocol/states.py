@@ -11,7 +11,7 @@ from enum import StrEnum
 from msgspec import Struct, field, to_builtins
 
 from mqinfer.protocol.decoding import MAX_STATE_BYTES, read_json, write_json
-from mqinfer.protocol.topics import Name, RequestId, Topics, check_same
+from mqinfer.protocol.topics import ModelName, Name, RequestId, Topics, check_same
 from mqinfer.protocol.types import Buffer, Count
 
 __all__ = [
@@ -43,16 +43,24 @@ class WorkerStatus(StrEnum):
 
 
 class ServerStatus(StrEnum):
-    """What a server's state reports: `lost` comes from the broker (the will), the others from the server."""
+    """What a server's state reports: `lost` comes from the broker (the will), the others from the server.
 
+    `claiming` is never retained: a process asks whether another one has its name.
+    """
+
+    CLAIMING = "claiming"
     READY = "ready"
     STOPPED = "stopped"
     LOST = "lost"
 
 
 class ClientStatus(StrEnum):
-    """What a client's state reports: `lost` comes from the broker (the will), the others from the client."""
+    """What a client's state reports: `lost` comes from the broker (the will), the others from the client.
 
+    `claiming` is never retained: a process asks whether another one has its name.
+    """
+
+    CLAIMING = "claiming"
     READY = "ready"
     STOPPED = "stopped"
     LOST = "lost"
@@ -67,7 +75,7 @@ class ServedModel(Struct, frozen=True):
         default: Whether it serves the requests that name no version.
     """
 
-    name: Name
+    name: ModelName
     version: str = ""
     default: bool = True
 

@@ -350,7 +350,7 @@ def test_a_state_counts_for_the_worker_of_its_topic_alone(write_echo: WriteEcho,
 
 
 def test_a_server_publishes_its_state(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:
-    """`ready`, then `stopped`, both retained under one boot number; `all` is no name for a server."""
+    """It asks for its name; then `ready` and `stopped`, both retained, all under one boot number; `all` is no name for a server."""
     url = f"memory://{unique('broker')}"
     states: queue.SimpleQueue[ServerState] = queue.SimpleQueue()
     repository = write_echo("a")
@@ -365,15 +365,15 @@ def test_a_server_publishes_its_state(write_echo: WriteEcho, unique: Callable[[s
         server = serve(WorkerOptions("w"))
         server.start()
         server.stop()
-        first, last = states.get(timeout=10), states.get(timeout=10)
-    assert (first.status, last.status) == ("ready", "stopped")
+        asked, first, last = (states.get(timeout=10) for _ in range(3))
+    assert (asked.status, first.status, last.status) == ("claiming", "ready", "stopped")
     assert first.incarnation == last.incarnation
     with pytest.raises(BadTopic, match="reserved for requests to every server"):
         serve(WorkerOptions("all"))
 
 
 def test_a_second_server_of_the_name(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:
-    """The server that started first fails with NameTaken; the second one's state stays."""
+    """It is refused, and the first one goes on; where it was to take over, the first one fails with NameTaken."""
     url = f"memory://{unique('broker')}"
     repository = write_echo("a")
     elder_failed = threading.Event()
@@ -388,8 +388,11 @@ def test_a_second_server_of_the_name(write_echo: WriteEcho, unique: Callable[[st
 
     elder = serve(elder_failed.set)
     elder.start()
+    with pytest.raises(NameTaken, match="another process has the name 'w'; give each server a name of its own"):
+        serve(lambda: pytest.fail("it never ran")).start()
+    assert elder.failure is None
     younger = serve(lambda: pytest.fail("the younger one failed"))
-    younger.start()
+    younger.start(take_over=True)
     try:
         assert elder_failed.wait(10)
         assert isinstance(elder.failure, NameTaken)
