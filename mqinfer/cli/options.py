@@ -20,6 +20,7 @@ __all__ = [
     "CertFile",
     "KeyFile",
     "Name",
+    "PasswordFile",
     "Root",
     "TakeOver",
     "Verbose",
@@ -31,7 +32,9 @@ __all__ = [
 Broker = Annotated[
     str,
     typer.Option(
-        envvar="MQINFER_BROKER", help="Broker URL: mqtt://[user:password@]host[:port], mqtts://, ws://, wss://."
+        envvar="MQINFER_BROKER",
+        help="Broker URL: mqtt://[user@]host[:port], mqtts://, ws://, wss://. For the user's password see "
+        "--password-file.",
     ),
 ]
 CaFile = Annotated[
@@ -42,6 +45,14 @@ CertFile = Annotated[
     Path | None, typer.Option(envvar="MQINFER_CERT_FILE", help="PEM file of this client's certificate.")
 ]
 KeyFile = Annotated[Path | None, typer.Option(envvar="MQINFER_KEY_FILE", help="PEM file of this client's private key.")]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="MQINFER_PASSWORD_FILE",
+        help="File with the password of the user in the broker URL; or set MQINFER_PASSWORD. Other users of this "
+        "machine can read what is in a URL.",
+    ),
+]
 Name = Annotated[
     str | None,
     typer.Option(
@@ -57,13 +68,21 @@ Root = Annotated[str, typer.Option(help="Prefix of all topics.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log debug messages to standard error.")]
 
 
-def address(broker: str, ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> BrokerAddress:
-    """Return the address of a broker from its URL and TLS files.
+def address(
+    broker: str,
+    ca_file: Path | None,
+    cert_file: Path | None,
+    key_file: Path | None,
+    password_file: Path | None = None,
+) -> BrokerAddress:
+    """Return the address of a broker from its URL, TLS files and password.
 
     Raises:
         ConfigError: The URL or the combination of files is wrong.
     """
-    return BrokerAddress.parse(broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+    return BrokerAddress.parse(
+        broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file, password_file=password_file
+    )
 
 
 class _LogConsole(Console):

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from mqinfer.bags.sources import is_live
+from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.local import local_worker
 from mqinfer.cli.options import (
     Broker,
@@ -18,6 +19,7 @@ from mqinfer.cli.options import (
     CertFile,
     KeyFile,
     Name,
+    PasswordFile,
     Root,
     TakeOver,
     Verbose,
@@ -119,6 +121,7 @@ def replay(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
+    password_file: PasswordFile = None,
     verbose: Verbose = False,
 ) -> None:
     """Send the frames of a recorded drive to a model, and keep the results."""
@@ -144,8 +147,11 @@ def replay(
     )
     if spool and chosen is Policy.LATEST:
         raise ConfigError("--spool keeps every frame, --policy latest only the newest; leave out one of them")
-    place = f"memory://local-{secrets.token_hex(4)}" if local else broker
-    broker_address = address(place, ca_file, cert_file, key_file)
+    broker_address = (
+        BrokerAddress.parse(f"memory://local-{secrets.token_hex(4)}")  # takes no login, whatever the environment holds
+        if local
+        else address(broker, ca_file, cert_file, key_file, password_file)
+    )
     client_name, topics = name or default_name(broker_address), Topics(root)
     with ExitStack() as stack:
         if local:
@@ -155,7 +161,9 @@ def replay(
         requester = connect(broker_address, client_name, topics, options, presence=presence, take_over=take_over)
         stack.callback(requester.close)
         stack.callback(presence.publish, "stopped")
-        report = run_session(settings, requester, "local" if local else broker, until_signal(), Console(stderr=True))
+        report = run_session(
+            settings, requester, "local" if local else str(broker_address), until_signal(), Console(stderr=True)
+        )
     _report(report, summary_file)
 
 

@@ -22,6 +22,7 @@ from mqinfer.cli.options import (
     CertFile,
     KeyFile,
     Name,
+    PasswordFile,
     Root,
     TakeOver,
     Verbose,
@@ -86,12 +87,13 @@ def worker(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
+    password_file: PasswordFile = None,
     verbose: Verbose = False,
 ) -> None:
     """Serve the models of a repository until Ctrl-C, each instance in its own process. See also: `mqinfer models`."""
     set_up_logging(verbose=verbose)
     group = check_name("worker group", group)
-    where = resolve(address(broker, ca_file, cert_file, key_file))
+    where = resolve(address(broker, ca_file, cert_file, key_file, password_file))
     options = WorkerOptions(name or where.login_name or _host_name(), Topics(root), group, capacity, threads=threads)
     spec = ProcessSpec(
         repository=repository,
