@@ -3,10 +3,11 @@
 Two workers of one name would both run what comes over its lane; two edges would receive each other's results. So each
 process publishes its state on the name's own state topic together with its incarnation (the number of its start) and
 subscribes to that topic. A process that starts asks first whether another one has the name (`Presence.claim`), and then
-leaves it alone. Where two have the name all the same, since they could not reach each other or one was to take over,
-the one with the smaller incarnation gives it up for good. Their client ids differ: with a common one the broker would
-disconnect the first when the second connects, and both would reconnect for ever. The ids are random as well: whoever
-connects with another's id ends that connection, and the name and the incarnation are public.
+leaves it alone. Where two have the name all the same, since they could not reach each other, the one that started later
+gives it up for good; or the other one, if the later one was to take over, or if both are processes of one server, which
+starts the later one in place of the earlier. Their client ids differ: with a common one the broker would disconnect the
+first when the second connects, and both would reconnect for ever. The ids are random as well: whoever connects with
+another's id ends that connection, and the name and the incarnation are public.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable
 
 from mqinfer.broker.link import Ack, Link, Message, ReasonCode, ignore_ack
 from mqinfer.protocol.errors import LinkError, MqinferError, NameTaken, NotAuthorized, NotConnected
-from mqinfer.protocol.states import read_incarnation
+from mqinfer.protocol.states import AnyState, read_any_state
 
 __all__ = ["Presence", "make_client_id", "new_incarnation", "reads_back"]
 
@@ -88,11 +89,15 @@ class Presence:
         """MQTT client id of the process's connection."""
         self.failure: NameTaken | None = None
         """Set once another process has the name; nothing is published from then on."""
+        self.take_over = False
+        """Whether it takes the name from a process that started earlier; part of its state."""
         self._name = name
         self._topic = topic
         self._encode = encode
         self._status: str | None = None
         self._claim: _Claim | None = None
+        self._later_wins = False
+        self._advice = "give each its own (--name)"
         self._on_ack = on_ack
         self._on_taken: Callable[[NameTaken], None] | None = None
         self._link: Link | None = None
@@ -109,12 +114,13 @@ class Presence:
 
         Args:
             link: Made with this presence's `client_id` and `will`; its owner calls `publish` at each connection.
-            on_taken: Called once, on the link's thread, when a process that started later has the name.
+            on_taken: Called once, on the link's thread, when this process has to give the name up.
         """
         self._link, self._on_taken = link, on_taken
 
     def watch(self) -> None:
-        """Watch the name without a claim: this process takes it over from one that started earlier."""
+        """Watch the name without a claim: of all processes that watch it so the one that started last has it."""
+        self._later_wins = True
         if self._link is not None:
             self._subscribe(self._link, retained=False)
 
@@ -142,7 +148,7 @@ class Presence:
             NameTaken: Another process has the name.
             NotConnected: The connection was lost before that was known.
         """
-        link = self._link
+        link, self._advice, self.take_over = self._link, advice, take_over
         if link is None or not self._subscribe(link, retained=True) or take_over:
             return
         self._claim = claim = _Claim()
@@ -192,22 +198,37 @@ class Presence:
         if self.failure is not None or (message.retain and claim is None) or not len(message.payload):
             return
         try:
-            incarnation, status = read_incarnation(message.payload)
+            state = read_any_state(message.payload)
         except MqinferError as error:
             _log.warning("ignored a state of %s on %s: %s", self._name, message.topic, error)
             return
+        incarnation, status = state.incarnation, state.status
         if claim is not None:
             self._judge(claim, incarnation, status, retained=message.retain)
         elif incarnation == self.incarnation:
             return
-        elif incarnation > self.incarnation and status == _READY:
-            self.failure = NameTaken(f"another process named {self._name!r} has started; give each its own (--name)")
+        elif status == _READY and self._loses_to(state):
+            self.failure = self._taken(is_later=incarnation > self.incarnation)
             if self._on_taken is not None:
                 self._on_taken(self.failure)
-        elif incarnation < self.incarnation or status in _ENDED or status == _CLAIMING:
+        elif incarnation < self.incarnation or status in _ENDED or status in {_CLAIMING, _READY}:
             # The will or last state of another process, one that gives the name up once it receives this, or one that
             # asks. A later one that drains is not answered: it would answer in turn, and both without end.
             self.publish()
+
+    def _loses_to(self, other: AnyState) -> bool:
+        """Return whether this process has to give the name up to another one that has it too.
+
+        Both decide alike: of several one that takes over and started after all others of that kind keeps the name;
+        where there is none, the one that started first.
+        """
+        is_later = other.incarnation > self.incarnation
+        later_takes_over = other.take_over if is_later else self.take_over
+        return is_later == (self._later_wins or later_takes_over)
+
+    def _taken(self, *, is_later: bool) -> NameTaken:
+        what = "has started and took the name over" if is_later else "has had the name for longer, and is back"
+        return NameTaken(f"another process named {self._name!r} {what}; {self._advice}")
 
     def _judge(self, claim: _Claim, incarnation: int, status: str, *, retained: bool) -> None:
         """Take up a state that came while this process asks who has the name."""

@@ -150,9 +150,10 @@ def edge_presence(  # noqa: PLR0913 - what is published of an edge
     """
 
     def encode(status: str, incarnation: int) -> bytes:
-        return ClientState(name, ClientStatus(status), incarnation, source, model, window).to_json()
+        return ClientState(name, ClientStatus(status), incarnation, source, model, window, presence.take_over).to_json()
 
-    return Presence(name, topics.client_state(name), encode, incarnation=incarnation)
+    presence = Presence(name, topics.client_state(name), encode, incarnation=incarnation)
+    return presence
 
 
 def _open(settings: ReplaySettings) -> FrameSource:

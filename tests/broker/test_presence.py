@@ -1,4 +1,4 @@
-"""One name, one process: who asks for a name that is in use is refused; of two that have it the earlier gives it up."""
+"""One name, one process: who asks for a name that is in use is refused, and of several that have it one remains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mqinfer.broker import presence as presence_module
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.broker.presence import Presence, make_client_id, new_incarnation, reads_back
 from mqinfer.protocol.errors import NameTaken
-from mqinfer.protocol.states import read_incarnation
+from mqinfer.protocol.states import read_any_state
 from tests.broker.attempts import wait_for
 
 TOPIC = "mqinfer/v1/workers/w/state"
@@ -104,6 +104,7 @@ def test_nothing_is_published_without_a_status() -> None:
     broker = MemoryBroker()
     link = MemoryLink(broker, client_id=presence.client_id, will=presence.will)
     presence.attach(link)
+    presence.watch()
     with ExitStack() as stack:
         stack.callback(link.close)
         link.open()
@@ -115,7 +116,7 @@ def test_nothing_is_published_without_a_status() -> None:
         presence.receive(state(9))
         presence.publish("stopped")
         link.settle()
-        assert codes == [ReasonCode.NO_MATCHING_SUBSCRIBERS] * 2
+        assert codes == [ReasonCode.SUCCESS] * 2
         assert not presence.is_refused()
         assert isinstance(presence.failure, NameTaken)
 
@@ -205,6 +206,10 @@ class Claimant(Holder):
         self.presence.attach(self.link, self.taken.append)
         self._take_over = take_over
 
+    def _encode(self, status: str, incarnation: int) -> bytes:
+        self.published += 1
+        return json.dumps({"boot": incarnation, "status": status, "take_over": self.presence.take_over}).encode()
+
     def start(self) -> Claimant:
         """Connect, ask, and publish `ready`."""
         self.link.open()
@@ -223,7 +228,8 @@ def retained(broker: MemoryBroker) -> tuple[int, str]:
     with closing(MemoryLink(broker, client_id="reader")) as link:
         link.open()
         link.subscribe(TOPIC, states.put)
-        return read_incarnation(states.get(timeout=10).payload)
+        state = read_any_state(states.get(timeout=10).payload)
+        return state.incarnation, state.status
 
 
 def fails(claimant: Claimant) -> str:
@@ -256,6 +262,47 @@ def test_taking_over() -> None:
         wait_for(lambda: len(elder.taken) == 1)
         elder.presence.publish("stopped")
         assert retained(broker) == (6, "ready")
+
+
+@pytest.mark.parametrize(
+    ("take_over", "winner", "words"),
+    [(False, 5, "has had the name for longer, and is back; use --name"), (True, 6, "took the name over; use --name")],
+)
+def test_both_were_cut_off_from_each_other(winner: int, words: str, *, take_over: bool) -> None:
+    """A process took the name while the other one had no connection: who was first goes on, unless it was taken over.
+
+    So a service that is started again and again while the broker restarts does not end the one that works.
+    """
+    broker = MemoryBroker()
+    elder = Claimant(broker, 5).start()
+    elder.link.drop()
+    younger = Claimant(broker, 6, take_over=take_over).start()
+    elder.link.restore()
+    with closing(elder.link), closing(younger.link):
+        wait_for(lambda: len(elder.taken + younger.taken) == 1)
+        settle(elder, younger)
+        (loser,) = [each for each in (elder, younger) if each.presence.incarnation != winner]
+        assert [words in str(error) for error in loser.taken] == [True]
+        assert retained(broker) == (winner, "ready")
+
+
+@given(st.permutations([1, 2, 3, 4]), st.sets(st.integers(1, 4)))
+def test_whoever_meets_exactly_one_remains(order: list[int], taking_over: set[int]) -> None:
+    """Of all that have the name the last to take over keeps it, else the first to start, whoever is back first."""
+    broker = MemoryBroker()
+    with ExitStack() as stack:
+        claimants = {number: Claimant(broker, number, take_over=True) for number in order}
+        for number, claimant in claimants.items():
+            stack.callback(claimant.link.close)
+            claimant.start()
+            claimant.presence.take_over = number in taking_over
+            claimant.link.drop()
+        for claimant in claimants.values():
+            claimant.link.restore()
+            settle(*claimants.values())
+        left = [number for number, claimant in claimants.items() if claimant.presence.failure is None]
+        assert left == [max(taking_over, default=1)]
+        assert all(len(claimants[number].taken) == 1 for number in claimants if number not in left)
 
 
 @pytest.mark.parametrize("status", ["lost", "stopped", "crashed"])
@@ -324,7 +371,7 @@ def test_asking_leaves_no_trace() -> None:
     seen: list[tuple[str, bool]] = []
     with closing(Claimant(broker, 5).start().link), closing(MemoryLink(broker, client_id="reader")) as reader:
         reader.open()
-        reader.subscribe(TOPIC, lambda message: seen.append((read_incarnation(message.payload)[1], message.retain)))
+        reader.subscribe(TOPIC, lambda message: seen.append((read_any_state(message.payload).status, message.retain)))
         fails(Claimant(broker, 6))
         wait_for(lambda: len(seen) >= 3)
         assert seen == [("ready", True), ("claiming", False), ("ready", False)]

@@ -183,6 +183,8 @@ def keep_current(
     folder: BrokerFolder,
     stop: threading.Event,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    *,
+    every_s: float = _LOOK_S,
 ) -> None:
     """Reload a Mosquitto whenever its rules, passwords or certificate change, until `stop` is set.
 
@@ -190,7 +192,7 @@ def keep_current(
     """
     before: list[tuple[int, int]] = []  # so it reads them again at once: they may have changed since it started
     due = now()
-    while not stop.wait(_LOOK_S):
+    while not stop.wait(every_s):
         if now() >= due:
             due += _WARNED_EVERY
             _warn(folder, now())

@@ -154,7 +154,7 @@ class ControlServer:
             self._on_failure()
 
     def _encode_state(self, status: str, incarnation: int) -> bytes:
-        return ServerState(self._name, ServerStatus(status), incarnation).to_json()
+        return ServerState(self._name, ServerStatus(status), incarnation, self._presence.take_over).to_json()
 
     def _publish(self, message: Message) -> None:
         try:
