@@ -104,12 +104,12 @@ def init(
         "websockets": websockets_port,
         "bind": bind,
     }
-    before = folder.ports()
+    is_new, before = not folder.configuration_file.exists(), folder.ports()
     ports = replace(before, **{name: each for name, each in given.items() if each is not None})
     logins = folder.init(host or (), ports, days, wanted, Topics(root))
     for (role, _), login in zip(wanted, logins, strict=True):
         _print_login(folder, role, login)
-    if ports != before:
+    if ports != before and not is_new:
         typer.echo("a broker that runs keeps its ports until it is started again")
     typer.echo(f"start it with: mqinfer broker --config {shlex.quote(str(directory))}")
 
