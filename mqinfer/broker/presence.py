@@ -149,11 +149,14 @@ class Presence:
             NotConnected: The connection was lost before that was known.
         """
         link, self._advice, self.take_over = self._link, advice, take_over
-        if link is None or not self._subscribe(link, retained=True) or take_over:
+        if link is None:
             return
-        self._claim = claim = _Claim()
-        self.publish(_CLAIMING)
+        claim = _Claim()
+        self._claim = None if take_over else claim  # before the retained state comes
         try:
+            if not self._subscribe(link, retained=True) or take_over:
+                return
+            self.publish(_CLAIMING)
             claim.asked.wait(_PATIENCE_S)
             if claim.holder is not None and not claim.rival:
                 _log.info("%s was in use; waiting at most %g s for the process that had it", self._name, _ANSWER_S)

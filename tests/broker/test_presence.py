@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mqinfer.broker import MemoryBroker, MemoryLink
 from mqinfer.broker import presence as presence_module
-from mqinfer.broker.link import Message, ReasonCode
+from mqinfer.broker.link import Message, MessageHandler, ReasonCode
 from mqinfer.broker.presence import Presence, make_client_id, new_incarnation, reads_back
 from mqinfer.protocol.errors import NameTaken
 from mqinfer.protocol.states import read_any_state
@@ -376,3 +376,25 @@ def test_asking_leaves_no_trace() -> None:
         wait_for(lambda: len(seen) >= 3)
         assert seen == [("ready", True), ("claiming", False), ("ready", False)]
         assert retained(broker) == (5, "ready")
+
+
+def test_a_holder_that_answers_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its retained state comes while the newcomer still subscribes, its answer after the question came back."""
+    broker = MemoryBroker()
+    newcomer = Claimant(broker, 6)
+    subscribe = newcomer.link.subscribe
+
+    def subscribe_slowly(topic: str, handler: MessageHandler, *, retained: bool = True) -> None:
+        subscribe(topic, handler, retained=retained)
+        newcomer.link.settle()  # Mosquitto's SUBACK and what it had kept often come in one piece
+
+    monkeypatch.setattr(newcomer.link, "subscribe", subscribe_slowly)
+    with closing(MemoryLink(broker, client_id="holder")) as holder, ThreadPoolExecutor(1) as pool:
+        holder.open()
+        holder.publish(state(5, retain=True))
+        started = pool.submit(newcomer.start)
+        wait_for(lambda: newcomer.published > 0)  # it has asked
+        newcomer.link.settle()
+        holder.publish(state(5, retain=True))
+        with pytest.raises(NameTaken):
+            started.result(10)
