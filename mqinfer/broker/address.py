@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from mqinfer.broker.certificate import OwnCertificate
+from mqinfer.broker.environment import Variable
 from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.topics import is_name
 
 __all__ = ["BrokerAddress", "TlsOptions", "Transport"]
 
@@ -21,6 +26,7 @@ _SCHEMES: Final[dict[str, tuple[Transport, bool, int]]] = {
     "wss": ("websockets", True, 443),
     "memory": ("memory", False, 0),
 }
+_WARNED = timedelta(days=30)
 _HINT = "it should look like mqtt://host:1883, mqtts://user:password@host, ws://host:9001/mqtt or memory://name"
 
 
@@ -61,6 +67,34 @@ class BrokerAddress:
     transport: Transport = "tcp"
     path: str = "/mqtt"
 
+    @property
+    def login_name(self) -> str | None:
+        """The name that the login states: the certificate's common name, else the user name; None without either.
+
+        A name that topics can't hold counts as none.
+
+        Raises:
+            ConfigError: The certificate can't be read.
+        """
+        own = self._own_certificate()
+        name = self.username if own is None else own.name
+        return name if name and is_name(name) else None
+
+    def expiry_warning(self) -> str | None:
+        """Return a warning where the client's own certificate ends within 30 days, else None."""
+        own = self._own_certificate()
+        if own is None or (left := own.end - datetime.now(UTC)) > _WARNED:
+            return None
+        when = "has ended" if left < timedelta() else f"ends in {left.days} days"
+        return (
+            f"the certificate of {own.name or 'this client'} {when}, on {own.end:%Y-%m-%d}; "
+            "make another one with: mqinfer broker renew DIR NAME"
+        )
+
+    def _own_certificate(self) -> OwnCertificate | None:
+        file = self.tls.cert_file if self.tls else None
+        return OwnCertificate.read(Path(file)) if file else None
+
     def __str__(self) -> str:
         if self.transport == "memory":
             return f"memory://{self.host}"
@@ -76,14 +110,17 @@ class BrokerAddress:
         ca_file: Path | str | None = None,
         cert_file: Path | str | None = None,
         key_file: Path | str | None = None,
+        password_file: Path | str | None = None,
     ) -> BrokerAddress:
         """Read a URL: `mqtt://`, `mqtts://`, `ws://`, `wss://` or `memory://name`.
 
         Args:
-            url: With `user:password@` if need be, both percent-encoded.
+            url: With `user@` or `user:password@` if need be, both percent-encoded. For a user without a password that
+                of `password_file` counts, else that of the environment variable `MQINFER_PASSWORD`.
             ca_file: Certificates to trust, for the encrypted schemes.
             cert_file: The client's certificate, for the encrypted schemes.
             key_file: Its key.
+            password_file: File with the user's password in its first line; other programs see a URL's.
 
         Raises:
             ConfigError: The URL has a fault; the message names it, without the password.
@@ -98,11 +135,12 @@ class BrokerAddress:
                 f"broker URL: {parts.scheme}:// is not encrypted, so certificates do nothing; use mqtts://"
             )
         _check_shape(parts, transport)
+        user, password = _decode(parts.username), _decode(parts.password)
         return cls(
             host=_host(parts),
             port=_port(parts, default_port),
-            username=_decode(parts.username),
-            password=_decode(parts.password),
+            username=user,
+            password=_password(user, password, _path(password_file)),
             tls=tls if encrypted else None,
             transport=transport,
             path=(transport == "websockets" and parts.path) or "/mqtt",
@@ -142,6 +180,23 @@ def _port(parts: SplitResult, default: int) -> int:
     if port == 0 or parts.scheme == "memory":
         raise ConfigError("broker URL: the port is no number from 1 to 65535, or stands after memory://")
     return port
+
+
+def _password(user: str | None, in_url: str | None, file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get(Variable.PASSWORD) if user and in_url is None else in_url
+    if in_url is not None:
+        raise ConfigError("broker URL: there is a password in it and a password file too; leave out one of them")
+    if not user:
+        raise ConfigError("broker URL: a password file needs a user name in the URL, such as mqtts://car-1@host:8884")
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise ConfigError(f"password file {file} can't be read: {why}") from None
+    if not lines or not lines[0]:
+        raise ConfigError(f"password file {file} is empty; expected the password in its first line")
+    return lines[0]
 
 
 def _decode(text: str | None) -> str | None:

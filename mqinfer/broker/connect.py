@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from threading import Lock
 from weakref import WeakValueDictionary
 
@@ -11,7 +12,9 @@ from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.broker.process import abandon_in_children
 
-__all__ = ["make_link"]
+__all__ = ["make_link", "resolve"]
+
+_log = logging.getLogger("mqinfer.broker")
 
 
 class _MemoryBrokers:
@@ -39,6 +42,18 @@ class _MemoryBrokers:
 
 
 _memory_brokers = _MemoryBrokers()
+
+
+def resolve(url: str | BrokerAddress) -> BrokerAddress:
+    """Return the address that a URL stands for; log a warning where the client's own certificate ends soon.
+
+    Raises:
+        ConfigError: The URL has a fault, or the certificate can't be read.
+    """
+    address = BrokerAddress.parse(url) if isinstance(url, str) else url
+    if warning := address.expiry_warning():
+        _log.warning("%s", warning)
+    return address
 
 
 def make_link(

@@ -15,3 +15,5 @@ class Variable(StrEnum):
     CA_FILE = "MQINFER_CA_FILE"
     CERT_FILE = "MQINFER_CERT_FILE"
     KEY_FILE = "MQINFER_KEY_FILE"
+    PASSWORD = "MQINFER_PASSWORD"  # noqa: S105 - the name of a variable
+    PASSWORD_FILE = "MQINFER_PASSWORD_FILE"  # noqa: S105 - the name of a variable

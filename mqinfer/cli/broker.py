@@ -1,25 +1,44 @@
-"""`mqinfer broker`: a private Mosquitto; `mqinfer broker init|add|remove|list`: one with TLS and access rules."""
+"""`mqinfer broker`: a private Mosquitto; its subcommands set one up with TLS and access rules, and check any."""
 
 from __future__ import annotations
 
 import shlex
-import socket
 import threading
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
-from mqinfer.broker.mosquitto.access import DEFAULT_PROCESSES
+from mqinfer.broker.connect import make_link, resolve
+from mqinfer.broker.mosquitto import BrokerFolder, Login, Role
+from mqinfer.broker.mosquitto.access import BROKER, DEFAULT_PROCESSES, DEFAULT_SUBS
+from mqinfer.broker.mosquitto.check import Checker, enter_without_login
 from mqinfer.broker.mosquitto.configuration import render
+from mqinfer.broker.mosquitto.expiry import entries
 from mqinfer.broker.mosquitto.folder import DEFAULT_DAYS
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import guarded, guarded_open, keep_current
-from mqinfer.cli.options import Root, until_signal, with_log_options
+from mqinfer.broker.presence import make_client_id
+from mqinfer.cli.exit_codes import ExitCode
+from mqinfer.cli.options import (
+    Broker,
+    CaFile,
+    CertFile,
+    KeyFile,
+    Name,
+    PasswordFile,
+    Root,
+    address,
+    until_signal,
+    with_log_options,
+)
+from mqinfer.client.connection import default_name
+from mqinfer.logs import LogLevel, printable, settings
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError
-from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.topics import Topics, check_name
 
 __all__ = ["app"]
 
@@ -45,22 +64,24 @@ def broker(
         Path | None, typer.Option(help="Folder made by `mqinfer broker init`: use its TLS and access rules.")
     ] = None,
 ) -> None:
-    """Run a private Mosquitto with mqinfer's configuration until Ctrl-C."""
+    """Run a private Mosquitto with mqinfer's configuration until Ctrl-C; -v shows Mosquitto's log too."""
     if context.invoked_subcommand is not None:
         return
+    on_line = _show if settings().level is LogLevel.DEBUG else None
     if config is not None:
         if websockets_port is not None or bind != "127.0.0.1":
             raise ConfigError(
                 "--bind and --websockets-port have no effect with --config; edit mosquitto.conf in its folder"
             )
         folder = BrokerFolder(config)
-        _run(guarded(folder, port), folder)
+        _run(guarded(folder, port, on_line), folder)
         return
 
     def configuration(chosen: int) -> str:
         return render(chosen, websockets_port=websockets_port, bind=bind)
 
-    _run(guarded_open(MosquittoServer(1883 if port is None else port or None, bind=bind, configuration=configuration)))
+    chosen = 1883 if port is None else port or None
+    _run(guarded_open(MosquittoServer(chosen, bind=bind, configuration=configuration, on_line=on_line)))
 
 
 @app.command()
@@ -73,24 +94,35 @@ def init(
     client: Annotated[
         list[str] | None, typer.Option(help="Client to add, as ROLE:NAME, such as vehicle:car-1; may be repeated.")
     ] = None,
-    port: Annotated[int, typer.Option(help="Port for clients with certificates.", min=1, max=65535)] = 8883,
+    port: Annotated[
+        int | None, typer.Option(help="Port for clients with certificates; 8883 by default.", min=1, max=65535)
+    ] = None,
     password_port: Annotated[
         int | None, typer.Option(help="Port for clients with passwords; none by default.", min=1, max=65535)
     ] = None,
     websockets_port: Annotated[
         int | None, typer.Option(help="Port for browsers (WebSockets, passwords); none by default.", min=1, max=65535)
     ] = None,
-    bind: Annotated[str, typer.Option(help="Address to listen on; all addresses by default.")] = "",
+    bind: Annotated[str | None, typer.Option(help="Address to listen on; all addresses by default.")] = None,
     days: Days = DEFAULT_DAYS,
     root: Root = "mqinfer/v1",
 ) -> None:
-    """Write a configuration with TLS, a private CA and access rules. Run again to renew the certificate."""
+    """Write a configuration with TLS, a private CA and access rules. Run again to change its ports or host names."""
     wanted = [_role_and_name(text) for text in client or ()]
-    topics = Topics(root)
     folder = BrokerFolder(directory)
-    folder.init(host or (), Ports(port, password_port, websockets_port, bind), days)
-    for role, name in wanted:
-        _print_login(folder, role, folder.add(role, name, topics=topics, days=days))
+    given: dict[str, Any] = {
+        "certificates": port,
+        "passwords": password_port,
+        "websockets": websockets_port,
+        "bind": bind,
+    }
+    is_new, before = not folder.configuration_file.exists(), folder.ports()
+    ports = replace(before, **{name: each for name, each in given.items() if each is not None})
+    logins = folder.init(host or (), ports, days, wanted, Topics(root))
+    for (role, _), login in zip(wanted, logins, strict=True):
+        _print_login(folder, role, login)
+    if ports != before and not is_new:
+        typer.echo("a broker that runs keeps its ports until it is started again")
     typer.echo(f"start it with: mqinfer broker --config {shlex.quote(str(directory))}")
 
 
@@ -100,13 +132,30 @@ def add(
     role: Annotated[Role, typer.Argument(help="Role of the client, which sets its access rights.")],
     name: Annotated[str, typer.Argument(help="User name of the client; also its --name in topics.")],
     password: Annotated[bool, typer.Option("--password", help="Create a password instead of a certificate.")] = False,
+    sub: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Sub-name of a vehicle's process, beside {', '.join(DEFAULT_SUBS)}: with rear, NAME may be called "
+            "NAME.rear too. May be repeated."
+        ),
+    ] = None,
     processes: Annotated[int, typer.Option(help="Largest number of processes of a worker.", min=1)] = DEFAULT_PROCESSES,
     days: Days = DEFAULT_DAYS,
     root: Root = "mqinfer/v1",
 ) -> None:
     """Grant a client access, or renew its certificate or password. A running broker applies it within a second."""
     folder = BrokerFolder(directory)
-    login = folder.add(role, name, topics=Topics(root), processes=processes, days=days, by_password=password)
+    if sub and role is not Role.VEHICLE:
+        raise ConfigError("--sub is for vehicles; a worker has --processes, and other clients need no sub-names")
+    login = folder.add(
+        role,
+        name,
+        topics=Topics(root),
+        processes=processes,
+        subs=(*DEFAULT_SUBS, *(sub or ())),
+        days=days,
+        by_password=password,
+    )
     _print_login(folder, role, login)
     if len(folder.certificates(name)) > 1:
         typer.echo(
@@ -121,11 +170,66 @@ def remove(directory: Directory, name: Annotated[str, typer.Argument(help="User 
     typer.echo(f"removed {name}; revoked certificates: {revoked}")
 
 
+@app.command()
+def renew(
+    directory: Directory,
+    name: Annotated[list[str] | None, typer.Argument(help="Clients; `broker` for the broker's own.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Renew all certificates that clients and broker have.")] = False,
+    days: Days = DEFAULT_DAYS,
+) -> None:
+    """Write new certificates. Rights stay, and the earlier certificates stay good until they end."""
+    folder = BrokerFolder(directory)
+    if every == bool(name):
+        raise ConfigError("expected names of clients, or `broker`, or --all")
+    with_end = [each for each in entries(folder) if each.end or not each.password]
+    names = name or [BROKER, *(each.name for each in with_end if each.name)]
+    for path in folder.renew(names, days):
+        typer.echo(f"wrote {path} and its key, good for {days} days")
+    typer.echo("give each client its new files; a broker that runs takes its own within a second")
+
+
 @app.command("list")
 def list_clients(directory: Directory) -> None:
-    """List the clients and their roles."""
-    for name, role in sorted(BrokerFolder(directory).clients().items()):
-        typer.echo(f"{role:10} {name}")
+    """List the clients, their roles, and when their certificates end."""
+    now = datetime.now(UTC)
+    found = entries(BrokerFolder(directory))
+    width = max(len(each.name) for each in found)
+    for each in found:
+        ends = [f"certificate until {each.end:%Y-%m-%d}"] if each.end else []
+        typer.echo(f"{each.role:10} {each.name:{width}}  {', '.join([*ends, *['password'] * each.password]) or '-'}")
+    for warning in filter(None, (each.warning(now) for each in found)):
+        typer.echo(f"warning: {warning}", err=True)
+
+
+@app.command()
+def check(
+    broker: Broker = "mqtt://127.0.0.1:1883",
+    name: Name = None,
+    group: Annotated[str, typer.Option(help="Group of workers that an attacker would try to join.")] = "workers",
+    root: Root = "mqinfer/v1",
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+    password_file: PasswordFile = None,
+) -> None:
+    """Try with a vehicle's login what access rules should refuse; exit with 1 if any of it works.
+
+    On a broker in use the workers' group is tried with a few requests; those of others that it takes are sent again.
+    """
+    where = resolve(address(broker, ca_file, cert_file, key_file, password_file))
+    chosen = check_name("client", name or default_name(where))
+    findings = [enter_without_login(where)]
+    with closing(make_link(where, client_id=make_client_id(chosen))) as link:
+        link.open()
+        findings += Checker(link, Topics(root), chosen, check_name("worker group", group)).run()
+    for finding in findings:
+        mark = {True: "PROBLEM", False: "ok", None: "unknown"}[finding.result.worked]
+        typer.echo(f"{mark:8} {finding.attempt}: {finding.result.words}")
+    advice = dict.fromkeys(finding.advice for finding in findings if finding.result.worked)
+    for each in advice:
+        typer.echo(f"to do: {each}", err=True)
+    if advice:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _role_and_name(text: str) -> tuple[Role, str]:
@@ -136,18 +240,26 @@ def _role_and_name(text: str) -> tuple[Role, str]:
 
 
 def _print_login(folder: BrokerFolder, role: Role, login: Login) -> None:
-    """Print the options with which a client connects."""
-    user = f"{login.name}:{login.password}@" if login.password else ""
-    kind = "passwords" if login.password else "certificates"
+    """Print the options with which a client connects, none of them a secret but the workers' group."""
+    user = f"{login.name}@" if login.password_file else ""
+    kind = "passwords" if login.password_file else "certificates"
     port = next((each.port for each in folder.listeners() if each.kind == kind), folder.listeners()[-1].port)
-    options = ["--broker", f"mqtts://{user}{socket.gethostname()}:{port}", "--ca-file", str(login.ca_file)]
+    host = folder.host()
+    address = f"mqtts://{user}{f'[{host}]' if ':' in host else host}:{port}"
+    options = ["--broker", address, "--ca-file", str(login.ca_file)]
     if login.cert_file and login.key_file:
         options += ["--cert-file", str(login.cert_file), "--key-file", str(login.key_file)]
+    if login.password_file:
+        options += ["--password-file", str(login.password_file)]
     if role is Role.WORKER and (group := folder.group()):
         options += ["--group", group]
-    note = "password shown only once: the broker keeps its hash" if login.password else login.cert_file
-    typer.echo(f"{role} {login.name} ({note}) connects with")
-    typer.echo(f"  {shlex.join([*options, '--name', login.name])}")
+    typer.echo(f"{role} {login.name} ({login.password_file or login.cert_file}) connects with")
+    typer.echo(f"  {shlex.join(options)}")
+
+
+def _show(line: str) -> None:
+    """Print a line of Mosquitto's log; a client's id in it may hold anything."""
+    typer.echo(printable(line.rstrip("\n")), err=True)
 
 
 def _run(broker: AbstractContextManager[MosquittoServer], folder: BrokerFolder | None = None) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, address
+from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, PasswordFile, Root, address
 from mqinfer.client import Client, InferResult
 from mqinfer.client.request import Input
 from mqinfer.codecs import encode_tensor, encoded_image
@@ -58,10 +58,11 @@ def infer(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
+    password_file: PasswordFile = None,
 ) -> None:
     """Send one request to a model and print the result."""
     given = dict(_read(text) for text in input_)
-    with Client(address(broker, ca_file, cert_file, key_file), name=name, root=root) as client:
+    with Client(address(broker, ca_file, cert_file, key_file, password_file), name=name, root=root) as client:
         inputs = _with_strings(given, client.card(model) if any(map(_is_string, given.values())) else None)
         classification = _classification(client.card(model), top) if top else {}
         result = client.infer(

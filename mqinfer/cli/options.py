@@ -22,7 +22,9 @@ __all__ = [
     "CertFile",
     "KeyFile",
     "Name",
+    "PasswordFile",
     "Root",
+    "TakeOver",
     "address",
     "until_signal",
     "with_log_options",
@@ -31,7 +33,9 @@ __all__ = [
 Broker = Annotated[
     str,
     typer.Option(
-        envvar=Variable.BROKER, help="Broker URL: mqtt://[user:password@]host[:port], mqtts://, ws://, wss://."
+        envvar=Variable.BROKER,
+        help="Broker URL: mqtt://[user@]host[:port], mqtts://, ws://, wss://. For the user's password see "
+        "--password-file.",
     ),
 ]
 CaFile = Annotated[
@@ -42,12 +46,24 @@ CertFile = Annotated[
     Path | None, typer.Option(envvar=Variable.CERT_FILE, help="PEM file of this client's certificate.")
 ]
 KeyFile = Annotated[Path | None, typer.Option(envvar=Variable.KEY_FILE, help="PEM file of this client's private key.")]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar=Variable.PASSWORD_FILE,
+        help="File with the password of the user in the broker URL; or set MQINFER_PASSWORD. Other users of this "
+        "machine can read what is in a URL.",
+    ),
+]
 Name = Annotated[
     str | None,
     typer.Option(
         envvar=Variable.NAME,
-        help="Name in topics, unique on the broker; random by default. With access rules: the user name.",
+        help="Name in topics, unique on the broker; by default that of the certificate or login, else a random one.",
     ),
+]
+TakeOver = Annotated[
+    bool,
+    typer.Option("--take-over", help="End another process of the same name; without it this one is refused."),
 ]
 Root = Annotated[str, typer.Option(help="Prefix of all topics.")]
 _LogLevel = Annotated[
@@ -59,13 +75,21 @@ _LogFormat = Annotated[
 _Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Short for --log-level debug.")]
 
 
-def address(broker: str, ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> BrokerAddress:
-    """Return the address of a broker from its URL and TLS files.
+def address(
+    broker: str,
+    ca_file: Path | None,
+    cert_file: Path | None,
+    key_file: Path | None,
+    password_file: Path | None = None,
+) -> BrokerAddress:
+    """Return the address of a broker from its URL, TLS files and password.
 
     Raises:
         ConfigError: The URL or the combination of files is wrong.
     """
-    return BrokerAddress.parse(broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+    return BrokerAddress.parse(
+        broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file, password_file=password_file
+    )
 
 
 def with_log_options(command: Callable[..., None]) -> Callable[..., None]:

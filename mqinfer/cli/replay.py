@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from mqinfer.bags.sources import is_live
+from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.local import local_worker
 from mqinfer.cli.options import (
     Broker,
@@ -18,11 +19,13 @@ from mqinfer.cli.options import (
     CertFile,
     KeyFile,
     Name,
+    PasswordFile,
     Root,
+    TakeOver,
     address,
     until_signal,
 )
-from mqinfer.client.connection import connect, random_name
+from mqinfer.client.connection import connect, default_name
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.quality_ladder import QualityBounds
@@ -111,10 +114,12 @@ def replay(
     ] = None,
     spool_mb: Annotated[int, typer.Option(help="Bound of the spool, in megabytes of encoded frames.", min=1)] = 4096,
     name: Name = None,
+    take_over: TakeOver = False,
     root: Root = "mqinfer/v1",
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
+    password_file: PasswordFile = None,
 ) -> None:
     """Send the frames of a recorded drive to a model, and keep the results."""
     chosen = policy or (Policy.LATEST if is_live(source) else Policy.ALL)
@@ -138,18 +143,23 @@ def replay(
     )
     if spool and chosen is Policy.LATEST:
         raise ConfigError("--spool keeps every frame, --policy latest only the newest; leave out one of them")
-    place = f"memory://local-{secrets.token_hex(4)}" if local else broker
-    broker_address = address(place, ca_file, cert_file, key_file)
-    client_name, topics = name or random_name(), Topics(root)
+    broker_address = (
+        BrokerAddress.parse(f"memory://local-{secrets.token_hex(4)}")  # takes no login, whatever the environment holds
+        if local
+        else address(broker, ca_file, cert_file, key_file, password_file)
+    )
+    client_name, topics = name or default_name(broker_address), Topics(root)
     with ExitStack() as stack:
         if local:
             stack.enter_context(local_worker(repository, model, version, broker_address, topics))
         presence = edge_presence(client_name, topics, source, model, window=window)
         options = ClientOptions(window=window)
-        requester = connect(broker_address, client_name, topics, options, presence=presence)
+        requester = connect(broker_address, client_name, topics, options, presence=presence, take_over=take_over)
         stack.callback(requester.close)
         stack.callback(presence.end)
-        report = run_session(settings, requester, "local" if local else broker, until_signal(), Console(stderr=True))
+        report = run_session(
+            settings, requester, "local" if local else str(broker_address), until_signal(), Console(stderr=True)
+        )
     _report(report, summary_file)
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, address, until_signal
+from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, PasswordFile, Root, address, until_signal
 from mqinfer.client.control import ControlClient
 from mqinfer.logs import printable
 from mqinfer.protocol.control import Call, Operation
@@ -46,6 +46,7 @@ def status(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
+    password_file: PasswordFile = None,
 ) -> None:
     """Show servers, processes and models with their states, load and rate. Exit code 1 if nothing is served.
 
@@ -53,7 +54,7 @@ def status(
     requests spent in the worker. What a server reports needs a login that may ask it (operator, dashboard).
     """
     stop = threading.Event() if watch is None else until_signal()
-    with ControlClient(address(broker, ca_file, cert_file, key_file), name=name, root=root) as control:
+    with ControlClient(address(broker, ca_file, cert_file, key_file, password_file), name=name, root=root) as control:
         control.watch_workers()
         before, serves, pause = _ask(control, timeout), True, interval
         while not stop.wait(pause):

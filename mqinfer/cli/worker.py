@@ -14,8 +14,18 @@ from typing import Annotated
 import typer
 
 from mqinfer import logs
-from mqinfer.broker import make_link
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, address
+from mqinfer.broker.connect import make_link, resolve
+from mqinfer.cli.options import (
+    Broker,
+    CaFile,
+    CertFile,
+    KeyFile,
+    Name,
+    PasswordFile,
+    Root,
+    TakeOver,
+    address,
+)
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
@@ -43,6 +53,7 @@ def worker(
     ] = None,
     device: Annotated[str, typer.Option(help="Device for inference: auto, cpu, cuda or cuda:N.")] = "auto",
     name: Name = None,
+    take_over: TakeOver = False,
     capacity: Annotated[
         int, typer.Option(help="Requests that a process accepts at a time; it rejects further ones as busy.", min=1)
     ] = 64,
@@ -74,16 +85,18 @@ def worker(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
+    password_file: PasswordFile = None,
 ) -> None:
     """Serve the models of a repository until Ctrl-C, each instance in its own process. See also: `mqinfer models`."""
     group = check_name("worker group", group)
-    options = WorkerOptions(name or _host_name(), Topics(root), group, capacity, threads=threads)
+    where = resolve(address(broker, ca_file, cert_file, key_file, password_file))
+    options = WorkerOptions(name or where.login_name or _host_name(), Topics(root), group, capacity, threads=threads)
     logs.rename_process(options.name)
     spec = ProcessSpec(
         repository=repository,
         model="",
         version=0,
-        broker=address(broker, ca_file, cert_file, key_file),
+        broker=where,
         options=options,
         device=device,
         logs=logs.settings(),
@@ -107,7 +120,7 @@ def worker(
     )
     supervisor.on_event = control.report
     _stop_on_signals(supervisor)
-    control.start()
+    control.start(take_over=take_over)
     try:
         served = supervisor.run()
     finally:

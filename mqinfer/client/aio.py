@@ -9,7 +9,7 @@ from typing import Literal, Self, Unpack
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.process import Maker
-from mqinfer.client.connection import CardShelf, address_of, connect, random_name, read_environment
+from mqinfer.client.connection import CardShelf, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
 from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.request import InferOptions, Input, make_request
@@ -49,10 +49,10 @@ class AsyncClient:
         """Prepare; `async with` or `open` connects. Arguments as for `Client`.
 
         Raises:
-            ConfigError: The address is wrong.
+            ConfigError: The address is wrong, or the certificate can't be read.
         """
         self._address = address_of(url, tls)
-        self._name = name or random_name()
+        self._name = name or default_name(self._address)
         self._maker = Maker(f"the client {self._name!r}")
         self._topics = Topics(root)
         self._options = options or ClientOptions()

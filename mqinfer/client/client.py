@@ -10,7 +10,7 @@ from typing import Literal, Self, Unpack
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.client.callbacks import ReplyFuture, callback, check_may_wait, settle
-from mqinfer.client.connection import CardShelf, address_of, connect, random_name, read_environment
+from mqinfer.client.connection import CardShelf, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.request import InferOptions, Input, make_request
@@ -46,7 +46,7 @@ class Client:
 
         Args:
             url: Such as `mqtt://user:password@host:1883`, `mqtts://host`, `memory://name`.
-            name: The client's name in its topics; made up where None. Must be unique.
+            name: The client's name in its topics, unique; None for that of its certificate or login, else a random one.
             tls: Files with the broker's authority, and with the client's certificate and key, for `mqtts://` and
                 `wss://`; None to trust the system's authorities.
             root: Topic root, one for all parties of a site.
@@ -60,7 +60,9 @@ class Client:
             BadTopic: The name or the root breaks the naming rules.
         """
         address = address_of(url, tls)
-        self._requester = connect(address, name or random_name(), Topics(root), options, timeout=connect_timeout)
+        self._requester = connect(
+            address, name or default_name(address), Topics(root), options, timeout=connect_timeout
+        )
         self._cards = CardShelf(self._requester.link, self._requester.topics)
         self._feeds = Feeds(self._requester)
 

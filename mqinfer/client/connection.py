@@ -7,8 +7,8 @@ import secrets
 import threading
 from dataclasses import replace
 
-from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress, TlsOptions
+from mqinfer.broker.connect import make_link, resolve
 from mqinfer.broker.environment import Variable
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.presence import Presence, make_client_id
@@ -17,12 +17,17 @@ from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.card import ModelCard, read_card
-from mqinfer.protocol.errors import ConfigError, ModelNotFound, MqinferError
+from mqinfer.protocol.errors import ConfigError, ModelNotFound, MqinferError, NameTaken
+from mqinfer.protocol.states import ClientStatus
 from mqinfer.protocol.topics import Topics, check_name
 
-__all__ = ["CardShelf", "address_of", "connect", "random_name", "read_environment"]
+__all__ = ["CardShelf", "address_of", "connect", "default_name", "random_name", "read_environment"]
 
 _CARD_TIMEOUT_S = 5.0
+_ADVICE = (
+    "give this one a name of its own with --name, such as {name}.rear, which the rules of `mqinfer broker add` allow "
+    "beside {name}, or end the other one with --take-over"
+)
 
 
 def random_name() -> str:
@@ -67,8 +72,18 @@ def read_environment() -> tuple[BrokerAddress, str | None]:
         ca_file=found[Variable.CA_FILE],
         cert_file=found[Variable.CERT_FILE],
         key_file=found[Variable.KEY_FILE],
+        password_file=found[Variable.PASSWORD_FILE],
     )
     return address, found[Variable.NAME]
+
+
+def default_name(address: BrokerAddress) -> str:
+    """Return the name of a client that states none: that of its certificate or login, else a random one.
+
+    Raises:
+        ConfigError: The certificate can't be read.
+    """
+    return address.login_name or random_name()
 
 
 def connect(  # noqa: PLR0913 - what a client is
@@ -79,6 +94,7 @@ def connect(  # noqa: PLR0913 - what a client is
     *,
     timeout: float = 10.0,
     presence: Presence | None = None,
+    take_over: bool = False,
 ) -> Requester:
     """Return a requester that is connected and receives its replies.
 
@@ -89,14 +105,18 @@ def connect(  # noqa: PLR0913 - what a client is
         options: How it sends.
         timeout: For the connection, in seconds.
         presence: The client's state on the broker; None for none.
+        take_over: Whether another process that has the name must give it up.
 
     Raises:
         BrokerUnreachable: No broker answers at the address.
         NotAuthorized: The broker refused the credentials.
+        NameTaken: Another process has the name.
+        NotConnected: The connection was lost before it was known who has the name.
         BadTopic: The name breaks the naming rules.
     """
     check_name("client", name)
     check_timeout(timeout)
+    address = resolve(url)
     client_id, will = (presence.client_id, presence.will) if presence else (make_client_id(name), None)
 
     def make(on_connection: ConnectionHandler) -> Link:
@@ -105,14 +125,19 @@ def connect(  # noqa: PLR0913 - what a client is
                 presence.publish()
             on_connection(connected)
 
-        return make_link(url, client_id=client_id, will=will, on_connection=tell)
+        return make_link(address, client_id=client_id, will=will, on_connection=tell)
 
     requester = Requester(make, name, topics or Topics(), options or ClientOptions())
     if presence:
         presence.attach(requester.link, requester.give_up)
-        presence.watch()
     try:
         requester.open(timeout)
+        if presence:
+            presence.claim(_ADVICE.format(name=name), take_over=take_over)
+            presence.publish(ClientStatus.READY)
+    except NameTaken:
+        requester.close()  # cleanly, so that the broker publishes no will under the other's name
+        raise
     except BaseException:
         requester.close(timeout=0.0)
         raise

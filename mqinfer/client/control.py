@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress, TlsOptions
+from mqinfer.broker.connect import make_link, resolve
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.broker.presence import make_client_id
 from mqinfer.broker.process import Maker
 from mqinfer.client.callbacks import check_may_wait
-from mqinfer.client.connection import address_of, random_name, read_environment
+from mqinfer.client.connection import address_of, default_name, read_environment
 from mqinfer.client.options import NAME_HINT, check_timeout
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.control import Call, Operation
@@ -73,7 +73,7 @@ class ControlClient:
 
         Args:
             url: The broker.
-            name: The client's name in its topics; made up where None.
+            name: The client's name in its topics; None for that of its certificate or login, else a random one.
             tls: Files of the certificates, as for `Client`.
             root: Topic root.
             connect_timeout: In seconds.
@@ -84,9 +84,9 @@ class ControlClient:
             ConfigError: The address is wrong.
             BadTopic: The name or the root breaks the naming rules.
         """
-        address = address_of(url, tls)
+        address = resolve(address_of(url, tls))
         check_timeout(connect_timeout)
-        self._name = check_name("client", name or random_name())
+        self._name = check_name("client", name or default_name(address))
         self._maker = Maker(f"the control client {self._name!r}")
         self._topics = Topics(root)
         self._asking = threading.Lock()
@@ -269,6 +269,8 @@ class ControlClient:
         except MqinferError as error:
             self._ignored_states.add(message.topic, error)
             return
+        if state is not None and state.status is ServerStatus.CLAIMING:
+            return  # a question to the one that has the name
         with self._changed:
             self._servers[server] = state.status if state else ServerStatus.STOPPED
             self._changed.notify_all()

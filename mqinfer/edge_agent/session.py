@@ -139,7 +139,7 @@ def run_session(
 def edge_presence(  # noqa: PLR0913 - what is published of an edge
     name: str, topics: Topics, source: str, model: str, *, window: int, incarnation: int | None = None
 ) -> Presence:
-    """Return the presence of one run of an edge: `ready` at each connection, `lost` as its will.
+    """Return the presence of one run of an edge: `lost` as its will.
 
     Args:
         name: Name of its client.
@@ -151,9 +151,11 @@ def edge_presence(  # noqa: PLR0913 - what is published of an edge
     """
 
     def encode(status: str, incarnation: int) -> bytes:
-        return ClientState(name, ClientStatus(status), incarnation, without_logins(source), model, window).to_json()
+        seen = without_logins(source)
+        return ClientState(name, ClientStatus(status), incarnation, seen, model, window, presence.take_over).to_json()
 
-    return Presence(name, topics.client_state(name), encode, status="ready", incarnation=incarnation)
+    presence = Presence(name, topics.client_state(name), encode, incarnation=incarnation)
+    return presence
 
 
 def _open(settings: ReplaySettings) -> FrameSource:

@@ -24,7 +24,7 @@
     │   ├── BrokerUnreachable      broker_unreachable
     │   ├── NotConnected           not_connected
     │   ├── NotAuthorized          not_authorized
-    │   ├── NameTaken              name_taken          another process of the same name has started
+    │   ├── NameTaken              name_taken          another process has the name
     │   └── MessageTooLarge        message_too_large   above the broker's Maximum Packet Size
     ├── SourceError                source_error        a bag, video, folder or camera
     │   └── BadImage               bad_image           one frame can't be decoded
@@ -254,7 +254,7 @@ class NotAuthorized(LinkError):
 
 
 class NameTaken(LinkError):
-    """Another process has started under the same name; this one stops."""
+    """Another process has the name; this one does not start, or stops."""
 
     code = "name_taken"
 

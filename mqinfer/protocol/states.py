@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct, field, to_builtins
 
 from mqinfer.protocol.decoding import MAX_STATE_BYTES, read_json, write_json
-from mqinfer.protocol.topics import Name, RequestId, Topics, check_same
+from mqinfer.protocol.topics import ModelName, Name, RequestId, Topics, check_same
 from mqinfer.protocol.types import Buffer, Count
 
 __all__ = [
+    "AnyState",
     "ClientState",
     "ClientStatus",
     "ServedModel",
@@ -22,7 +24,7 @@ __all__ = [
     "ServerStatus",
     "WorkerState",
     "WorkerStatus",
-    "read_incarnation",
+    "read_any_state",
     "read_server_state",
     "read_worker_state",
 ]
@@ -43,16 +45,24 @@ class WorkerStatus(StrEnum):
 
 
 class ServerStatus(StrEnum):
-    """What a server's state reports: `lost` comes from the broker (the will), the others from the server."""
+    """What a server's state reports: `lost` comes from the broker (the will), the others from the server.
 
+    `claiming` is never retained: a process asks whether another one has its name.
+    """
+
+    CLAIMING = "claiming"
     READY = "ready"
     STOPPED = "stopped"
     LOST = "lost"
 
 
 class ClientStatus(StrEnum):
-    """What a client's state reports: `lost` comes from the broker (the will), the others from the client."""
+    """What a client's state reports: `lost` comes from the broker (the will), the others from the client.
 
+    `claiming` is never retained: a process asks whether another one has its name.
+    """
+
+    CLAIMING = "claiming"
     READY = "ready"
     STOPPED = "stopped"
     LOST = "lost"
@@ -67,7 +77,7 @@ class ServedModel(Struct, frozen=True):
         default: Whether it serves the requests that name no version.
     """
 
-    name: Name
+    name: ModelName
     version: str = ""
     default: bool = True
 
@@ -124,15 +134,17 @@ class ServerState(Struct, frozen=True):
         server: Its name.
         status: Whether it accepts orders.
         incarnation: As for workers.
+        take_over: Whether it takes the name from a server that started earlier.
     """
 
     server: Name
     status: ServerStatus
     incarnation: Count = field(name="boot")
+    take_over: bool = False
 
     def to_json(self) -> bytes:
-        """Return it as JSON."""
-        return write_json(to_builtins(self), f"state of server {self.server!r}")
+        """Return it as JSON; `take_over` only where it is set."""
+        return write_json(_fields(self), f"state of server {self.server!r}")
 
     @classmethod
     def from_json(cls, payload: Buffer) -> ServerState:
@@ -155,6 +167,7 @@ class ClientState(Struct, frozen=True):
         source: What it reads, such as the name of a bag.
         model: The model that it asks.
         window: Most requests that it has in flight.
+        take_over: Whether it takes the name from a client that started earlier.
     """
 
     client: Name
@@ -163,10 +176,18 @@ class ClientState(Struct, frozen=True):
     source: str = ""
     model: str = ""
     window: Count = 0
+    take_over: bool = False
 
     def to_json(self) -> bytes:
-        """Return it as JSON."""
-        return write_json(to_builtins(self), f"state of client {self.client!r}")
+        """Return it as JSON; `take_over` only where it is set."""
+        return write_json(_fields(self), f"state of client {self.client!r}")
+
+
+def _fields(state: ServerState | ClientState) -> dict[str, Any]:
+    fields: dict[str, Any] = to_builtins(state)
+    if not state.take_over:
+        del fields["take_over"]
+    return fields
 
 
 def read_worker_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str, WorkerState | None]:
@@ -188,17 +209,25 @@ def read_server_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str,
     return check_same("server", server, state.server if state else server), state
 
 
-class _AnyState(Struct):
+class AnyState(Struct):
+    """What all states have.
+
+    Attributes:
+        incarnation: Start number of the process.
+        status: What it reports.
+        take_over: Whether it takes the name from a process that started earlier.
+    """
+
     incarnation: Count = field(name="boot")
     status: str
+    take_over: bool = False
 
 
-def read_incarnation(payload: Buffer) -> tuple[int, str]:
-    """Return the incarnation and the status of any of these states.
+def read_any_state(payload: Buffer) -> AnyState:
+    """Return what any of these states says of its process.
 
     Raises:
-        BadEnvelope: One of the two is missing or of the wrong type.
+        BadEnvelope: A field is missing or of the wrong type.
         LimitExceeded: The state is longer than 64 KiB.
     """
-    found = read_json(payload, _AnyState, "state", MAX_STATE_BYTES)
-    return found.incarnation, found.status
+    return read_json(payload, AnyState, "state", MAX_STATE_BYTES)

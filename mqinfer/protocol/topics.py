@@ -20,6 +20,7 @@ __all__ = [
     "EVERY_SERVER",
     "ControlAddress",
     "InferAddress",
+    "ModelName",
     "Name",
     "RequestId",
     "ResultAddress",
@@ -28,6 +29,7 @@ __all__ = [
     "check_request",
     "check_same",
     "check_version",
+    "is_name",
     "is_request",
     "may_answer",
     "may_reply",
@@ -41,11 +43,16 @@ CONTROL = "control"
 EVERY_SERVER = "all"
 """Takes the place of a server's name to address every server, so no server may have this name."""
 
-_RESERVED = {"model": CONTROL}
+_MODEL = "model"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 Name = Annotated[str, Meta(pattern=rf"^{_NAME.pattern}\Z")]
 """A name within a message, checked where the message is decoded: it may get into a topic."""
 _NAME_RULE = "1 to 64 lower-case letters, digits, '_', '.' or '-', beginning with a letter or digit"
+# Capitals, and '_' in front, as in existing Triton repositories. Topics are case sensitive: `Seg` is not `seg`.
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+ModelName = Annotated[str, Meta(pattern=rf"^{_MODEL_NAME.pattern}\Z")]
+"""The name of a model within a message, checked likewise."""
+_MODEL_RULE = "1 to 64 letters, digits, '_', '.' or '-', beginning with a letter, a digit or '_'"
 _REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 RequestId = Annotated[str, Meta(pattern=rf"^{_REQUEST.pattern}\Z")]
 """The id of a request within a message, checked likewise."""
@@ -62,11 +69,19 @@ def check_name(kind: str, name: str) -> str:
         name: The name.
 
     Raises:
-        BadTopic: It does not follow `[a-z0-9][a-z0-9_.-]{0,63}`, or is reserved.
+        BadTopic: It does not follow `[a-z0-9][a-z0-9_.-]{0,63}`; a model's name, `[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}`,
+            or it is reserved.
     """
-    if _RESERVED.get(kind) == name:
-        raise BadTopic(f"{kind} name {name!r} is reserved for topics; choose another name")
-    return _check(_NAME, _NAME_RULE, kind, name)
+    if kind != _MODEL:
+        return _check(_NAME, _NAME_RULE, kind, name)
+    if name == CONTROL:
+        raise BadTopic(f"model name {name!r} is reserved for topics; rename the model's folder")
+    return _check(_MODEL_NAME, _MODEL_RULE, kind, name)
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text follows the rule for names of clients, workers and servers."""
+    return _NAME.fullmatch(text) is not None
 
 
 def check_version(version: str) -> str:
@@ -105,7 +120,7 @@ def is_request(text: str) -> bool:
 
 def _check(pattern: re.Pattern[str], rule: str, kind: str, value: str) -> str:
     if not pattern.fullmatch(value):
-        raise BadTopic(f"{kind} {value[:80]!r} can't be used in a topic; it must be {rule}")
+        raise BadTopic(f"{kind} {value[:80]!r} can't be used in a topic; expected {rule}")
     return value
 
 

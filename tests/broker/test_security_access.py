@@ -15,6 +15,7 @@ import pytest
 
 from mqinfer.broker.link import Message
 from mqinfer.broker.paho.link import PahoLink
+from mqinfer.protocol.control import Operation
 from mqinfer.protocol.topics import Topics
 
 pytestmark = pytest.mark.broker
@@ -28,24 +29,41 @@ R = "mqinfer/v1"
 TOPICS = {
     "request": f"{R}/models/m/infer/{{me}}",
     "other's request": f"{R}/models/m/infer/car-2",
+    "sub-name's request": f"{R}/models/m/infer/{{me}}.rear",
+    "sub-name's version request": f"{R}/models/m/versions/3/infer/{{me}}.rear",
+    "request of a sub-name that nobody granted": f"{R}/models/m/infer/{{me}}.roof",
+    "request of other's sub-name": f"{R}/models/m/infer/car-2.rear",
     "version request": f"{R}/models/m/versions/3/infer/{{me}}",
     "other's version request": f"{R}/models/m/versions/3/infer/car-2",
     "lane request": f"{R}/workers/w.0/infer/m/{{me}}",
+    "sub-name's way to a lane": f"{R}/workers/w.0/infer/m/{{me}}.rear",
     "other's lane request": f"{R}/workers/w.0/infer/m/car-2",
     "other's lane request to v": f"{R}/workers/v.0/infer/m/car-2",
     "cancellation": f"{R}/models/m/cancel/{{me}}",
+    "sub-name's cancellation": f"{R}/models/m/cancel/{{me}}.rear",
     "other's cancellation": f"{R}/models/m/cancel/car-2",
     "w.1's request to itself": f"{R}/workers/w.1/infer/m/w.1",
     "w.1's request": f"{R}/models/m/infer/w.1",
     "result": f"{R}/results/m/{{me}}/r",
     "other's result": f"{R}/results/m/car-2/r",
+    "sub-name's result": f"{R}/results/m/{{me}}.rear/r",
+    "result of other's sub-name": f"{R}/results/m/car-2.rear/r",
     "card": f"{R}/models/m/card",
     "state of w.0": f"{R}/workers/w.0/state",
     "state of w.2": f"{R}/workers/w.2/state",  # beyond the processes that were agreed on
     "state of v.0": f"{R}/workers/v.0/state",
     "client state": f"{R}/clients/{{me}}/state",
     "other's client state": f"{R}/clients/car-2/state",
-    "order to w": f"{R}/control/w/{{me}}/repository/index",
+    "sub-name's client state": f"{R}/clients/{{me}}.rear/state",
+    "state of other's sub-name": f"{R}/clients/car-2.rear/state",
+    "index of w": f"{R}/control/w/{{me}}/repository/index",
+    "index of all": f"{R}/control/all/{{me}}/repository/index",
+    "other's index of w": f"{R}/control/w/car-2/repository/index",
+    "statistics of w": f"{R}/control/w/{{me}}/models/stats",
+    "statistics of a model": f"{R}/control/all/{{me}}/models/m/stats",
+    "statistics of a version": f"{R}/control/all/{{me}}/models/m/versions/3/stats",
+    "configuration of a model": f"{R}/control/w/{{me}}/models/m/config",
+    "order to w": f"{R}/control/w/{{me}}/repository/models/m/load",
     "order to v": f"{R}/control/v/{{me}}/repository/models/m/load",
     "order to all": f"{R}/control/all/{{me}}/repository/models/m/unload",
     "other's order to w": f"{R}/control/w/op-2/repository/index",
@@ -58,31 +76,42 @@ TOPICS = {
 }
 ALL_STATES = {"state of w.0", "state of w.2", "state of v.0"}
 SERVER_STATES = {"state of server w", "state of server v"}
-CLIENT_STATES = {"client state", "other's client state"}
-REPLIES = {"result", "other's result", "reply to an order", "reply to another's order"}
+CLIENT_STATES = {"client state", "other's client state", "sub-name's client state", "state of other's sub-name"}
+REPLIES = {name for name in TOPICS if "result" in name or "reply" in name}
 REQUESTS = {name for name in TOPICS if "request" in name and "lane" not in name and "itself" not in name}
+CANCELLATIONS = {name for name in TOPICS if "cancellation" in name}
+STATISTICS = {name for name in TOPICS if name.startswith("statistics")}
+QUESTIONS = {"index of w", "index of all", *STATISTICS}
+OF_CONTROL = {name for name, topic in TOPICS.items() if "/control/w/" in topic or "/control/all/" in topic}
+ASKING = {"request", "version request", "lane request", "cancellation", "client state"}
+OF_SUB_NAMES = {f"sub-name's {name}" for name in (*ASKING - {"lane request"}, "way to a lane")}
 
 WRITES = {
-    "car-1": {"request", "version request", "lane request", "cancellation", "client state"},
+    "car-1": ASKING | OF_SUB_NAMES,
     "w": {"card", "state of w.0", "state of server w", "w.1's request", *REPLIES},
-    "dash": set[str](),
-    "op": {"order to w", "order to v", "order to all"},
+    "dash": QUESTIONS,
+    "op": {"order to w", "order to v", "order to all", "configuration of a model", *QUESTIONS, *ASKING},
 }
 READS = {
-    "car-1": {"result", "reply to an order", "card", "client state", *ALL_STATES},
+    "car-1": {
+        "result",
+        "sub-name's result",
+        "reply to an order",
+        "card",
+        "client state",
+        "sub-name's client state",
+        *ALL_STATES,
+    },
     "w": {
         *REQUESTS,
         "lane request",
+        "sub-name's way to a lane",
         "other's lane request",
         "w.1's request to itself",
-        "cancellation",
-        "other's cancellation",
+        *CANCELLATIONS,
         "card",
         *ALL_STATES,
-        "order to w",
-        "other's order to w",
-        "order to all",
-        "state of server w",
+        *OF_CONTROL,
     },
     "dash": {*REPLIES, "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
     "op": {"result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
@@ -219,6 +248,8 @@ def test_the_table_covers_all_topics() -> None:
         topics.card("m"),
         topics.worker_state("w.0"),
         topics.client_state("car-1"),
+        topics.control("all", "car-1", Operation.INDEX),
+        topics.control("w", "car-1", Operation.ALL_STATS),
         topics.control("w", "car-1", "repository/index"),
         topics.control_result("car-1", "r"),
         topics.control_state("w"),

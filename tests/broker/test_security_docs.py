@@ -29,10 +29,10 @@ AWAITED = {
     [(Role.VEHICLE, "car-1"), (Role.WORKER, "gpu-1"), (Role.DASHBOARD, "wall"), (Role.OPERATOR, "ann")],
 )
 def test_rules_in_the_documentation(role: Role, name: str) -> None:
-    """Line by line, with one process of a worker."""
+    """Line by line, with one process of a worker, and without a vehicle's sub-names."""
     found = re.search(rf"```\nuser {name}\n(.*?)```", TEXT, re.DOTALL)
     assert found
-    assert found[1].splitlines() == [f"topic {rule}" for rule in access_rules(role, name, Topics(), 1)]
+    assert found[1].splitlines() == [f"topic {rule}" for rule in access_rules(role, name, Topics(), 1, ())]
 
 
 def lines() -> list[list[str]]:

@@ -7,9 +7,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -17,21 +19,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mqinfer.broker import make_link
+from mqinfer.broker import BrokerAddress, make_link
 from mqinfer.broker.link import Message
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.client import Client
+from mqinfer.client.connection import connect
 from mqinfer.client.control import ControlClient
+from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
+from mqinfer.edge_agent.session import edge_presence
 from mqinfer.protocol.control import Call, Operation
-from mqinfer.protocol.errors import NotAuthorized
+from mqinfer.protocol.errors import NameTaken, NotAuthorized
+from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
+from tests.broker.attempts import wait_for
 from tests.patience import PATIENT
 
 pytestmark = pytest.mark.broker
@@ -59,9 +67,80 @@ def test_the_way_of_a_request(secured: Any, serve: Serve, write_echo: WriteEcho)
 def test_a_client_under_another_name(secured: Any, serve: Serve, write_echo: WriteEcho) -> None:
     """Asking in another's name, or a made-up one, is an error at once that says which name is wanted."""
     serve(secured.address("w"), write_echo("echo"), name="w.0")
-    for name in ("car-2", None):
+    for name in ("car-2", "car-1.roof", "car-2.rear", "client-1"):
         with Client(secured.address("car-1"), name=name) as client, pytest.raises(NotAuthorized, match="--name"):
             client.infer("echo", {"x": X}, timeout=60)
+
+
+@pytest.mark.parametrize("login", ["car-1", "pass-car", "op"])
+def test_the_name_of_the_login(secured: Any, serve: Serve, write_echo: WriteEcho, login: str) -> None:
+    """Who states no name has that of its certificate or login, and a vehicle's processes have its sub-names."""
+    serve(secured.address("w"), write_echo("echo"), name="w.0")
+    for name in (None, f"{login}.rear", f"{login}.front") if login != "op" else (None,):
+        with Client(secured.address(login), name=name) as client:
+            assert client.name == (name or login)
+            assert client.infer("echo", {"x": X}, timeout=60).outcome is Outcome.OK
+
+
+@pytest.fixture
+def edge() -> Iterator[Callable[..., Requester]]:
+    """Connect as a replay does; at the end all report that they have stopped, as a replay does too."""
+    with ExitStack() as stack:
+
+        def start(address: BrokerAddress, name: str, **options: Any) -> Requester:
+            presence = edge_presence(name, Topics(), "drive.bag", "echo", window=8)
+            requester = connect(address, name, presence=presence, **options)
+            stack.callback(requester.close)
+            stack.callback(presence.publish, "stopped")
+            return requester
+
+        yield start
+
+
+def test_two_processes_of_one_vehicle(secured: Any, edge: Callable[..., Requester]) -> None:
+    """The second is refused with a way out, which works; the first one is not touched. Taking over ends it."""
+    address = secured.address("car-1")
+    first = edge(address, "car-1")
+    for _ in range(3):  # a service that is started again and again
+        with pytest.raises(NameTaken, match=r"--name, such as car-1\.rear, .*--take-over"):
+            edge(address, "car-1")
+    second = edge(address, "car-1.rear")
+    assert (first.link.connected, second.link.connected) == (True, True)
+    third = edge(address, "car-1", take_over=True)
+    wait_for(lambda: isinstance(first.failure, NameTaken))
+    assert (second.failure, third.failure) == (None, None)
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_a_race_for_one_name(secured: Any, edge: Callable[..., Requester], count: int) -> None:
+    """Of processes that start at the same time exactly one has the name in the end."""
+    address, together = secured.address("car-1"), threading.Barrier(count)
+
+    def start(_: int) -> Requester | None:
+        together.wait(10)
+        with suppress(NameTaken):
+            return edge(address, "car-1")
+        return None
+
+    with ThreadPoolExecutor(count) as pool:
+        edges = [each for each in pool.map(start, range(count)) if each]
+    wait_for(lambda: sum(each.failure is None for each in edges) == 1)
+
+
+def test_a_name_outlives_a_restart_of_the_broker(edge: Callable[..., Requester]) -> None:
+    """The broker forgets what was retained: whoever had the name keeps it, also where a newcomer connects first."""
+    name = "car-1"
+    with MosquittoServer() as server:
+        address = BrokerAddress.parse(server.url)
+        first = edge(address, name)
+        server.kill()
+        server.start()
+        try:
+            newcomer = edge(address, name)
+        except NameTaken:
+            return  # the first one was back before
+        wait_for(lambda: isinstance(newcomer.failure, NameTaken))
+        assert first.failure is None
 
 
 def test_a_worker_that_may_not_read_requests(secured: Any, serve: Serve, write_echo: WriteEcho) -> None:
@@ -108,7 +187,7 @@ def server(secured: Any, repository: Path) -> Iterator[None]:
 
 
 def test_an_operator_manages(secured: Any, write_echo: WriteEcho) -> None:
-    """An operator asks a server, also twice at the same time; a vehicle and a dashboard can't, and learn it at once."""
+    """An operator manages, also twice at the same time; a dashboard reads the index; others learn that they can't."""
     with server(secured, write_echo("echo")):
         with (
             ControlClient(secured.address("op"), name="op") as one,
@@ -118,11 +197,17 @@ def test_an_operator_manages(secured: Any, write_echo: WriteEcho) -> None:
                 control.wait_for("w")
                 (reply,) = control.ask(Call(Operation.INDEX), timeout=30)
                 assert reply.content[0]["name"] == "echo"
-        for who in ("car-1", "dash", "w"):
+        with ControlClient(secured.address("dash")) as control:  # its name is that of its certificate
+            (reply,) = control.ask(Call(Operation.INDEX), timeout=30)
+            assert reply.content[0]["name"] == "echo"
+            for order in (Call(Operation.LOAD, "echo"), Call(Operation.UNLOAD, "echo")):
+                with pytest.raises(NotAuthorized, match="dash"):
+                    control.ask(order, timeout=60)
+        for who in ("car-1", "w"):
             with ControlClient(secured.address(who), name=who) as control, pytest.raises(NotAuthorized, match=who):
                 control.ask(Call(Operation.INDEX), timeout=60)
-        with ControlClient(secured.address("op")) as nameless, pytest.raises(NotAuthorized, match="--name"):
-            nameless.ask(Call(Operation.INDEX), timeout=60)
+        with ControlClient(secured.address("op"), name="op-2") as other, pytest.raises(NotAuthorized, match="--name"):
+            other.ask(Call(Operation.INDEX), timeout=60)
 
 
 def test_no_worker_answers_into_anothers_results(
@@ -183,7 +268,6 @@ def test_the_commands(secured: Any, write_echo: WriteEcho, tmp_path: Path) -> No
             "MQINFER_CA_FILE": str(folder / "ca.crt"),
             "MQINFER_CERT_FILE": str(files[0]),
             "MQINFER_KEY_FILE": str(files[1]),
-            "MQINFER_NAME": name,
         }
 
     np.save(tmp_path / "x.npy", X)
@@ -202,4 +286,11 @@ def test_the_commands(secured: Any, write_echo: WriteEcho, tmp_path: Path) -> No
             assert (refused.returncode, "does not allow client 'car-1'" in refused.stderr) == (ExitCode.REFUSED, True)
             stranger = run(*infer, **where, MQINFER_CA_FILE=str(folder / "ca.crt"))
             assert (stranger.returncode, "wants a client certificate" in stranger.stderr) == (ExitCode.REFUSED, True)
-            assert run("broker", "list", folder).stdout.split() == ["vehicle", "car-1", "operator", "op", "worker", "w"]
+            second = run("worker", "--repository", repository, **where, **identity("w"))
+            assert (second.returncode, "another process has the name 'w'" in second.stderr) == (ExitCode.REFUSED, True)
+            listed = run("broker", "list", folder)
+            assert [line.split()[:2] for line in listed.stdout.splitlines()[2:]] == [
+                ["vehicle", "car-1"],
+                ["operator", "op"],
+                ["worker", "w"],
+            ]

@@ -35,7 +35,18 @@ def mqinfer(*arguments: object, timeout: float = 60) -> subprocess.CompletedProc
     [
         ([], ["demo", "broker", "worker", "replay", "infer", "bench", "models", "bag"]),
         (["broker"], ["--port", "--bind", "Mosquitto"]),
-        (["worker"], ["--repository", "--broker", "--instances", "--device", "mqtt://[user:password@]host[:port]"]),
+        (
+            ["worker"],
+            [
+                "--repository",
+                "--broker",
+                "--instances",
+                "--device",
+                "mqtt://[user@]host[:port]",
+                "--password-file",
+                "--take-over",
+            ],
+        ),
         (["replay"], ["source", "--model", "--topic", "--rate", "--window", "--encoding", "--output", "--summary"]),
         (["infer"], ["model", "--input", "NAME=FILE", "--output"]),
         (["models", "build"], ["--model", "--list", "--train"]),

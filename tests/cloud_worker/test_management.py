@@ -10,13 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec import structs
 
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Link, Message, MessageHandler
+from mqinfer.client import Client
 from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.cloud_worker.supervision.child import Phase, ProcessView, ServerStatistics
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
@@ -26,10 +29,11 @@ from mqinfer.cloud_worker.supervision.records import config_record, index
 from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Problem, Repository, Scan
-from mqinfer.protocol.control import Call, CallBody, ModelState, ModelStatistics, Operation
+from mqinfer.protocol.control import Call, CallBody, ModelState, ModelStatistics, Operation, read_path
 from mqinfer.protocol.errors import BadTopic, Cancelled, InvalidRequest, ModelNotFound, ModelNotLoadable, NameTaken
 from mqinfer.protocol.states import ServedModel, ServerState, WorkerState, WorkerStatus
 from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import Outcome
 
 WriteEcho = Callable[..., Path]
 
@@ -131,6 +135,24 @@ def test_a_load_reads_the_repository_anew(write_echo: WriteEcho) -> None:
     assert fleet.rollouts == [("a", [2])]
     assert management.execute(Call(Operation.MODEL_READY, "a", "1"), CallBody()).result(0)["ready"] is False
     assert management.execute(Call(Operation.METADATA, "a"), CallBody()).result(0)["versions"] == ["2"]
+
+
+def test_a_model_with_capitals(
+    write_echo: WriteEcho, serve: Callable[..., Worker], unique: Callable[[str], str]
+) -> None:
+    """A model of a Triton repository keeps its name: it is found, loaded by name, served, and listed in the state."""
+    name, url = "Inception_V3", f"memory://{unique('broker')}"
+    repository = write_echo(name)
+    management, fleet = manage(repository)
+    assert management.execute(read_path(["repository", "models", name, "load"]), CallBody()).result(10)
+    assert fleet.rollouts == [(name, [1])]
+    worker = serve(url, repository, model=name)
+    with Client(url) as client:
+        assert client.card(name).name == name
+        result = client.infer(name, {"x": np.ones((1, 4), np.float32)})
+        assert (result.outcome, result.model_name, result.worker) == (Outcome.OK, name, worker.name)
+        with pytest.raises(ModelNotFound):
+            client.card(name.lower(), timeout=0.1)
 
 
 def test_loads_that_are_refused(write_echo: WriteEcho) -> None:
@@ -262,6 +284,27 @@ def test_a_defect_costs_one_reply(served: tuple[str, Fleet], monkeypatch: pytest
         assert operator.next()["live"] is True
 
 
+def test_a_full_queue_of_orders(served: tuple[str, Fleet], monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one question is answered 256 more are kept, and the rest are rejected at once; the kept ones follow."""
+    url, _ = served
+    operator, entered, go_on = Operator(url), threading.Event(), threading.Event()
+
+    def answer(*_: object) -> list[dict[str, str]]:
+        entered.set()
+        assert go_on.wait(10)
+        return []
+
+    monkeypatch.setattr("mqinfer.cloud_worker.supervision.management.index", answer)
+    with closing(operator.link):
+        operator.send("repository/index")
+        assert entered.wait(10)
+        for _ in range(300):
+            operator.send("repository/index")
+        assert {operator.next()["code"] for _ in range(44)} == {"rejected"}
+        go_on.set()
+        assert [operator.next() for _ in range(257)] == [[]] * 257
+
+
 def test_a_card_is_removed_unless_another_server_serves_the_model(served: tuple[str, Fleet]) -> None:
     """The retained card is removed with the last server that serves the model, by the workers' states."""
     url, _ = served
@@ -351,7 +394,7 @@ def test_a_state_counts_for_the_worker_of_its_topic_alone(write_echo: WriteEcho,
 
 
 def test_a_server_publishes_its_state(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:
-    """`ready`, then `stopped`, both retained under one boot number; `all` is no name for a server."""
+    """It asks for its name, then `ready` and `stopped`, all under one boot number; `all` is no name for a server."""
     url = f"memory://{unique('broker')}"
     states: queue.SimpleQueue[ServerState] = queue.SimpleQueue()
     repository = write_echo("a")
@@ -366,15 +409,15 @@ def test_a_server_publishes_its_state(write_echo: WriteEcho, unique: Callable[[s
         server = serve(WorkerOptions("w"))
         server.start()
         server.stop()
-        first, last = states.get(timeout=10), states.get(timeout=10)
-    assert (first.status, last.status) == ("ready", "stopped")
+        asked, first, last = (states.get(timeout=10) for _ in range(3))
+    assert (asked.status, first.status, last.status) == ("claiming", "ready", "stopped")
     assert first.incarnation == last.incarnation
     with pytest.raises(BadTopic, match="reserved for requests to every server"):
         serve(WorkerOptions("all"))
 
 
 def test_a_second_server_of_the_name(write_echo: WriteEcho, unique: Callable[[str], str]) -> None:
-    """The server that started first fails with NameTaken; the second one's state stays."""
+    """It is refused, and the first one goes on; where it was to take over, the first one fails with NameTaken."""
     url = f"memory://{unique('broker')}"
     repository = write_echo("a")
     elder_failed = threading.Event()
@@ -389,8 +432,11 @@ def test_a_second_server_of_the_name(write_echo: WriteEcho, unique: Callable[[st
 
     elder = serve(elder_failed.set)
     elder.start()
+    with pytest.raises(NameTaken, match="another process has the name 'w'; give each server a name of its own"):
+        serve(lambda: pytest.fail("it never ran")).start()
+    assert not elder_failed.is_set()
     younger = serve(lambda: pytest.fail("the younger one failed"))
-    younger.start()
+    younger.start(take_over=True)
     try:
         assert elder_failed.wait(10)
         assert isinstance(elder.failure, NameTaken)

@@ -235,8 +235,8 @@ def test_an_edge_says_of_itself_that_it_is_there(url: str, unique: Callable[[str
     link.settle()
     edge.close()
     watcher.close()
-    assert [state["status"] for state in seen] == ["ready", "lost", "ready"]
-    assert seen[0] == {
+    assert [state["status"] for state in seen] == ["claiming", "ready", "lost", "ready"]
+    assert seen[1] == {
         "client": name,
         "status": "ready",
         "boot": 17,

@@ -97,7 +97,7 @@ def test_one_bad_model_stops_no_other(repository: Path) -> None:
     assert [model.name for model in scan.models] == ["good"]
     reasons = {problem.model: problem.reason for problem in scan.problems}
     expected = {
-        "Bad Name": "lower-case",
+        "Bad Name": "expected 1 to 64 letters",
         "toml": "max_batch",
         "named": "expected the folder's name",
         "twice": "is there twice",

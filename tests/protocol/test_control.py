@@ -61,7 +61,8 @@ def test_control_topics_are_those_of_the_design() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["", "nonsense", "models", "models/", "models/A", "models/../load", "models/m/x", "models/m/versions", "repository",
+    ["", "nonsense", "models", "models/", "models/-A", "models/A+", "models/../load",
+     "models/m/x", "models/m/versions", "repository",
      "models/m/versions/01", "models/m/versions/1/load", "repository/models/m", "repository/models/m/load/x",
      "repository/models/../load", "repository/models/control/load", "models/m/ready/x"],
 )  # fmt: skip

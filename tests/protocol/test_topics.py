@@ -85,20 +85,42 @@ def test_topics_are_those_of_the_design() -> None:
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_bad_names_are_refused_everywhere(name: str) -> None:
     """A name outside the rule is refused by the check and by every builder, and the message says the rule."""
-    with pytest.raises(BadTopic, match=r"model .* must be 1 to 64"):
-        check_name("model", name)
+    with pytest.raises(BadTopic, match=r"client .* expected 1 to 64"):
+        check_name("client", name)
     builders: list[Callable[[], str]] = [
-        lambda: topics.infer(name, "c"),
+        lambda: topics.infer("m", name),
         lambda: topics.infer("m", name),
         lambda: topics.lane(name, "m", "c"),
         lambda: topics.result("m", name, "r"),
         lambda: topics.worker_state(name),
         lambda: topics.client_state(name),
-        lambda: topics.card(name),
     ]
     for build in builders:
         with pytest.raises(BadTopic):
             build()
+
+
+@pytest.mark.parametrize("name", [name for name in BAD_NAMES if name not in {"A", "_a"}])
+def test_bad_names_of_models_are_refused_everywhere(name: str) -> None:
+    """So is a model's name, which may have capitals and an underscore in front."""
+    with pytest.raises(BadTopic, match=r"model .* expected 1 to 64"):
+        check_name("model", name)
+    for build in (topics.card, lambda name: topics.infer(name, "c"), lambda name: topics.result(name, "c", "r")):
+        with pytest.raises(BadTopic):
+            build(name)
+
+
+@pytest.mark.parametrize("name", ["Inception_V3", "YOLOv5", "_ensemble", "A", "1_B.2-c"])
+def test_names_of_existing_triton_repositories(name: str) -> None:
+    """Capitals are kept as they are: topics are case sensitive, and so are most file systems."""
+    assert topics.parse_infer(topics.infer(name, "c")).model == name
+    assert topics.parse_infer(topics.lane("w", name, "c")).model == name
+    assert topics.parse_result(topics.result(name, "c", "r")).model == name
+    assert topics.parse_card(topics.card(name)) == name
+    assert may_reply(topics, topics.result(name, "c", "r"), name, "c")
+    assert not may_reply(topics, topics.result(name, "c", "r"), name.swapcase(), "c") or name == name.swapcase()
+    with pytest.raises(BadTopic, match="client"):
+        topics.infer("m", "Client")
 
 
 @pytest.mark.parametrize("version", ["", "01", "-1", "+", "1.0", "a", "²", "9" * 20])

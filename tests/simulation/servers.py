@@ -17,7 +17,7 @@ from mqinfer.models.repository.config import DynamicBatching, ModelConfig
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import ModelFailed, MqinferError, NameTaken, NotConnected
-from mqinfer.protocol.states import WorkerState, WorkerStatus, read_incarnation
+from mqinfer.protocol.states import WorkerState, WorkerStatus, read_any_state
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import TensorSpec
 from tests.simulation.broker import Broker, Peer
@@ -162,7 +162,7 @@ class Process:
         self._look()
 
     def _connect(self, client_id: str, will: Message, on_connection: ConnectionHandler) -> SimulatedLink:
-        self.incarnation, _ = read_incarnation(will.payload)
+        self.incarnation = read_any_state(will.payload).incarnation
         self.link = SimulatedLink(self.server.broker, self.node, client_id, will, on_connection)
         self.link.on_message = self._watch
         return self.link

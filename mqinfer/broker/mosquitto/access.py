@@ -7,15 +7,18 @@ The file has one section a client, by user name; there are no rules for others, 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mqinfer.protocol.control import Operation
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.topics import CONTROL, DEFAULT_ROOT, EVERY_SERVER, Topics, check_name
+from mqinfer.protocol.topics import CONTROL, DEFAULT_ROOT, EVERY_SERVER, Topics, check_name, is_name
 
 __all__ = [
+    "BROKER",
     "DEFAULT_PROCESSES",
+    "DEFAULT_SUBS",
     "GUARD",
     "GuardedFilters",
     "Role",
@@ -23,6 +26,7 @@ __all__ = [
     "guarded_filters",
     "guarded_rules",
     "most_connections",
+    "names_of",
     "put_section",
     "role_of",
     "sections",
@@ -35,7 +39,17 @@ GUARD = "GUARD"
 DEFAULT_PROCESSES = 64
 """Processes that a worker's rules allow for: instances, of all models, counting both versions during a swap."""
 
+DEFAULT_SUBS = ("front", "rear", "left", "right")
+"""Sub-names of a vehicle: beside `car-1` its rules allow `car-1.front` and so on, one for each of its processes.
+
+A wildcard of MQTT stands for a whole level of a topic, so the rules have to list each name.
+"""
+
+BROKER = "broker"
+"""Stands for the broker's own certificate among those of the clients, so no client may have this name."""
+
 _MOST_PROCESSES = 10_000
+_SUB = re.compile(r"[a-z0-9_-]{1,32}")
 _NUMBERED = re.compile(r".*\.[0-9]+")
 _HEAD = """\
 # Access rules for Mosquitto (acl_file), written by `mqinfer broker add` and `mqinfer broker remove`.
@@ -45,6 +59,7 @@ _HEAD = """\
 _SECTION = re.compile(
     r"^# --- (?P<role>[a-z]+) (?P<name>[^ \n]+) ---\nuser (?P=name)\n(?:topic .*\n)*\n?", re.MULTILINE
 )
+_NAMES = re.compile(r"^topic readwrite \S.*/clients/(?P<name>[^/\n]+)/state$", re.MULTILINE)
 _ROOT = re.compile(r"^topic \w+ (?P<root>\S.*)/models/\+/card$", re.MULTILINE)
 _LANE = re.compile(r"topic read .*/workers/[^/]+/infer/\+/\+")
 _CONNECTIONS = 16
@@ -68,7 +83,9 @@ class Role(StrEnum):
     OPERATOR = "operator"
 
 
-def access_rules(role: Role, name: str, topics: Topics, processes: int = DEFAULT_PROCESSES) -> list[str]:
+def access_rules(
+    role: Role, name: str, topics: Topics, processes: int = DEFAULT_PROCESSES, subs: Sequence[str] = DEFAULT_SUBS
+) -> list[str]:
     """List a client's rules, each as `read FILTER`, `write FILTER` or `readwrite FILTER`.
 
     Those that most messages need come first: Mosquitto goes through them one by one.
@@ -78,15 +95,21 @@ def access_rules(role: Role, name: str, topics: Topics, processes: int = DEFAULT
         name: Its user name, which is its name in topics too; a worker's processes are called `NAME.0`, `NAME.1`, …
         topics: The site's.
         processes: Of a worker.
+        subs: Sub-names of a vehicle: it may also be called `NAME.SUB` with each of them.
 
     Raises:
         BadTopic: The name breaks the rules for names.
-        ConfigError: A worker can't have this name, or so many processes.
+        ConfigError: A worker can't have this name, or so many processes; or a sub-name is wrong.
     """
     check_name("client", name)
+    if name == BROKER:
+        raise ConfigError(f"client name {name!r} is reserved for the broker's own certificate; choose another one")
     if role is Role.WORKER:
         _check_worker(name, processes)
         return list(_worker(name, topics.root, processes))
+    if role is Role.VEHICLE:
+        wanted = [sub for sub in dict.fromkeys(subs) if sub not in DEFAULT_SUBS or is_name(f"{name}.{sub}")]
+        return list(_vehicle(name, topics.root, [_check_sub(name, sub) for sub in wanted]))
     if role is Role.OPERATOR and name == "state":
         raise ConfigError(
             "operator name 'state' is reserved for a server's state in control topics; choose another one"
@@ -105,15 +128,27 @@ def _check_worker(name: str, processes: int) -> None:
     check_name("worker", f"{name}.{processes - 1}")
 
 
-def _vehicle(name: str, root: str) -> Iterator[str]:
+def _check_sub(name: str, sub: str) -> str:
+    if not _SUB.fullmatch(sub):
+        raise ConfigError(f"sub-name {sub[:80]!r}: expected 1 to 32 lower-case letters, digits, '_' or '-'")
+    return check_name("client", f"{name}.{sub}")
+
+
+def _vehicle(name: str, root: str, subs: Sequence[str]) -> Iterator[str]:
+    yield from _asking(name, root)
+    yield f"read {root}/workers/+/state"
+    yield f"read {root}/models/+/card"
+    for sub in subs:
+        yield from _asking(sub, root)
+
+
+def _asking(name: str, root: str) -> Iterator[str]:
     yield f"write {root}/workers/+/infer/+/{name}"
     yield f"write {root}/models/+/infer/{name}"
     yield f"write {root}/models/+/versions/+/infer/{name}"
     yield f"read {root}/results/+/{name}/+"
     yield f"write {root}/models/+/cancel/{name}"
     yield f"readwrite {root}/clients/{name}/state"
-    yield f"read {root}/workers/+/state"
-    yield f"read {root}/models/+/card"
 
 
 def _worker(name: str, root: str, processes: int) -> Iterator[str]:
@@ -134,29 +169,40 @@ def _worker(name: str, root: str, processes: int) -> Iterator[str]:
         yield f"write {root}/models/+/versions/+/infer/{worker}"
 
 
-def _dashboard(_name: str, root: str) -> Iterator[str]:
+def _dashboard(name: str, root: str) -> Iterator[str]:
     yield f"read {root}/results/+/+/+"
     yield f"read {root}/workers/+/state"
     yield f"read {root}/clients/+/state"
     yield f"read {root}/{CONTROL}/+/state"
     yield f"read {root}/models/+/card"
+    for path in _QUESTIONS:
+        yield f"write {root}/{CONTROL}/+/{name}/{path}"
 
 
 def _operator(name: str, root: str) -> Iterator[str]:
     yield f"write {root}/{CONTROL}/+/{name}/#"
-    yield f"read {root}/results/+/{name}/+"
+    yield from _asking(name, root)
     yield f"read {root}/{CONTROL}/+/state"
     yield f"read {root}/workers/+/state"
     yield f"read {root}/clients/+/state"
     yield f"read {root}/models/+/card"
 
 
-_RULES = {Role.VEHICLE: _vehicle, Role.DASHBOARD: _dashboard, Role.OPERATOR: _operator}
+_RULES = {Role.DASHBOARD: _dashboard, Role.OPERATOR: _operator}
+_STATS = Operation.STATS.format(model="+")
+# What a dashboard may ask servers: what they serve, and how often and how fast. None of it changes anything.
+_QUESTIONS = (Operation.INDEX, Operation.ALL_STATS, _STATS, _STATS.replace("/+/", "/+/versions/+/"))
 
 
 def sections(text: str) -> dict[str, str]:
     """Return the role of each client that an access file has a section for."""
     return {found["name"]: found["role"] for found in _SECTION.finditer(text)}
+
+
+def names_of(text: str) -> dict[str, str]:
+    """Return by name the client of an access file that may use it in topics: its own, and a vehicle's sub-names."""
+    found = {name: user["name"] for user in _SECTION.finditer(text) for name in _NAMES.findall(user[0])}
+    return found | {name: name for name in sections(text)}
 
 
 def role_of(text: str, name: str) -> str | None:

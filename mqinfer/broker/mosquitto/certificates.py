@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-__all__ = ["Authority", "Pair", "check_host", "common_name"]
+__all__ = ["Authority", "Pair", "check_host", "common_name", "hosts_of"]
 
 _AUTHORITY_DAYS = 3650
 _SLACK = timedelta(hours=1)  # clocks of vehicles differ: a certificate is good from a little before it was made
@@ -202,6 +202,25 @@ def check_host(host: str) -> str:
     if len(host) <= 253 and (_is_address(host) or _HOST.fullmatch(host)):
         return host
     raise ConfigError(f"host {host[:80]!r} is neither a name nor an address, such as broker.example.org or 10.0.0.5")
+
+
+def hosts_of(certificate: bytes) -> list[str]:
+    """Return the names and addresses in a broker's certificate (PEM), in its order.
+
+    Raises:
+        ConfigError: It is no certificate of a broker.
+    """
+    _require()
+    from cryptography import x509
+
+    try:
+        found = x509.load_pem_x509_certificate(certificate)
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise ConfigError(
+            f"the broker's certificate can't be read: {error}; write it anew: mqinfer broker init"
+        ) from error
+    return [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
 
 
 def common_name(certificate: x509.Certificate) -> str:

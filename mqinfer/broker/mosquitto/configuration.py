@@ -13,13 +13,26 @@ from typing import Literal
 
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["Kind", "Listener", "Ports", "guard_listener", "listeners", "render", "render_secure", "with_port"]
+__all__ = [
+    "Kind",
+    "Listener",
+    "Ports",
+    "guard_listener",
+    "listeners",
+    "ports_of",
+    "render",
+    "render_secure",
+    "with_place",
+    "with_port",
+    "without_place",
+]
 
 _OPEN_TCP = "listener 1883 127.0.0.1\n"
 _OPEN_WEBSOCKETS = "listener 9001 127.0.0.1\n"
 _BROWSERS = "# --- Browsers"  # the last section: what follows it belongs to the websockets listener
 _OPEN_SECTION = re.compile(r"^# --- Listeners -.*?(?=^# --- Latency)", re.MULTILINE | re.DOTALL)
 _FIRST_LINES = re.compile(r"\A(#.*\n)+")
+_FILES = re.compile(r"^(acl_file|password_file|cafile|crlfile|certfile|keyfile) +(.+?)[ \t]*$", re.MULTILINE)
 _LISTENER = re.compile(r"^listener ([0-9]+)(.*)$", re.MULTILINE)
 
 
@@ -59,8 +72,10 @@ class Listener:
 
 
 _HEAD = """\
-# Mosquitto for mqinfer with TLS and access rules: mqinfer broker --config {folder}
-# or mosquitto -c {folder}/mosquitto.conf; written once by `mqinfer broker init`, and yours to change.
+# Mosquitto for mqinfer with TLS and access rules, written by `mqinfer broker init`, and yours to change.
+# Start it with: mqinfer broker --config THIS_FOLDER
+# Paths are relative, so the folder can be moved. Mosquitto takes them from where it is started, so without mqinfer:
+# cd THIS_FOLDER && mosquitto -c mosquitto.conf
 """
 _ACCESS = """\
 # --- Who may what -------------------------------------------------------------------------------------------------
@@ -68,8 +83,8 @@ _ACCESS = """\
 # Every client needs a certificate or a password, and has the rights that its section of the access file names.
 # Mosquitto reads both files again on SIGHUP. 2.1 calls the two options deprecated, and accepts them.
 allow_anonymous false
-acl_file {folder}/acl
-password_file {folder}/passwords
+acl_file acl
+password_file passwords
 
 """
 _LISTENERS = """\
@@ -80,10 +95,10 @@ _LISTENERS = """\
 
 # Clients that show a certificate of the private authority; its common name is the user name, whatever CONNECT has.
 listener {port}
-cafile {folder}/ca.crt
+cafile ca.crt
 require_certificate true
 use_identity_as_username true
-crlfile {folder}/revoked.pem
+crlfile revoked.pem
 {tls}"""
 _PASSWORDS = """
 # Clients with a user name and a password.
@@ -96,8 +111,8 @@ protocol websockets
 {tls}"""
 _TLS = """\
 ciphers ECDHE+AESGCM:ECDHE+CHACHA20
-certfile {folder}/broker.crt
-keyfile {folder}/broker.key
+certfile broker.crt
+keyfile broker.key
 tls_version tlsv1.2
 max_connections 1000
 max_qos 1
@@ -127,31 +142,44 @@ def render(port: int, *, websockets_port: int | None = None, bind: str = "127.0.
     return head + mark + browsers.replace(_OPEN_WEBSOCKETS, f"listener {websockets_port} {bind}\n")
 
 
-def render_secure(folder: Path, ports: Ports) -> str:
-    """Return the configuration of a Mosquitto with TLS, logins and access rules.
+def render_secure(ports: Ports) -> str:
+    """Return the configuration of a Mosquitto with TLS, logins and access rules, whose files lie beside it.
 
     Args:
-        folder: Of certificates, passwords and access rules.
         ports: Where it listens.
+    """
+    limits = _FIRST_LINES.sub("", _OPEN_SECTION.sub("", render(ports.certificates)))
+    wanted = (_LISTENERS, ports.certificates), (_PASSWORDS, ports.passwords), (_WEBSOCKETS, ports.websockets)
+    listeners = "".join(
+        text.format(port=f"{port} {ports.bind}".rstrip(), tls=_TLS) for text, port in wanted if port is not None
+    )
+    # Listeners come last: what follows one belongs to it.
+    return _HEAD + limits.rstrip("\n") + "\n\n" + _ACCESS + listeners
+
+
+def with_place(text: str, folder: Path) -> str:
+    """Return a configuration for a Mosquitto that is started anywhere: relative paths become those in a folder.
 
     Raises:
         ConfigError: The folder's path has control characters.
     """
-    place = str(folder.resolve())
-    if not place.isprintable():
+    place = folder.resolve()
+    if not str(place).isprintable():
         raise ConfigError(
-            f"the folder {place!r} has control characters, which a configuration can't hold; choose another path"
+            f"the folder {str(place)!r} has control characters, which a configuration can't hold; choose another path"
         )
-    limits = _FIRST_LINES.sub("", _OPEN_SECTION.sub("", render(ports.certificates)))
-    tls = _TLS.format(folder=place)
-    wanted = (_LISTENERS, ports.certificates), (_PASSWORDS, ports.passwords), (_WEBSOCKETS, ports.websockets)
-    listeners = "".join(
-        text.format(port=f"{port} {ports.bind}".rstrip(), folder=place, tls=tls)
-        for text, port in wanted
-        if port is not None
-    )
-    # Listeners come last: what follows one belongs to it.
-    return _HEAD.format(folder=place) + limits.rstrip("\n") + "\n\n" + _ACCESS.format(folder=place) + listeners
+    return _FILES.sub(lambda found: f"{found[1]} {place / found[2]}", text)
+
+
+def without_place(text: str, folder: Path) -> str:
+    """Return a configuration with relative paths for the files of its folder, also where that was moved meanwhile."""
+
+    def relative(found: re.Match[str]) -> str:
+        path = Path(found[2])
+        is_own = (folder / path.name).exists() and (path.parent == folder.resolve() or not path.exists())
+        return f"{found[1]} {path.name}" if path.is_absolute() and is_own else found[0]
+
+    return _FILES.sub(relative, text)
 
 
 def guard_listener(folder: Path, port: int, authority: Path) -> str:
@@ -162,7 +190,7 @@ def guard_listener(folder: Path, port: int, authority: Path) -> str:
         port: Where it listens.
         authority: The certificate of the authority that has signed the guard's.
     """
-    return _GUARD.format(port=port, authority=authority, tls=_TLS.format(folder=folder.resolve()))
+    return with_place(_GUARD.format(port=port, authority=authority, tls=_TLS), folder)
 
 
 def listeners(text: str) -> list[Listener]:
@@ -187,6 +215,20 @@ def _listener(head: re.Match[str], options: str) -> Listener:
     elif "protocol websockets" in lines:
         kind = "websockets"
     return Listener(int(head[1]), head[2].strip(), kind)
+
+
+def ports_of(text: str) -> Ports:
+    """Return where a configuration listens: the first port of each kind.
+
+    Raises:
+        ConfigError: It listens nowhere.
+    """
+    found = listeners(text)
+    first: dict[Kind, int] = {}
+    for each in found:
+        first.setdefault(each.kind, each.port)
+    certificates = first.get("certificates", found[0].port)
+    return Ports(certificates, first.get("passwords"), first.get("websockets"), found[0].bind)
 
 
 def with_port(text: str, port: int) -> str:

@@ -8,9 +8,10 @@
     DIR/acl, passwords     one section and, with a password, one line a client
     DIR/certificates       the register of the clients' certificates; revoked.pem: the signed list of revoked ones
     DIR/group              the name of the workers' group, a secret that only they may know
-    DIR/clients/NAME.crt, NAME.key   what a client needs, with ca.crt
+    DIR/clients/NAME.crt, NAME.key   what a client needs, with ca.crt; NAME.password where it has a password
 
-Existing files are kept: the authority is made once, and a configuration that was changed by hand stays as it is.
+Existing files are kept: the authority is made once, and a configuration that was changed by hand stays as it is. The
+folder may be moved. What is asked for is checked as a whole before the first file is written.
 """
 
 from __future__ import annotations
@@ -22,20 +23,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mqinfer.broker.mosquitto.access import (
+    BROKER,
     DEFAULT_PROCESSES,
+    DEFAULT_SUBS,
     Role,
     access_rules,
+    names_of,
     put_section,
     role_of,
     sections,
     without_section,
 )
-from mqinfer.broker.mosquitto.certificates import Authority, Pair, check_host
-from mqinfer.broker.mosquitto.configuration import Listener, Ports, listeners, render_secure
+from mqinfer.broker.mosquitto.certificates import Authority, Pair, check_host, hosts_of
+from mqinfer.broker.mosquitto.configuration import (
+    Listener,
+    Ports,
+    listeners,
+    ports_of,
+    render_secure,
+    without_place,
+)
 from mqinfer.broker.mosquitto.files import new_password, put_password, read_file, without_password, write_file
 from mqinfer.broker.mosquitto.register import Issued, format_register, parse_register, revoked, with_revocation_list
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.topics import Topics, check_name
+from mqinfer.protocol.topics import Topics, check_name, is_name
 
 __all__ = ["DEFAULT_DAYS", "BrokerFolder", "Login", "Ports"]
 
@@ -54,7 +65,8 @@ class Login:
         ca_file: The authority that signed the broker's certificate.
         cert_file: Its certificate, or None with a password.
         key_file: The certificate's key, or None.
-        password: Or None with a certificate. Only its hash is kept.
+        password: Or None with a certificate. The broker keeps its hash.
+        password_file: The file that it was written to, for the client.
     """
 
     name: str
@@ -62,6 +74,7 @@ class Login:
     cert_file: Path | None = None
     key_file: Path | None = None
     password: str | None = None
+    password_file: Path | None = None
 
 
 class BrokerFolder:
@@ -101,25 +114,50 @@ class BrokerFolder:
         """
         return listeners(self.configuration())
 
-    def init(self, hosts: Sequence[str] = (), ports: Ports | None = None, days: int = DEFAULT_DAYS) -> None:
-        """Write what is missing, and a new certificate for the broker.
+    def host(self) -> str:
+        """Return the first name or address under which clients reach the broker, as its certificate has it.
+
+        Raises:
+            ConfigError: There is no certificate.
+            MissingExtra: `cryptography` is not installed.
+        """
+        return self._hosts()[0]
+
+    def init(
+        self,
+        hosts: Sequence[str] = (),
+        ports: Ports | None = None,
+        days: int = DEFAULT_DAYS,
+        clients: Sequence[tuple[Role, str]] = (),
+        topics: Topics | None = None,
+    ) -> list[Login]:
+        """Write what is missing, and a new certificate for the broker; add clients.
 
         Args:
             hosts: Names and addresses under which clients reach the broker, besides this machine's own name and
-                loopback.
-            ports: Where it listens; used only if there is no configuration yet.
-            days: Validity of the broker's certificate.
+                loopback. None keeps those of an earlier certificate.
+            ports: Where it listens; None keeps what there is.
+            days: Validity of the certificates.
+            clients: To add, each with its role.
+            topics: The site's.
+
+        Returns:
+            The logins of the clients.
 
         Raises:
-            ConfigError: A host is malformed, or the folder can't be written.
+            BadTopic: A client's name breaks the rules for names.
+            ConfigError: A host or name is wrong, the ports can't be changed, or the folder can't be written.
             MissingExtra: `cryptography` is not installed.
         """
-        configuration = render_secure(self.path, ports or Ports())
+        wanted = [check_host(host) for host in hosts]
+        known = self._file("broker.crt").exists() and not wanted
+        names = self._hosts() if known else list(dict.fromkeys([*wanted, *_own_name(), *_LOCAL]))
+        configuration = self._configured(ports)
+        self._planned(clients, topics)
         if not self._file("ca.crt").exists():
             self._write_pair(self.path / "ca", Authority.make())
         authority = self._authority()
-        broker = authority.broker(list(dict.fromkeys([*_LOCAL, *_own_name(), *hosts])), days)
-        self._write_pair(self.path / "broker", broker, for_broker=True)
+        self._write_pair(self.path / "broker", authority.broker(names, days), for_broker=True)
         self._write_register(self._enlisted(authority, (self.path / "clients").glob("*.crt")))
         self._write_list(authority)
         if not self._file("group").exists():
@@ -127,12 +165,40 @@ class BrokerFolder:
         for name in ("acl", "passwords"):
             if not self._file(name).exists():
                 write_file(self._file(name), b"", for_broker=True)
-        if self.configuration_file.exists():  # of an earlier version, or changed by hand
-            list_file = str(self._file("revoked.pem").resolve())
-            configuration = with_revocation_list(before := self.configuration(), list_file)
-            if configuration == before:
-                return
-        write_file(self.configuration_file, configuration.encode(), secret=False)
+        if not self.configuration_file.exists() or self.configuration() != configuration:
+            write_file(self.configuration_file, configuration.encode(), secret=False)
+        return [self.add(role, name, topics=topics, days=days) for role, name in clients]
+
+    def ports(self) -> Ports:
+        """Return where the broker listens, or will by default."""
+        return ports_of(self.configuration()) if self.configuration_file.exists() else Ports()
+
+    def _configured(self, ports: Ports | None) -> str:
+        """Return the configuration with these ports.
+
+        Raises:
+            ConfigError: It has others, and was changed by hand.
+        """
+        if not self.configuration_file.exists():
+            return render_secure(ports or Ports())
+        text = with_revocation_list(without_place(self.configuration(), self.path), "revoked.pem")
+        if ports is None or ports == ports_of(text):
+            return text
+        if text != render_secure(ports_of(text)):
+            raise ConfigError(
+                f"{self.configuration_file} was changed by hand, so its ports stay as they are; edit its lines "
+                "`listener PORT`, or delete the file and run init again"
+            )
+        return render_secure(ports)
+
+    def _planned(self, clients: Sequence[tuple[Role, str]], topics: Topics | None) -> None:
+        """Check that clients can be added one after the other."""
+        acl = self._acl() if self._file("acl").exists() else ""
+        for role, name in clients:
+            acl = _with_client(acl, role, name, access_rules(role, name, topics or Topics()))
+
+    def _hosts(self) -> list[str]:
+        return hosts_of(read_file(self._file("broker.crt")))
 
     def group(self) -> str | None:
         """Return the name of the workers' group, None in a folder of an earlier version.
@@ -152,6 +218,7 @@ class BrokerFolder:
         *,
         topics: Topics | None = None,
         processes: int = DEFAULT_PROCESSES,
+        subs: Sequence[str] = DEFAULT_SUBS,
         days: int = DEFAULT_DAYS,
         by_password: bool = False,
     ) -> Login:
@@ -162,6 +229,7 @@ class BrokerFolder:
             name: Its user name, and its name in topics.
             topics: The site's.
             processes: Of a worker, at most.
+            subs: Sub-names of a vehicle's processes.
             days: Validity of its certificate.
             by_password: Whether it receives a password in place of a certificate.
 
@@ -169,19 +237,50 @@ class BrokerFolder:
             BadTopic: The name breaks the rules for names.
             ConfigError: The name has another role, or the folder was not made by `init`.
         """
-        acl = self._acl()
-        rules = access_rules(role, name, topics or Topics(), processes)
-        other = role_of(acl, name)
-        if other not in {None, role}:
-            raise ConfigError(f"{name!r} is a {other} already; remove it first, or choose another name")
+        rules = access_rules(role, name, topics or Topics(), processes, subs)
+        acl = _with_client(self._acl(), role, name, rules)
         if by_password and all(listener.kind == "certificates" for listener in self.listeners()):
             raise ConfigError(
-                f"{self.configuration_file} has no listener for passwords; delete it, and write it anew with: "
+                f"{self.configuration_file} has no listener for passwords; add one with: "
                 f"mqinfer broker init {self.path} --password-port 8884"
             )
         login = self._add_password(name) if by_password else self._add_certificate(name, days)
-        write_file(self._file("acl"), put_section(acl, role, name, rules).encode(), for_broker=True)
+        write_file(self._file("acl"), acl.encode(), for_broker=True)
         return login
+
+    def renew(self, names: Sequence[str], days: int = DEFAULT_DAYS) -> list[Path]:
+        """Write new certificates; rights stay, and the earlier certificates stay good until they end.
+
+        Args:
+            names: Clients, and `broker` for the broker's own certificate.
+            days: Validity.
+
+        Returns:
+            The new certificates, in this order.
+
+        Raises:
+            ConfigError: There is no such client, it has a password and no certificate, or nothing can be signed.
+        """
+        acl = self._acl()
+        for name in names:
+            if name != BROKER and role_of(acl, name) is None:
+                raise self._unknown(name, acl)
+            if name != BROKER and not self.certificates(name) and name in self.passwords():
+                raise ConfigError(f"{name} logs in with a password, which has no end; there is nothing to renew")
+        authority = self._authority()
+        made: list[Path] = []
+        for name in names:
+            if name == BROKER:
+                pair = authority.broker(self._hosts(), days)
+                made.append(self._write_pair(self.path / "broker", pair, for_broker=True)[0])
+            else:
+                self._add_certificate(name, days)
+                made.append(self.path / "clients" / f"{name}.crt")
+        return made
+
+    def passwords(self) -> set[str]:
+        """Return the names of the clients that have a password."""
+        return {line.partition(":")[0] for line in read_file(self._file("passwords")).decode().splitlines()}
 
     def remove(self, name: str) -> int:
         """Remove a client's rights and its password, and revoke its certificates.
@@ -196,10 +295,12 @@ class BrokerFolder:
         """
         acl = self._acl()
         if role_of(acl, name) is None and all(each.name != name for each in self._register()):
-            raise ConfigError(f"there is no client {name!r}; there are: {', '.join(sections(acl)) or 'none'}")
+            raise self._unknown(name, acl)
         write_file(self._file("acl"), without_section(acl, name).encode(), for_broker=True)
         passwords = read_file(self._file("passwords")).decode()
         write_file(self._file("passwords"), without_password(passwords, name).encode(), for_broker=True)
+        if is_name(name):  # one that was put into the rules by hand may be anything
+            self._password_file(name).unlink(missing_ok=True)
         return self._revoke(name)
 
     def certificates(self, name: str) -> list[Issued]:
@@ -257,7 +358,15 @@ class BrokerFolder:
         password = new_password()
         text = put_password(read_file(self._file("passwords")).decode(), check_name("client", name), password)
         write_file(self._file("passwords"), text.encode(), for_broker=True)
-        return Login(name, self._file("ca.crt"), password=password)
+        write_file(self._password_file(name), f"{password}\n".encode())
+        return Login(name, self._file("ca.crt"), password=password, password_file=self._password_file(name))
+
+    def _password_file(self, name: str) -> Path:
+        return self.path / "clients" / f"{name}.password"
+
+    @staticmethod
+    def _unknown(name: str, acl: str) -> ConfigError:
+        return ConfigError(f"there is no client {name!r}; there are: {', '.join(sections(acl)) or 'none'}")
 
     def _authority(self) -> Authority:
         """Return the authority, which has to sign something.
@@ -283,6 +392,22 @@ class BrokerFolder:
         write_file(key_file, pair.key, for_broker=for_broker)
         write_file(cert_file, pair.certificate, secret=False)
         return cert_file, key_file
+
+
+def _with_client(acl: str, role: Role, name: str, rules: list[str]) -> str:
+    """Return an access file's text with a client, whose names nobody else may have.
+
+    Raises:
+        ConfigError: The name has another role, or it or a sub-name of it is another client's.
+    """
+    other = role_of(acl, name)
+    if other not in {None, role}:
+        raise ConfigError(f"{name!r} is a {other} already; remove it first, or choose another name")
+    used = names_of(acl)
+    for own in names_of(put_section("", role, name, rules)):
+        if used.get(own, name) != name:
+            raise ConfigError(f"client {used[own]!r} may use the name {own!r}; choose another name, such as {name}-2")
+    return put_section(acl, role, name, rules)
 
 
 def _own_name() -> list[str]:

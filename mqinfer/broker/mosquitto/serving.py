@@ -8,25 +8,28 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, Self
 
 from mqinfer.broker.mosquitto.access import GUARD, guarded_filters, guarded_rules, most_connections
 from mqinfer.broker.mosquitto.certificates import Authority
-from mqinfer.broker.mosquitto.configuration import guard_listener, with_port
+from mqinfer.broker.mosquitto.configuration import guard_listener, with_place, with_port
 from mqinfer.broker.mosquitto.connection import Door
+from mqinfer.broker.mosquitto.expiry import warnings
 from mqinfer.broker.mosquitto.files import read_file, write_file
 from mqinfer.broker.mosquitto.folder import BrokerFolder
 from mqinfer.broker.mosquitto.guard import Guard, OpenSite, Site
 from mqinfer.broker.mosquitto.server import MosquittoServer, free_port
-from mqinfer.protocol.errors import MissingExtra
+from mqinfer.protocol.errors import ConfigError, MissingExtra
 
 __all__ = ["guarded", "guarded_open", "keep_current", "secured"]
 
 _log = logging.getLogger("mqinfer.broker")
 
 _LOOK_S = 0.5
+_WARNED_EVERY = timedelta(days=1)
 _GUARD_DAYS = 3650  # its certificate is made at each start, and is good for nothing after it
 _LOOPBACK = "127.0.0.1"
 
@@ -55,7 +58,7 @@ def secured(
     return MosquittoServer(
         first.port if port is None else port or None,
         bind=first.bind or "0.0.0.0",  # noqa: S104 - that is what no address means, and every client needs a login
-        configuration=lambda chosen: adapt(with_port(folder.configuration(), chosen)),
+        configuration=lambda chosen: adapt(with_port(with_place(folder.configuration(), folder.path), chosen)),
         secure=True,
         on_line=on_line,
         before_reload=before_reload,
@@ -63,12 +66,15 @@ def secured(
 
 
 @contextmanager
-def guarded(folder: BrokerFolder, port: int | None = None) -> Iterator[MosquittoServer]:
+def guarded(
+    folder: BrokerFolder, port: int | None = None, on_line: Callable[[str], None] | None = None
+) -> Iterator[MosquittoServer]:
     """Run the Mosquitto of a folder with a guard, which has a listener and an authority of its own.
 
     Args:
         folder: As `BrokerFolder.init` has made it.
         port: As for `secured`.
+        on_line: Called with each line of its log.
 
     Raises:
         ConfigError: The folder has no configuration or no access rules.
@@ -78,15 +84,21 @@ def guarded(folder: BrokerFolder, port: int | None = None) -> Iterator[Mosquitto
             rules, setup = _Rules(folder, Path(place)), _GuardSetup.make(folder, Path(place))
         except MissingExtra as missing:
             _log.warning("the broker runs without a guard: %s", missing)
-            with secured(folder, port) as server:
+            with secured(folder, port, on_line=on_line) as server:
                 yield server
             return
         guard = Guard(lambda: setup.door, rules)
+
+        def observe(line: str) -> None:
+            guard.observe(line)
+            if on_line is not None:
+                on_line(line)
+
         server = secured(
             folder,
             port,
             adapt=lambda text: rules.adapt(text) + setup.listener,
-            on_line=guard.observe,
+            on_line=observe,
             before_reload=rules.write,
         )
         rules.apply = server.reload
@@ -166,14 +178,36 @@ class _Rules:
         self.apply()
 
 
-def keep_current(server: MosquittoServer, folder: BrokerFolder, stop: threading.Event) -> None:
-    """Reload a Mosquitto whenever its rules, passwords or certificate change, until `stop` is set."""
+def keep_current(
+    server: MosquittoServer,
+    folder: BrokerFolder,
+    stop: threading.Event,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    *,
+    every_s: float = _LOOK_S,
+) -> None:
+    """Reload a Mosquitto whenever its rules, passwords or certificate change, until `stop` is set.
+
+    At the start and once a day it logs a warning for each certificate that has ended or will soon.
+    """
     before: list[tuple[int, int]] = []  # so it reads them again at once: they may have changed since it started
-    while not stop.wait(_LOOK_S):
+    due = now()
+    while not stop.wait(every_s):
+        if now() >= due:
+            due += _WARNED_EVERY
+            _warn(folder, now())
         after = _stamps(folder.watched)
         if after != before:
             before = after
             server.reload()
+
+
+def _warn(folder: BrokerFolder, now: datetime) -> None:
+    try:
+        for warning in warnings(folder, now):
+            _log.warning("%s", warning)
+    except ConfigError as error:  # the broker runs without: a file of the folder was moved away
+        _log.warning("when certificates end is not known: %s", error)
 
 
 def _stamps(paths: tuple[Path, ...]) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ import typer
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.models.optimize import optimize
 from mqinfer.cli.models.profile import profile
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Root, address, with_log_options
+from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, PasswordFile, Root, address, with_log_options
 from mqinfer.cli.status import print_table
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, check_replies
@@ -48,9 +48,10 @@ def list_models(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
+    password_file: PasswordFile = None,
 ) -> None:
     """List the models in the servers' repositories and their states."""
-    where = address(broker, ca_file, cert_file, key_file)
+    where = address(broker, ca_file, cert_file, key_file, password_file)
     replies = check_replies(_ask(where, name, root, Call(Operation.INDEX), server, timeout))
     entries = [entry for reply in replies for entry in reply.content]
     if as_json:
@@ -75,9 +76,10 @@ def load(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
+    password_file: PasswordFile = None,
 ) -> None:
     """Load a model, or reload a changed one. New processes serve before the old ones stop."""
-    where = address(broker, ca_file, cert_file, key_file)
+    where = address(broker, ca_file, cert_file, key_file, password_file)
     with ControlClient(where, name=name, root=root) as control:
         replies = control.load(model, server=server, timeout=timeout)
     _print_replies(replies, as_json, lambda reply: f"loaded {model} version {', '.join(reply.content['versions'])}")
@@ -96,9 +98,10 @@ def unload(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
+    password_file: PasswordFile = None,
 ) -> None:
     """Unload a model. Its processes answer the requests they have accepted, then exit."""
-    where = address(broker, ca_file, cert_file, key_file)
+    where = address(broker, ca_file, cert_file, key_file, password_file)
     with ControlClient(where, name=name, root=root) as control:
         replies = control.unload(model, server=server, timeout=timeout)
     _print_replies(replies, as_json, lambda _: f"unloaded {model}")
@@ -118,9 +121,10 @@ def ready(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
+    password_file: PasswordFile = None,
 ) -> None:
     """Print whether a model is ready on each server. Exit code 1 if it is ready on none."""
-    where = address(broker, ca_file, cert_file, key_file)
+    where = address(broker, ca_file, cert_file, key_file, password_file)
     replies = check_replies(_ask(where, name, root, Call(Operation.MODEL_READY, model, version), server, timeout))
     _print_replies(replies, as_json, lambda reply: "ready" if reply.content["ready"] else "not ready")
     if not any(reply.content["ready"] for reply in replies):
@@ -140,9 +144,10 @@ def stats(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
+    password_file: PasswordFile = None,
 ) -> None:
     """Show request counts, runs and the mean time of each stage, by model."""
-    where = address(broker, ca_file, cert_file, key_file)
+    where = address(broker, ca_file, cert_file, key_file, password_file)
     call = Call(Operation.STATS, model) if model else Call(Operation.ALL_STATS)
     replies = check_replies(_ask(where, name, root, call, server, timeout))
     if as_json:
@@ -166,9 +171,10 @@ def card(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
+    password_file: PasswordFile = None,
 ) -> None:
     """Print a model's card as JSON: inputs, outputs, image format, classes, hash, engine and device."""
-    with Client(address(broker, ca_file, cert_file, key_file), name=name, root=root) as client:
+    with Client(address(broker, ca_file, cert_file, key_file, password_file), name=name, root=root) as client:
         _print_json(json.loads(card_to_json(client.card(model, timeout))))
 
 

@@ -35,6 +35,10 @@ log = logging.getLogger("mqinfer.cloud_worker")
 _MAX_QUEUED = 256
 """Control requests in the queue; further ones are refused with `rejected`."""
 _JSON = "application/json"
+_ADVICE = (
+    "give each server a name of its own with --name (with access rules: mqinfer broker add DIR worker NAME), "
+    "or end the other one with --take-over"
+)
 _STOP_S = 5.0
 """How long `stop` waits for the request that is being executed: a repository on a dead file system never ends one."""
 
@@ -106,15 +110,23 @@ class ControlServer:
         """Why no client can reach it: its name is taken, or its connection has failed for good; None otherwise."""
         return self._presence.failure or self._link.failure
 
-    def start(self, timeout: float = 10.0) -> None:
+    def start(self, timeout: float = 10.0, *, take_over: bool = False) -> None:
         """Connect, publish `ready` and accept requests.
+
+        Args:
+            timeout: For the connection, in seconds.
+            take_over: Whether another server of the same name must give it up.
 
         Raises:
             BrokerUnreachable: The broker does not respond.
+            NameTaken: Another server has the name.
             NotAuthorized: The broker refused the credentials or a subscription.
+            NotConnected: The connection was lost before it was known who has the name.
         """
         try:
             self._link.open(timeout)
+            self._presence.claim(_ADVICE, take_over=take_over)
+            self._link.unsubscribe(self._topics.control_state(self._name))  # the filter for requests covers it
             self._link.subscribe(self._topics.worker_states(), self._on_worker)
             for name in (self._name, EVERY_SERVER):
                 self._link.subscribe(self._topics.control_filter(name), self._receive, retained=False)
@@ -149,7 +161,7 @@ class ControlServer:
             self._on_failure()
 
     def _encode_state(self, status: str, incarnation: int) -> bytes:
-        return ServerState(self._name, ServerStatus(status), incarnation).to_json()
+        return ServerState(self._name, ServerStatus(status), incarnation, self._presence.take_over).to_json()
 
     def _publish(self, message: Message) -> None:
         try:
