@@ -234,6 +234,7 @@ class Claimant(Holder):
         )
         self.presence.attach(self.link, self.taken.append)
         self._take_over = take_over
+        self.published = 0  # the will does not count
 
     def _encode(self, status: str, incarnation: int) -> bytes:
         self.published += 1

@@ -300,4 +300,4 @@ def test_the_log_of_mosquitto_is_shown(place: Path) -> None:
 def test_no_line_of_the_log_is_an_order_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """What a client has put into its id is printed without control characters."""
     commands._show("client \x1b[2J\x07car\n")
-    assert capsys.readouterr().err == "client ?[2J?car\n"
+    assert capsys.readouterr().err == "client \\x1b[2J\\x07car\n"
