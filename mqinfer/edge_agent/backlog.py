@@ -18,10 +18,12 @@ from mqinfer.client.result import InferResult
 from mqinfer.codecs import decode_tensor
 from mqinfer.edge_agent.preparation import PreparedFrame
 from mqinfer.edge_agent.results import PendingFrame
-from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.outputs import Picture
 from mqinfer.edge_agent.spool import Spool, SpooledFrame
 from mqinfer.edge_agent.window import Stream
 from mqinfer.images.picture import RawImage
+from mqinfer.images.placement import Placement
+from mqinfer.images.resize import fit
 from mqinfer.protocol.errors import Cancelled
 from mqinfer.protocol.types import ErrorInfo, Outcome
 
@@ -59,6 +61,7 @@ class Backlog:
         submit: Submit,
         *,
         on_damaged: Callable[[PendingFrame], None],
+        placement: Callable[[int, int], Placement],
         timeout: float,
     ) -> None:
         """Prepare; `start` starts the thread.
@@ -69,9 +72,11 @@ class Backlog:
             changed: Guards streams and pending frames, and is notified when a stream has room.
             submit: Hands a frame to the client.
             on_damaged: Ends a frame of this run that was damaged on the disk.
+            placement: Returns where a frame of a width and height lies in what the model sees.
             timeout: Of a request, in seconds.
         """
         self._on_damaged = on_damaged
+        self._placement = placement
         self._timeout = timeout
         self._up_since = -math.inf  # infinite while there is no connection
         self._spool = spool
@@ -122,6 +127,7 @@ class Backlog:
         if number is None:
             return False
         pending.frame, pending.spooled_as = _without_pixels(pending.frame), number
+        pending.placement = prepared.placement
         self._spooled[number] = pending
         self._changed.notify_all()
         return True
@@ -213,7 +219,10 @@ class Backlog:
         with self._changed:
             self._changed.wait_for(partial(_has_room, pending))
             pending.stream.enter()
-        self._submit(pending, PreparedFrame(found.tensor, partial(_picture_of, found), found.bytes_raw))
+        height, width = found.tensor.shape[1:3]
+        placement = pending.placement or self._placement(width, height)  # of an earlier run's frame only this is left
+        picture = partial(_frame_in, found, placement)
+        self._submit(pending, PreparedFrame(found.tensor, placement, picture, found.bytes_raw))
 
     def _wait_for_frames(self) -> bool:
         """Wait for a frame that can be sent; return False once closed."""
@@ -233,13 +242,15 @@ def _has_room(pending: PendingFrame) -> bool:
 
 def _without_pixels(frame: Frame) -> Frame:
     """Return the frame without the pixels that are on the disk, with everything else that sinks read."""
-    image = frame.image
-    return replace(frame, image=replace(image, data=b"")) if isinstance(image, RawImage) else frame
+    return replace(frame, image=replace(frame.image, data=b""))
 
 
-def _picture_of(spooled: SpooledFrame) -> Picture:
-    pixels: Picture = decode_tensor(spooled.tensor)[0]
-    return pixels
+def _frame_in(spooled: SpooledFrame, placement: Placement) -> Picture:
+    """Return the frame that was sent, without margins and at the size that it was recorded in."""
+    picture: Picture = fit(decode_tensor(spooled.tensor)[0], *placement.picture)
+    rows = slice(placement.top, placement.top + placement.height)
+    columns = slice(placement.left, placement.left + placement.width)
+    return fit(picture[rows, columns], *placement.frame)
 
 
 def _frame_of(spooled: SpooledFrame) -> Frame:

@@ -105,7 +105,13 @@ class Replay:
         self._backlog: Backlog | None = None
         if spool is not None:
             self._backlog = Backlog(
-                spool, requester, self._changed, self._submit, on_damaged=self._lose, timeout=options.timeout
+                spool,
+                requester,
+                self._changed,
+                self._submit,
+                on_damaged=self._lose,
+                placement=preparer.placement,
+                timeout=options.timeout,
             )
 
     @property

@@ -9,22 +9,21 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.preparation import PreparedFrame
-from mqinfer.edge_agent.sinks.sink import Picture, Sink
+from mqinfer.edge_agent.sinks.sink import Sink
+from mqinfer.edge_agent.sinks.view import NO_VIEW, View
 from mqinfer.edge_agent.window import Stream
-from mqinfer.protocol.errors import BadImage, MqinferError
-from mqinfer.protocol.types import Capture
+from mqinfer.images.placement import Placement
+from mqinfer.protocol.errors import BadEncoding, BadImage, MqinferError
+from mqinfer.protocol.types import Capture, Outcome
 from mqinfer.protocol.value import value_object
 
 __all__ = ["FinishedFrame", "PendingFrame", "ReadingOrder", "Results"]
 
 T = TypeVar("T")
 log = logging.getLogger("mqinfer.edge_agent")
-_NO_PICTURE: Picture = np.zeros((0, 0, 3), np.uint8)
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +36,7 @@ class PendingFrame:
         stream: The stream that it belongs to.
         spooled_as: Its number in the spool; 0 if it is not there.
         request_id: Of its latest request; empty before the first one.
+        placement: Where it lies in what the model sees; known once it was put into the spool by this run.
     """
 
     number: int
@@ -44,6 +44,7 @@ class PendingFrame:
     stream: Stream[PendingFrame]
     spooled_as: int = 0
     request_id: str = ""
+    placement: Placement | None = None
 
     @property
     def capture(self) -> Capture:
@@ -124,7 +125,7 @@ class Results:
             return  # the run ends with the first error; later ones would only repeat it
         frame = finished.pending.frame
         try:
-            self._sink.write(frame, _picture(finished.prepared), finished.result)
+            self._sink.write(frame, _view(finished.prepared, finished.result), finished.result)
         except MqinferError as error:
             self.error = error
         except Exception as error:  # a defect; it ends the run, and is raised there
@@ -132,8 +133,12 @@ class Results:
             self.error = MqinferError(f"a sink failed: {error!r}")
 
 
-def _picture(prepared: PreparedFrame | None) -> Picture:
+def _view(prepared: PreparedFrame | None, result: InferResult) -> View:
+    if prepared is None:
+        return NO_VIEW
     try:
-        return prepared.picture() if prepared else _NO_PICTURE
-    except BadImage:  # a JPEG that passed untouched; its outcome is the same error
-        return _NO_PICTURE
+        pixels = prepared.picture()
+    except (BadImage, BadEncoding):  # a JPEG that passed untouched; its outcome is the same error
+        pixels = NO_VIEW.pixels
+    outputs = result.outputs if result.outcome is Outcome.OK else {}
+    return View(pixels, prepared.placement, outputs, prepared.tensor)

@@ -23,7 +23,7 @@ from mqinfer.client.requester import Requester
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.edge_agent.preparation import Preparer
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
-from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.view import View
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.images.picture import RawImage
@@ -282,9 +282,9 @@ class Notes:
     written: list[tuple[int, int, Outcome]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
-    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:
         """Keep the frame's number, a pixel of its picture, and its outcome."""
-        pixel = int(picture[0, 0, 0]) if picture.size else -1
+        pixel = int(view.pixels[0, 0, 0]) if view.pixels.size else -1
         self.written.append((frame.sequence, pixel, result.outcome))
         self.said.append(result.error.message if result.error else "")
 

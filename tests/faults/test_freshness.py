@@ -26,7 +26,7 @@ from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.preparation import Preparer
 from mqinfer.edge_agent.quality_ladder import QualityBounds
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
-from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.view import View
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.window import Policy
 from mqinfer.images.picture import CompressedImage
@@ -47,7 +47,7 @@ class Ages:
     ages: list[float] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
 
-    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:  # noqa: ARG002 - the sinks' signature
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:  # noqa: ARG002 - the sinks' signature
         """Record one result."""
         if result.outcome is Outcome.OK:
             self.ages.append((time.monotonic_ns() - frame.capture_time_ns) / 1e9)
