@@ -61,7 +61,7 @@ def test_boxes_are_brought_back_to_the_recorded_frame() -> None:
     stretched = View(pixels, Placement.of((240, 80), (60, 40)), OUTPUTS)
     assert stretched.boxes[0] == DetectedBox((16, 8, 32, 16), float(np.float32(0.9)), 1)
     letterbox = View(pixels, Placement.of((240, 80), (60, 40), Resize.LETTERBOX), OUTPUTS)
-    assert letterbox.boxes[1].box == (4, 0, 44, 8)
+    assert list(letterbox.boxes[1].box) == [4, 0, 44, 8]
     assert len(View(pixels, Placement.of((240, 80), (60, 40))).boxes) == 0
 
 

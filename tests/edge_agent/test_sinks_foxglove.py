@@ -32,7 +32,7 @@ CLASSES = (ClassInfo("road", (128, 64, 128)), ClassInfo('a "wide" sign', (70, 13
 OUTPUTS = TensorSpec("mask", Datatype.UINT8, (1, 24, 32)), TensorSpec("scores", Datatype.FP32, (1, 3))
 CARD = ModelCard("road", "3", ("3",), "onnx_onnxv1", (), OUTPUTS, classes=CLASSES)
 WIDTH, HEIGHT = 96, 64
-PIXELS = np.random.default_rng(5).integers(0, 255, (8, 12, 3), np.uint8).repeat(8, axis=0).repeat(8, axis=1)
+PIXELS = cv2.resize(np.random.default_rng(5).integers(0, 255, (8, 12, 3), np.uint8), (WIDTH, HEIGHT)).astype(np.uint8)
 RAW = RawImage("rgb8", HEIGHT, WIDTH, 3 * WIDTH, is_bigendian=False, data=PIXELS.tobytes())
 JPEG = bytes(encode_tensor("x", PIXELS, "jpeg:95").data)
 EXIF = JPEG[:2] + b"\xff\xe1\x00\x08Exif\0\0" + JPEG[2:]
@@ -241,8 +241,19 @@ def test_sources_of_any_name_have_valid_paths_in_the_layout() -> None:
     assert re.fullmatch(r'"(?:[^"\\]|\\\\|\\")*"\.latency_ms', paths[1])
 
 
-def test_many_streams_stand_in_rows() -> None:
-    """Seven cameras are laid out three side by side, each panel once."""
-    layout = make_layout({f"/camera{number}": False for number in range(7)})
+@pytest.mark.parametrize("has_masks", [False, True])
+def test_many_streams_stand_in_rows(has_masks: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """Seven cameras are laid out three side by side, or in two pairs, each panel once."""
+    layout = make_layout({f"/camera{number}": has_masks for number in range(7)})
     assert sorted(leaves(layout["layout"])) == sorted(layout["configById"])
-    assert len(layout["configById"]) == 9
+    assert len(layout["configById"]) == (16 if has_masks else 9)
+    rows = layout["layout"]["first"]
+    kinds = ["image", "overlay", "image", "overlay"] if has_masks else ["image", "image", "image"]
+    assert [re.sub(r"Image!|\d", "", name) for name in leaves(rows["first"])] == kinds
+
+
+def test_the_label_of_a_box_at_the_upper_edge_is_visible(tmp_path: Path) -> None:
+    """A text stands above its position, so that one at row 0 would be outside of the picture."""
+    found = kept(tmp_path, frame_of(), {**BOXES, "boxes": np.array([[0, 0, 9, 8], [3, 20, 5, 22]], np.float32)})
+    labels = found["annotations"]["texts"][1:]
+    assert [text["position"]["y"] for text in labels] == [18, pytest.approx(20 * HEIGHT / 24)]

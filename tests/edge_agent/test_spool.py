@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -26,7 +26,8 @@ from mqinfer.edge_agent.replay import Replay, ReplayOptions
 from mqinfer.edge_agent.sinks.view import View
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
-from mqinfer.images.picture import RawImage
+from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.errors import ConfigError, NameTaken
 from mqinfer.protocol.types import Capture, InferRequest
@@ -332,6 +333,45 @@ def replay(
     snapshot.check()
     assert snapshot.frames_read == snapshot.requests == snapshot.done
     return notes, snapshot
+
+
+@dataclass
+class Views:
+    """A sink that keeps what is shown of each frame."""
+
+    kept: list[tuple[Frame, View]] = field(default_factory=list)
+
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+        """Keep one frame."""
+        assert result.outcome is Outcome.OK
+        self.kept.append((frame, view))
+
+    def close(self) -> tuple[Path, ...]:
+        """Have no files."""
+        return ()
+
+
+@pytest.mark.parametrize("codec", ["", "jpeg:95", "png"])
+def test_spooled_frames_have_their_recorded_size(requester: Requester, tmp_path: Path, codec: str) -> None:
+    """What was sent is brought back to it; the recorded bytes, of a JPEG too, don't stay in memory."""
+    link, views, statistics = link_of(requester), Views(), ReplayStatistics()
+    at: dict[int, Callable[[], object]] = {2: link.drop, 8: link.restore}
+
+    def wide() -> Iterator[Frame]:
+        for frame in frames(10, at):
+            pixels = np.full((2 * HEIGHT, 3 * WIDTH, 3), 20 * frame.sequence, np.uint8)
+            image = RawImage("rgb8", *pixels.shape[:2], 9 * WIDTH, is_bigendian=False, data=pixels.tobytes())
+            encoded = CompressedImage("any", bytes(encode_tensor("x", pixels, codec).data)) if codec else None
+            yield replace(frame, image=encoded or image)
+
+    preparer, options = Preparer(ImageContract("image", WIDTH, HEIGHT), "lz4"), ReplayOptions("echo", window=2)
+    with closing(Spool(tmp_path)) as spool:
+        Replay(requester, preparer, options, statistics, views, spool=spool).run(wide())
+    assert sum(not frame.image.data for frame, _ in views.kept) >= 4
+    for number, (_, view) in enumerate(views.kept):
+        assert view.pixels.shape == (2 * HEIGHT, 3 * WIDTH, 3)
+        assert view.placement == Placement.of((3 * WIDTH, 2 * HEIGHT), (WIDTH, HEIGHT))
+        assert abs(int(view.pixels.mean()) - 20 * number) <= 2
 
 
 def link_of(requester: Requester) -> MemoryLink:

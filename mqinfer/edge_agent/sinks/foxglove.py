@@ -93,6 +93,8 @@ def image_annotations(
 ) -> JsonObject:
     """Make a `foxglove.ImageAnnotations`: a line of text in the top left corner, key-value pairs, boxes with labels.
 
+    The label of a box at the upper edge stands inside it.
+
     Args:
         capture_time_ns: Stamp, the same as of the image.
         text: The line.
@@ -107,7 +109,7 @@ def image_annotations(
         "points": [_outline(stamp, box, 2 * scale) for box in boxes],
         "texts": [
             _text(stamp, (8 * scale, 24 * scale), text, 16 * scale),
-            *(_text(stamp, box.sides[:2], box.text, 12 * scale) for box in boxes),
+            *(_text(stamp, (box.sides[0], max(box.sides[1], 18 * scale)), box.text, 12 * scale) for box in boxes),
         ],
         "metadata": [{"key": key, "value": value} for key, value in metadata.items()],
     }

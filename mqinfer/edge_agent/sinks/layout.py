@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,8 +11,6 @@ __all__ = ["LAYOUT_FILE", "make_layout", "result_topic"]
 
 LAYOUT_FILE = "foxglove-layout.json"
 """Name of the layout beside `results.mcap`."""
-_COLUMNS = 3
-"""This many streams stand side by side."""
 _PLAIN_TOPIC = re.compile(r"[A-Za-z0-9_/-]+")
 Panels = str | dict[str, Any]
 
@@ -25,18 +24,16 @@ def make_layout(streams: Mapping[str, bool]) -> dict[str, Any]:
     """Return a layout: the picture of each stream with its annotations, a plot of the latency, the first results.
 
     Args:
-        streams: Their sources, and whether they have masks; the overlay of these stands below the picture.
+        streams: Their sources, and whether they have masks; the overlay of these stands beside the picture.
     """
-    configs: dict[str, Any] = {}
-    columns = []
-    for number, (source, has_masks) in enumerate(streams.items(), 1):
-        kinds = ("image", "overlay") if has_masks else ("image",)
-        for kind in kinds:
-            configs[f"Image!{kind}{number}"] = _image_panel(source, kind)
-        columns.append(_split("column", [f"Image!{kind}{number}" for kind in kinds]))
+    configs: dict[str, Any] = {
+        f"Image!{kind}{number}": _image_panel(source, kind)
+        for number, (source, has_masks) in enumerate(streams.items(), 1)
+        for kind in (("image", "overlay") if has_masks else ("image",))
+    }
+    rows = _grid(list(configs), pairs=any(streams.values()))
     configs["Plot!latency"] = _latency_plot(list(streams))
     configs["RawMessages!result"] = {"topicPath": _path(next(iter(streams)))}
-    rows = [_split("row", columns[first : first + _COLUMNS]) for first in range(0, len(columns), _COLUMNS)]
     below = _split("row", ["Plot!latency", "RawMessages!result"])
     return {
         "configById": configs,
@@ -83,6 +80,13 @@ def _path(source: str) -> str:
         return topic
     quoted = re.sub(r'(["\\])', r"\\\1", topic)
     return f'"{quoted}"'
+
+
+def _grid(panels: Sequence[str], *, pairs: bool) -> list[Panels]:
+    """Put panels into about as many rows as columns; with pairs into an even number of columns."""
+    columns = math.ceil(math.sqrt(len(panels)))
+    columns += columns % 2 if pairs else 0
+    return [_split("row", panels[first : first + columns]) for first in range(0, len(panels), columns)]
 
 
 def _split(direction: str, panels: Sequence[Panels]) -> Panels:
