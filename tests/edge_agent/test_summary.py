@@ -15,13 +15,14 @@ COUNTERS = {
     "frames_read",
     "requests",
     "outcomes",
+    "failures",
     "retries",
     "bytes_raw",
     "bytes_sent",
     "seconds",
     "latency_ms",
 }
-FACTS = {"streams", "model", "version", "model_hash", "broker", "encoding", "files", "spool_damaged"}
+FACTS = {"streams", "model", "version", "model_hash", "broker", "encoding", "files", "spool_damaged", "ended", "reason"}
 
 
 def two_streams() -> Snapshot:
