@@ -41,7 +41,7 @@ from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, ModelNotLoadable, MqinferError
 from mqinfer.protocol.topics import Topics
 
-__all__ = ["replay"]
+__all__ = ["failed_load", "replay"]
 
 _CONNECT_S, _ASK_S = 10.0, 2.0
 _TIMEOUT_S = {Policy.LATEST: 2.0, Policy.ALL: 300.0}
@@ -196,11 +196,11 @@ def replay(
                 connect=client.open if spool else None,
             )
         except ModelNotFound as error:
-            raise (None if local else _failed_load(broker_address, client_name, root, models)) or error from None
+            raise (None if local else failed_load(broker_address, client_name, root, models)) or error from None
     raise typer.Exit(_report(reports, summary_file))
 
 
-def _failed_load(broker: BrokerAddress, name: str, root: str, models: Sequence[str]) -> ModelNotLoadable | None:
+def failed_load(broker: BrokerAddress, name: str, root: str, models: Sequence[str]) -> ModelNotLoadable | None:
     """Return why a server could not load one of the models; None if no server says so to this client."""
     try:
         with ControlClient(broker, name=name, root=root, connect_timeout=_ASK_S) as control:

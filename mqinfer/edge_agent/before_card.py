@@ -68,7 +68,7 @@ class BeforeCard:
 
         Args:
             frames: Of the source.
-            patience: How long to wait for the card if the source ends before, in seconds from now.
+            patience: How long to wait for the card after the end of the source, in seconds.
 
         Returns:
             The frames that are left to be sent; None if the card has not come by the end of the source, or a stop.
@@ -76,7 +76,6 @@ class BeforeCard:
         Raises:
             SourceError: The source broke off.
         """
-        until = time.monotonic() + patience
         log.warning("model %s: no card yet; frames are kept in the spool until there is one", self._model)
         for frame in frames:
             if self._find(0.0) or not self._store(frame):
@@ -85,7 +84,7 @@ class BeforeCard:
                 self._lose(frame)
                 return None
         self.is_read = not self._stop.is_set()
-        return iter(()) if self._wait(until) else None
+        return iter(()) if self._wait(time.monotonic() + patience) else None
 
     def abandon(self, why: str) -> MqinferError:
         """End the stored frames of this run as cancelled, and return the reason."""

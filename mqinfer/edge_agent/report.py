@@ -262,11 +262,10 @@ def render(snapshot: Snapshot, goal: Goal) -> Group:
 
 def plain_line(snapshot: Snapshot, goal: Goal) -> str:
     """Return a snapshot as one line for a log."""
-    return (
-        f"{_count(snapshot, goal)} frames, {snapshot.frame_rate:.1f}/s, {snapshot.pending} pending, "
-        f"{outcome_words(snapshot)}, p50 {milliseconds(snapshot.latency.p50)} ms, "
-        f"p99 {milliseconds(snapshot.latency.p99)} ms, {_bytes(snapshot)}{_worst(snapshot)}"
-    )
+    latency = f"p50 {milliseconds(snapshot.latency.p50)} ms, p99 {milliseconds(snapshot.latency.p99)} ms"
+    counts = f"{snapshot.frames_read} read, {snapshot.pending} pending, {outcome_words(snapshot)}"
+    done = f"{_count(snapshot, goal)} frames, {snapshot.frame_rate:.1f}/s"
+    return f"{done}, {counts}, {latency}, {_bytes(snapshot)}{_worst(snapshot)}"
 
 
 _Show = Callable[[Shown, Console, threading.Event], None]

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.latency import Histogram, Percentiles
-from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.errors import Cancelled, MqinferError
 from mqinfer.protocol.types import Outcome, Timings
 
 __all__ = ["STAGES", "EdgeStage", "Failure", "ReplayStatistics", "Snapshot"]
@@ -65,7 +65,7 @@ class Snapshot:
         bytes_sent: Size of the messages of finished frames, counted once an attempt.
         latency: From submission to outcome, of frames that ended as `ok`.
         stages: The same by stage, those of the edge included; only stages that were recorded.
-        failures: Why frames failed, the most frequent first.
+        failures: Why frames failed, the most frequent first, cancelled ones last.
         streams: One snapshot for each stream, in the order in which they appeared; empty within a stream.
     """
 
@@ -163,9 +163,14 @@ class _Stream:
             bytes_sent=self.bytes_sent,
             latency=self.latency.percentiles(),
             stages={stage: percentiles for stage, percentiles in stages.items() if percentiles.p99 is not None},
-            failures=tuple(sorted(self.failures.values(), key=lambda failure: -failure.count)),
+            failures=tuple(sorted(self.failures.values(), key=_rank)),
             streams=streams,
         )
+
+
+def _rank(failure: Failure) -> tuple[bool, int]:
+    """Return a sort key: the most frequent first, and last the frames that were not sent because of the others."""
+    return failure.code == Cancelled.code, -failure.count
 
 
 class ReplayStatistics:
