@@ -171,7 +171,6 @@ def replay(
     place = f"memory://local-{secrets.token_hex(4)}" if local else broker
     broker_address = address(place, ca_file, cert_file, key_file)
     client_name, topics = name or random_name(), Topics(root)
-    stop = until_signal()
     with ExitStack() as stack:
         if local:
             for each in models:
@@ -185,6 +184,7 @@ def replay(
         stack.callback(presence.publish, "stopped")
         if not spool:
             client.open(_CONNECT_S)
+        stop = until_signal()
         try:
             reports = run_sessions(
                 settings,

@@ -7,6 +7,7 @@ the card is there they are prepared for the model and sent like any frame that t
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -23,7 +24,7 @@ from mqinfer.edge_agent.statistics import ReplayStatistics
 from mqinfer.protocol.errors import Cancelled, LinkError, MqinferError
 from mqinfer.protocol.types import Capture, ErrorInfo
 
-__all__ = ["BeforeCard"]
+__all__ = ["BeforeCard", "wait_for"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 _CHECK_S = 0.2
@@ -79,12 +80,12 @@ class BeforeCard:
         log.warning("model %s: no card yet; frames are kept in the spool until there is one", self._model)
         for frame in frames:
             if self._find(0.0) or not self._store(frame):
-                if self._wait(None):
+                if wait_for(self._find, math.inf, self._stop):
                     return chain([frame], frames)
                 self._lose(frame)
                 return None
         self.is_read = not self._stop.is_set()
-        return iter(()) if self._wait(time.monotonic() + patience) else None
+        return iter(()) if wait_for(self._find, patience, self._stop) else None
 
     def abandon(self, why: str) -> MqinferError:
         """End the stored frames of this run as cancelled, and return the reason."""
@@ -119,9 +120,11 @@ class BeforeCard:
         result = InferResult("", error.outcome, self._model, error=reason, capture=Capture(source))
         self._statistics.finished(result, bytes_raw=0)
 
-    def _wait(self, until: float | None) -> bool:
-        """Wait for the card; return False after a stop, or at the given time."""
-        while not self._find(_CHECK_S):
-            if self._stop.is_set() or (until is not None and time.monotonic() >= until):
-                return False
-        return True
+
+def wait_for(find: Callable[[float], bool], seconds: float, stop: threading.Event) -> bool:
+    """Wait for a card; return False after so many seconds, or a stop."""
+    until = time.monotonic() + seconds
+    while not find(max(0.0, min(_CHECK_S, until - time.monotonic()))):
+        if stop.is_set() or time.monotonic() >= until:
+            return False
+    return True

@@ -12,7 +12,7 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.connection import CardShelf
 from mqinfer.client.requester import Requester
 from mqinfer.codecs import available_encodings, parse_encoding
-from mqinfer.edge_agent.before_card import BeforeCard
+from mqinfer.edge_agent.before_card import BeforeCard, wait_for
 from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_output_encoding
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
 from mqinfer.edge_agent.report import Ending, RunInfo
@@ -145,13 +145,9 @@ class ModelRun:
             ModelNotFound: No worker serves the model, and there is no spool.
             ConfigError: A setting is wrong, the model takes no pictures, or a file can't be created.
         """
-        try:
-            card = self._site.shelf.get(self.settings.options.model, timeout)
-        except ModelNotFound:
-            if self._spool is None:
-                raise
-        else:
-            self._begin(card)
+        stop, shelf = self._site.stop, self._site.shelf
+        if not wait_for(self._find, timeout, stop) and self._spool is None and not stop.is_set():
+            self._begin(shelf.get(self.settings.options.model, 0.0))  # raises, with the models that there are
 
     def _begin(self, card: ModelCard) -> None:
         settings, options = self.settings, self.settings.options
@@ -184,7 +180,8 @@ class ModelRun:
                 left = before.keep(frames, self.settings.card_timeout)
                 self._is_read = before.is_read
                 if left is None:
-                    self._failure = before.abandon(self._absence)
+                    why = before.abandon(self._absence)
+                    self._failure = None if stop.is_set() else why
             if left is not None and self._replay is not None:
                 self._replay.run(left, self._site.stop.is_set)
         except SourceError as error:

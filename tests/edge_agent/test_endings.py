@@ -171,6 +171,14 @@ def test_a_stop_before_the_end(requester: Requester, drive: Path, recorded: Reco
     assert 0 < report.snapshot.frames_read < FRAMES
 
 
+def test_a_stop_while_there_is_no_card(requester: Requester, drive: Path) -> None:
+    """Nobody serves the model yet: the wait ends with the stop, and no frame was read."""
+    stop = threading.Event()
+    stop.set()
+    (report,) = run(requester, drive, "nobody", stop=stop, card_timeout=600.0)
+    assert (report.run.ended, report.snapshot.frames_read) == (Ending.INTERRUPTED, 0)
+
+
 def test_a_source_that_breaks_off(requester: Requester, drive: Path, recorded: Recorded) -> None:
     """What was read has its outcome; the report says that the rest is missing."""
     recorded.error = SourceError("damaged at byte 4711")
