@@ -241,7 +241,14 @@ class ModelRun:
             return Ending.INCOMPLETE, self._source_error
         if is_stopped and not site.is_endless and (snapshot.outcomes[Outcome.CANCELLED] or not self._is_read):
             return Ending.INTERRUPTED, None
-        return (Ending.FAILED, self._failure) if self._failure else (Ending.COMPLETE, None)
+        failure = self._failure or self._nothing_read(snapshot)
+        return (Ending.FAILED, failure) if failure else (Ending.COMPLETE, None)
+
+    def _nothing_read(self, snapshot: Snapshot) -> ConfigError | None:
+        start = self.settings.start
+        if not self._is_read or snapshot.frames_read or not start:
+            return None
+        return ConfigError(f"{self.settings.source}: there is no frame from {start:g} s on; choose an earlier start")
 
     def close(self) -> None:
         """Close what is open."""

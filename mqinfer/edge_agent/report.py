@@ -162,9 +162,9 @@ def milliseconds(nanoseconds: int | None) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _cells(snapshot: Snapshot) -> tuple[str, ...]:
+def _cells(snapshot: Snapshot) -> tuple[str | Text, ...]:
     return (
-        snapshot.source or "all",
+        Text(printable(snapshot.source) or "all"),  # a name from a recording is no markup
         str(snapshot.frames_read),
         str(snapshot.outcomes[Outcome.OK]),
         "\n".join(_failures(snapshot)) or "0",

@@ -179,6 +179,13 @@ def test_a_stop_while_there_is_no_card(requester: Requester, drive: Path) -> Non
     assert (report.run.ended, report.snapshot.frames_read) == (Ending.INTERRUPTED, 0)
 
 
+def test_a_start_behind_the_end(requester: Requester, drive: Path) -> None:
+    """A run without a single frame is no success."""
+    (report,) = run(requester, drive, start=3600.0)
+    assert report.run.ended is Ending.FAILED
+    assert "no frame from 3600 s on" in report.run.reason
+
+
 def test_a_source_that_breaks_off(requester: Requester, drive: Path, recorded: Recorded) -> None:
     """What was read has its outcome; the report says that the rest is missing."""
     recorded.error = SourceError("damaged at byte 4711")
