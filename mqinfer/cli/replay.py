@@ -226,13 +226,15 @@ def _report(reports: Sequence[SessionReport], summary_file: Path | None) -> Exit
     console = Console()
     for report in reports:
         _print_report(console, report, is_titled=len(reports) > 1)
-    if summary_file:
-        each = [summary(report.snapshot, report.run) for report in reports]
-        write_summary(summary_file, each[0] if len(each) == 1 else {"models": each})
-        _print(console, f"wrote {summary_file}")
-    for report in reports:
-        if report.broke_off:
-            print_error(report.broke_off)
+    try:
+        if summary_file:
+            each = [summary(report.snapshot, report.run) for report in reports]
+            write_summary(summary_file, each[0] if len(each) == 1 else {"models": each})
+            _print(console, f"wrote {summary_file}")
+    finally:
+        for report in reports:
+            if report.broke_off:
+                print_error(report.broke_off)
     return max(_exit_code(report) for report in reports)
 
 

@@ -21,7 +21,7 @@ from mqinfer.edge_agent.backlog import KEPT
 from mqinfer.edge_agent.preparation import Preparer
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import ReplayStatistics
-from mqinfer.protocol.errors import Cancelled, LinkError, MqinferError
+from mqinfer.protocol.errors import Cancelled, LinkError, MqinferError, SourceError
 from mqinfer.protocol.types import Capture, ErrorInfo
 
 __all__ = ["BeforeCard", "wait_for"]
@@ -56,6 +56,8 @@ class BeforeCard:
         """
         self.is_read = False
         """Whether the source was read to its end."""
+        self.error: SourceError | None = None
+        """Why the source broke off."""
         self._model = model
         self._preparer = preparer
         self._spool = spool
@@ -73,18 +75,18 @@ class BeforeCard:
 
         Returns:
             The frames that are left to be sent; None if the card has not come by the end of the source, or a stop.
-
-        Raises:
-            SourceError: The source broke off.
         """
         log.warning("model %s: no card yet; frames are kept in the spool until there is one", self._model)
-        for frame in frames:
-            if self._find(0.0) or not self._store(frame):
-                if wait_for(self._find, math.inf, self._stop):
-                    return chain([frame], frames)
-                self._lose(frame)
-                return None
-        self.is_read = not self._stop.is_set()
+        try:
+            for frame in frames:
+                if self._find(0.0) or not self._store(frame):
+                    if wait_for(self._find, math.inf, self._stop):
+                        return chain([frame], frames)
+                    self._lose(frame)
+                    return None
+            self.is_read = not self._stop.is_set()
+        except SourceError as error:  # what was stored before is sent all the same
+            self.error = error
         return iter(()) if wait_for(self._find, patience, self._stop) else None
 
     def abandon(self, why: str) -> MqinferError:

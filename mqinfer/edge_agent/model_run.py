@@ -174,14 +174,7 @@ class ModelRun:
         left: Iterator[Frame] | None = frames
         try:
             if self._replay is None and self._spool is not None:
-                preparer = _recording_preparer(self.settings)
-                model, stop = self.settings.options.model, self._site.stop
-                before = BeforeCard(model, preparer, self._spool, self.statistics, find=self._find, stop=stop)
-                left = before.keep(frames, self.settings.card_timeout)
-                self._is_read = before.is_read
-                if left is None:
-                    why = before.abandon(self._absence)
-                    self._failure = None if stop.is_set() else why
+                left = self._keep(frames, self._spool)
             if left is not None and self._replay is not None:
                 self._replay.run(left, self._site.stop.is_set)
         except SourceError as error:
@@ -192,6 +185,18 @@ class ModelRun:
             self._failure = error
         finally:
             self._is_read = self._is_read or (self._replay is not None and self._replay.is_complete)
+
+    def _keep(self, frames: Iterator[Frame], spool: Spool) -> Iterator[Frame] | None:
+        """Keep frames in the spool until the card is there; return those that are left, or None if it did not come."""
+        settings, stop = self.settings, self._site.stop
+        preparer = _recording_preparer(settings)
+        before = BeforeCard(settings.options.model, preparer, spool, self.statistics, find=self._find, stop=stop)
+        left = before.keep(frames, settings.card_timeout)
+        self._is_read, self._source_error = before.is_read, before.error
+        if left is None:
+            why = before.abandon(self._absence)
+            self._failure = None if stop.is_set() else why
+        return left
 
     def _find(self, timeout: float) -> bool:
         """Wait for the model's card; return whether it is there."""

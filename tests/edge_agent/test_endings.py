@@ -249,6 +249,18 @@ def test_without_any_connection_every_frame_is_kept(
     assert times[:FRAMES] == times[FRAMES:]
 
 
+def test_a_source_that_breaks_off_before_there_is_a_connection(
+    url: str, drive: Path, recorded: Recorded, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """What was read is kept, and the report names the damage."""
+    recorded.error = SourceError("damaged at byte 4711")
+    client = Unconnected(url, unique("edge"))
+    with closing(client.requester):
+        (report,) = run(client.requester, drive, connect=never, spool=tmp_path)
+    assert (report.run.ended, report.broke_off) == (Ending.INCOMPLETE, recorded.error)
+    assert len(list(tmp_path.glob("*.frame"))) == FRAMES == report.snapshot.outcomes[Outcome.CANCELLED]
+
+
 @pytest.mark.parametrize("encoding", [None, "lz4", "png"])
 def test_a_connection_that_comes_late(
     url: str,
