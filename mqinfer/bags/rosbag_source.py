@@ -52,8 +52,9 @@ class RosbagSource:
         Raises:
             SourceError: The bag is damaged further on; what came before it has been yielded.
         """
-        counts: Counter[str] = Counter()
-        for connection, log_time_ns, raw in self._bag.messages(self._connections, *self._bounds()):
+        begin, end = self._bounds()
+        counts = Counter() if begin is None else self._bag.count_before(self._connections, begin)
+        for connection, log_time_ns, raw in self._bag.messages(self._connections, begin, end):
             found, topic = self._bag.image(connection, raw), connection.topic
             yield Frame(topic, counts[topic], found.capture_time_ns, log_time_ns, found.frame_id, found.image)
             counts[topic] += 1

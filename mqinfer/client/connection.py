@@ -17,12 +17,57 @@ from mqinfer.protocol.card import ModelCard, read_card
 from mqinfer.protocol.errors import ModelNotFound, MqinferError
 from mqinfer.protocol.topics import Topics, check_name
 
-__all__ = ["CardShelf", "connect", "random_name"]
+__all__ = ["CardShelf", "Unconnected", "connect", "random_name"]
 
 
 def random_name() -> str:
     """Return a client name that no other client has."""
     return f"client-{secrets.token_hex(6)}"
+
+
+class Unconnected:
+    """A client that was not connected yet: `requester` accepts watchers, and `open` connects, which may be tried again.
+
+    Args:
+        url: The broker.
+        name: The client's name in its topics; must be unique.
+        topics: Below the root of the site.
+        options: How it sends.
+        presence: The client's state on the broker; None for none.
+
+    Raises:
+        BadTopic: The name breaks the naming rules.
+        ConfigError: The address is wrong.
+    """
+
+    def __init__(
+        self,
+        url: str | BrokerAddress,
+        name: str,
+        topics: Topics | None = None,
+        options: ClientOptions | None = None,
+        *,
+        presence: Presence | None = None,
+    ) -> None:
+        check_name("client", name)
+        client_id, will = (presence.client_id, presence.will) if presence else (make_client_id(name), None)
+
+        def make(on_connection: ConnectionHandler) -> Link:
+            def tell(connected: bool) -> None:  # noqa: FBT001  the link's signature
+                if connected and presence:
+                    presence.publish()
+                on_connection(connected)
+
+            return make_link(url, client_id=client_id, will=will, on_connection=tell)
+
+        self.requester = Requester(make, name, topics or Topics(), options or ClientOptions())
+        if presence:
+            presence.attach(self.requester.link, self.requester.give_up)
+            presence.watch()
+
+    def open(self, timeout: float) -> None:
+        """Connect, and receive replies from then on; errors as of `connect`."""
+        self.requester.open(timeout)
 
 
 def connect(  # noqa: PLR0913 - what a client is
@@ -49,27 +94,13 @@ def connect(  # noqa: PLR0913 - what a client is
         NotAuthorized: The broker refused the credentials.
         BadTopic: The name breaks the naming rules.
     """
-    check_name("client", name)
-    client_id, will = (presence.client_id, presence.will) if presence else (make_client_id(name), None)
-
-    def make(on_connection: ConnectionHandler) -> Link:
-        def tell(connected: bool) -> None:  # noqa: FBT001  the link's signature
-            if connected and presence:
-                presence.publish()
-            on_connection(connected)
-
-        return make_link(url, client_id=client_id, will=will, on_connection=tell)
-
-    requester = Requester(make, name, topics or Topics(), options or ClientOptions())
-    if presence:
-        presence.attach(requester.link, requester.give_up)
-        presence.watch()
+    made = Unconnected(url, name, topics, options, presence=presence)
     try:
-        requester.open(timeout)
+        made.open(timeout)
     except BaseException:
-        requester.close(timeout=0.0)
+        made.requester.close(timeout=0.0)
         raise
-    return requester
+    return made.requester
 
 
 class CardShelf:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -16,14 +17,27 @@ from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.sinks.view import NO_VIEW, View
 from mqinfer.edge_agent.window import Stream
 from mqinfer.images.placement import Placement
-from mqinfer.protocol.errors import BadEncoding, BadImage, MqinferError
+from mqinfer.protocol.errors import (
+    BadEncoding,
+    BadImage,
+    ConfigError,
+    InvalidRequest,
+    ModelNotFound,
+    MqinferError,
+    NotAuthorized,
+    NoWorker,
+    error_from_code,
+)
 from mqinfer.protocol.types import Capture, Outcome
 from mqinfer.protocol.value import value_object
 
-__all__ = ["FinishedFrame", "PendingFrame", "ReadingOrder", "Results"]
+__all__ = ["FinishedFrame", "FirstResults", "PendingFrame", "ReadingOrder", "Results"]
 
 T = TypeVar("T")
 log = logging.getLogger("mqinfer.edge_agent")
+_REFUSED = 3
+"""So many refused frames of each stream, before any other result, end a run."""
+_REFUSALS = (ModelNotFound, NoWorker, InvalidRequest)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +74,48 @@ class FinishedFrame:
     pending: PendingFrame
     prepared: PreparedFrame | None
     result: InferResult
+
+
+class FirstResults:
+    """Finds out from the first results whether any frame of a run can succeed. Not thread-safe.
+
+    A run is refused if the broker's access rules forbid its first request, or if the first results of every stream all
+    say that there is no such model or no worker for it, or that the model does not take such frames. One other result
+    shows that frames can get through, and nothing is refused any more.
+
+    Attributes:
+        refusal: Why no frame can succeed; None while one may.
+    """
+
+    def __init__(self, streams: int) -> None:
+        """Start without a result.
+
+        Args:
+            streams: How many streams the source has.
+        """
+        self.refusal: MqinferError | None = None
+        self._streams = streams
+        self._refused: Counter[str] = Counter()
+        self._is_decided = False
+
+    def add(self, result: InferResult) -> None:
+        """Look at the outcome of a frame."""
+        if self._is_decided or result.outcome in {Outcome.SUPERSEDED, Outcome.CANCELLED}:
+            return
+        error = error_from_code(result.error.code, result.error.message) if result.error else None
+        if isinstance(error, NotAuthorized):
+            self.refusal = error
+        elif isinstance(error, _REFUSALS) and not isinstance(error, BadEncoding):  # those bytes are one frame's fault
+            self._refused[result.capture.source] += 1
+            if sum(count >= _REFUSED for count in self._refused.values()) >= self._streams:
+                self.refusal = _unsuitable(error) if isinstance(error, InvalidRequest) else error
+        else:
+            self._is_decided = True
+        self._is_decided = self._is_decided or self.refusal is not None
+
+
+def _unsuitable(error: MqinferError) -> ConfigError:
+    return ConfigError(f"the model takes no such frames; the first ones all failed with {error.code}: {error}")
 
 
 class ReadingOrder(Generic[T]):

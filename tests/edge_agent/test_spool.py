@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import json
 import os
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -206,74 +204,6 @@ def test_what_a_killed_process_had_not_finished_is_removed(tmp_path: Path) -> No
         store(spool, 3)
         assert pictures_in(spool) == [3]
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".frame", ".frame"]
-
-
-def old_spool(folder: Path, count: int) -> Path:
-    """Write a spool as first versions did: SQLite, no checksums."""
-    path = folder / "spool.sqlite"
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute(
-            "CREATE TABLE frames (id INTEGER PRIMARY KEY AUTOINCREMENT, head TEXT NOT NULL, data BLOB NOT NULL)"
-        )
-        for number in range(count):
-            tensor = encode_tensor("image", tensor_of(number), "raw", {"image_encoding": "rgb8"})
-            described = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-            capture = asdict(Capture("/left", number, 1_000_000_007 * number, "cam"))
-            rest = {"encoding": "raw", "parameters": dict(tensor.parameters), "capture": capture, "bytes_raw": 288}
-            database.execute(
-                "INSERT INTO frames (head, data) VALUES (?, ?)",
-                (json.dumps({**described, **rest}), bytes(tensor.data)),
-            )
-    return path
-
-
-def test_a_spool_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
-    """Its frames come first, in their order, also if a crash repeats the copying; then the old file is gone."""
-    old = old_spool(tmp_path, 5)
-    content = old.read_bytes()
-    with closing(Spool(tmp_path)) as spool:
-        assert not old.exists()
-        store(spool, 5)
-    old.write_bytes(content)
-    with closing(Spool(tmp_path)) as spool:
-        assert pictures_in(spool) == [0, 1, 2, 3, 4, 5]
-    assert not old.exists()
-
-
-@pytest.mark.parametrize("damage", ["no database", "truncated", "version", "page", "row", "empty"])
-def test_a_damaged_spool_of_an_earlier_version_is_set_aside(tmp_path: Path, damage: str) -> None:
-    """What can be read is taken over, the rest is counted and stays for the operator; nothing is raised."""
-    old = old_spool(tmp_path, 60)
-    content = bytearray(old.read_bytes())
-    if damage == "row":
-        with closing(sqlite3.connect(old)) as database, database:
-            database.execute("UPDATE frames SET head = ? WHERE id = 7", ("{",))
-        content = bytearray(old.read_bytes())
-    elif damage == "version":
-        content[18:20] = b"\xff\xff"
-    elif damage == "page":
-        content[3 * 4096 : 4 * 4096] = b"\xee" * 4096
-    replaced = {"no database": b"nothing that was promised" * 400, "truncated": bytes(content[:9000]), "empty": b""}
-    old.write_bytes(replaced.get(damage, bytes(content)))
-    with closing(Spool(tmp_path)) as spool:
-        good = pictures_in(spool)
-        assert spool.damaged > 0
-        assert store(spool, 61)
-    assert len(good) == {"row": 59}.get(damage, len(good))
-    assert (tmp_path / "spool.sqlite.damaged").exists()
-    with closing(Spool(tmp_path)) as spool:
-        assert pictures_in(spool) == [*good, 61]
-        assert spool.damaged == 0
-
-
-def test_a_spool_of_an_earlier_version_in_use(tmp_path: Path) -> None:
-    """It is not damage: one clear error, and the file stays."""
-    old = old_spool(tmp_path, 2)
-    with closing(sqlite3.connect(old)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(ConfigError, match=r"spool\.sqlite.*locked"):
-            Spool(tmp_path)
-    assert old.exists()
 
 
 @dataclass

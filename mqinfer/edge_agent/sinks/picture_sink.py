@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -40,6 +41,7 @@ class PictureSink:
         self._names = FileNames()
         self._answered: Counter[str] = Counter()
         self._written: list[Path] = []
+        self._has_kept = False
 
     def write(self, frame: Frame, view: View, result: InferResult) -> None:
         """Write a picture if the frame is the first or the n-th.
@@ -59,7 +61,8 @@ class PictureSink:
         try:
             with writing(path):
                 unfinished.write_bytes(encode_picture(drawn, ".png"))
-                set_aside(path)
+                if set_aside(path, level=logging.DEBUG if self._has_kept else logging.WARNING):
+                    self._has_kept = True  # one message stands for all pictures
                 unfinished.replace(path)
         except ConfigError:
             with suppress(OSError):

@@ -51,8 +51,12 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def set_aside(path: Path) -> Path | None:
+def set_aside(path: Path, *, level: int = logging.WARNING) -> Path | None:
     """Rename a file of an earlier run, so that nothing is overwritten: `results.mcap` becomes `results.1.mcap`.
+
+    Args:
+        path: The file that is going to be written.
+        level: How the new name is logged.
 
     Returns:
         The new path; None if there is no such file.
@@ -65,7 +69,7 @@ def set_aside(path: Path) -> Path | None:
     numbered = (path.with_suffix(f".{number}{path.suffix}") for number in count(1))
     free = next(each for each in numbered if not each.exists())
     path.rename(free)
-    log.info("%s of an earlier run is now %s", path, free.name)
+    log.log(level, "%s of an earlier run is kept as %s", path, free.name)
     return free
 
 
