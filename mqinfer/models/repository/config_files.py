@@ -116,7 +116,7 @@ def _labels(config: ModelConfig, folder: Path) -> tuple[ClassInfo, ...]:
     if path.stat().st_size > _LARGEST_LABELS:
         raise ModelNotLoadable(f"{path}: longer than {_LARGEST_LABELS} bytes; expected one class a line")
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8").rstrip().splitlines()  # empty lines at the end are no classes
     except UnicodeDecodeError as error:
         raise ModelNotLoadable(f"{path}: label_filename names it, and it is no text: {error}") from error
     return tuple(ClassInfo(line.strip(), class_colour(number)) for number, line in enumerate(lines))
