@@ -156,7 +156,8 @@ def edge_presence(  # noqa: PLR0913 - what is published of an edge
 
 
 def _open(settings: ReplaySettings) -> FrameSource:
-    return open_source(settings.source, topics=settings.topics, start=settings.start, duration=settings.duration)
+    part = settings.start, settings.duration
+    return open_source(settings.source, topics=settings.topics, start=part[0], duration=part[1], depth=False)
 
 
 def _spool(settings: ReplaySettings) -> AbstractContextManager[Spool | None]:

@@ -123,8 +123,6 @@ def _warm_up(value: object, place: Place) -> WarmUp:
 
 
 def _image(*, input: str = "", **rest: object) -> ImageContract:  # noqa: A002 - the key's name in the file
-    if "fill" in rest and rest.get("resize") is not Resize.LETTERBOX:
-        raise ValueError('fill is the grey level of margins: expected resize = "letterbox" beside it')
     return ImageContract(input, **rest)  # type: ignore[arg-type] # each was converted by its check
 
 
