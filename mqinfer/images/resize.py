@@ -61,7 +61,10 @@ def place(pixels: Pixels, contract: ImageContract) -> Pixels:
         MissingExtra: OpenCV is needed and not installed.
     """
     height, width = pixels.shape[:2]
-    at = Placement.of((width, height), (contract.width or width, contract.height or height), contract.resize)
+    size = contract.width or width, contract.height or height
+    if size == (width, height):
+        return pixels
+    at = Placement.of((width, height), size, contract.resize)
     sized = fit(pixels, at.width, at.height)
     if (at.width, at.height) == at.picture:
         return sized

@@ -96,7 +96,7 @@ class CandidateReader:
         boxes = one_picture(settings.boxes, outputs[settings.boxes], 2)
         try:
             return self._separate(boxes, outputs) if settings.scores else self._joined(boxes, outputs)
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, TypeError) as error:
             names = (settings.boxes, settings.scores, settings.classes, settings.masks)
             shapes = ", ".join(f"{name} {list(outputs[name].shape)}" for name in names if name)
             raise ModelFailed(f"boxes can't be made of {shapes}; check [detection] in model.toml ({error})") from error
@@ -118,9 +118,10 @@ class CandidateReader:
     def _joined(self, rows: Array, outputs: Mapping[str, Array]) -> Candidates:
         """Read rows of a box and what else is known of it, or their transpose."""
         settings = self._settings
-        factors = one_picture(settings.masks, outputs[settings.masks], 3).shape[0] if settings.masks else 0
-        if rows.ndim != 2:
-            raise ValueError("expected rows of numbers")
+        prototypes = one_picture(settings.masks, outputs[settings.masks], 3) if settings.masks else None
+        if rows.ndim != 2 or (prototypes is not None and prototypes.ndim != 3):
+            raise ValueError("expected rows of numbers, and prototypes of three axes")
+        factors = 0 if prototypes is None else len(prototypes)
         width = self._width(rows.shape, factors)
         rows = rows if rows.shape[1] == width else rows.T
         objectness = self._objectness(width, factors, repr(settings.boxes))
@@ -131,7 +132,9 @@ class CandidateReader:
             return self._finished(parts[Column.BOX], parts[Column.SCORE][:, 0], numbers.astype(np.int64), rows[:, end:])
         best, numbers = self._best(rows[:, _SIDES + objectness : end])
         if objectness:
-            best = best * probabilities(rows[:, _SIDES], settings.activation)
+            of_logits = settings.activation is not Activation.NONE
+            certain = probabilities(rows[:, _SIDES], Activation.SIGMOID if of_logits else Activation.NONE)
+            best = np.multiply(best, certain, dtype=np.float32)
         return _matching(rows[:, :_SIDES], best, numbers, rows[:, end:])
 
     def _parts(self, rows: Array) -> dict[Column, Array]:
@@ -217,10 +220,10 @@ class CandidateReader:
 
     def _wrong_labels(self, what: str, scores: int) -> str:
         wanted = self._labels + self._none
-        without = ', with background = "first" or "last" if one of the scores means "no object"'
+        hint = ', with background = "first" or "last" if one of the scores means "no object"'
         return (
-            f"{self._labels} labels, and {what}: expected {wanted} scores; list as many classes as there are"
-            f"{without if scores == wanted + 1 and not self._none else ''}"
+            f"{self._labels} label{'s' * (self._labels != 1)}, and {what}: expected {wanted} scores; list as many "
+            f"classes as there are{hint if scores == wanted + 1 and not self._none else ''}"
         )
 
 

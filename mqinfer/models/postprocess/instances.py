@@ -53,8 +53,15 @@ class InstanceMasks:
         self.makes = TensorSpec("masks", Datatype.UINT8, (-1, rows, columns))
 
     def most(self, outputs: Mapping[str, Array]) -> int:
-        """Return how many masks may be made."""
-        rows, columns = outputs[self._name].shape[-2:]
+        """Return how many masks may be made.
+
+        Raises:
+            ModelFailed: The output does not have the shape of the settings.
+        """
+        output = outputs[self._name]
+        if output.ndim < 3:
+            raise ModelFailed(f"masks can't be made of {self._name} {list(output.shape)}; check [detection].masks")
+        rows, columns = output.shape[-2:]
         return int(_MOST_BYTES // max(1, rows * columns))
 
     def make(

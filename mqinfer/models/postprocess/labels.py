@@ -32,11 +32,12 @@ def check_labels(outputs: Sequence[TensorSpec], config: ModelConfig) -> None:
         return
     for spec in outputs:
         count = _count(spec, config, is_only=len(outputs) == 1)
-        if count is not None and count != len(config.classes):
+        labels = len(config.classes)
+        if count is not None and count != labels:
             raise ConfigError(
-                f"model.toml: {len(config.classes)} labels (from [[classes]] or label_filename), and output "
+                f"model.toml: {labels} label{'s' * (labels != 1)} (from [[classes]] or label_filename), and output "
                 f"{spec.name!r} {list(spec.shape)} has {count} classes: expected one label for each class"
-                f"{_offset(count - len(config.classes))}"
+                f"{_offset(count - labels)}"
             )
 
 
