@@ -59,7 +59,8 @@ def replay(
         str | None, typer.Option(help="Version of the model; by default the one that its version policy prefers.")
     ] = None,
     topic: Annotated[
-        list[str] | None, typer.Option(help="Image topic of the bag; may be repeated. All by default.")
+        list[str] | None,
+        typer.Option(help="Image topic of the bag; may be repeated. By default all but depth."),
     ] = None,
     rate: Annotated[
         float | None,

@@ -23,7 +23,7 @@ from mqinfer.images.decode import to_rgb
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement
-from mqinfer.images.resize import fit
+from mqinfer.images.resize import fit, place
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, ConfigError, MqinferError
@@ -99,9 +99,8 @@ class Preparer:
         started = time.perf_counter_ns()
         pixels = self._decode(frame.image)
         decoded = time.perf_counter_ns()
-        height, width = pixels.shape[:2]
-        width, height = self.contract.width or width, self.contract.height or height
-        picture = fit(pixels, width, height)
+        picture = place(pixels, self.contract)
+        height, width = picture.shape[:2]
         sent = fit(picture, max(1, round(width * step.scale)), max(1, round(height * step.scale)))
         resized = time.perf_counter_ns()
         encoding = self.encoding if step.quality is None else f"jpeg:{step.quality}"
@@ -115,7 +114,8 @@ class Preparer:
 
     def placement(self, width: int, height: int) -> Placement:
         """Return where a picture of a size, in pixels, lies in what the model sees."""
-        return Placement.of((width, height), (self.contract.width or width, self.contract.height or height))
+        size = self.contract.width or width, self.contract.height or height
+        return Placement.of((width, height), size, self.contract.resize)
 
     def _decode(self, image: RawImage | CompressedImage) -> Picture:
         return to_rgb(image, method=self.demosaic, bit_depth=self.bit_depth)

@@ -174,7 +174,8 @@ def _run_all(runs: Sequence[ModelRun], frames: Iterator[Frame]) -> None:
 
 
 def _open(settings: ReplaySettings) -> FrameSource:
-    return open_source(settings.source, topics=settings.topics, start=settings.start, duration=settings.duration)
+    part = settings.start, settings.duration
+    return open_source(settings.source, topics=settings.topics, start=part[0], duration=part[1], depth=False)
 
 
 def _frames(settings: ReplaySettings, source: FrameSource, stop: threading.Event) -> Iterator[Frame]:

@@ -89,15 +89,20 @@ class Box:
 
 
 def image_annotations(
-    capture_time_ns: int, text: str, metadata: Mapping[str, str], boxes: Sequence[Box] = (), *, width: int = 0
+    capture_time_ns: int,
+    lines: Sequence[str],
+    metadata: Mapping[str, str],
+    boxes: Sequence[Box] = (),
+    *,
+    width: int = 0,
 ) -> JsonObject:
-    """Make a `foxglove.ImageAnnotations`: a line of text in the top left corner, key-value pairs, boxes with labels.
+    """Make a `foxglove.ImageAnnotations`: lines of text in the top left corner, key-value pairs, boxes with labels.
 
     The label of a box at the upper edge stands inside it.
 
     Args:
         capture_time_ns: Stamp, the same as of the image.
-        text: The line.
+        lines: The text.
         metadata: The pairs.
         boxes: In pixels of the image.
         width: Of the image; lines and letters of a large one are larger.
@@ -108,7 +113,10 @@ def image_annotations(
         "circles": [],
         "points": [_outline(stamp, box, 2 * scale) for box in boxes],
         "texts": [
-            _text(stamp, (8 * scale, 24 * scale), text, 16 * scale),
+            *(
+                _text(stamp, (8 * scale, 24 * (number + 1) * scale), line, 16 * scale)
+                for number, line in enumerate(lines)
+            ),
             *(_text(stamp, (box.sides[0], max(box.sides[1], 18 * scale)), box.text, 12 * scale) for box in boxes),
         ],
         "metadata": [{"key": key, "value": value} for key, value in metadata.items()],

@@ -11,6 +11,7 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.sinks.outputs import DetectedBox, class_name, describe_outputs
 from mqinfer.edge_agent.sinks.sink import set_aside, writing
+from mqinfer.edge_agent.sinks.top_classes import describe_top, find_top
 from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.card import ClassInfo
 
@@ -84,6 +85,7 @@ def describe_result(frame: Frame, view: View, result: InferResult, classes: Sequ
         "timings": asdict(result.timings),
         "outputs": describe_outputs(result.outputs, classes, view.mask),
         **_detections(view.boxes, classes),
+        **describe_top(find_top(view.outputs, classes)),
         "error": None if result.error is None else {"code": result.error.code, "message": result.error.message},
     }
 

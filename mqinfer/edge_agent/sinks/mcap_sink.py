@@ -19,6 +19,7 @@ from mqinfer.edge_agent.sinks.layout import LAYOUT_FILE, make_layout, result_top
 from mqinfer.edge_agent.sinks.outputs import DetectedBox, Mask, label
 from mqinfer.edge_agent.sinks.overlay import caption, draw_overlay, encode_mask, encode_picture, palette
 from mqinfer.edge_agent.sinks.sink import set_aside, writing
+from mqinfer.edge_agent.sinks.top_classes import find_top, top_label
 from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MissingExtra, SourceError
@@ -38,7 +39,8 @@ class McapSink:
 
     - `<source>/mqinfer/image`: `foxglove.CompressedImage`, JPEG, of each frame that was decoded; a recorded JPEG as it
       is, or the one that was sent if it has the frame's size;
-    - `<source>/mqinfer/annotations`: `foxglove.ImageAnnotations`, whatever the outcome: the caption, and boxes;
+    - `<source>/mqinfer/annotations`: `foxglove.ImageAnnotations`, whatever the outcome: the caption, the best
+      classes of a classifier, and boxes;
     - `<source>/mqinfer/result`: `mqinfer.Result`, whatever the outcome;
     - `<source>/mqinfer/mask`: `foxglove.CompressedImage`, PNG, each class in its colour;
     - `<source>/mqinfer/classes`: `foxglove.RawImage`, mono8, the class numbers;
@@ -93,7 +95,8 @@ class McapSink:
         """
         metadata = {"id": result.id, "outcome": result.outcome.value, "worker": result.worker, "stage": result.stage}
         boxes, width = self._boxes(view.boxes), view.placement.frame[0]
-        note = foxglove.image_annotations(frame.capture_time_ns, caption(frame, result), metadata, boxes, width=width)
+        lines = [caption(frame, result), *map(top_label, find_top(view.outputs, self._classes))]
+        note = foxglove.image_annotations(frame.capture_time_ns, lines, metadata, boxes, width=width)
         described = describe_result(frame, view, result, self._classes)
         if view.pixels.size:
             self._add_image(frame, "image", view.jpeg(frame.image) or encode_picture(view.pixels, ".jpg"), "jpeg")

@@ -40,7 +40,8 @@ def find_mask(outputs: Mapping[str, Array]) -> tuple[str, Mask] | None:
     """Find the class mask among a result's outputs.
 
     A mask is an integer or boolean output with exactly two axes longer than 1 (so `[1, H, W]`, `[1, H, W, 1]`,
-    `[1, 1, H, W]` and `[H, W]` are all one) and values of 0 to 255. The first one counts.
+    `[1, 1, H, W]` and `[H, W]` are all one) and values of 0 to 255. The first one counts; `masks` beside
+    `boxes` are those of instances.
 
     Args:
         outputs: Decoded arrays by name.
@@ -49,6 +50,8 @@ def find_mask(outputs: Mapping[str, Array]) -> tuple[str, Mask] | None:
         Its name and class numbers; None if no output is a mask.
     """
     for name, output in outputs.items():
+        if name == "masks" and "boxes" in outputs:
+            continue
         plain = np.squeeze(output)
         is_mask = plain.ndim == 2 and plain.dtype.kind in "bui" and plain.size > 0
         if is_mask and plain.min() >= 0 and plain.max() <= 255:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
-from mqinfer.edge_agent.sinks.outputs import DetectedBox, Mask, Picture, label
+from mqinfer.edge_agent.sinks.outputs import MOST_BOXES, DetectedBox, Mask, Picture, label
+from mqinfer.edge_agent.sinks.top_classes import find_top, top_label
 from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import BadImage
@@ -24,6 +25,8 @@ __all__ = [
     "caption",
     "colour_mask",
     "draw_boxes",
+    "draw_instances",
+    "draw_lines",
     "draw_overlay",
     "draw_result",
     "encode_mask",
@@ -41,6 +44,8 @@ _LINE_HEIGHT = 22
 _MARGIN = 8
 _CHIP = 12
 _FONT_SCALE = 0.45
+_LONGEST_LEGEND = 100
+"""A legend of more classes would be larger than the picture, and is left out."""
 _BRIGHT = 400
 """Labels are black on colours whose three parts sum to more than this, and white on others."""
 _FAR = 1 << 14
@@ -163,8 +168,60 @@ def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) ->
 def draw_result(frame: Frame, view: View, result: InferResult, classes: Sequence[ClassInfo]) -> Picture:
     """Draw a result: mask and boxes over the recorded frame, the legend, and a caption whatever the outcome."""
     shown = view.pixels if view.mask is None else draw_overlay(view.pixels, view.mask, classes)
+    shown = draw_instances(shown, view, classes) if view.boxes else shown
     shown = draw_boxes(shown, view.boxes, classes) if view.boxes else shown
-    return add_strip(shown, caption(frame, result), classes)
+    top = find_top(view.outputs, classes)
+    shown = draw_lines(shown, [top_label(each) for each in top]) if top else shown
+    return add_strip(shown, caption(frame, result), classes if len(classes) <= _LONGEST_LEGEND else ())
+
+
+def draw_instances(picture: Picture, view: View, classes: Sequence[ClassInfo], alpha: float = 0.5) -> Picture:
+    """Lay the masks of detected objects over a picture, each in the colour of its class, the best on top.
+
+    Args:
+        picture: The recorded frame; it stays as it is.
+        view: The result, whose `masks` `[n, height, width]` belong to its `boxes`.
+        classes: Names and colours from the model's card.
+        alpha: Share of the masks' colour, from 0 to 1.
+
+    Returns:
+        A new picture of the same size; the same one if there are no masks.
+    """
+    masks, numbers = view.outputs.get("masks"), view.outputs.get("classes")
+    if masks is None or masks.ndim != 3 or not masks.size or masks.dtype.kind not in "bu":
+        return picture
+    shown = np.zeros(masks.shape[1:], np.uint8)  # 0: nothing; n: the instance n - 1
+    for number in reversed(range(min(len(masks), MOST_BOXES))):
+        shown[masks[number] != 0] = number + 1
+    colours = np.zeros((256, 3), np.uint8)
+    known = np.zeros(len(masks), np.int64) if numbers is None else numbers.reshape(-1).astype(np.int64)
+    count = min(len(known), MOST_BOXES)
+    colours[1 : count + 1] = palette(classes)[known[:count] % 256]
+    placed = view.placement.mask_to_frame(shown)
+    blended = opencv().addWeighted(picture, 1.0 - alpha, colours[placed], alpha, 0.0)
+    drawn: Picture = np.where(placed[:, :, np.newaxis] > 0, blended, picture)
+    return drawn
+
+
+def draw_lines(picture: Picture, lines: Sequence[str]) -> Picture:
+    """Write lines of text into the upper left corner of a picture.
+
+    Args:
+        picture: RGB `[height, width, 3]`; it stays as it is.
+        lines: Each is cut off if it does not fit.
+
+    Returns:
+        A new picture of the same size.
+    """
+    cv2 = opencv()
+    drawn = picture.copy()
+    for number, line in enumerate(lines):
+        text = _fit(line, picture.shape[1] - 2 * _MARGIN)
+        top = _MARGIN + number * _LINE_HEIGHT
+        corner = (_MARGIN + _text_width(text) + 6, top + _LINE_HEIGHT - 2)
+        cv2.rectangle(drawn, (_MARGIN, top), corner, _BACKGROUND, cv2.FILLED)
+        _put_text(drawn, text, _MARGIN + 3, top + _LINE_HEIGHT - 7)
+    return drawn
 
 
 def _place_chips(widths: Sequence[int], canvas_width: int) -> list[tuple[int, int]]:
