@@ -41,7 +41,7 @@ class FolderSource:
             )
         begin, end = span.bounds(0)
         self._pictures = [
-            (log_time_ns, picture)
+            (index, log_time_ns, picture)
             for index, picture in enumerate(pictures)
             if (log_time_ns := index * 1_000_000_000 // FRAMES_PER_SECOND) >= begin
             and (end is None or log_time_ns < end)
@@ -49,8 +49,8 @@ class FolderSource:
 
     def streams(self) -> tuple[StreamInfo, ...]:
         """List the folder as one stream; the size is that of its first picture."""
-        width, height = _size(self._pictures[0][1]) if self._pictures else (0, 0)
-        encoding = _format(self._pictures[0][1]) if self._pictures else ""
+        width, height = _size(self._pictures[0][2]) if self._pictures else (0, 0)
+        encoding = _format(self._pictures[0][2]) if self._pictures else ""
         count = len(self._pictures)
         return (StreamInfo(str(self._path), "picture", encoding, width, height, count, float(FRAMES_PER_SECOND)),)
 
@@ -60,7 +60,7 @@ class FolderSource:
         Raises:
             SourceError: A file cannot be read any more.
         """
-        for sequence, (log_time_ns, picture) in enumerate(self._pictures):
+        for sequence, log_time_ns, picture in self._pictures:
             try:
                 data, modified = picture.read_bytes(), picture.stat().st_mtime_ns
             except OSError as failed:

@@ -20,7 +20,7 @@ class Frame:
 
     Attributes:
         source: Topic, file or device.
-        sequence: Number within its source, from 0.
+        sequence: Number within its source, from 0 for the first frame of the recording, wherever reading starts.
         capture_time_ns: Header stamp since the epoch, in nanoseconds.
         log_time_ns: When it was recorded, in nanoseconds; sources are merged and paced by this.
         frame_id: As in the header.

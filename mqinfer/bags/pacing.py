@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 from mqinfer.bags.frame import Frame, FrameSource
@@ -68,24 +67,27 @@ def replay(
     Args:
         source: Of the frames.
         pacer: Waits until a frame is due.
-        loop: Start again at the end, for ever; sequence numbers go on, so that they stay unique.
+        loop: Start again at the end, for ever; from the second pass on, sequence numbers go on from the last one of
+            the stream, so that they stay unique.
         is_stopped: Asked before each frame; True ends the replay.
 
     Raises:
         SourceError: The source broke off.
     """
-    counts: Counter[str] = Counter()
+    following: dict[str, int] = {}  # the next sequence number, by stream
+    is_first = True
     while True:
-        before = counts.total()
+        before = dict(following)
         for frame in source.frames():
             pacer.wait_for(frame.log_time_ns)
             if is_stopped():
                 return
-            number = counts[frame.source]
-            yield frame if frame.sequence == number else _numbered(frame, number)  # it differs from the second pass on
-            counts[frame.source] += 1
-        if not loop or counts.total() == before:
+            number = frame.sequence if is_first else following.get(frame.source, frame.sequence)
+            yield frame if frame.sequence == number else _numbered(frame, number)
+            following[frame.source] = number + 1
+        if not loop or following == before:
             return
+        is_first = False
 
 
 def _numbered(frame: Frame, sequence: int) -> Frame:

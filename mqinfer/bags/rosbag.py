@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -138,6 +139,22 @@ class Rosbag:
                 connection, log_time_ns, raw = message
                 log_time_ns = int(log_time_ns)  # a damaged SQLite file may hold anything in any column
             yield connection, log_time_ns, raw
+
+    def count_before(self, connections: Sequence[Connection], stop: int) -> Counter[str]:
+        """Count the messages before a log time by topic: by the index of a ROS 1 bag, else by reading over them.
+
+        Raises:
+            SourceError: The bag is damaged before that time.
+        """
+        counts: Counter[str] = Counter()
+        if self._reader.is2:
+            for connection, _, _ in self.messages(connections, stop=stop):
+                counts[connection.topic] += 1
+            return counts
+        for connection in connections:
+            indexes: Any = connection.owner
+            counts[connection.topic] += sum(entry.time < stop for entry in indexes.indexes[connection.id])
+        return counts
 
     def image(self, connection: Connection, raw: bytes) -> StampedImage:
         """Decode the message of an image.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING
 
 from mqinfer.bags.frame import WHOLE, Frame, Span, StreamInfo
 from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, message_type
-from mqinfer.protocol.errors import SourceError
+from mqinfer.images.decode import is_depth
+from mqinfer.protocol.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
     from rosbags.interfaces import Connection
 
 __all__ = ["RosbagSource"]
+
+log = logging.getLogger("mqinfer.bags")
 
 
 class RosbagSource:
@@ -26,18 +30,22 @@ class RosbagSource:
         path: The bag; see `mqinfer.bags.rosbag.Rosbag`.
         topics: Image topics to read; empty for all.
         span: The part to read, counted from the first frame of these topics by log time.
+        depth: Whether depth pictures are read where no topics are named.
 
     Raises:
         SourceError: It is damaged or foreign, has no image topic, or not those asked for.
+        ConfigError: All its image topics are of depth pictures, and none is named.
         MissingExtra: rosbags is not installed.
     """
 
-    def __init__(self, path: Path, *, topics: Sequence[str] = (), span: Span = WHOLE) -> None:
+    def __init__(self, path: Path, *, topics: Sequence[str] = (), span: Span = WHOLE, depth: bool = True) -> None:
         self._span = span
         with ExitStack() as rollback:
             self._bag = Rosbag(path)
             rollback.callback(self._bag.close)
             self._connections = _choose(self._bag, topics)
+            if not (topics or depth):
+                self._connections = _without_depth(self._bag, self._connections)
             rollback.pop_all()
 
     def streams(self) -> tuple[StreamInfo, ...]:
@@ -52,8 +60,9 @@ class RosbagSource:
         Raises:
             SourceError: The bag is damaged further on; what came before it has been yielded.
         """
-        counts: Counter[str] = Counter()
-        for connection, log_time_ns, raw in self._bag.messages(self._connections, *self._bounds()):
+        begin, end = self._bounds()
+        counts = Counter() if begin is None else self._bag.count_before(self._connections, begin)
+        for connection, log_time_ns, raw in self._bag.messages(self._connections, begin, end):
             found, topic = self._bag.image(connection, raw), connection.topic
             yield Frame(topic, counts[topic], found.capture_time_ns, log_time_ns, found.frame_id, found.image)
             counts[topic] += 1
@@ -76,3 +85,26 @@ def _choose(bag: Rosbag, wanted: Sequence[str]) -> list[Connection]:
     if missing := sorted(set(wanted) - set(names)):
         raise SourceError(f"{bag.path}: no image topic {', '.join(missing)}; its image topics are {', '.join(names)}")
     return [each for each in images if not wanted or each.topic in wanted]
+
+
+def _without_depth(bag: Rosbag, connections: list[Connection]) -> list[Connection]:
+    """Leave out the topics whose first picture is one of distances."""
+    depth = [topic for topic in sorted({each.topic for each in connections}) if _holds_depth(bag, topic)]
+    if not depth:
+        return connections
+    named = " ".join(f"--topic {topic}" for topic in depth)
+    left = [each for each in connections if each.topic not in depth]
+    if not left:
+        raise ConfigError(
+            f"{bag.path}: all its pictures are depth pictures, not colours; send them all the same with {named}"
+        )
+    log.warning("%s: depth pictures are left out: %s; send them with %s", bag.path, ", ".join(depth), named)
+    return left
+
+
+def _holds_depth(bag: Rosbag, topic: str) -> bool:
+    try:
+        first = bag.first([each for each in bag.connections if each.topic == topic])
+        return first is not None and is_depth(bag.image(first[0], first[2]).image)
+    except SourceError:  # a bag that is damaged here: reading it reports that
+        return False

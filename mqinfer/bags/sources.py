@@ -24,7 +24,12 @@ def is_live(spec: str) -> bool:
 
 
 def open_source(
-    spec: str, *, topics: Sequence[str] = (), start: float = 0.0, duration: float | None = None
+    spec: str,
+    *,
+    topics: Sequence[str] = (),
+    start: float = 0.0,
+    duration: float | None = None,
+    depth: bool = True,
 ) -> FrameSource:
     """Open a bag, a video, a folder of pictures, a picture, or a camera.
 
@@ -33,6 +38,7 @@ def open_source(
         topics: Image topics of a bag; empty for all.
         start: Where to start, in seconds after the first frame.
         duration: How much to read, in seconds; None for all.
+        depth: Whether a bag's depth pictures are read where no topics are named.
 
     Raises:
         SourceError: It does not exist, is not readable, or has no such images; the message lists what it has.
@@ -45,7 +51,7 @@ def open_source(
         return CameraSource(spec, span=span)
     path = Path(spec)
     if is_bag(path):
-        return RosbagSource(path, topics=topics, span=span)
+        return RosbagSource(path, topics=topics, span=span, depth=depth)
     _refuse_topics(spec, topics)
     if path.is_dir() or path.suffix.lower() in PICTURE_SUFFIXES:
         return FolderSource(path, span=span)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -95,19 +96,19 @@ class VideoSource:
             SourceError: No picture can be decoded.
         """
         begin, end = self._span.bounds(0)
-        for sequence, (time_ns, picture) in enumerate(self._pictures(begin)):
+        for sequence, time_ns, picture in self._pictures(begin):
             if end is not None and time_ns >= end:
                 return
             yield Frame(str(self._path), sequence, time_ns, time_ns, "", raw_bgr(picture))
 
-    def _pictures(self, begin: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    def _pictures(self, begin: int) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
         cv2 = opencv()
         self._capture.release()
         self._capture = capture = self._open()
         if begin:
             capture.set(cv2.CAP_PROP_POS_MSEC, begin / 1e6)
         period, time_ns = round(1e9 / (self._rate() or _NOMINAL_RATE)), None
-        while True:
+        for index in count(_position(capture)):
             is_read, picture = capture.read()
             if not is_read:
                 break
@@ -115,7 +116,7 @@ class VideoSource:
             # Some containers have no times; the log time must grow all the same.
             time_ns = stamp if time_ns is None or stamp > time_ns else time_ns + period
             if time_ns >= begin:
-                yield time_ns, picture
+                yield index, time_ns, picture
         if time_ns is None and not begin:
             raise SourceError(
                 f"{self._path}: no picture can be decoded from this video; it is damaged, or its codec is unknown"
@@ -124,6 +125,12 @@ class VideoSource:
     def close(self) -> None:
         """Close the file."""
         self._capture.release()
+
+
+def _position(capture: Any) -> int:
+    """Return the number of the next frame, which OpenCV computes from its time and the nominal rate."""
+    position: float = capture.get(opencv().CAP_PROP_POS_FRAMES)
+    return max(0, round(position))
 
 
 class CameraSource:

@@ -6,11 +6,10 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from mqinfer._version import __version__
 from mqinfer.cli import bag, bench, broker, demo, infer, models, replay, status, worker
-from mqinfer.cli.exit_codes import EXIT_CODES, exit_code
+from mqinfer.cli.exit_codes import EXIT_CODES, exit_code, print_error
 from mqinfer.cli.options import with_log_options
 from mqinfer.logs import LogSettings, set_up
 from mqinfer.protocol.errors import MqinferError
@@ -52,7 +51,5 @@ def main() -> None:
     try:
         app()
     except MqinferError as error:
-        console = Console(stderr=True, highlight=False)
-        console.print("error:", style="bold red", end=" ")
-        console.print(str(error), markup=False, soft_wrap=True)
+        print_error(error)
         sys.exit(exit_code(error))

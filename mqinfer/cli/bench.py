@@ -15,6 +15,7 @@ from mqinfer.bench.faults.soak import SoakOptions
 from mqinfer.bench.faults.soak import soak as run_soak
 from mqinfer.bench.segmentation import measure_segmentation, print_shares
 from mqinfer.bench.workloads import WORKLOADS
+from mqinfer.edge_agent.sinks.sink import set_aside, writing
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["app"]
@@ -93,7 +94,9 @@ def soak(
     table = as_markdown(figures)
     typer.echo(table)
     if output:
-        output.write_text(table, encoding="utf-8")
+        with writing(output):
+            set_aside(output)
+            output.write_text(table, encoding="utf-8")
     if any(figure.passed is False for figure in figures):
         raise typer.Exit(1)
 

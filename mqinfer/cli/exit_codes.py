@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from rich.console import Console
+
 from mqinfer.protocol.errors import BadTopic, ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
 
-__all__ = ["EXIT_CODES", "ExitCode", "exit_code"]
+__all__ = ["EXIT_CODES", "ExitCode", "exit_code", "print_error"]
 
 
 class ExitCode(IntEnum):
@@ -41,3 +43,10 @@ def exit_code(error: MqinferError) -> ExitCode:
     if isinstance(error, _USAGE):
         return ExitCode.USAGE
     return ExitCode.REFUSED if isinstance(error, _REFUSED) else ExitCode.FAILED
+
+
+def print_error(error: MqinferError) -> None:
+    """Print an error as one message to standard error, without markup."""
+    console = Console(stderr=True, highlight=False)
+    console.print("error:", style="bold red", end=" ")
+    console.print(str(error), markup=False, soft_wrap=True)

@@ -19,8 +19,10 @@ from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, Passwor
 from mqinfer.client import Client, InferResult
 from mqinfer.client.request import Input
 from mqinfer.codecs import encode_tensor, encoded_image
+from mqinfer.edge_agent.sinks.outputs import class_name, find_boxes
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage
+from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, BadImage, ConfigError
@@ -60,20 +62,26 @@ def infer(
     key_file: KeyFile = None,
     password_file: PasswordFile = None,
 ) -> None:
-    """Send one request to a model and print the result."""
+    """Send one request to a model and print the result.
+
+    Boxes found in a picture are listed under `detections`, in the picture's own pixels.
+    """
     given = dict(_read(text) for text in input_)
+    detections: dict[str, Any] = {}
     with Client(address(broker, ca_file, cert_file, key_file, password_file), name=name, root=root) as client:
         inputs = _with_strings(given, client.card(model) if any(map(_is_string, given.values())) else None)
         classification = _classification(client.card(model), top) if top else {}
         result = client.infer(
             model, inputs, version=version, encoding=encoding, classification=classification, timeout=timeout
         )
+        if find_boxes(result.outputs):
+            detections = _detections(client.card(model), inputs, result)
     if output:
         _write(output, result)
     if top:
         Console().print(_table(result))
     else:
-        typer.echo(json.dumps(_describe(result, output), indent=2))
+        typer.echo(json.dumps(_describe(result, output) | detections, indent=2))
 
 
 def _classification(card: ModelCard, top: int) -> dict[str, int]:
@@ -83,6 +91,29 @@ def _classification(card: ModelCard, top: int) -> dict[str, int]:
         outputs = ", ".join(f"{spec.name} {spec.datatype}" for spec in card.outputs)
         raise ConfigError(f"--top: model {card.name!r} has no floating-point output; its outputs are {outputs}")
     return scores
+
+
+def _detections(card: ModelCard, inputs: Mapping[str, Input], result: InferResult) -> dict[str, Any]:
+    """Describe boxes in pixels of the picture that they were found in; empty without one."""
+    contract = card.image
+    picture = inputs.get(contract.input) if contract else None
+    if contract is None or not isinstance(picture, EncodedTensor) or IMAGE_ENCODING not in picture.parameters:
+        return {}
+    height, width = picture.shape[1:3]
+    size = contract.width or width, contract.height or height
+    found = find_boxes(result.outputs)
+    placement = Placement.of((width, height), size, contract.resize)
+    boxes = placement.boxes_to_frame(np.array([each.box for each in found]))
+    return {
+        "detections": [
+            {
+                "class": None if each.number is None else class_name(each.number, card.classes),
+                "score": round(each.score, 6),
+                "box": [round(side, 2) for side in box],
+            }
+            for each, box in zip(found, boxes.tolist(), strict=True)
+        ]
+    }
 
 
 def _table(result: InferResult) -> Table:

@@ -27,7 +27,7 @@ def local_worker(
         ModelNotFound: The repository has no such model or version.
         ModelNotLoadable: The model cannot be loaded.
     """
-    template = ProcessSpec(repository, model, 0, broker, WorkerOptions("local", topics))
+    template = ProcessSpec(repository, model, 0, broker, WorkerOptions(f"local-{model}", topics))
     specs = plan(Repository(repository), template, [model], instances=1)
     chosen = specs[-1:] if version is None else [spec for spec in specs if str(spec.version) == version]
     if not chosen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from mqinfer.bags.sources import is_live
 from mqinfer.broker.address import BrokerAddress
+from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
 from mqinfer.cli.local import local_worker
 from mqinfer.cli.options import (
     Broker,
@@ -25,27 +27,31 @@ from mqinfer.cli.options import (
     address,
     until_signal,
 )
-from mqinfer.client.connection import connect, default_name
+from mqinfer.client.connection import Unconnected, default_name
+from mqinfer.client.control import ControlClient
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.quality_ladder import QualityBounds
 from mqinfer.edge_agent.replay import ReplayOptions
-from mqinfer.edge_agent.report import summary, summary_table, write_summary
-from mqinfer.edge_agent.session import ReplaySettings, SessionReport, edge_presence, run_session
+from mqinfer.edge_agent.report import Ending, failure_lines, summary, summary_table, write_summary
+from mqinfer.edge_agent.session import ReplaySettings, SessionReport, edge_presence, run_sessions
 from mqinfer.edge_agent.sinks.factory import SINK_KINDS
 from mqinfer.images.demosaic import Demosaic
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.control import Call, ModelState, Operation
+from mqinfer.protocol.errors import ConfigError, ModelNotFound, ModelNotLoadable, MqinferError
 from mqinfer.protocol.topics import Topics
-from mqinfer.protocol.types import Outcome
 
-__all__ = ["replay"]
+__all__ = ["failed_load", "replay"]
 
+_CONNECT_S, _ASK_S = 10.0, 2.0
 _TIMEOUT_S = {Policy.LATEST: 2.0, Policy.ALL: 300.0}
 
 
 def replay(
     source: Annotated[str, typer.Argument(help="Bag, video, folder of pictures, camera:0, or URL of a camera.")],
-    model: Annotated[str, typer.Option(help="Name of the model.")],
+    model: Annotated[
+        list[str], typer.Option(help="Name of the model; may be repeated: the source is read once for all of them.")
+    ],
     broker: Broker = "mqtt://127.0.0.1:1883",
     local: Annotated[bool, typer.Option("--local", help="Run the model in this process, without a broker.")] = False,
     repository: Annotated[Path, typer.Option(help="Model repository for --local.")] = Path("models"),
@@ -53,11 +59,17 @@ def replay(
         str | None, typer.Option(help="Version of the model; by default the one that its version policy prefers.")
     ] = None,
     topic: Annotated[
-        list[str] | None, typer.Option(help="Image topic of the bag; may be repeated. All by default.")
+        list[str] | None,
+        typer.Option(help="Image topic of the bag; may be repeated. By default all but depth."),
     ] = None,
     rate: Annotated[
-        float, typer.Option(help="Speed: 1 as recorded, 2 twice as fast, 0 as fast as results allow.", min=0)
-    ] = 0,
+        float | None,
+        typer.Option(
+            help="Speed: 1 as recorded, 2 twice as fast, 0 as fast as results allow. "
+            "By default 1 for a recording with --policy latest, else 0.",
+            min=0,
+        ),
+    ] = None,
     start: Annotated[float, typer.Option(help="Where to start, in seconds after the first frame.", min=0)] = 0,
     duration: Annotated[float | None, typer.Option(help="How much to replay, in seconds; all by default.")] = None,
     loop: Annotated[bool, typer.Option("--loop", help="Start again at the end, until Ctrl-C.")] = False,
@@ -101,16 +113,26 @@ def replay(
         int | None, typer.Option(help="Significant bits of 16-bit samples; 16 by default.", min=8, max=16)
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for the results, which keeps those of earlier runs; none by default.")
+        Path | None,
+        typer.Option(
+            help="Folder for the results; with several models each has a folder of its name there. Files of earlier "
+            "runs are kept under numbers (results.1.jsonl). No files by default."
+        ),
     ] = None,
     sink: Annotated[
         list[str] | None,
         typer.Option(help=f"Kind of results: {', '.join(SINK_KINDS)}; may be repeated. All by default."),
     ] = None,
     picture_every: Annotated[int, typer.Option(help="Write an overlay picture every N frames.", min=1)] = 10,
-    summary_file: Annotated[Path | None, typer.Option("--summary", help="JSON file for the summary.")] = None,
+    summary_file: Annotated[
+        Path | None,
+        typer.Option("--summary", help="JSON file for the summary; that of an earlier run is kept under a number."),
+    ] = None,
     spool: Annotated[
-        Path | None, typer.Option(help="Folder that keeps frames while there is no connection; needs policy all.")
+        Path | None,
+        typer.Option(
+            help="Folder that keeps frames while there is no connection, also before the first one; needs policy all."
+        ),
     ] = None,
     spool_mb: Annotated[int, typer.Option(help="Bound of the spool, in megabytes of encoded frames.", min=1)] = 4096,
     name: Name = None,
@@ -123,10 +145,12 @@ def replay(
 ) -> None:
     """Send the frames of a recorded drive to a model, and keep the results."""
     chosen = policy or (Policy.LATEST if is_live(source) else Policy.ALL)
+    models = list(dict.fromkeys(model))
     bounds = QualityBounds(min_rate, min_quality, min_scale)
+    limit = timeout or _TIMEOUT_S[chosen]
     settings = ReplaySettings(
         source=source,
-        options=ReplayOptions(model, version, window, timeout or _TIMEOUT_S[chosen], output_encoding, chosen, bounds),
+        options=ReplayOptions(models[0], version, window, limit, output_encoding, chosen, bounds),
         topics=topic or (),
         rate=rate,
         start=start,
@@ -143,6 +167,8 @@ def replay(
     )
     if spool and chosen is Policy.LATEST:
         raise ConfigError("--spool keeps every frame, --policy latest only the newest; leave out one of them")
+    if version and len(models) > 1:
+        raise ConfigError("--version is of one model; with several --model leave it out, or replay them one by one")
     broker_address = (
         BrokerAddress.parse(f"memory://local-{secrets.token_hex(4)}")  # takes no login, whatever the environment holds
         if local
@@ -151,33 +177,97 @@ def replay(
     client_name, topics = name or default_name(broker_address), Topics(root)
     with ExitStack() as stack:
         if local:
-            stack.enter_context(local_worker(repository, model, version, broker_address, topics))
-        presence = edge_presence(client_name, topics, source, model, window=window)
-        options = ClientOptions(window=window)
-        requester = connect(broker_address, client_name, topics, options, presence=presence, take_over=take_over)
+            for each in models:
+                stack.enter_context(local_worker(repository, each, version, broker_address, topics))
+        presence = edge_presence(client_name, topics, source, ",".join(models), window=window)
+        options = ClientOptions(window=window * len(models))
+        client = Unconnected(broker_address, client_name, topics, options, presence=presence, take_over=take_over)
+        requester = client.requester
         stack.callback(requester.close)
         stack.callback(presence.end)
-        report = run_session(
-            settings, requester, "local" if local else str(broker_address), until_signal(), Console(stderr=True)
-        )
-    _report(report, summary_file)
+        if not spool:
+            client.open(_CONNECT_S)
+        stop = until_signal()
+        try:
+            reports = run_sessions(
+                settings,
+                models,
+                requester,
+                broker="local" if local else str(broker_address),
+                stop=stop,
+                console=Console(stderr=True),
+                connect=client.open if spool else None,
+            )
+        except ModelNotFound as error:
+            raise (None if local else failed_load(broker_address, client_name, root, models)) or error from None
+    raise typer.Exit(_report(reports, summary_file))
 
 
-def _report(report: SessionReport, summary_file: Path | None) -> None:
-    """Print the table, write the summary, and exit with 1 if a frame has no result."""
+def failed_load(broker: BrokerAddress, name: str, root: str, models: Sequence[str]) -> ModelNotLoadable | None:
+    """Return why a server could not load one of the models; None if no server says so to this client."""
+    try:
+        with ControlClient(broker, name=name, root=root, connect_timeout=_ASK_S) as control:
+            replies = control.ask(Call(Operation.INDEX), timeout=_ASK_S)
+    except MqinferError:
+        return None
+    failures = [
+        f"server {reply.server} can't load model {entry['name']!r}: {entry['reason']}"
+        for reply in replies
+        for entry in (reply.content if isinstance(reply.content, list) else [])
+        if isinstance(entry, dict) and entry.get("name") in models and _is_failed(entry)
+    ]
+    return ModelNotLoadable("; ".join(failures)) if failures else None
+
+
+def _is_failed(entry: Mapping[str, object]) -> bool:
+    """Return whether an entry of a server's index names a reason why the model is not served."""
+    return entry.get("state") != ModelState.READY and entry.get("reason") not in {None, "", "not loaded"}
+
+
+def _report(reports: Sequence[SessionReport], summary_file: Path | None) -> ExitCode:
+    """Print the tables and why frames failed, write the summary, and return the exit code."""
     console = Console()
-    console.print(summary_table(report.snapshot))
-    damaged = report.run.spool_damaged
-    if damaged:
-        console.print(f"{damaged} frames were damaged in the spool, and set aside there as *.damaged", soft_wrap=True)
-    for path in report.run.files:
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    for report in reports:
+        _print_report(console, report, is_titled=len(reports) > 1)
     try:
         if summary_file:
-            write_summary(summary_file, summary(report.snapshot, report.run))
-            console.print(f"wrote {summary_file}", highlight=False, soft_wrap=True)
+            each = [summary(report.snapshot, report.run) for report in reports]
+            write_summary(summary_file, each[0] if len(each) == 1 else {"models": each})
+            _print(console, f"wrote {summary_file}")
     finally:
-        if report.broke_off:
-            raise report.broke_off
-    if damaged or report.snapshot.done != report.snapshot.outcomes[Outcome.OK]:
-        raise typer.Exit(1)
+        for report in reports:
+            if report.broke_off:
+                print_error(report.broke_off)
+    return max(_exit_code(report) for report in reports)
+
+
+def _print_report(console: Console, report: SessionReport, *, is_titled: bool) -> None:
+    run, snapshot = report.run, report.snapshot
+    if is_titled:
+        _print(console, run.model)
+    console.print(summary_table(snapshot))
+    for line in failure_lines(snapshot):
+        _print(console, line)
+    if run.ended is Ending.INTERRUPTED:
+        _print(console, f"interrupted before the end: {snapshot.frames_read} frames were read")
+    if run.spool_damaged:
+        _print(console, f"{run.spool_damaged} frames were damaged in the spool, and set aside there as *.damaged")
+    for path in run.files:
+        _print(console, f"wrote {path}")
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _exit_code(report: SessionReport) -> ExitCode:
+    """Return the code of one model's run; frames that failed count only in a recording that was read to its end."""
+    ended, error = report.run.ended, report.broke_off
+    if ended is Ending.INTERRUPTED:
+        return ExitCode.INTERRUPTED
+    if ended is Ending.INCOMPLETE:
+        return ExitCode.INCOMPLETE
+    if error:
+        return exit_code(error)
+    has_failed = report.run.spool_damaged or (report.snapshot.failed and not report.is_stopped)
+    return ExitCode.FAILED if has_failed else ExitCode.OK

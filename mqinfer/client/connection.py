@@ -21,7 +21,7 @@ from mqinfer.protocol.errors import ConfigError, ModelNotFound, MqinferError, Na
 from mqinfer.protocol.states import ClientStatus
 from mqinfer.protocol.topics import Topics, check_name
 
-__all__ = ["CardShelf", "address_of", "connect", "default_name", "random_name", "read_environment"]
+__all__ = ["CardShelf", "Unconnected", "address_of", "connect", "default_name", "random_name", "read_environment"]
 
 _CARD_TIMEOUT_S = 5.0
 _ADVICE = (
@@ -86,6 +86,58 @@ def default_name(address: BrokerAddress) -> str:
     return address.login_name or random_name()
 
 
+class Unconnected:
+    """A client that was not connected yet: `requester` accepts watchers, and `open` connects, which may be tried again.
+
+    Args:
+        url: The broker.
+        name: The client's name in its topics; must be unique.
+        topics: Below the root of the site.
+        options: How it sends.
+        presence: The client's state on the broker; None for none.
+        take_over: Whether another process that has the name must give it up.
+
+    Raises:
+        BadTopic: The name breaks the naming rules.
+        ConfigError: The address is wrong, or the certificate can't be read.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a client is
+        self,
+        url: str | BrokerAddress,
+        name: str,
+        topics: Topics | None = None,
+        options: ClientOptions | None = None,
+        *,
+        presence: Presence | None = None,
+        take_over: bool = False,
+    ) -> None:
+        check_name("client", name)
+        address = resolve(url)
+        client_id, will = (presence.client_id, presence.will) if presence else (make_client_id(name), None)
+
+        def make(on_connection: ConnectionHandler) -> Link:
+            def tell(connected: bool) -> None:  # noqa: FBT001  the link's signature
+                if connected and presence:
+                    presence.publish()
+                on_connection(connected)
+
+            return make_link(address, client_id=client_id, will=will, on_connection=tell)
+
+        self.requester = Requester(make, name, topics or Topics(), options or ClientOptions())
+        if presence:
+            presence.attach(self.requester.link, self.requester.give_up)
+        self._presence, self._take_over = presence, take_over
+
+    def open(self, timeout: float) -> None:
+        """Connect, take the name, and receive replies from then on; errors as of `connect`."""
+        check_timeout(timeout)
+        self.requester.open(timeout)
+        if self._presence:
+            self._presence.claim(_ADVICE.format(name=self.requester.name), take_over=self._take_over)
+            self._presence.publish(ClientStatus.READY)
+
+
 def connect(  # noqa: PLR0913 - what a client is
     url: str | BrokerAddress,
     name: str,
@@ -114,34 +166,16 @@ def connect(  # noqa: PLR0913 - what a client is
         NotConnected: The connection was lost before it was known who has the name.
         BadTopic: The name breaks the naming rules.
     """
-    check_name("client", name)
-    check_timeout(timeout)
-    address = resolve(url)
-    client_id, will = (presence.client_id, presence.will) if presence else (make_client_id(name), None)
-
-    def make(on_connection: ConnectionHandler) -> Link:
-        def tell(connected: bool) -> None:  # noqa: FBT001  the link's signature
-            if connected and presence:
-                presence.publish()
-            on_connection(connected)
-
-        return make_link(address, client_id=client_id, will=will, on_connection=tell)
-
-    requester = Requester(make, name, topics or Topics(), options or ClientOptions())
-    if presence:
-        presence.attach(requester.link, requester.give_up)
+    made = Unconnected(url, name, topics, options, presence=presence, take_over=take_over)
     try:
-        requester.open(timeout)
-        if presence:
-            presence.claim(_ADVICE.format(name=name), take_over=take_over)
-            presence.publish(ClientStatus.READY)
+        made.open(timeout)
     except NameTaken:
-        requester.close()  # cleanly, so that the broker publishes no will under the other's name
+        made.requester.close()  # cleanly, so that the broker publishes no will under the other's name
         raise
     except BaseException:
-        requester.close(timeout=0.0)
+        made.requester.close(timeout=0.0)
         raise
-    return requester
+    return made.requester
 
 
 class CardShelf:

@@ -19,9 +19,11 @@ from mqinfer.client.window import Stream
 from mqinfer.codecs import decode_tensor
 from mqinfer.edge_agent.preparation import PreparedFrame
 from mqinfer.edge_agent.results import PendingFrame
-from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.outputs import Picture
 from mqinfer.edge_agent.spool import Spool, SpooledFrame
-from mqinfer.images.picture import RawImage
+from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.images.placement import Placement
+from mqinfer.images.resize import fit
 from mqinfer.protocol.errors import Cancelled
 from mqinfer.protocol.types import ErrorInfo, Outcome
 
@@ -29,10 +31,13 @@ __all__ = ["DAMAGED", "KEPT", "Backlog", "Place", "Submit"]
 
 Submit = Callable[[PendingFrame, PreparedFrame], None]
 """Hands a frame to the client."""
+Prepare = Callable[[PendingFrame], PreparedFrame | InferResult]
+"""Prepares a frame; returns its outcome if that fails."""
 DAMAGED = "damaged in the spool, and set aside there; replay this part of the recording again, and check the disk"
 """Message of the outcome of a frame whose bytes on the disk are not what was stored."""
 KEPT = "kept in the spool for the next run"
 """Message of the outcome of a frame that a stopped run leaves in the spool."""
+_PICTURES = ("jpeg", "png")
 _FULL_CHECK_S = 1.0
 """While the disk is full, a frame that waits for a connection is offered to it again this often."""
 
@@ -58,7 +63,9 @@ class Backlog:
         changed: threading.Condition,
         submit: Submit,
         *,
-        on_damaged: Callable[[PendingFrame], None],
+        prepare: Prepare,
+        on_failed: Callable[[PendingFrame, InferResult | None], None],
+        placement: Callable[[int, int], Placement],
         timeout: float,
     ) -> None:
         """Prepare; `start` starts the thread.
@@ -68,10 +75,14 @@ class Backlog:
             requester: Reports connections and their loss.
             changed: Guards streams and pending frames, and is notified when a stream has room.
             submit: Hands a frame to the client.
-            on_damaged: Ends a frame of this run that was damaged on the disk.
+            prepare: Prepares a frame that was stored as recorded.
+            on_failed: Ends a frame that can't be prepared or, without a result, was damaged on the disk.
+            placement: Returns where a frame of a width and height lies in what the model sees.
             timeout: Of a request, in seconds.
         """
-        self._on_damaged = on_damaged
+        self._prepare = prepare
+        self._on_failed = on_failed
+        self._placement = placement
         self._timeout = timeout
         self._up_since = -math.inf  # infinite while there is no connection
         self._spool = spool
@@ -85,7 +96,7 @@ class Backlog:
         requester.watch(self._on_connection)
 
     def adopt(self, stream_of: Callable[[str], Stream[PendingFrame]]) -> list[PendingFrame]:
-        """Adopt the frames that an earlier run left; they go first, numbered from 0."""
+        """Adopt the frames that are in the spool at the start; they go first, numbered from 0."""
         adopted: list[PendingFrame] = []
         found = self._spool.after(0)
         while found:
@@ -98,6 +109,10 @@ class Backlog:
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    def is_left(self, pending: PendingFrame) -> bool:
+        """Return whether an earlier run left this frame; else this run stored it before the model was known."""
+        return self._spool.is_left(pending.spooled_as)
 
     @property
     def is_needed(self) -> bool:
@@ -122,12 +137,13 @@ class Backlog:
         if number is None:
             return False
         pending.frame, pending.spooled_as = _without_pixels(pending.frame), number
+        pending.placement = prepared.placement
         self._spooled[number] = pending
         self._changed.notify_all()
         return True
 
     def _put(self, pending: PendingFrame, prepared: PreparedFrame) -> int | None:
-        return self._spool.put(prepared.tensor, pending.capture, prepared.bytes_raw)
+        return self._spool.put(prepared.tensor, pending.capture, prepared.bytes_raw, pending.frame.log_time_ns)
 
     def _can_send(self, pending: PendingFrame) -> bool:
         return pending.stream.has_room and self._requester.connected
@@ -204,16 +220,32 @@ class Backlog:
                 damaged = [self._spooled.pop(number) for number in passed]
                 pending = self._spooled.pop(last, None)
             for each in damaged:
-                self._on_damaged(each)
+                self._on_failed(each, None)
             sent = last
             if found and pending:
                 self._send(pending, found)
 
     def _send(self, pending: PendingFrame, found: SpooledFrame) -> None:
+        prepared = self._prepared(pending, found)
+        if isinstance(prepared, InferResult):
+            self._spool.remove(found.number)
+            self._on_failed(pending, prepared)
+            return
         with self._changed:
             self._changed.wait_for(partial(_has_room, pending))
             pending.stream.enter()
-        self._submit(pending, PreparedFrame(found.tensor, partial(_picture_of, found), found.bytes_raw))
+        self._submit(pending, prepared)
+
+    def _prepared(self, pending: PendingFrame, found: SpooledFrame) -> PreparedFrame | InferResult:
+        if not found.is_recorded:
+            height, width = found.tensor.shape[1:3]
+            placement = pending.placement or self._placement(width, height)  # an earlier run left nothing else
+            picture = partial(_frame_in, found, placement)
+            return PreparedFrame(found.tensor, placement, picture, found.bytes_raw)
+        pending.frame = _with_pixels(pending.frame, found)
+        prepared = self._prepare(pending)
+        pending.frame = _without_pixels(pending.frame)
+        return prepared
 
     def _wait_for_frames(self) -> bool:
         """Wait for a frame that can be sent; return False once closed."""
@@ -233,19 +265,31 @@ def _has_room(pending: PendingFrame) -> bool:
 
 def _without_pixels(frame: Frame) -> Frame:
     """Return the frame without the pixels that are on the disk, with everything else that sinks read."""
-    image = frame.image
-    return replace(frame, image=replace(image, data=b"")) if isinstance(image, RawImage) else frame
+    return replace(frame, image=replace(frame.image, data=b""))
 
 
-def _picture_of(spooled: SpooledFrame) -> Picture:
-    pixels: Picture = decode_tensor(spooled.tensor)[0]
-    return pixels
+def _with_pixels(frame: Frame, found: SpooledFrame) -> Frame:
+    tensor = found.tensor
+    if tensor.encoding in _PICTURES:
+        return replace(frame, image=CompressedImage(tensor.encoding, bytes(tensor.data)))
+    pixels = decode_tensor(tensor)[0]
+    height, width = pixels.shape[:2]
+    image = RawImage("rgb8", height, width, 3 * width, is_bigendian=False, data=pixels.reshape(-1).data)
+    return replace(frame, image=image)
+
+
+def _frame_in(spooled: SpooledFrame, placement: Placement) -> Picture:
+    """Return the frame that was sent, without margins and at the size that it was recorded in."""
+    picture: Picture = fit(decode_tensor(spooled.tensor)[0], *placement.picture)
+    rows = slice(placement.top, placement.top + placement.height)
+    columns = slice(placement.left, placement.left + placement.width)
+    return fit(picture[rows, columns], *placement.frame)
 
 
 def _frame_of(spooled: SpooledFrame) -> Frame:
-    """Make a frame of what an earlier run left: its stamps, and the size of its tensor."""
+    """Make a frame of what was left: its stamps, and the size of its tensor."""
     capture = spooled.capture
     height, width = spooled.tensor.shape[1:3]
     image = RawImage("rgb8", height, width, 3 * width, is_bigendian=False, data=b"")
     stamp = capture.capture_time_ns or 0
-    return Frame(capture.source, capture.sequence or 0, stamp, stamp, capture.frame_id, image)
+    return Frame(capture.source, capture.sequence or 0, stamp, spooled.log_time_ns, capture.frame_id, image)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from mqinfer.bags.frame import Frame
 from mqinfer.codecs import (
@@ -16,12 +17,13 @@ from mqinfer.codecs import (
     probe_image,
 )
 from mqinfer.edge_agent.quality_ladder import FULL_QUALITY, QualityStep
-from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.outputs import Picture
 from mqinfer.edge_agent.statistics import EdgeStage
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.demosaic import Demosaic
-from mqinfer.images.picture import CompressedImage
-from mqinfer.images.resize import fit
+from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.images.placement import Placement
+from mqinfer.images.resize import fit, place
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, ConfigError, MqinferError
@@ -44,11 +46,14 @@ class PreparedFrame:
 
     Attributes:
         tensor: The model's image input.
-        picture: Returns what the model will see, for the sinks; an untouched JPEG is decoded by this call.
+        placement: Where the recorded frame lies in what the model will see.
+        picture: Returns the recorded frame as RGB, for the sinks. One that was resized is decoded again by this call,
+            so that waiting frames take no memory for their pixels; so is an untouched JPEG.
         bytes_raw: Size of the pixels before encoding.
     """
 
     tensor: EncodedTensor
+    placement: Placement
     picture: Callable[[], Picture]
     bytes_raw: int
 
@@ -92,11 +97,10 @@ class Preparer:
             if untouched:
                 return untouched
         started = time.perf_counter_ns()
-        pixels = to_rgb(frame.image, method=self.demosaic, bit_depth=self.bit_depth)
+        pixels = self._decode(frame.image)
         decoded = time.perf_counter_ns()
-        height, width = pixels.shape[:2]
-        width, height = self.contract.width or width, self.contract.height or height
-        picture = fit(pixels, width, height)
+        picture = place(pixels, self.contract)
+        height, width = picture.shape[:2]
         sent = fit(picture, max(1, round(width * step.scale)), max(1, round(height * step.scale)))
         resized = time.perf_counter_ns()
         encoding = self.encoding if step.quality is None else f"jpeg:{step.quality}"
@@ -104,7 +108,17 @@ class Preparer:
         record(EdgeStage.DEMOSAIC, decoded - started)
         record(EdgeStage.RESIZE, resized - decoded)
         record(EdgeStage.ENCODE, time.perf_counter_ns() - resized)
-        return PreparedFrame(tensor, lambda: picture, picture.nbytes)
+        recorded = (lambda: pixels) if picture is pixels else partial(self._decode, frame.image)
+        placement = self.placement(pixels.shape[1], pixels.shape[0])
+        return PreparedFrame(tensor, placement, recorded, picture.nbytes)
+
+    def placement(self, width: int, height: int) -> Placement:
+        """Return where a picture of a size, in pixels, lies in what the model sees."""
+        size = self.contract.width or width, self.contract.height or height
+        return Placement.of((width, height), size, self.contract.resize)
+
+    def _decode(self, image: RawImage | CompressedImage) -> Picture:
+        return to_rgb(image, method=self.demosaic, bit_depth=self.bit_depth)
 
     def _pass_through(self, image: CompressedImage) -> PreparedFrame | None:
         """Return the recorded JPEG bytes if their size fits and JPEG is the codec asked for, else None."""
@@ -118,7 +132,8 @@ class Preparer:
         if info.format != "jpeg" or info.channels != 3 or info.progressive or not fits:
             return None
         tensor = encoded_image(self.contract.input, image.data, _RGB)
-        return PreparedFrame(tensor, lambda: to_rgb(image), info.width * info.height * 3)
+        placement = self.placement(info.width, info.height)
+        return PreparedFrame(tensor, placement, lambda: to_rgb(image), info.width * info.height * 3)
 
 
 def choose_encoding(wish: str | None, card: ModelCard) -> str:

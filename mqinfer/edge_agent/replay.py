@@ -26,7 +26,7 @@ from mqinfer.client.window import DelayWindow, Policy, Stream
 from mqinfer.edge_agent.backlog import DAMAGED, KEPT, Backlog, Place
 from mqinfer.edge_agent.preparation import PreparedFrame, Preparer
 from mqinfer.edge_agent.quality_ladder import QualityBounds, QualityLadder
-from mqinfer.edge_agent.results import FinishedFrame, PendingFrame, Results
+from mqinfer.edge_agent.results import FinishedFrame, FirstResults, PendingFrame, Results
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics
@@ -77,6 +77,7 @@ class Replay:
         sink: Sink | None,
         *,
         spool: Spool | None = None,
+        streams: int = 1,
     ) -> None:
         """Prepare.
 
@@ -87,6 +88,7 @@ class Replay:
             statistics: Counts everything.
             sink: Receives every frame with its outcome, in the order of reading; None to drop them.
             spool: Keeps frames of the policy `all` while there is no connection; what an earlier run left goes first.
+            streams: How many the source has: with several, the others are tried before one that fails ends the run.
         """
         self._requester = requester
         self._preparer = preparer
@@ -100,17 +102,32 @@ class Replay:
         self._room = threading.Semaphore(
             max(in_memory, _LATEST_IN_MEMORY) if options.policy is Policy.LATEST else in_memory
         )
+        self._first = FirstResults(streams)
+        self.is_complete = False
+        """Whether the source was read to its end."""
         self._results = Results(sink, lambda finished: self._release(finished.pending))
         self._backlog: Backlog | None = None
         if spool is not None:
             self._backlog = Backlog(
-                spool, requester, self._changed, self._submit, on_damaged=self._lose, timeout=options.timeout
+                spool,
+                requester,
+                self._changed,
+                self._submit,
+                prepare=self._prepare,
+                on_failed=self._lose,
+                placement=preparer.placement,
+                timeout=options.timeout,
             )
 
     @property
     def pending(self) -> int:
         """Number of frames that were read and have no outcome yet."""
         return len(self._pending)
+
+    @property
+    def refusal(self) -> MqinferError | None:
+        """Why the run ends early: every frame failed, for a reason that the others would meet too."""
+        return self._first.refusal
 
     def run(self, frames: Iterable[Frame], is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Send every frame, and return when the sinks have all the outcomes.
@@ -121,7 +138,7 @@ class Replay:
 
         Raises:
             SourceError: The source broke off; what was read before has its outcome.
-            MqinferError: A sink failed.
+            MqinferError: A sink failed, or no frame can succeed (`refusal`).
         """
         self._results.start()
         try:
@@ -129,8 +146,8 @@ class Replay:
                 self._send_all(frames, is_stopped)
         finally:
             self._results.close()
-        if self._results.error:
-            raise self._results.error
+        if error := self.refusal or self._results.error:
+            raise error
 
     def _send_all(self, frames: Iterable[Frame], is_stopped: Callable[[], bool]) -> None:
         left_over = self._start_backlog()
@@ -145,12 +162,13 @@ class Replay:
                 self._backlog.close()
 
     def _start_backlog(self) -> int:
-        """Start with the frames that an earlier run left; return their number."""
+        """Start with the frames that are in the spool; return their number."""
         if self._backlog is None:
             return 0
         adopted = self._backlog.adopt(self._stream)
         for pending in adopted:
-            self._statistics.frame_read(pending.frame.source)
+            if self._backlog.is_left(pending):
+                self._statistics.frame_read(pending.frame.source)
             self._begin(pending)
         self._backlog.start()
         return len(adopted)
@@ -176,6 +194,7 @@ class Replay:
             started = time.perf_counter_ns()
             frame = next(source, None)
             if frame is None:
+                self.is_complete = not is_stopped()
                 return
             self._statistics.frame_read(frame.source)
             self._statistics.stage(frame.source, EdgeStage.READ, time.perf_counter_ns() - started)
@@ -186,7 +205,7 @@ class Replay:
         while not self._room.acquire(timeout=_STOP_CHECK_S):
             if is_stopped():
                 return False
-        return not (is_stopped() or self._results.error)
+        return not (is_stopped() or self._results.error or self.refusal)
 
     def _stream(self, source: str) -> Stream[PendingFrame]:
         if source not in self._streams:
@@ -243,6 +262,8 @@ class Replay:
     def _prepare(self, pending: PendingFrame) -> PreparedFrame | InferResult:
         """Demosaic, resize and encode a frame; return its outcome if that fails, since there is no request then."""
         frame, step = pending.frame, self._ladders[pending.frame.source].step
+        if self.refusal:
+            return self._failed(pending, Cancelled("not sent: the frames before it were refused, and it would be too"))
         try:
             return self._preparer.prepare(frame, partial(self._statistics.stage, frame.source), step)
         except MqinferError as error:  # this frame's fault
@@ -292,12 +313,13 @@ class Replay:
         self._statistics.finished(result, bytes_raw=prepared.bytes_raw if prepared else 0)
         self._results.put(FinishedFrame(pending, prepared, result))
         with self._changed:
+            self._first.add(result)
             del self._pending[pending.number]
             self._changed.notify_all()
 
-    def _lose(self, pending: PendingFrame) -> None:
-        """End a frame of the spool that was damaged there; it never was in the window."""
-        self._conclude(pending, None, self._failed(pending, BadImage(DAMAGED)))
+    def _lose(self, pending: PendingFrame, result: InferResult | None) -> None:
+        """End a frame of the spool that can't be sent: damaged there, if there is no result; it was in no window."""
+        self._conclude(pending, None, result or self._failed(pending, BadImage(DAMAGED)))
 
     def _release(self, pending: PendingFrame) -> None:
         if not pending.spooled_as:  # the spool has a bound of its own

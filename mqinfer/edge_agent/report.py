@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from rich import box
@@ -19,16 +20,19 @@ from rich.table import Table
 from rich.text import Text
 
 from mqinfer.edge_agent.latency import Percentiles
-from mqinfer.edge_agent.sinks.sink import writing
+from mqinfer.edge_agent.sinks.sink import set_aside, writing
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.protocol.types import Outcome
 
 __all__ = [
+    "Ending",
     "Goal",
     "RunInfo",
+    "failure_lines",
     "milliseconds",
     "outcome_words",
     "plain_line",
+    "printable",
     "progress",
     "ratio_words",
     "render",
@@ -36,6 +40,23 @@ __all__ = [
     "summary_table",
     "write_summary",
 ]
+
+
+_LONGEST_MESSAGE = 500
+"""Characters of an error's message that are shown."""
+
+
+class Ending(StrEnum):
+    """How a run ended."""
+
+    COMPLETE = "complete"
+    """The whole source was read, or a source without end was stopped."""
+    INTERRUPTED = "interrupted"
+    """A signal ended it before the end of the recording."""
+    INCOMPLETE = "incomplete"
+    """The source broke off or is damaged; what was read has its outcome."""
+    FAILED = "failed"
+    """An error ended it, or left a kind of files incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +71,8 @@ class RunInfo:
         encoding: Codec of the frames, such as `jpeg:90`.
         files: Files that the sinks wrote.
         spool_damaged: Frames that were damaged in the spool, and set aside there.
+        ended: How it ended.
+        reason: Why it ended early, or what is incomplete; empty if all is well.
     """
 
     model: str
@@ -59,11 +82,20 @@ class RunInfo:
     encoding: str
     files: tuple[Path, ...] = ()
     spool_damaged: int = 0
+    ended: Ending = Ending.COMPLETE
+    reason: str = ""
 
 
 def summary(snapshot: Snapshot, run: RunInfo) -> dict[str, object]:
-    """Return a run as one JSON object; durations are milliseconds, and null if nothing was measured."""
+    """Return a run as one JSON object; durations are milliseconds, and null if nothing was measured.
+
+    `ended` is `complete`, `interrupted`, `incomplete` or `failed`, and `reason` the error, or null. `failures` holds
+    the frames without a result by error code, each with its count and the first message; frames that a newer one
+    superseded are among the `outcomes` only.
+    """
     return {
+        "ended": run.ended.value,
+        "reason": run.reason or None,
         **_counters(snapshot),
         "streams": [{"source": stream.source, **_counters(stream)} for stream in snapshot.streams],
         "model": run.model,
@@ -77,12 +109,13 @@ def summary(snapshot: Snapshot, run: RunInfo) -> dict[str, object]:
 
 
 def write_summary(path: Path, content: Mapping[str, object]) -> None:
-    """Write a summary as JSON.
+    """Write a summary as JSON; the file of an earlier run is kept under a number.
 
     Raises:
         ConfigError: The file cannot be written.
     """
     with writing(path):
+        set_aside(path)
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
@@ -98,6 +131,17 @@ def summary_table(snapshot: Snapshot) -> Table:
         table.add_section()
         table.add_row(*_cells(snapshot), style="bold")
     return table
+
+
+def failure_lines(snapshot: Snapshot) -> list[str]:
+    """Return why frames failed, one line for each error code: `12 x not_authorized: the broker does not allow ...`."""
+    return [f"{failure.count} x {printable(f'{failure.code}: {failure.message}')}" for failure in snapshot.failures]
+
+
+def printable(text: str) -> str:
+    """Return text from outside as one line that a terminal shows as it is, cut to a bound."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text[: _LONGEST_MESSAGE + 1])
+    return plain if len(plain) <= _LONGEST_MESSAGE else plain[:_LONGEST_MESSAGE] + "…"
 
 
 def outcome_words(snapshot: Snapshot) -> str:
@@ -118,9 +162,9 @@ def milliseconds(nanoseconds: int | None) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _cells(snapshot: Snapshot) -> tuple[str, ...]:
+def _cells(snapshot: Snapshot) -> tuple[str | Text, ...]:
     return (
-        snapshot.source or "all",
+        Text(printable(snapshot.source) or "all"),  # a name from a recording is no markup
         str(snapshot.frames_read),
         str(snapshot.outcomes[Outcome.OK]),
         "\n".join(_failures(snapshot)) or "0",
@@ -146,6 +190,7 @@ def _counters(snapshot: Snapshot) -> dict[str, object]:
         "frames_read": snapshot.frames_read,
         "requests": snapshot.requests,
         "outcomes": {outcome.value: count for outcome, count in snapshot.outcomes.items()},
+        "failures": [asdict(failure) for failure in snapshot.failures],
         "retries": snapshot.retries,
         "bytes_raw": snapshot.bytes_raw,
         "bytes_sent": snapshot.bytes_sent,
@@ -181,22 +226,23 @@ class Goal:
     title: str = ""
 
 
+Shown = Sequence[tuple[ReplayStatistics, Goal]]
+"""The runs that a display shows, one for each model."""
+
+
 @contextmanager
-def progress(statistics: ReplayStatistics, goal: Goal = Goal(), console: Console | None = None) -> Iterator[None]:
-    """Show a run while the body runs, and its final state.
+def progress(runs: Shown, console: Console | None = None) -> Iterator[None]:
+    """Show runs while the body runs, and their final state.
 
     Args:
-        statistics: Of the run.
-        goal: Its expected extent.
+        runs: Their counters, and their expected extent.
         console: Standard error by default. On a terminal the display is redrawn four times a second; elsewhere a line
             is printed every five seconds.
     """
     console = console or Console(stderr=True)
     show = _live if console.is_terminal else _plain
     stop = threading.Event()
-    thread = threading.Thread(
-        target=_guarded, args=(show, statistics, goal, console, stop), name="mqinfer-progress", daemon=True
-    )
+    thread = threading.Thread(target=_guarded, args=(show, runs, console, stop), name="mqinfer-progress", daemon=True)
     thread.start()
     try:
         yield
@@ -216,35 +262,40 @@ def render(snapshot: Snapshot, goal: Goal) -> Group:
 
 def plain_line(snapshot: Snapshot, goal: Goal) -> str:
     """Return a snapshot as one line for a log."""
-    return (
-        f"{_count(snapshot, goal)} frames, {snapshot.frame_rate:.1f}/s, {snapshot.pending} pending, "
-        f"{outcome_words(snapshot)}, p50 {milliseconds(snapshot.latency.p50)} ms, "
-        f"p99 {milliseconds(snapshot.latency.p99)} ms, {_bytes(snapshot)}"
-    )
+    latency = f"p50 {milliseconds(snapshot.latency.p50)} ms, p99 {milliseconds(snapshot.latency.p99)} ms"
+    counts = f"{snapshot.frames_read} read, {snapshot.pending} pending, {outcome_words(snapshot)}"
+    done = f"{_count(snapshot, goal)} frames, {snapshot.frame_rate:.1f}/s"
+    return f"{done}, {counts}, {latency}, {_bytes(snapshot)}{_worst(snapshot)}"
 
 
-_Show = Callable[[ReplayStatistics, Goal, Console, threading.Event], None]
+_Show = Callable[[Shown, Console, threading.Event], None]
 
 
-def _guarded(show: _Show, statistics: ReplayStatistics, goal: Goal, console: Console, stop: threading.Event) -> None:
+def _guarded(show: _Show, runs: Shown, console: Console, stop: threading.Event) -> None:
     """Run the display, and log its failure: a closed terminal must not end the run."""
     try:
-        show(statistics, goal, console, stop)
+        show(runs, console, stop)
     except Exception:  # noqa: BLE001 - a thread's root
         _log.exception("the progress display failed; the run goes on without it")
 
 
-def _live(statistics: ReplayStatistics, goal: Goal, console: Console, stop: threading.Event) -> None:
-    with Live(render(statistics.snapshot(), goal), console=console, auto_refresh=False) as live:
+def _live(runs: Shown, console: Console, stop: threading.Event) -> None:
+    def drawn() -> Group:
+        return Group(*(render(statistics.snapshot(), goal) for statistics, goal in runs))
+
+    with Live(drawn(), console=console, auto_refresh=False) as live:
         while not stop.wait(_LIVE_PERIOD_S):
-            live.update(render(statistics.snapshot(), goal), refresh=True)
-        live.update(render(statistics.snapshot(), goal), refresh=True)
+            live.update(drawn(), refresh=True)
+        live.update(drawn(), refresh=True)
 
 
-def _plain(statistics: ReplayStatistics, goal: Goal, console: Console, stop: threading.Event) -> None:
-    while not stop.wait(_PLAIN_PERIOD_S):
-        _print_line(console, plain_line(statistics.snapshot(), goal))
-    _print_line(console, plain_line(statistics.snapshot(), goal))
+def _plain(runs: Shown, console: Console, stop: threading.Event) -> None:
+    is_over = False
+    while not is_over:
+        is_over = stop.wait(_PLAIN_PERIOD_S)
+        for statistics, goal in runs:
+            title = f"{goal.title}: " if len(runs) > 1 else ""
+            _print_line(console, title + plain_line(statistics.snapshot(), goal))
 
 
 def _print_line(console: Console, line: str) -> None:
@@ -269,6 +320,8 @@ def _facts(snapshot: Snapshot) -> Table:
     grid.add_column()
     bad = sum(count for outcome, count in snapshot.outcomes.items() if outcome is not Outcome.OK)
     grid.add_row("outcomes", Text(outcome_words(snapshot), style="yellow" if bad else "green"))
+    if snapshot.failures:
+        grid.add_row("failed", Text(failure_lines(snapshot)[0], style="yellow", no_wrap=True, overflow="ellipsis"))
     retries = f", {snapshot.retries} retries" if snapshot.retries else ""
     grid.add_row("frames", f"{snapshot.frames_read} read, {snapshot.pending} pending{retries}")
     grid.add_row("bytes", _bytes(snapshot))
@@ -293,6 +346,10 @@ def _latencies(snapshot: Snapshot) -> Table:
 
 def _pair(percentiles: Percentiles) -> tuple[str, str]:
     return milliseconds(percentiles.p50), milliseconds(percentiles.p99)
+
+
+def _worst(snapshot: Snapshot) -> str:
+    return f", {failure_lines(snapshot)[0]}" if snapshot.failures else ""
 
 
 def _count(snapshot: Snapshot, goal: Goal) -> str:

@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Stream
 from mqinfer.edge_agent.preparation import PreparedFrame
-from mqinfer.edge_agent.sinks.sink import Picture, Sink
-from mqinfer.protocol.errors import BadImage, MqinferError
-from mqinfer.protocol.types import Capture
+from mqinfer.edge_agent.sinks.sink import Sink
+from mqinfer.edge_agent.sinks.view import NO_VIEW, View
+from mqinfer.images.placement import Placement
+from mqinfer.protocol.errors import (
+    BadEncoding,
+    BadImage,
+    ConfigError,
+    InvalidRequest,
+    ModelNotFound,
+    MqinferError,
+    NotAuthorized,
+    NoWorker,
+    error_from_code,
+)
+from mqinfer.protocol.types import Capture, Outcome
 from mqinfer.protocol.value import value_object
 
-__all__ = ["FinishedFrame", "PendingFrame", "ReadingOrder", "Results"]
+__all__ = ["FinishedFrame", "FirstResults", "PendingFrame", "ReadingOrder", "Results"]
 
 T = TypeVar("T")
 log = logging.getLogger("mqinfer.edge_agent")
-_NO_PICTURE: Picture = np.zeros((0, 0, 3), np.uint8)
+_REFUSED = 3
+"""So many refused frames of each stream, before any other result, end a run."""
+_REFUSALS = (ModelNotFound, NoWorker, InvalidRequest)
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +50,7 @@ class PendingFrame:
         stream: The stream that it belongs to.
         spooled_as: Its number in the spool; 0 if it is not there.
         request_id: Of its latest request; empty before the first one.
+        placement: Where it lies in what the model sees; known once it was put into the spool by this run.
     """
 
     number: int
@@ -44,6 +58,7 @@ class PendingFrame:
     stream: Stream[PendingFrame]
     spooled_as: int = 0
     request_id: str = ""
+    placement: Placement | None = None
 
     @property
     def capture(self) -> Capture:
@@ -59,6 +74,48 @@ class FinishedFrame:
     pending: PendingFrame
     prepared: PreparedFrame | None
     result: InferResult
+
+
+class FirstResults:
+    """Finds out from the first results whether any frame of a run can succeed. Not thread-safe.
+
+    A run is refused if the broker's access rules forbid its first request, or if the first results of every stream all
+    say that there is no such model or no worker for it, or that the model does not take such frames. One other result
+    shows that frames can get through, and nothing is refused any more.
+
+    Attributes:
+        refusal: Why no frame can succeed; None while one may.
+    """
+
+    def __init__(self, streams: int) -> None:
+        """Start without a result.
+
+        Args:
+            streams: How many streams the source has.
+        """
+        self.refusal: MqinferError | None = None
+        self._streams = streams
+        self._refused: Counter[str] = Counter()
+        self._is_decided = False
+
+    def add(self, result: InferResult) -> None:
+        """Look at the outcome of a frame."""
+        if self._is_decided or result.outcome in {Outcome.SUPERSEDED, Outcome.CANCELLED}:
+            return
+        error = error_from_code(result.error.code, result.error.message) if result.error else None
+        if isinstance(error, NotAuthorized):
+            self.refusal = error
+        elif isinstance(error, _REFUSALS) and not isinstance(error, BadEncoding):  # those bytes are one frame's fault
+            self._refused[result.capture.source] += 1
+            if sum(count >= _REFUSED for count in self._refused.values()) >= self._streams:
+                self.refusal = _unsuitable(error) if isinstance(error, InvalidRequest) else error
+        else:
+            self._is_decided = True
+        self._is_decided = self._is_decided or self.refusal is not None
+
+
+def _unsuitable(error: MqinferError) -> ConfigError:
+    return ConfigError(f"the model takes no such frames; the first ones all failed with {error.code}: {error}")
 
 
 class ReadingOrder(Generic[T]):
@@ -124,7 +181,7 @@ class Results:
             return  # the run ends with the first error; later ones would only repeat it
         frame = finished.pending.frame
         try:
-            self._sink.write(frame, _picture(finished.prepared), finished.result)
+            self._sink.write(frame, _view(finished.prepared, finished.result), finished.result)
         except MqinferError as error:
             self.error = error
         except Exception as error:  # a defect; it ends the run, and is raised there
@@ -132,8 +189,12 @@ class Results:
             self.error = MqinferError(f"a sink failed: {error!r}")
 
 
-def _picture(prepared: PreparedFrame | None) -> Picture:
+def _view(prepared: PreparedFrame | None, result: InferResult) -> View:
+    if prepared is None:
+        return NO_VIEW
     try:
-        return prepared.picture() if prepared else _NO_PICTURE
-    except BadImage:  # a JPEG that passed untouched; its outcome is the same error
-        return _NO_PICTURE
+        pixels = prepared.picture()
+    except (BadImage, BadEncoding):  # a JPEG that passed untouched; its outcome is the same error
+        pixels = NO_VIEW.pixels
+    outputs = result.outputs if result.outcome is Outcome.OK else {}
+    return View(pixels, prepared.placement, outputs, prepared.tensor)

@@ -1,139 +1,95 @@
-"""Run a replay from start to end: open source, spool and sinks, send the frames, close everything, report."""
+"""Run a replay from start to end: open the source, send its frames to one or several models, close, report."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from mqinfer.bags.frame import Frame, FrameSource
+from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
 from mqinfer.bags.pacing import Pacer, replay
-from mqinfer.bags.sources import open_source
+from mqinfer.bags.sources import is_live, open_source
 from mqinfer.broker.presence import Presence
 from mqinfer.client.connection import CardShelf
 from mqinfer.client.requester import Requester
-from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_output_encoding
-from mqinfer.edge_agent.replay import Replay, ReplayOptions
-from mqinfer.edge_agent.report import Goal, RunInfo, progress
-from mqinfer.edge_agent.sinks.factory import SINK_KINDS, SinkSet, open_sinks
-from mqinfer.edge_agent.spool import Spool
-from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
-from mqinfer.images.demosaic import Demosaic
+from mqinfer.client.window import Policy
+from mqinfer.edge_agent.fan_out import FanOut
+from mqinfer.edge_agent.model_run import ModelRun, ReplaySettings, SessionReport, Site
+from mqinfer.edge_agent.report import Goal, progress
 from mqinfer.logs import without_logins
-from mqinfer.protocol.card import ImageContract, ModelCard
-from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
+from mqinfer.protocol.errors import BrokerUnreachable, LinkError
 from mqinfer.protocol.states import ClientState, ClientStatus
 from mqinfer.protocol.topics import Topics
 
-__all__ = ["ReplaySettings", "SessionReport", "edge_presence", "run_session"]
+__all__ = ["ReplaySettings", "SessionReport", "edge_presence", "run_session", "run_sessions"]
 
-
-@dataclass(frozen=True, slots=True)
-class ReplaySettings:
-    """The settings of `mqinfer replay`.
-
-    Attributes:
-        source: Bag, video, folder or camera.
-        options: The model, and how frames are sent.
-        topics: Image topics; empty for all.
-        rate: Speed of the replay: 1 as recorded, 0 as fast as results allow.
-        start: Where to start, in seconds after the first frame.
-        duration: Length of the part to send, in seconds; None for all.
-        loop: Start again at the end.
-        encoding: Codec of the frames; None for the best that the worker decodes.
-        demosaic: Method for Bayer mosaics.
-        bit_depth: Significant bits of 16-bit samples.
-        output: Folder for the results; None for no files.
-        sinks: Kinds of files to write there.
-        picture_every: Write an overlay picture every N frames.
-        card_timeout: How long to wait for the model's card, in seconds.
-        spool: Folder that keeps frames while there is no connection; None lets the reader wait.
-        spool_bytes: Upper bound of the encoded frames there.
-    """
-
-    source: str
-    options: ReplayOptions
-    topics: Sequence[str] = ()
-    rate: float = 0.0
-    start: float = 0.0
-    duration: float | None = None
-    loop: bool = False
-    encoding: str | None = None
-    demosaic: Demosaic = Demosaic.BILINEAR
-    bit_depth: int | None = None
-    output: Path | None = None
-    sinks: Sequence[str] = field(default=SINK_KINDS)
-    picture_every: int = 10
-    card_timeout: float = 10.0
-    spool: Path | None = None
-    spool_bytes: int = 4 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class SessionReport:
-    """The outcome of a replay.
-
-    Attributes:
-        snapshot: The counters; they add up.
-        run: Its subject, and the files written.
-        broke_off: Why it ended early or a kind of files is incomplete: the source broke off, a file can't be written,
-            or the connection failed for good; None if all is well.
-    """
-
-    snapshot: Snapshot
-    run: RunInfo
-    broke_off: MqinferError | None = None
+Connect = Callable[[float], None]
+"""Connects within this many seconds, or raises."""
+_GRACE_S = 1.0
+"""With a spool: how long to wait for the first connection and then for a card, before frames are kept without them."""
+_ATTEMPT_S, _PAUSE_S = 5.0, 1.0
+"""A first connection may take `_ATTEMPT_S`; after a failure the next attempt comes `_PAUSE_S` later."""
 
 
 def run_session(
     settings: ReplaySettings, requester: Requester, broker: str, stop: threading.Event, console: Console
 ) -> SessionReport:
-    """Replay a source against a model.
+    """Replay a source against a model; arguments and errors as of `run_sessions`."""
+    models = [settings.options.model]
+    return run_sessions(settings, models, requester, broker=broker, stop=stop, console=console)[0]
+
+
+def run_sessions(  # noqa: PLR0913 - what a replay needs
+    settings: ReplaySettings,
+    models: Sequence[str],
+    requester: Requester,
+    *,
+    broker: str,
+    stop: threading.Event,
+    console: Console,
+    connect: Connect | None = None,
+) -> list[SessionReport]:
+    """Replay a source against some models; it is read once.
 
     Args:
-        settings: What to send, and how.
-        requester: Connected.
+        settings: What to send, and how; with several models each has folders of its own below `output` and `spool`.
+        models: Their names.
+        requester: Connected, or connected by `connect`.
         broker: Name of the broker in the summary.
         stop: Ends the replay early once pending frames have their outcome; set if the connection fails for good.
         console: For the progress display.
+        connect: Connects the requester while a spool keeps the frames; None where it is connected.
+
+    Returns:
+        One report a model, in their order.
 
     Raises:
         SourceError: The source cannot be opened.
         ModelNotFound: No worker serves the model.
-        ConfigError: A setting is wrong, the model takes no pictures, or a file cannot be created.
+        ConfigError: A setting is wrong, a model takes no pictures, or a file cannot be created.
     """
-    options = settings.options
-    with closing(_open(settings)) as source, _spool(settings) as spool:
-        card = CardShelf(requester.link, requester.topics).get(options.model, settings.card_timeout)
-        encoding = choose_encoding(settings.encoding, card)
-        if options.output_encoding is None or isinstance(options.output_encoding, str):
-            chosen = choose_output_encoding(options.output_encoding, card, options.version)
-            options = replace(options, output_encoding=chosen)
-        preparer = Preparer(_contract(card), encoding, settings.demosaic, settings.bit_depth)
-        statistics = ReplayStatistics()
-        sinks = _open_sinks(settings, card)
-        broke_off: MqinferError | None = None
-        requester.watch(lambda: stop.set() if requester.failure else None)
-        try:
-            with progress(statistics, _goal(settings, source), console):
-                run = Replay(requester, preparer, options, statistics, sinks if settings.output else None, spool=spool)
-                run.run(_frames(settings, source, stop), stop.is_set)
-        except SourceError as error:
-            broke_off = None if stop.is_set() else error  # a camera that stalls ends the read after a stop
-        except MqinferError:
-            if sinks.failure is None:  # else the report names it, with all that was counted
-                raise
-        finally:
-            files = sinks.close()
-    snapshot = statistics.snapshot()
-    snapshot.check()
-    damaged = 0 if spool is None else spool.damaged
-    info = RunInfo(card.name, options.version or card.version, card.model_hash, broker, encoding, files, damaged)
-    return SessionReport(snapshot, info, requester.failure or sinks.failure or broke_off)
+    requester.watch(lambda: stop.set() if requester.failure else None)
+    with ExitStack() as stack:
+        source = stack.enter_context(closing(_open(settings)))
+        streams = [stream for stream in source.streams() if stream.is_image]
+        shelf = CardShelf(requester.link, requester.topics)
+        is_endless = settings.loop or is_live(settings.source)
+        filled = sum(stream.count != 0 for stream in streams)
+        site = Site(requester, shelf, broker, stop, is_endless, max(filled, 1))
+        own = [settings] if len(models) == 1 else [_own(settings, model) for model in models]
+        runs = [stack.enter_context(closing(ModelRun(each, site))) for each in own]
+        with nullcontext() if connect is None else _connecting(connect, requester, stop):
+            for run in runs:
+                run.prepare(_patience(settings, requester))
+            shown = [(run.statistics, _goal(run.settings, streams)) for run in runs]
+            with progress(shown, console):
+                _run_all(runs, _frames(settings, source, stop))
+        return [run.report() for run in runs]
 
 
 def edge_presence(  # noqa: PLR0913 - what is published of an edge
@@ -145,7 +101,7 @@ def edge_presence(  # noqa: PLR0913 - what is published of an edge
         name: Name of its client.
         topics: Below the root of the site.
         source: Name of its source.
-        model: Name of the model that it sends to.
+        model: Name of the model that it sends to; several are separated by commas.
         window: Upper bound of its requests in flight.
         incarnation: Start number of the process; None for a new one.
     """
@@ -158,33 +114,87 @@ def edge_presence(  # noqa: PLR0913 - what is published of an edge
     return presence
 
 
+def _own(settings: ReplaySettings, model: str) -> ReplaySettings:
+    """Return the settings of one of several models: its files are in folders of its name."""
+
+    def below(folder: Path | None) -> Path | None:
+        return None if folder is None else folder / model
+
+    options = replace(settings.options, model=model)
+    return replace(settings, options=options, output=below(settings.output), spool=below(settings.spool))
+
+
+def _patience(settings: ReplaySettings, requester: Requester) -> float:
+    """Return how long to wait for a card before the first frame."""
+    if settings.spool is None:
+        return settings.card_timeout
+    return min(_GRACE_S, settings.card_timeout) if requester.connected else 0.0
+
+
+@contextmanager
+def _connecting(connect: Connect, requester: Requester, stop: threading.Event) -> Iterator[None]:
+    """Connect on a thread of its own while the body runs, again and again until that succeeds."""
+    is_over, is_tried = threading.Event(), threading.Event()
+
+    def run() -> None:
+        while not (is_over.is_set() or stop.is_set()):
+            try:
+                connect(_ATTEMPT_S)
+            except BrokerUnreachable:
+                is_tried.set()
+                is_over.wait(_PAUSE_S)
+            except LinkError as error:  # refused: another attempt would be, too
+                requester.give_up(error)
+                break
+            else:
+                break
+        is_tried.set()
+
+    thread = threading.Thread(target=run, name="mqinfer-replay-connect")
+    thread.start()
+    try:
+        is_tried.wait(_GRACE_S)
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _run_all(runs: Sequence[ModelRun], frames: Iterator[Frame]) -> None:
+    """Run one model on this thread, or several on a thread each."""
+    if len(runs) == 1:
+        runs[0].run(frames)
+        return
+    readers = FanOut(frames, len(runs)).readers
+
+    def run(index: int) -> None:
+        with closing(readers[index]):
+            runs[index].run(readers[index])
+
+    with ThreadPoolExecutor(len(runs), thread_name_prefix="mqinfer-replay-model") as pool:
+        for ended in [pool.submit(run, index) for index in range(len(runs))]:
+            ended.result()
+
+
 def _open(settings: ReplaySettings) -> FrameSource:
-    return open_source(settings.source, topics=settings.topics, start=settings.start, duration=settings.duration)
-
-
-def _spool(settings: ReplaySettings) -> AbstractContextManager[Spool | None]:
-    return nullcontext() if settings.spool is None else closing(Spool(settings.spool, settings.spool_bytes))
+    part = settings.start, settings.duration
+    return open_source(settings.source, topics=settings.topics, start=part[0], duration=part[1], depth=False)
 
 
 def _frames(settings: ReplaySettings, source: FrameSource, stop: threading.Event) -> Iterator[Frame]:
-    return replay(source, Pacer(settings.rate, wait=stop.wait), loop=settings.loop, is_stopped=stop.is_set)
+    pacer = Pacer(_rate(settings), wait=stop.wait)
+    return replay(source, pacer, loop=settings.loop, is_stopped=stop.is_set)
 
 
-def _open_sinks(settings: ReplaySettings, card: ModelCard) -> SinkSet:
-    if settings.output is None:
-        return SinkSet(())
-    return open_sinks(settings.output, card, settings.sinks, picture_every=settings.picture_every)
+def _rate(settings: ReplaySettings) -> float:
+    """Return the speed: a recording plays as recorded if only its newest frames count, else as fast as possible."""
+    if settings.rate is not None:
+        return settings.rate
+    return 1.0 if settings.options.policy is Policy.LATEST and not is_live(settings.source) else 0.0
 
 
-def _goal(settings: ReplaySettings, source: FrameSource) -> Goal:
-    counts = [stream.count for stream in source.streams() if stream.is_image]
+def _goal(settings: ReplaySettings, streams: Sequence[StreamInfo]) -> Goal:
+    counts = [stream.count for stream in streams]
     known = None not in counts and not settings.loop
     total = sum(count or 0 for count in counts) if known else None
     return Goal(total, f"{settings.source} -> {settings.options.model}")
-
-
-def _contract(card: ModelCard) -> ImageContract:
-    if card.image is None:
-        inputs = ", ".join(f"{spec.name} {spec.datatype}{list(spec.shape)}" for spec in card.inputs)
-        raise ConfigError(f"model {card.name!r} takes no pictures; its inputs are {inputs}")
-    return card.image

@@ -24,7 +24,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mqinfer.edge_agent.old_spool import OLD_NAME, old_rows
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError, MqinferError, SourceError
@@ -45,15 +44,22 @@ class SpooledFrame:
 
     Attributes:
         number: In the store, ascending.
-        tensor: As it will be sent.
+        tensor: As it will be sent; without a name where it is the picture as recorded, since no model was known yet.
         capture: Where and when it was taken.
         bytes_raw: Size of its pixels before encoding.
+        log_time_ns: When it was recorded.
     """
 
     number: int
     tensor: EncodedTensor
     capture: Capture
     bytes_raw: int
+    log_time_ns: int
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it is to be prepared for its model before it is sent."""
+        return not self.tensor.name
 
 
 class Spool:
@@ -93,7 +99,7 @@ class Spool:
             raise ConfigError(
                 f"spool {folder} can't be used: {error.strerror or error}; give another folder, or free this one"
             ) from error
-        self._last = max(self._numbers, default=0)
+        self._last = self._left = max(self._numbers, default=0)
 
     def _open(self) -> None:
         try:
@@ -107,15 +113,25 @@ class Spool:
         for path in self._folder.glob("*" + _FRAME):
             if path.stem.isdecimal():
                 self._add(int(path.stem), path.stat().st_size)
-        if (self._folder / OLD_NAME).exists():
-            self._take_over(self._folder / OLD_NAME)
 
     def __len__(self) -> int:
         """Return the number of frames."""
         return len(self._numbers)
 
-    def put(self, tensor: EncodedTensor, capture: Capture, bytes_raw: int) -> int | None:
+    def is_left(self, number: int) -> bool:
+        """Return whether an earlier run left this frame."""
+        return number <= self._left
+
+    def put(
+        self, tensor: EncodedTensor, capture: Capture, bytes_raw: int, log_time_ns: int | None = None
+    ) -> int | None:
         """Store a frame behind all others.
+
+        Args:
+            tensor: As it will be sent, or without a name.
+            capture: Where and when it was taken.
+            bytes_raw: Size of its pixels before encoding.
+            log_time_ns: When it was recorded; None for its capture stamp.
 
         Returns:
             Its number; None if it does not fit. `refusal` holds the reason: the bound, or a full disk.
@@ -130,6 +146,7 @@ class Spool:
             "parameters": dict(tensor.parameters),
             "capture": asdict(capture),
             "bytes_raw": bytes_raw,
+            "log_time_ns": (capture.capture_time_ns or 0) if log_time_ns is None else log_time_ns,
         }
         data = bytes(tensor.data)
         self._check_process()
@@ -257,24 +274,6 @@ class Spool:
             self._settled.discard(number)
             self._drop(number)
 
-    def _take_over(self, old: Path) -> None:
-        """Copy the frames of an earlier version's file; they keep their numbers, so that a crash repeats nothing."""
-        lost = 0
-        for number, head, data in old_rows(old):
-            try:
-                fields = json.loads(head)
-                _frame(number, fields, data)
-            except (MqinferError, ValueError, KeyError, TypeError):
-                lost += 1
-            else:
-                self._write(number, fields, data)
-        self.damaged += lost
-        if lost:
-            log.error("spool %s: %d frames of %s are damaged; it stays there as it is", self._folder, lost, old.name)
-            old.replace(old.with_name(old.name + _DAMAGED))
-        else:
-            old.unlink()
-
 
 def _decode(number: int, content: bytes) -> SpooledFrame:
     """Read a frame; raise for every file that is not exactly what was written."""
@@ -297,4 +296,4 @@ def _frame(number: int, fields: Mapping[str, Any], data: bytes) -> SpooledFrame:
         data,
         fields["parameters"],
     )
-    return SpooledFrame(number, tensor, Capture(**fields["capture"]), fields["bytes_raw"])
+    return SpooledFrame(number, tensor, Capture(**fields["capture"]), fields["bytes_raw"], fields["log_time_ns"])

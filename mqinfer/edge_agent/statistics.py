@@ -6,15 +6,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.latency import Histogram, Percentiles
-from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.errors import Cancelled, MqinferError
 from mqinfer.protocol.types import Outcome, Timings
 
-__all__ = ["STAGES", "EdgeStage", "ReplayStatistics", "Snapshot"]
+__all__ = ["STAGES", "EdgeStage", "Failure", "ReplayStatistics", "Snapshot"]
+
+_MOST_CODES = 32
+"""Codes of errors that are counted apart: they come from outside, so their number is bounded."""
+_OTHER = "other"
 
 
 class EdgeStage(StrEnum):
@@ -28,6 +32,21 @@ class EdgeStage(StrEnum):
 
 STAGES: tuple[str, ...] = (*EdgeStage, *(stage.name for stage in fields(Timings)))
 """Every stage, in the order in which a frame passes through them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The frames that failed with one error code.
+
+    Attributes:
+        code: Wire code of the error.
+        count: How many frames.
+        message: Of the first one.
+    """
+
+    code: str
+    count: int
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +65,7 @@ class Snapshot:
         bytes_sent: Size of the messages of finished frames, counted once an attempt.
         latency: From submission to outcome, of frames that ended as `ok`.
         stages: The same by stage, those of the edge included; only stages that were recorded.
+        failures: Why frames failed, the most frequent first, cancelled ones last.
         streams: One snapshot for each stream, in the order in which they appeared; empty within a stream.
     """
 
@@ -60,12 +80,18 @@ class Snapshot:
     bytes_sent: int
     latency: Percentiles
     stages: Mapping[str, Percentiles]
+    failures: tuple[Failure, ...] = ()
     streams: tuple[Snapshot, ...] = ()
 
     @property
     def done(self) -> int:
         """Number of frames that have their outcome."""
         return sum(self.outcomes.values())
+
+    @property
+    def failed(self) -> int:
+        """Number of frames without a result; one that a newer frame superseded did not fail."""
+        return self.done - self.outcomes[Outcome.OK] - self.outcomes[Outcome.SUPERSEDED]
 
     @property
     def frame_rate(self) -> float:
@@ -98,6 +124,7 @@ class _Stream:
     bytes_raw: int = 0
     bytes_sent: int = 0
     outcomes: Counter[Outcome] = field(default_factory=Counter)
+    failures: dict[str, Failure] = field(default_factory=dict)
     latency: Histogram = field(default_factory=Histogram)
     stages: dict[str, Histogram] = field(default_factory=lambda: {stage: Histogram() for stage in STAGES})
 
@@ -105,9 +132,17 @@ class _Stream:
         for counter in ("frames_read", "requests", "pending", "retries", "bytes_raw", "bytes_sent"):
             setattr(self, counter, getattr(self, counter) + getattr(other, counter))
         self.outcomes.update(other.outcomes)
+        for failure in other.failures.values():
+            self.count_failure(failure)
         self.latency.merge(other.latency)
         for stage, histogram in other.stages.items():
             self.stages[stage].merge(histogram)
+
+    def count_failure(self, failure: Failure) -> None:
+        is_counted_apart = failure.code in self.failures or len(self.failures) < _MOST_CODES
+        code = failure.code if is_counted_apart else _OTHER
+        first = self.failures.get(code, Failure(code, 0, failure.message))
+        self.failures[code] = replace(first, count=first.count + failure.count)
 
     def record(self, timings: Timings) -> None:
         self.latency.add(timings.total)
@@ -128,8 +163,14 @@ class _Stream:
             bytes_sent=self.bytes_sent,
             latency=self.latency.percentiles(),
             stages={stage: percentiles for stage, percentiles in stages.items() if percentiles.p99 is not None},
+            failures=tuple(sorted(self.failures.values(), key=_rank)),
             streams=streams,
         )
+
+
+def _rank(failure: Failure) -> tuple[bool, int]:
+    """Return a sort key: the most frequent first, and last the frames that were not sent because of the others."""
+    return failure.code == Cancelled.code, -failure.count
 
 
 class ReplayStatistics:
@@ -182,6 +223,11 @@ class ReplayStatistics:
             stream.bytes_sent += result.bytes_sent
             if result.outcome is Outcome.OK:
                 stream.record(result.timings)
+            elif result.outcome is not Outcome.SUPERSEDED:
+                code, message = (
+                    (result.error.code, result.error.message) if result.error else (result.outcome.value, "")
+                )
+                stream.count_failure(Failure(code, 1, message))
 
     def snapshot(self) -> Snapshot:
         """Return the counters at this moment."""

@@ -8,14 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqinfer.images.colour import colours_to_rgb, to_8_bits, true_bits, values_to_rgb
-from mqinfer.images.compressed import decode_compressed
+from mqinfer.images.compressed import decode_compressed, parse_format
 from mqinfer.images.demosaic import Demosaic, demosaic
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.pixel_format import Kind, PixelFormat, parse_encoding
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["to_array", "to_rgb"]
+__all__ = ["is_depth", "to_array", "to_rgb"]
+
+_DEPTH = ("16UC1", "32FC1")
+"""Encodings of depth pictures: millimetres and metres (REP 118)."""
 
 
 def to_rgb(
@@ -68,6 +71,14 @@ def to_array(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIMI
         BadImage: Unknown encoding, too few bytes, or sizes that contradict each other.
     """
     return _native(image, limits)[0]
+
+
+def is_depth(image: RawImage | CompressedImage) -> bool:
+    """Return whether a picture says that its samples are distances, and not light."""
+    if isinstance(image, RawImage):
+        return image.encoding in _DEPTH
+    declared = parse_format(image.format)
+    return declared.is_depth or declared.original in _DEPTH
 
 
 def _native(image: RawImage | CompressedImage, limits: Limits) -> tuple[NDArray[Any], PixelFormat]:

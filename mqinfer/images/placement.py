@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from mqinfer.protocol.card import Resize
+
 __all__ = ["Placement", "Resize"]
-
-
-class Resize(StrEnum):
-    """How a frame gets the size of the model's input."""
-
-    STRETCH = "stretch"
-    """Each axis by its own factor."""
-    LETTERBOX = "letterbox"
-    """Both axes by the same factor, centred, with a margin on two sides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +37,7 @@ class Placement:
 
     @classmethod
     def of(cls, frame: tuple[int, int], picture: tuple[int, int], resize: Resize = Resize.STRETCH) -> Self:
-        """Place a frame in a picture.
+        """Place a frame in a picture; one of the picture's own proportions, to the pixel, fills it.
 
         Args:
             frame: Its width and height.
@@ -53,7 +45,7 @@ class Placement:
             resize: How it fits in.
         """
         width, height = picture
-        if resize is Resize.LETTERBOX:
+        if resize is Resize.LETTERBOX and not _is_scaled(frame, picture):
             factor = min(picture[0] / frame[0], picture[1] / frame[1])
             width, height = (max(1, round(side * factor)) for side in frame)
         return cls(frame, picture, (picture[0] - width) // 2, (picture[1] - height) // 2, width, height)
@@ -85,6 +77,14 @@ class Placement:
         columns = _nearest(self.frame[0], self.left, self.width, self.picture[0], mask.shape[1])
         mapped: npt.NDArray[Any] = mask[rows[:, np.newaxis], columns]
         return mapped
+
+
+def _is_scaled(frame: tuple[int, int], picture: tuple[int, int]) -> bool:
+    """Return whether a frame is the picture at another scale: `side = round(scale * picture's side)`, both ways.
+
+    A sender that lowers the size sends the whole picture, margins included, and rounding must not add a second margin.
+    """
+    return abs(frame[0] * picture[1] - frame[1] * picture[0]) <= max(picture)
 
 
 def _nearest(frame: int, first: int, size: int, picture: int, cells: int) -> npt.NDArray[np.intp]:

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.codecs.opencv import opencv
+from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ColourOrder, ImageContract, Layout
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.errors import BadTensor
 
-__all__ = ["fit", "to_model_input"]
+__all__ = ["fit", "place", "to_model_input"]
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -30,7 +31,7 @@ def to_model_input(pixels: Pixels, image_encoding: str, contract: ImageContract,
     Args:
         pixels: `[height, width, 3]`, or `[height, width]` (also `[height, width, 1]`) for mono8.
         image_encoding: `rgb8`, `bgr8` or `mono8`.
-        contract: Size, colour order, layout and range that the model expects.
+        contract: Size and way of resizing, colour order, layout and range that the model expects.
         datatype: The input's. Values of an integer datatype are rounded and clipped to its range.
 
     Returns:
@@ -43,10 +44,33 @@ def to_model_input(pixels: Pixels, image_encoding: str, contract: ImageContract,
     order = _ORDERS.get(image_encoding)
     if order is None:
         raise BadTensor(f"image encoding {image_encoding!r}: expected {', '.join(_ORDERS)}; convert the picture first")
-    sized = fit(_checked(pixels, order), contract.width or pixels.shape[1], contract.height or pixels.shape[0])
+    sized = place(_checked(pixels, order), contract)
     coloured = _recolour(sized, order, contract.colour)
     arranged = _arrange(coloured, contract.layout)
     return _in_range(arranged, contract, datatype)[np.newaxis]
+
+
+def place(pixels: Pixels, contract: ImageContract) -> Pixels:
+    """Resize a picture to a model's size: stretch it, or put it between margins; return the same object if it fits.
+
+    Args:
+        pixels: `[height, width]` or `[height, width, channels]`.
+        contract: Size, way of resizing and grey level of the margins.
+
+    Raises:
+        MissingExtra: OpenCV is needed and not installed.
+    """
+    height, width = pixels.shape[:2]
+    size = contract.width or width, contract.height or height
+    if size == (width, height):
+        return pixels
+    at = Placement.of((width, height), size, contract.resize)
+    sized = fit(pixels, at.width, at.height)
+    if (at.width, at.height) == at.picture:
+        return sized
+    framed = np.full((at.picture[1], at.picture[0], *pixels.shape[2:]), contract.fill, np.uint8)
+    framed[at.top : at.top + at.height, at.left : at.left + at.width] = sized
+    return framed
 
 
 def fit(pixels: Pixels, width: int, height: int) -> Pixels:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from mqinfer.edge_agent.sinks.sink import set_aside
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["write_files"]
 
 
 def write_files(directory: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:
-    """Write files into a folder; create the folder if needed.
+    """Write files into a folder; create the folder if needed, and keep files of earlier measurements under numbers.
 
     Args:
         directory: The folder.
@@ -27,6 +28,7 @@ def write_files(directory: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for path in paths:
+            set_aside(path)
             path.write_text(texts[path.name], encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write to {directory}: {error.strerror or error}; choose another folder") from error

@@ -9,7 +9,7 @@ from mqinfer.codecs import available_encodings
 from mqinfer.models.backend import Backend
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.content_hash import content_hash
-from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, ModelCard
+from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, ModelCard, Resize
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
@@ -112,15 +112,45 @@ def image_contract(inputs: Sequence[TensorSpec], configured: ImageContract | Non
 
 
 def _complete(configured: ImageContract, spec: TensorSpec) -> ImageContract:
-    axes = _axes(spec.shape, configured.layout)
-    channels = 1 if configured.colour is ColourOrder.MONO else 3
-    if axes is None or axes[2] not in {-1, channels}:
+    configured = _by_shape(configured, spec)
+    axes = _fitting(configured, spec)
+    if axes is None:
+        possible = [
+            f'layout = "{layout}" with colour = "{colour}"'
+            for layout in Layout
+            for colour in ColourOrder
+            if _fitting(replace(configured, layout=layout, colour=colour), spec)
+        ]
         raise ConfigError(
             f"model.toml: image: layout {configured.layout} with colour {configured.colour} does not fit "
-            f"the input {spec.name!r} of shape {list(spec.shape)}"
+            f"the input {spec.name!r} of shape {list(spec.shape)}; "
+            + (f"expected {' or '.join(possible)}" if possible else "it takes no pictures")
         )
     height, width = _side("height", configured.height, axes[0]), _side("width", configured.width, axes[1])
+    if configured.resize is Resize.LETTERBOX and None in (height, width):
+        raise ConfigError(
+            f"model.toml: image.resize = 'letterbox': the input {spec.name!r} takes any size; set width and height"
+        )
     return replace(configured, height=height, width=width)
+
+
+def _by_shape(configured: ImageContract, spec: TensorSpec) -> ImageContract:
+    """Return the contract with layout and colour by the input's shape, where the table leaves them at their defaults.
+
+    An axis of 3 or 1 decides before one of any size does. NHW is never assumed.
+    """
+    layouts = (Layout.NHWC, Layout.NCHW) if configured.layout is Layout.NHWC else (configured.layout,)
+    colours = (ColourOrder.RGB, ColourOrder.MONO) if configured.colour is ColourOrder.RGB else (configured.colour,)
+    possible = [replace(configured, layout=layout, colour=colour) for layout in layouts for colour in colours]
+    found = [(axes[2] == -1, each) for each in possible if (axes := _fitting(each, spec))]
+    return min(found, key=lambda each: each[0])[1] if found else configured
+
+
+def _fitting(contract: ImageContract, spec: TensorSpec) -> tuple[int, int, int] | None:
+    """Return height, width and channels of the input; None if the contract's layout and colour do not fit it."""
+    axes = _axes(spec.shape, contract.layout)
+    channels = 1 if contract.colour is ColourOrder.MONO else 3
+    return axes if axes and axes[2] in {-1, channels} else None
 
 
 def _side(key: str, configured: int | None, size: int) -> int | None:

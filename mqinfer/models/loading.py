@@ -11,10 +11,11 @@ from mqinfer.logs import log_once
 from mqinfer.models.adapters import reshaped, with_filled_batches
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.onnx_file import check_external_data
-from mqinfer.models.card import make_card
+from mqinfer.models.card import image_contract, make_card
 from mqinfer.models.engines import choose_loader, platform_of
 from mqinfer.models.ensemble.ensemble import compose
 from mqinfer.models.load_options import LoadOptions, RequestedDevice, TensorOptions, default_threads, parse_device
+from mqinfer.models.postprocess.labels import check_labels
 from mqinfer.models.postprocess.stage import with_postprocessing
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import InstanceKind, ModelConfig, TensorConfig
@@ -72,11 +73,8 @@ def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedMo
     _warn_of_accelerators(model, backend.engine)
     with ExitStack() as unless_complete:
         unless_complete.callback(backend.close)
-        finished = with_postprocessing(
-            reshaped(with_filled_batches(backend, model.config.max_batch_size), model.config),
-            model.config.segmentation,
-            model.config.detection,
-        )
+        network = reshaped(with_filled_batches(backend, model.config.max_batch_size), model.config)
+        finished = _finished(network, model.config)
         loaded = LoadedModel(finished, make_card(model, finished, versions), model.config)
         unless_complete.pop_all()
     return loaded
@@ -106,10 +104,16 @@ def _load_ensemble(model: ModelVersion, device: str, versions: Sequence[int]) ->
                 unless_complete.callback(members[key].backend.close)
         steps = [members[part.name, part.version] for part in model.parts]
         backend, config = compose(model.config, steps, load_options(model.config, device))
-        finished = with_postprocessing(backend, config.segmentation, config.detection)
+        finished = _finished(backend, config)
         loaded = LoadedModel(finished, make_card(replace(model, config=config), finished, versions), config)
         unless_complete.pop_all()
     return loaded
+
+
+def _finished(network: Backend, config: ModelConfig) -> Backend:
+    """Check the labels against the network's outputs, and put the configured post-processing behind it."""
+    check_labels(network.outputs, config)
+    return with_postprocessing(network, config, image_contract(network.inputs, config.image))
 
 
 def load_options(config: ModelConfig, device: str = "auto") -> LoadOptions:

@@ -30,6 +30,10 @@ log = logging.getLogger("mqinfer.models")
 
 _OPEN_SIDE = 256
 """Height and width, in pixels, of a picture whose size the model leaves open."""
+_WAY_OUT = (
+    "; if the model can't run on zeros, use a sample of its own in model.toml ([[model_warmup]] with inputs), "
+    "or not at all ([model_warmup] with count = 0)"
+)
 _SEED = 1
 """Seed of the random inputs: every start uses the same."""
 
@@ -70,7 +74,7 @@ def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence
             raise
         except MqinferError as error:
             if not _may_refuse_zeros(card):
-                raise _not_ready(card, f"warm-up with batch {batch} failed", error) from error
+                raise _not_ready(card, f"warm-up on zeros with batch {batch} failed", error, _WAY_OUT) from error
             refused = (
                 f"no request was tried: the model takes open shapes or strings, and refused zeros ({error}); add a "
                 "sample that it takes to model.toml, [[model_warmup]]"
@@ -93,8 +97,8 @@ def _run_sample(network: Backend, card: ModelCard, sample: WarmUpSample) -> None
         raise _not_ready(card, f"warm-up sample {sample.name!r} failed", error) from error
 
 
-def _not_ready(card: ModelCard, what: str, error: MqinferError) -> ModelNotLoadable:
-    return ModelNotLoadable(f"model {card.name} version {card.version}: {what}: {error}")
+def _not_ready(card: ModelCard, what: str, error: MqinferError, way_out: str = "") -> ModelNotLoadable:
+    return ModelNotLoadable(f"model {card.name} version {card.version}: {what}: {error}{way_out}")
 
 
 def zeros(card: ModelCard, batch: int) -> dict[str, Array]:

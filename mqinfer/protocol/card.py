@@ -24,6 +24,7 @@ __all__ = [
     "ImageContract",
     "Layout",
     "ModelCard",
+    "Resize",
     "card_from_json",
     "card_to_json",
     "read_card",
@@ -50,6 +51,15 @@ class Layout(StrEnum):
     NHW = "NHW"
 
 
+class Resize(StrEnum):
+    """How a picture gets the size of the model's input."""
+
+    STRETCH = "stretch"
+    """Each axis by its own factor."""
+    LETTERBOX = "letterbox"
+    """Both axes by the same factor, centred, with a margin on two sides."""
+
+
 @dataclass(frozen=True, slots=True)
 class ImageContract:
     """How a picture becomes one of the model's inputs.
@@ -66,6 +76,8 @@ class ImageContract:
         scale: Factor on the pixel.
         mean: Subtracted after scaling: one number a channel, or one for all.
         std: Divisor after that: one number a channel, or one for all.
+        resize: How a picture of another size fits in.
+        fill: Grey level of a letterbox's margins, before scaling.
     """
 
     input: str
@@ -76,6 +88,8 @@ class ImageContract:
     scale: Finite = 1.0
     mean: _Channels = (0.0,)
     std: _Channels = (1.0,)
+    resize: Resize = Resize.STRETCH
+    fill: _Level = 114
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +238,7 @@ def _spec_records(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
 
 def _image_record(image: ImageContract) -> dict[str, Any]:
     sizes = {"width": image.width, "height": image.height}
+    letterbox = {"resize": image.resize, "fill": image.fill} if image.resize is Resize.LETTERBOX else {}
     return {
         "input": image.input,
         **{key: size for key, size in sizes.items() if size is not None},
@@ -232,6 +247,7 @@ def _image_record(image: ImageContract) -> dict[str, Any]:
         "scale": image.scale,
         "mean": image.mean,
         "std": image.std,
+        **letterbox,
     }
 
 

@@ -14,6 +14,7 @@ from mqinfer.images.picture import CompressedImage
 from mqinfer.protocol.errors import ConfigError
 
 SECOND = 1_000_000_000
+IMAGE = CompressedImage("", b"")
 
 
 @dataclass
@@ -45,8 +46,7 @@ class Recording:
 
     def frames(self) -> Iterator[Frame]:
         """One pass."""
-        image = CompressedImage("", b"")
-        return (Frame("/front", number, 0, log_time, "", image) for number, log_time in enumerate(self.log_times))
+        return (Frame("/front", number, 0, log_time, "", IMAGE) for number, log_time in enumerate(self.log_times))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -127,6 +127,18 @@ def test_loop_goes_on_counting(unpaced: Pacer) -> None:
     """A loop begins again with sequence numbers that stay unique."""
     frames = replay(Recording([5, 6]), unpaced, loop=True)
     assert [(next(frames).sequence, next(frames).log_time_ns) for _ in range(3)] == [(0, 6), (2, 6), (4, 6)]
+
+
+def test_a_part_keeps_its_numbers(unpaced: Pacer) -> None:
+    """The numbers of the source stay in the first pass; later passes go on from the last one."""
+
+    class Part(Recording):
+        def frames(self) -> Iterator[Frame]:
+            return (Frame("/front", 7 + number, 0, time, "", IMAGE) for number, time in enumerate(self.log_times))
+
+    assert [frame.sequence for frame in replay(Part([5, 6]), unpaced)] == [7, 8]
+    frames = replay(Part([5, 6]), unpaced, loop=True)
+    assert [next(frames).sequence for _ in range(6)] == [7, 8, 9, 10, 11, 12]
 
 
 def test_loop_over_nothing_ends(unpaced: Pacer) -> None:

@@ -98,6 +98,9 @@ def test_tables_are_printed() -> None:
 def test_files_are_written_or_the_folder_is_named(tmp_path: Path) -> None:
     """Two files, in a folder that is made; a file in its place is one clear message."""
     assert [path.name for path in write_report(RUN, tmp_path / "new" / "out")] == ["bench.json", "bench.md"]
+    first = (tmp_path / "new" / "out" / "bench.json").read_bytes()
+    write_report(RUN, tmp_path / "new" / "out")
+    assert (tmp_path / "new" / "out" / "bench.1.json").read_bytes() == first
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot write to .*file"):
         write_report(RUN, tmp_path / "file")

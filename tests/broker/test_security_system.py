@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -35,6 +36,7 @@ from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
 from mqinfer.edge_agent.session import edge_presence
+from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import NameTaken, NotAuthorized
 from mqinfer.protocol.topics import Topics
@@ -251,6 +253,24 @@ def started(*arguments: str | Path, until: str, **environment: str) -> Iterator[
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
+
+
+def test_a_replay_under_another_name_ends_at_once(
+    secured: Any, serve: Serve, write_echo: WriteEcho, tmp_path: Path
+) -> None:
+    """One frame is refused and no other is sent; screen, summary and exit code name the reason."""
+    serve(secured.address("w"), write_echo("echo", ("image", "UINT8", [-1, 32, 48, 3])), name="w.0")
+    drive = write_drive(tmp_path / "drive.bag", ros=1, frames=40, seed=1, width=96, height=64, truth_topic=False)
+    address, login = secured.address("car-1"), secured.logins["car-1"]
+    files = ("--ca-file", login.ca_file, "--cert-file", login.cert_file, "--key-file", login.key_file)
+    where = ("--broker", f"mqtts://{address.host}:{address.port}", *files, "--name", "somebody")
+    ended = run("replay", drive, "--model", "echo", *map(str, where), "--summary", tmp_path / "s.json")
+    assert ended.returncode == 78, ended.stderr
+    assert "1 x not_authorized: model 'echo': the broker does not allow client 'somebody'" in ended.stdout
+    told = json.loads((tmp_path / "s.json").read_text())
+    assert (told["ended"], told["failures"][0]["code"], told["failures"][0]["count"]) == ("failed", "not_authorized", 1)
+    assert "does not allow client 'somebody'" in told["reason"]
+    assert told["frames_read"] < 40
 
 
 @pytest.mark.slow

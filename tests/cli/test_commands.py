@@ -295,6 +295,49 @@ def test_a_frame_that_is_not_answered_makes_the_exit_code_1(
     assert "error" in capfd.readouterr().out
 
 
+def test_a_second_run_overwrites_nothing(
+    drive: Path, write_echo: WriteEcho, tmp_path: Path, run_main: Any, caplog: Any
+) -> None:
+    """Every file of the first run is there under a number, and the words on the screen name it."""
+    repository = write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
+    out, topic = tmp_path / "out", ("--topic", "/camera/image_raw")
+    files = ("--output", out, "--summary", out / "summary.json", "--picture-every", "2")
+    command = ("replay", drive, "--model", "eye", "--local", "--repository", repository, *topic, *files)
+    assert run_main(*command) == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert {Path(name).suffix for name in before} >= {".jsonl", ".mcap", ".mp4", ".png", ".json"}
+    caplog.clear()
+    assert run_main(*command, "--duration", "0.1") == 0
+    kept = {path.read_bytes() for path in out.iterdir()}
+    assert kept >= set(before.values())
+    for name in ("results.jsonl", "results.mcap", "overlay-camera-image_raw.mp4", "summary.json"):
+        numbered = Path(name).with_suffix(f".1{Path(name).suffix}").name
+        assert f"{out / name} of an earlier run is kept as {numbered}" in caplog.text
+    assert caplog.text.count(".png of an earlier run is kept") == 1
+
+
+def test_several_models_have_a_summary_each(
+    drive: Path, write_echo: WriteEcho, tmp_path: Path, run_main: Any, capfd: Any
+) -> None:
+    """Tables, files and summaries are apart; one model that fails makes the exit code 1."""
+    repository = write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
+    write_echo("ill", ("image", "UINT8", [-1, 16, 24, 3]), fail_every=4)
+    code = run_main(
+        *("replay", drive, "--model", "eye", "--model", "ill", "--local", "--repository", repository),
+        *("--topic", "/camera/image_raw", "--output", tmp_path, "--sink", "jsonl", "--summary", tmp_path / "s.json"),
+    )
+    assert code == 1
+    told = json.loads((tmp_path / "s.json").read_text())["models"]
+    assert [(each["model"], each["frames_read"], each["outcomes"]["ok"] == 5) for each in told] == [
+        ("eye", 5, True),
+        ("ill", 5, False),
+    ]
+    assert [failure["code"] for failure in told[1]["failures"]] == ["model_failed"]
+    printed = capfd.readouterr().out
+    assert f"{told[1]['failures'][0]['count']} x model_failed: " in printed
+    assert all(f"wrote {tmp_path / model / 'results.jsonl'}" in printed for model in ("eye", "ill"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -232,7 +232,7 @@ def test_the_environments_certificates(environment: Callable[..., None]) -> None
 
 
 def test_one_table_of_variables() -> None:
-    """The command line reads the variables of the table; the password is none of its options, where others could read it."""
+    """The command line reads the variables of the table; a password is no option, since others could read it there."""
     taken = (options.Broker, options.Name, options.CaFile, options.CertFile, options.KeyFile, options.PasswordFile)
     assert [get_args(option)[1].envvar for option in taken] == [each for each in Variable if each != Variable.PASSWORD]
 

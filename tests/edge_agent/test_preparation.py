@@ -9,10 +9,12 @@ import pytest
 from mqinfer.bags.frame import Frame
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_output_encoding
+from mqinfer.edge_agent.quality_ladder import QualityStep
 from mqinfer.edge_agent.statistics import EdgeStage
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
-from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.images.resize import fit
+from mqinfer.protocol.card import ImageContract, ModelCard, Resize
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadImage, ConfigError
 from mqinfer.protocol.types import TensorSpec
@@ -59,10 +61,23 @@ def test_a_frame_of_the_right_size_travels_as_it_is() -> None:
     ("width", "height", "shape"), [(16, 12, (12, 16)), (64, 48, (48, 64)), (None, None, (24, 32)), (16, None, (24, 16))]
 )
 def test_the_size_is_the_models(width: int | None, height: int | None, shape: tuple[int, int]) -> None:
-    """A side that the model leaves open stays as it is."""
+    """A side that the model leaves open stays as it is; the sinks get the recorded frame all the same."""
     prepared = Preparer(ImageContract("x", width, height), "raw").prepare(frame_of(raw(PIXELS)), ignore)
     assert prepared.tensor.shape == (1, *shape, 3)
-    assert prepared.picture().shape == (*shape, 3)
+    assert prepared.placement.picture == shape[::-1]
+    np.testing.assert_array_equal(prepared.picture(), PIXELS)
+
+
+def test_a_letterbox_is_made_by_the_sender() -> None:
+    """The picture travels between its margins; a smaller step of the quality ladder holds the same."""
+    preparer = Preparer(ImageContract("x", 32, 32, resize=Resize.LETTERBOX, fill=9), "raw")
+    prepared = preparer.prepare(frame_of(raw(PIXELS)), ignore)
+    sent = decode_tensor(prepared.tensor)[0]
+    np.testing.assert_array_equal(sent[4:28], PIXELS)
+    assert (sent[:4] == 9).all()
+    assert (sent[28:] == 9).all()
+    smaller = preparer.prepare(frame_of(raw(PIXELS)), ignore, QualityStep(None, 0.5))
+    np.testing.assert_array_equal(decode_tensor(smaller.tensor)[0], fit(sent, 16, 16))
 
 
 @pytest.mark.parametrize("encoding", ["bayer_rggb8", "bayer_gbrg16", "mono8", "mono16"])

@@ -69,7 +69,7 @@ def test_without_a_terminal_a_last_line_is_printed() -> None:
     """A run shorter than the period still leaves its result in the log, on one line however narrow."""
     output = io.StringIO()
     statistics = some_run()
-    with progress(statistics, Goal(total=20), Console(file=output, width=20)):
+    with progress([(statistics, Goal(total=20))], Console(file=output, width=20)):
         pass
     assert output.getvalue().count("\n") == 1
     assert "9/20 frames" in output.getvalue()
@@ -79,7 +79,9 @@ def test_on_a_terminal_the_last_state_stays() -> None:
     """The live display ends with what was counted last, and its thread is gone."""
     output = io.StringIO()
     statistics = ReplayStatistics()
-    with progress(statistics, Goal(total=1), Console(file=output, width=80, force_terminal=True, color_system=None)):
+    with progress(
+        [(statistics, Goal(total=1))], Console(file=output, width=80, force_terminal=True, color_system=None)
+    ):
         assert any(thread.name == "mqinfer-progress" for thread in threading.enumerate())
         statistics.request_sent("/camera")
         statistics.finished(InferResult("0" * 32, Outcome.OK, "road", capture=Capture("/camera")), bytes_raw=1)
@@ -91,5 +93,5 @@ def test_a_display_that_fails_does_not_end_the_run() -> None:
     """A pipe that was closed at the other end costs the display and nothing else."""
     output = io.StringIO()
     output.close()
-    with progress(some_run(), Goal(), Console(file=output, width=80)):
+    with progress([(some_run(), Goal())], Console(file=output, width=80)):
         pass

@@ -25,7 +25,7 @@ from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.preparation import Preparer
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
-from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.view import View
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.models.backends.echo import EchoBackend
@@ -67,15 +67,15 @@ def frame_of(number: int, image: RawImage | CompressedImage | None = None) -> Fr
 class Notes:
     """A sink that keeps what it gets."""
 
-    written: list[tuple[Frame, Picture, InferResult]] = field(default_factory=list)
+    written: list[tuple[Frame, View, InferResult]] = field(default_factory=list)
     fails_at: int | None = None
     error: Exception = field(default_factory=lambda: ConfigError("cannot write results: no space left on device"))
 
-    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:
         """Keep one result."""
         if len(self.written) == self.fails_at:
             raise self.error
-        self.written.append((frame, picture, result))
+        self.written.append((frame, view, result))
 
     def close(self) -> tuple[Path, ...]:
         """Have no files."""
@@ -143,8 +143,8 @@ def test_every_frame_has_one_outcome_in_the_order_of_reading(run: Run, window: i
     snapshot = run(map(frame_of, range(100)), sink, window=window)
     assert snapshot.outcomes[Outcome.OK] == 100
     assert sink.numbers() == list(range(100))
-    for number, (frame, picture, result) in enumerate(sink.written):
-        assert result.outputs["image"].ravel()[0] == picture.ravel()[0] == number
+    for number, (frame, view, result) in enumerate(sink.written):
+        assert result.outputs["image"].ravel()[0] == view.pixels.ravel()[0] == number
         assert result.capture.capture_time_ns == frame.capture_time_ns == 1_000_000_007 * number
         assert (result.capture.source, result.capture.sequence, result.capture.frame_id) == (
             frame.source,
@@ -178,12 +178,12 @@ def test_bad_frames_in_the_middle_have_their_outcome_and_the_rest_go_on(
         snapshot = run((frame_of(number, images.get(number)) for number in range(20)), sink)
     assert (snapshot.outcomes[Outcome.OK], snapshot.outcomes[Outcome.ERROR]) == (17, 3)
     assert sink.numbers() == list(range(20))
-    for number, (_, picture, result) in enumerate(sink.written):
+    for number, (_, view, result) in enumerate(sink.written):
         assert (result.outcome is Outcome.ERROR) is (number in images)
         if number in images:
             assert result.error
             assert result.error.code == "bad_image"
-            assert picture.size == 0
+            assert view.pixels.size == 0
             assert result.capture.capture_time_ns == 1_000_000_007 * number
     assert "/right, frame 1:" in caplog.text
 
@@ -208,7 +208,7 @@ def test_a_jpeg_that_fits_reaches_the_worker_byte_by_byte(run: Run, requester: R
     assert sink.numbers() == list(range(6))
     assert snapshot.outcomes[Outcome.OK] == 5
     assert sink.written[2][2].outcome is Outcome.ERROR
-    assert sink.written[2][1].size == 0
+    assert sink.written[2][1].pixels.size == 0
 
 
 def breaking_off(after: int) -> Iterator[Frame]:
@@ -300,10 +300,10 @@ def test_a_slow_consumer_holds_the_reader(run: Run) -> None:
             yield frame_of(number)
 
     class Slow(Notes):
-        def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+        def write(self, frame: Frame, view: View, result: InferResult) -> None:
             ahead.append(read - len(self.written))
             threading.Event().wait(0.001)
-            super().write(frame, picture, result)
+            super().write(frame, view, result)
 
     run(frames(), Slow(), window=4)
     assert max(ahead) <= 2 * 4 + 2

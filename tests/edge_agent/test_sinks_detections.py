@@ -1,23 +1,19 @@
 from __future__ import annotations
 
-import cv2
 import numpy as np
 import pytest
 
-from mqinfer.bags.frame import Frame
-from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.sinks.outputs import MOST_BOXES, DetectedBox, find_boxes, in_frame, label
+from mqinfer.edge_agent.sinks.outputs import MOST_BOXES, DetectedBox, find_boxes, label
 from mqinfer.edge_agent.sinks.overlay import draw_boxes
-from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.edge_agent.sinks.view import View
+from mqinfer.images.placement import Placement, Resize
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.types import Outcome
 
 CLASSES = (ClassInfo("car", (10, 20, 200)), ClassInfo("sign", (250, 220, 30)))
 BOXES = np.array([[1, 2, 11, 12], [4, 4, 8, 8], [0, 0, 2, 2]], np.float32)
 SCORES = np.array([0.5, 0.9, 0.1], np.float32)
 OUTPUTS: dict[str, Array] = {"boxes": BOXES, "scores": SCORES, "classes": np.array([0, 1, 7], np.int32)}
-PICTURE = np.zeros((40, 60, 3), np.uint8)
 
 
 def test_boxes_are_found_the_best_first() -> None:
@@ -59,21 +55,22 @@ def test_only_so_many_are_shown() -> None:
     assert (len(found), found[0].score) == (MOST_BOXES, 1999)
 
 
-@pytest.mark.parametrize("kind", ["raw", "jpeg", "unknown"])
-def test_boxes_are_brought_back_to_the_recorded_frame(kind: str) -> None:
-    """Each axis by its own factor; where the frame's size can't be known they stay as they are."""
-    wide = np.zeros((80, 240, 3), np.uint8)
-    images: dict[str, RawImage | CompressedImage] = {
-        "raw": RawImage("rgb8", 80, 240, 720, is_bigendian=False, data=b""),
-        "jpeg": CompressedImage("jpeg", cv2.imencode(".jpg", wide)[1].tobytes()),
-        "unknown": CompressedImage("tiff", b"II*\0"),
-    }
-    frame = Frame("/camera", 0, 1, 2, "front", images[kind])
-    result = InferResult("1", Outcome.OK, "m", outputs=OUTPUTS)
-    found = in_frame(frame, PICTURE, result)
-    assert [each.box for each in found[:1]] == [(4, 4, 8, 8) if kind == "unknown" else (16, 8, 32, 16)]
-    assert not in_frame(frame, PICTURE[:0], result)
-    assert not in_frame(frame, PICTURE, InferResult("1", Outcome.EXPIRED, "m", outputs=OUTPUTS))
+def test_boxes_are_brought_back_to_the_recorded_frame() -> None:
+    """Each axis by its own factor, and without the margins of a letterbox."""
+    pixels = np.zeros((80, 240, 3), np.uint8)
+    stretched = View(pixels, Placement.of((240, 80), (60, 40)), OUTPUTS)
+    assert stretched.boxes[0] == DetectedBox((16, 8, 32, 16), float(np.float32(0.9)), 1)
+    letterbox = View(pixels, Placement.of((240, 80), (60, 40), Resize.LETTERBOX), OUTPUTS)
+    assert list(letterbox.boxes[1].box) == [4, 0, 44, 8]
+    assert len(View(pixels, Placement.of((240, 80), (60, 40))).boxes) == 0
+
+
+def test_masks_are_brought_back_to_the_recorded_frame() -> None:
+    """In the frame's size, whatever the output's own: each pixel is its nearest neighbour in the mask."""
+    mask = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
+    view = View(np.zeros((80, 240, 3), np.uint8), Placement.of((240, 80), (60, 40)), {"mask": mask})
+    assert view.mask is not None
+    assert np.array_equal(view.mask, np.kron(mask[0], np.ones((40, 80), np.uint8)))
 
 
 def test_labels_name_class_and_score() -> None:

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import json
 import os
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -23,10 +21,11 @@ from mqinfer.client.requester import Requester
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.edge_agent.preparation import Preparer
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
-from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.view import View
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
-from mqinfer.images.picture import RawImage
+from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.errors import ConfigError, NameTaken
 from mqinfer.protocol.types import Capture, InferRequest
@@ -208,74 +207,6 @@ def test_what_a_killed_process_had_not_finished_is_removed(tmp_path: Path) -> No
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".frame", ".frame"]
 
 
-def old_spool(folder: Path, count: int) -> Path:
-    """Write a spool as first versions did: SQLite, no checksums."""
-    path = folder / "spool.sqlite"
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute(
-            "CREATE TABLE frames (id INTEGER PRIMARY KEY AUTOINCREMENT, head TEXT NOT NULL, data BLOB NOT NULL)"
-        )
-        for number in range(count):
-            tensor = encode_tensor("image", tensor_of(number), "raw", {"image_encoding": "rgb8"})
-            described = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-            capture = asdict(Capture("/left", number, 1_000_000_007 * number, "cam"))
-            rest = {"encoding": "raw", "parameters": dict(tensor.parameters), "capture": capture, "bytes_raw": 288}
-            database.execute(
-                "INSERT INTO frames (head, data) VALUES (?, ?)",
-                (json.dumps({**described, **rest}), bytes(tensor.data)),
-            )
-    return path
-
-
-def test_a_spool_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
-    """Its frames come first, in their order, also if a crash repeats the copying; then the old file is gone."""
-    old = old_spool(tmp_path, 5)
-    content = old.read_bytes()
-    with closing(Spool(tmp_path)) as spool:
-        assert not old.exists()
-        store(spool, 5)
-    old.write_bytes(content)
-    with closing(Spool(tmp_path)) as spool:
-        assert pictures_in(spool) == [0, 1, 2, 3, 4, 5]
-    assert not old.exists()
-
-
-@pytest.mark.parametrize("damage", ["no database", "truncated", "version", "page", "row", "empty"])
-def test_a_damaged_spool_of_an_earlier_version_is_set_aside(tmp_path: Path, damage: str) -> None:
-    """What can be read is taken over, the rest is counted and stays for the operator; nothing is raised."""
-    old = old_spool(tmp_path, 60)
-    content = bytearray(old.read_bytes())
-    if damage == "row":
-        with closing(sqlite3.connect(old)) as database, database:
-            database.execute("UPDATE frames SET head = ? WHERE id = 7", ("{",))
-        content = bytearray(old.read_bytes())
-    elif damage == "version":
-        content[18:20] = b"\xff\xff"
-    elif damage == "page":
-        content[3 * 4096 : 4 * 4096] = b"\xee" * 4096
-    replaced = {"no database": b"nothing that was promised" * 400, "truncated": bytes(content[:9000]), "empty": b""}
-    old.write_bytes(replaced.get(damage, bytes(content)))
-    with closing(Spool(tmp_path)) as spool:
-        good = pictures_in(spool)
-        assert spool.damaged > 0
-        assert store(spool, 61)
-    assert len(good) == {"row": 59}.get(damage, len(good))
-    assert (tmp_path / "spool.sqlite.damaged").exists()
-    with closing(Spool(tmp_path)) as spool:
-        assert pictures_in(spool) == [*good, 61]
-        assert spool.damaged == 0
-
-
-def test_a_spool_of_an_earlier_version_in_use(tmp_path: Path) -> None:
-    """It is not damage: one clear error, and the file stays."""
-    old = old_spool(tmp_path, 2)
-    with closing(sqlite3.connect(old)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(ConfigError, match=r"spool\.sqlite.*locked"):
-            Spool(tmp_path)
-    assert old.exists()
-
-
 @dataclass
 class Notes:
     """A sink that keeps what it gets."""
@@ -283,9 +214,9 @@ class Notes:
     written: list[tuple[int, int, Outcome]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
-    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:
         """Keep the frame's number, a pixel of its picture, and its outcome."""
-        pixel = int(picture[0, 0, 0]) if picture.size else -1
+        pixel = int(view.pixels[0, 0, 0]) if view.pixels.size else -1
         self.written.append((frame.sequence, pixel, result.outcome))
         self.said.append(result.error.message if result.error else "")
 
@@ -333,6 +264,45 @@ def replay(
     snapshot.check()
     assert snapshot.frames_read == snapshot.requests == snapshot.done
     return notes, snapshot
+
+
+@dataclass
+class Views:
+    """A sink that keeps what is shown of each frame."""
+
+    kept: list[tuple[Frame, View]] = field(default_factory=list)
+
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+        """Keep one frame."""
+        assert result.outcome is Outcome.OK
+        self.kept.append((frame, view))
+
+    def close(self) -> tuple[Path, ...]:
+        """Have no files."""
+        return ()
+
+
+@pytest.mark.parametrize("codec", ["", "jpeg:95", "png"])
+def test_spooled_frames_have_their_recorded_size(requester: Requester, tmp_path: Path, codec: str) -> None:
+    """What was sent is brought back to it; the recorded bytes, of a JPEG too, don't stay in memory."""
+    link, views, statistics = link_of(requester), Views(), ReplayStatistics()
+    at: dict[int, Callable[[], object]] = {2: link.drop, 8: link.restore}
+
+    def wide() -> Iterator[Frame]:
+        for frame in frames(10, at):
+            pixels = np.full((2 * HEIGHT, 3 * WIDTH, 3), 20 * frame.sequence, np.uint8)
+            image = RawImage("rgb8", *pixels.shape[:2], 9 * WIDTH, is_bigendian=False, data=pixels.tobytes())
+            encoded = CompressedImage("any", bytes(encode_tensor("x", pixels, codec).data)) if codec else None
+            yield replace(frame, image=encoded or image)
+
+    preparer, options = Preparer(ImageContract("image", WIDTH, HEIGHT), "lz4"), ReplayOptions("echo", window=2)
+    with closing(Spool(tmp_path)) as spool:
+        Replay(requester, preparer, options, statistics, views, spool=spool).run(wide())
+    assert sum(not frame.image.data for frame, _ in views.kept) >= 4
+    for number, (_, view) in enumerate(views.kept):
+        assert view.pixels.shape == (2 * HEIGHT, 3 * WIDTH, 3)
+        assert view.placement == Placement.of((3 * WIDTH, 2 * HEIGHT), (WIDTH, HEIGHT))
+        assert abs(int(view.pixels.mean()) - 20 * number) <= 2
 
 
 def link_of(requester: Requester) -> MemoryLink:

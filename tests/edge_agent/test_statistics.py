@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.statistics import STAGES, EdgeStage, ReplayStatistics
+from mqinfer.edge_agent.statistics import STAGES, EdgeStage, Failure, ReplayStatistics
 from mqinfer.protocol.errors import MqinferError
-from mqinfer.protocol.types import Capture, Outcome, Timings
+from mqinfer.protocol.types import Capture, ErrorInfo, Outcome, Timings
 
 MILLISECOND = 1_000_000
 
@@ -128,3 +128,41 @@ def test_threads_lose_no_count() -> None:
     snapshot = statistics.snapshot()
     snapshot.check()
     assert (snapshot.requests, snapshot.pending) == (8000, 0)
+
+
+def test_failures_are_counted_by_code_with_the_first_message() -> None:
+    """Over all streams and in each; superseded frames are none, and cancelled ones come last."""
+    statistics = ReplayStatistics()
+
+    def end(source: str, outcome: Outcome, code: str, message: str) -> None:
+        statistics.request_sent(source)
+        result = InferResult("", outcome, "m", error=ErrorInfo(code, message), capture=Capture(source))
+        statistics.finished(result, bytes_raw=0)
+
+    for number in range(3):
+        end("/left", Outcome.ERROR, "bad_tensor", f"frame {number}")
+        end("/right", Outcome.CANCELLED, "cancelled", "not sent")
+        end("/right", Outcome.SUPERSEDED, "superseded", "a newer one came")
+    end("/right", Outcome.ERROR, "bad_tensor", "another")
+    end("/right", Outcome.ERROR, "not_authorized", "[/b] no")
+    snapshot = statistics.snapshot()
+    assert snapshot.failures == (
+        Failure("bad_tensor", 4, "frame 0"),
+        Failure("not_authorized", 1, "[/b] no"),
+        Failure("cancelled", 3, "not sent"),
+    )
+    assert [failure.count for failure in snapshot.streams[0].failures] == [3]
+    assert snapshot.failed == 8
+
+
+def test_error_codes_from_outside_are_bounded() -> None:
+    """A worker that makes up a code for each reply takes no more memory than one that has a few."""
+    statistics = ReplayStatistics()
+    for number in range(1000):
+        statistics.request_sent("/left")
+        error = ErrorInfo(f"made_up_{number}", "")
+        result = InferResult("", Outcome.ERROR, "m", error=error, capture=Capture("/left"))
+        statistics.finished(result, bytes_raw=0)
+    failures = statistics.snapshot().failures
+    assert len(failures) <= 33
+    assert (failures[0].code, sum(failure.count for failure in failures)) == ("other", 1000)

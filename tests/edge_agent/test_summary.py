@@ -5,23 +5,34 @@ import pytest
 from rich.console import Console
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.report import RunInfo, milliseconds, summary, summary_table, write_summary
+from mqinfer.edge_agent.report import (
+    Goal,
+    RunInfo,
+    failure_lines,
+    milliseconds,
+    plain_line,
+    render,
+    summary,
+    summary_table,
+    write_summary,
+)
 from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics, Snapshot
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.types import Capture, Outcome, Timings
+from mqinfer.protocol.types import Capture, ErrorInfo, Outcome, Timings
 
 RUN = RunInfo("road", "1", "sha256:00", "mqtt://127.0.0.1:1883", "jpeg:90", (Path("out/results.jsonl"),))
 COUNTERS = {
     "frames_read",
     "requests",
     "outcomes",
+    "failures",
     "retries",
     "bytes_raw",
     "bytes_sent",
     "seconds",
     "latency_ms",
 }
-FACTS = {"streams", "model", "version", "model_hash", "broker", "encoding", "files", "spool_damaged"}
+FACTS = {"streams", "model", "version", "model_hash", "broker", "encoding", "files", "spool_damaged", "ended", "reason"}
 
 
 def two_streams() -> Snapshot:
@@ -91,3 +102,21 @@ def test_table_fits_into_eighty_columns() -> None:
 def test_milliseconds_are_short(nanoseconds: int | None, words: str) -> None:
     """About three digits, whatever the size."""
     assert milliseconds(nanoseconds) == words
+
+
+def test_text_from_outside_is_no_markup() -> None:
+    """Names and messages with brackets are shown as they are, and control characters do not reach the terminal."""
+    statistics = ReplayStatistics()
+    statistics.request_sent("/[red]cam")
+    error = ErrorInfo("bad_tensor", "[[input]] is\n[/b]\x1b[2J wrong")
+    result = InferResult("", Outcome.ERROR, "m", error=error, capture=Capture("/[red]cam"))
+    statistics.finished(result, bytes_raw=0)
+    snapshot = statistics.snapshot()
+    console = Console(width=100, force_terminal=False)
+    with console.capture() as captured:
+        console.print(summary_table(snapshot))
+        console.print(render(snapshot, Goal()))
+    assert captured.get().count("/[red]cam") == 1
+    assert "1 x bad_tensor: [[input]] is [/b] [2J wrong" in captured.get()
+    assert failure_lines(snapshot) == ["1 x bad_tensor: [[input]] is [/b] [2J wrong"]
+    assert plain_line(snapshot, Goal()).endswith(", 1 x bad_tensor: [[input]] is [/b] [2J wrong")

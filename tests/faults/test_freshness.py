@@ -27,7 +27,7 @@ from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.preparation import Preparer
 from mqinfer.edge_agent.quality_ladder import QualityBounds
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
-from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.view import View
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.images.picture import CompressedImage
 from mqinfer.lab.drives.synthetic import SyntheticDrive
@@ -55,7 +55,7 @@ class Ages:
     numbers: list[int] = field(default_factory=list)
     _answered: list[int] = field(default_factory=list)
 
-    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:  # noqa: ARG002 - the sinks' signature
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:  # noqa: ARG002 - the sinks' signature
         """Record one result."""
         if result.outcome is Outcome.OK:
             now = time.monotonic_ns()

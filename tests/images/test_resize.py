@@ -1,5 +1,6 @@
 """Conversion of pixels to model inputs, against plain NumPy written out axis by axis."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.errors import BadTensor
-from mqinfer.images.resize import fit, to_model_input
-from mqinfer.protocol.card import ColourOrder, ImageContract, Layout
+from mqinfer.images.resize import fit, place, to_model_input
+from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, Resize
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 
 Pixels = npt.NDArray[np.uint8]
@@ -147,3 +148,33 @@ def test_what_is_no_such_picture(pixels: Any, encoding: str, message: str) -> No
     """The sender's mistake is reported before OpenCV gets the picture."""
     with pytest.raises(BadTensor, match=message):
         to_model_input(pixels, encoding, ImageContract("x", 8, 8), Datatype.UINT8)
+
+
+def letterbox(width: int, height: int, fill: int = 114) -> ImageContract:
+    """Make the contract of a model with margins."""
+    return ImageContract("x", width, height, resize=Resize.LETTERBOX, fill=fill)
+
+
+@pytest.mark.parametrize("encoding", COLOURS)
+def test_a_letterbox_keeps_the_proportions(encoding: str) -> None:
+    """A wide picture gets grey margins above and below, and is not distorted between them."""
+    pixels = picture(encoding, 20, 40)
+    found = place(pixels, letterbox(20, 20))
+    np.testing.assert_array_equal(found[5:15], fit(pixels, 20, 10))
+    assert found.shape[:2] == (20, 20)
+    assert (found[:5] == 114).all()
+    assert (found[15:] == 114).all()
+
+
+def test_the_margins_are_scaled_like_the_picture() -> None:
+    """Their grey level is one of the picture's."""
+    made = to_model_input(picture("rgb8", 20, 40), "rgb8", replace(letterbox(20, 20, 51), scale=1 / 255), Datatype.FP32)
+    assert np.unique(made[0, :5]).tolist() == [pytest.approx(0.2)]
+
+
+@given(st.integers(16, 700), st.integers(16, 700), st.floats(0.25, 1))
+def test_a_smaller_copy_of_the_whole_picture_gets_no_second_margin(width: int, height: int, scale: float) -> None:
+    """A sender that lowers the size sends the margins too; whatever the rounding of the sides."""
+    small = picture("mono8", max(1, round(height * scale)), max(1, round(width * scale)))
+    found = place(small, letterbox(width, height, 7))
+    np.testing.assert_array_equal(found, fit(small, width, height))

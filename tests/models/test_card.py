@@ -1,6 +1,7 @@
 """Batch axis, image contract and content hash: what a card has beyond the model file."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from mqinfer.errors import ConfigError
 from mqinfer.models.card import image_contract, max_batch_size
 from mqinfer.models.repository.content_hash import model_hash
-from mqinfer.protocol.card import ColourOrder, ImageContract, Layout
+from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, Resize
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.types import TensorSpec
 
@@ -101,6 +102,42 @@ def test_contradicting_image_tables(configured: ImageContract, message: str) -> 
     """A table that the input can't satisfy is refused."""
     with pytest.raises(ConfigError, match=message):
         image_contract([spec((1, 6, 8, 3))], configured)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "colour", "size"),
+    [
+        ((1, 3, 6, 8), Layout.NCHW, ColourOrder.RGB, (8, 6)),
+        ((-1, 3, -1, -1), Layout.NCHW, ColourOrder.RGB, (None, None)),
+        ((1, 1, 6, 8), Layout.NCHW, ColourOrder.MONO, (8, 6)),
+        ((1, 6, 8, 1), Layout.NHWC, ColourOrder.MONO, (8, 6)),
+        ((1, 6, 8, 3), Layout.NHWC, ColourOrder.RGB, (8, 6)),
+        ((-1, -1, -1, -1), Layout.NHWC, ColourOrder.RGB, (None, None)),
+    ],
+)
+def test_a_table_without_layout_and_colour(
+    shape: Shape, layout: Layout, colour: ColourOrder, size: tuple[int | None, int | None]
+) -> None:
+    """They are those of the input's shape, as without a table; the rest of the table stays."""
+    found = image_contract([spec(shape)], ImageContract("", scale=1 / 255))
+    assert found == ImageContract("x", *size, colour, layout, scale=1 / 255)
+
+
+def test_a_table_that_fits_nothing_has_the_way_out() -> None:
+    """The error lists what the input takes."""
+    with pytest.raises(ConfigError, match='expected layout = "NCHW" with colour = "rgb" or layout = "NCHW"'):
+        image_contract([spec((1, 3, 6, 8))], ImageContract("x", colour=ColourOrder.MONO))
+    with pytest.raises(ConfigError, match="it takes no pictures"):
+        image_contract([spec((6,))], ImageContract("x"))
+
+
+def test_a_letterbox_needs_a_size() -> None:
+    """Of the file, or of the table."""
+    letterbox = ImageContract("x", resize=Resize.LETTERBOX)
+    with pytest.raises(ConfigError, match=r"image\.resize = 'letterbox'.*set width and height"):
+        image_contract([spec((1, 3, -1, -1))], letterbox)
+    assert image_contract([spec((1, 3, 640, 640))], letterbox)
+    assert image_contract([spec((1, 3, -1, -1))], replace(letterbox, width=640, height=480))
 
 
 def test_mono_without_a_channel_axis() -> None:

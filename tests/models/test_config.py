@@ -115,6 +115,8 @@ def test_no_file_means_read_it_from_the_model(tmp_path: Path) -> None:
         ("[image]\nlayout = 'NWHC'", ["image.layout = 'NWHC'", "NHWC, NCHW"]),
         ("[image]\nmean = [1, 2]", ["image.mean", "one number or 3"]),
         ("[image]\nstd = 0", ["image.std", "divided"]),
+        ("[image]\nfill = 0", ["image.fill = 0", 'resize = "letterbox"']),
+        ('[image]\nresize = "letterboks"', ["image.resize", "one of stretch, letterbox"]),
         ("[image]\nmean = []", ["image.mean = []"]),
         ("[[classes]]\nname = 'a'\ncolour = [1, 2]", ["classes[0].colour = [1, 2]", "three numbers"]),
         ("[[classes]]\ncolour = [1, 2, 3]", ["classes[0]", "'name' is missing"]),

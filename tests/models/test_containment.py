@@ -346,7 +346,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, write_onnx: WriteOnnx) -> 
     well.plain(external="./weights.bin")
     (well.model / "1" / "weights.bin").write_bytes((outside / "weights.bin").read_bytes())
     (well.model / "labels").mkdir()
-    (well.model / "labels" / "l.txt").write_text("a\nb\n")
+    (well.model / "labels" / "l.txt").write_text("a\nb\nc\nd\n")
     well.configure(named("label", "labels/l.txt"))
     command = [sys.executable, "-c", HARNESS, str(outside), str(harmless), *map(str, places.values())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

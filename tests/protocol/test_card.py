@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from mqinfer.protocol.card import (
     ImageContract,
     Layout,
     ModelCard,
+    Resize,
     card_from_json,
     card_to_json,
     read_card,
@@ -39,6 +41,7 @@ images = st.builds(
     channels,
     channels,
 )
+letterboxes = st.builds(replace, images, resize=st.just(Resize.LETTERBOX), fill=st.integers(0, 255))
 cards = st.builds(
     ModelCard,
     name=texts,
@@ -49,7 +52,7 @@ cards = st.builds(
     outputs=st.lists(specs, max_size=3).map(tuple),
     max_batch_size=st.integers(0, 64),
     encodings=st.lists(texts, min_size=1, max_size=3).map(tuple),
-    image=st.none() | images,
+    image=st.none() | images | letterboxes,
     classes=st.lists(st.builds(ClassInfo, texts, st.tuples(levels, levels, levels)), max_size=3).map(tuple),
     model_hash=texts,
     precision=texts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -84,15 +85,14 @@ def pictures(folder: Path) -> Path:
     return folder
 
 
-def notes_of(path: Path) -> list[dict[str, Any]]:
-    """Read the annotations of an MCAP file."""
+def messages_of(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Read topic and body of each message of an MCAP file."""
     with path.open("rb") as file:
-        read = make_reader(file).iter_messages()
-        return [json.loads(message.data) for _, channel, message in read if channel.topic.endswith("annotations")]
+        return [(channel.topic, json.loads(message.data)) for _, channel, message in make_reader(file).iter_messages()]
 
 
 def test_boxes_travel_alone_and_lie_on_the_recorded_frame(serving: Serve, replayed: Replayed, tmp_path: Path) -> None:
-    """Two of 209 candidates are sent; sinks have them in the recording's pixels, the overlay in the model's."""
+    """Two of 209 candidates are sent; sinks have them in the recording's pixels, and draw them there."""
     topics = serving(blob_detector(tmp_path / "models"))
     report = replayed(pictures(tmp_path / "in"), topics, "blobs", output=tmp_path / "out", encoding="png")
     assert report.snapshot.done == 2
@@ -107,7 +107,8 @@ def test_boxes_travel_alone_and_lie_on_the_recorded_frame(serving: Serve, replay
     assert all(each["score"] > 0.9 for each in first["detections"])
     assert "detections" not in second
     assert second["outputs"]["boxes"]["shape"] == [0, 4]
-    with_boxes, without = notes_of(tmp_path / "out" / "results.mcap")
+    found_in = messages_of(tmp_path / "out" / "results.mcap")
+    with_boxes, without = (body for topic, body in found_in if topic.endswith("annotations"))
     corners = {tuple(line["outline_color"].values()): line["points"] for line in with_boxes["points"]}
     red = corners[230 / 255, 30 / 255, 30 / 255, 1]
     assert red == [{"x": 64, "y": 48}, {"x": 96, "y": 48}, {"x": 96, "y": 80}, {"x": 64, "y": 80}]
@@ -117,5 +118,29 @@ def test_boxes_travel_alone_and_lie_on_the_recorded_frame(serving: Serve, replay
     overlay = next(path for path in report.run.files if path.suffix == ".png")
     drawn = cv2.imread(str(overlay))
     assert drawn is not None
-    assert drawn[30, 32].tolist() == [30, 30, 230]  # the red box's left side, in the model's pixels
-    assert drawn[80, 136 - 1].tolist() != [40, 40, 40]
+    assert drawn.shape[0] > 2 * HEIGHT
+    assert drawn[60, 64].tolist() == [30, 30, 230]  # the red box's left side
+    assert drawn[140, 272 - 1].tolist() != [40, 40, 40]
+
+
+def test_a_detectors_mcap_holds_the_recorded_pictures(serving: Serve, replayed: Replayed, tmp_path: Path) -> None:
+    """Each frame is there once, at its own size, under the stamp of its boxes, and so is a layout that shows both."""
+    topics = serving(blob_detector(tmp_path / "models"))
+    recorded = pictures(tmp_path / "in")
+    replayed(recorded, topics, "blobs", output=tmp_path / "out", sinks=["mcap"])
+    found = messages_of(tmp_path / "out" / "results.mcap")
+    images = [body for topic, body in found if topic.endswith("/image")]
+    notes = [body for topic, body in found if topic.endswith("/annotations")]
+    assert [image["timestamp"] for image in images] == [note["timestamp"] for note in notes]
+    for image, path in zip(images, sorted(recorded.iterdir()), strict=True):
+        shown = cv2.imdecode(np.frombuffer(base64.b64decode(image["data"]), np.uint8), cv2.IMREAD_COLOR)
+        original = cv2.imread(str(path))
+        assert shown is not None
+        assert original is not None
+        assert image["format"] == "jpeg"
+        assert shown.shape == original.shape
+        assert np.abs(shown.astype(int) - original).mean() < 2
+    layout = json.loads((tmp_path / "out" / "foxglove-layout.json").read_text())
+    (panel,) = (config["imageMode"] for name, config in layout["configById"].items() if name.startswith("Image!"))
+    topics_of_file = {topic for topic, _ in found}
+    assert {panel["imageTopic"], *panel["annotations"]} <= topics_of_file

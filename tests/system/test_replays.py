@@ -17,7 +17,7 @@ from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.preparation import Preparer
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
 from mqinfer.edge_agent.session import SessionReport
-from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.view import View
 from mqinfer.edge_agent.statistics import ReplayStatistics
 from mqinfer.images.picture import RawImage
 from mqinfer.lab.drives.recording import write_drive
@@ -114,7 +114,7 @@ class Keep:
     def __init__(self) -> None:
         self.results: list[InferResult] = []
 
-    def write(self, _frame: Frame, _picture: Picture, result: InferResult) -> None:
+    def write(self, _frame: Frame, _view: View, result: InferResult) -> None:
         """Keep the outputs of a result."""
         self.results.append(result)
 

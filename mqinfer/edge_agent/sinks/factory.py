@@ -11,8 +11,9 @@ from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
 from mqinfer.edge_agent.sinks.mcap_sink import McapSink
 from mqinfer.edge_agent.sinks.picture_sink import PictureSink
-from mqinfer.edge_agent.sinks.sink import Picture, Sink, writing
+from mqinfer.edge_agent.sinks.sink import Sink, writing
 from mqinfer.edge_agent.sinks.video_sink import VideoSink
+from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
@@ -49,7 +50,7 @@ class SinkSet:
         results = f", by up to {self._missed} results" if self._missed else ""
         return type(first)(f"{first}; kinds of files that are incomplete: {len(self._failures)}{results}")
 
-    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:
         """Write one result to every sink, in their order.
 
         Raises:
@@ -57,7 +58,7 @@ class SinkSet:
         """
         for sink in tuple(self._sinks):
             try:
-                sink.write(frame, picture, result)
+                sink.write(frame, view, result)
             except MqinferError as error:
                 self._sinks.remove(sink)
                 self._failures.append(error)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.sinks.outputs import DetectedBox, class_name, describe_outputs, in_frame
-from mqinfer.edge_agent.sinks.sink import Picture, set_aside, writing
+from mqinfer.edge_agent.sinks.outputs import DetectedBox, class_name, describe_outputs
+from mqinfer.edge_agent.sinks.sink import set_aside, writing
+from mqinfer.edge_agent.sinks.top_classes import describe_top, find_top
+from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.card import ClassInfo
 
 __all__ = ["JsonlSink", "describe_result"]
@@ -34,14 +36,14 @@ class JsonlSink:
             set_aside(self._path)
             self._file = self._path.open("w", encoding="utf-8", buffering=1)
 
-    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:
         """Append a line.
 
         Raises:
             ConfigError: The file cannot be written.
         """
         with writing(self._path):
-            described = describe_result(frame, picture, result, self._classes)
+            described = describe_result(frame, view, result, self._classes)
             self._file.write(json.dumps(described, allow_nan=False) + "\n")
 
     def close(self) -> tuple[Path, ...]:
@@ -55,14 +57,12 @@ class JsonlSink:
         return (self._path,)
 
 
-def describe_result(
-    frame: Frame, picture: Picture, result: InferResult, classes: Sequence[ClassInfo]
-) -> dict[str, object]:
+def describe_result(frame: Frame, view: View, result: InferResult, classes: Sequence[ClassInfo]) -> dict[str, object]:
     """Return a result as one JSON object; times are nanoseconds, boxes are in pixels of the recorded frame.
 
     Args:
         frame: As it was read.
-        picture: What the model saw.
+        view: Its outputs in pixels of the frame.
         result: The outcome.
         classes: Of the model's card.
     """
@@ -81,9 +81,11 @@ def describe_result(
         "stage": result.stage,
         "attempts": result.attempts,
         "bytes_sent": result.bytes_sent,
+        "latency_ms": round(result.timings.total / 1e6, 3),
         "timings": asdict(result.timings),
-        "outputs": describe_outputs(result.outputs, classes),
-        **_detections(in_frame(frame, picture, result), classes),
+        "outputs": describe_outputs(result.outputs, classes, view.mask),
+        **_detections(view.boxes, classes),
+        **describe_top(find_top(view.outputs, classes)),
         "error": None if result.error is None else {"code": result.error.code, "message": result.error.message},
     }
 

@@ -15,20 +15,19 @@ from mqinfer.bags.repair import is_unfinished, repair
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.sinks import foxglove
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result
-from mqinfer.edge_agent.sinks.outputs import DetectedBox, Mask, find_mask, in_frame, label
-from mqinfer.edge_agent.sinks.overlay import caption, colour_mask, draw_overlay, encode_picture, palette
-from mqinfer.edge_agent.sinks.sink import Picture, set_aside, writing
+from mqinfer.edge_agent.sinks.layout import LAYOUT_FILE, make_layout, result_topic
+from mqinfer.edge_agent.sinks.outputs import DetectedBox, Mask, label
+from mqinfer.edge_agent.sinks.overlay import caption, draw_overlay, encode_mask, encode_picture, palette
+from mqinfer.edge_agent.sinks.sink import set_aside, writing
+from mqinfer.edge_agent.sinks.top_classes import find_top, top_label
+from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MissingExtra, SourceError
-from mqinfer.protocol.types import Outcome
+from mqinfer.protocol.types import Buffer
 
-__all__ = ["RESULT_SCHEMA", "McapSink"]
+__all__ = ["McapSink"]
 
 log = logging.getLogger("mqinfer.edge_agent")
-
-RESULT_SCHEMA = "mqinfer.Result"
-"""Schema name of the topic `<source>/mqinfer/result`, which carries the objects of `results.jsonl`."""
-
 
 _CHUNK_S = 1.0
 
@@ -36,20 +35,24 @@ _CHUNK_S = 1.0
 class McapSink:
     """Writes `results.mcap`: JSON messages, logged at the frames' log times, stamped with their capture stamps.
 
-    Topics of each stream:
+    Topics of each stream, all in pixels of the recorded frame:
 
-    - `<source>/mqinfer/annotations`: `foxglove.ImageAnnotations`, whatever the outcome: the caption, and boxes in
-      pixels of the recorded frame, so that they fit the recording's own topic;
+    - `<source>/mqinfer/image`: `foxglove.CompressedImage`, JPEG, of each frame that was decoded; a recorded JPEG as it
+      is, or the one that was sent if it has the frame's size;
+    - `<source>/mqinfer/annotations`: `foxglove.ImageAnnotations`, whatever the outcome: the caption, the best
+      classes of a classifier, and boxes;
     - `<source>/mqinfer/result`: `mqinfer.Result`, whatever the outcome;
     - `<source>/mqinfer/mask`: `foxglove.CompressedImage`, PNG, each class in its colour;
     - `<source>/mqinfer/classes`: `foxglove.RawImage`, mono8, the class numbers;
-    - `<source>/mqinfer/overlay`: `foxglove.CompressedImage`, JPEG.
+    - `<source>/mqinfer/overlay`: `foxglove.CompressedImage`, JPEG, the mask over the frame.
 
     A chunk ends after a second or a megabyte, so a process that is killed loses at most the last second; the file is
     then without its index until `mqinfer bag repair` or the next run into the same folder repairs it.
 
+    Beside it stands `foxglove-layout.json`, a layout that shows these topics.
+
     Args:
-        directory: For the file.
+        directory: For the files.
         card: The model's card; its name and hash become the file's metadata record `mqinfer`.
 
     Raises:
@@ -63,43 +66,52 @@ class McapSink:
         except ImportError as error:
             raise MissingExtra.of("mcap", "edge") from error
         self._path = directory / "results.mcap"
+        self._layout = directory / LAYOUT_FILE
+        self._card = card
         self._classes = card.classes
         self._colours = palette(card.classes).tolist()
         self._schemas: dict[str, int] = {}
         self._channels: dict[str, int] = {}
+        self._streams: dict[str, bool] = {}
         self._flushed = time.monotonic()
         self._is_broken = False
         with writing(self._path):
             _keep_earlier(self._path)
+            set_aside(self._layout)
             self._file = self._path.open("wb")
-            self._mcap: Any = Writer(self._file, compression=CompressionType.LZ4)
+            # Zstandard takes back the third that base64 adds to pictures.
+            self._mcap: Any = Writer(self._file, compression=CompressionType.ZSTD)
             self._mcap.start(library="mqinfer")
             model = {"model_name": card.name, "model_version": card.version, "model_hash": card.model_hash}
             self._mcap.add_metadata("mqinfer", model)
             self._mcap.flush()
 
-    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:
         """Append the messages of a result.
 
         Raises:
             ConfigError: The file cannot be written.
-            MissingExtra: There is a mask to draw, and OpenCV is not installed.
+            MissingExtra: There is a picture to encode, and OpenCV is not installed.
         """
         metadata = {"id": result.id, "outcome": result.outcome.value, "worker": result.worker, "stage": result.stage}
-        boxes = self._boxes(in_frame(frame, picture, result))
-        note = foxglove.image_annotations(frame.capture_time_ns, caption(frame, result), metadata, boxes)
+        boxes, width = self._boxes(view.boxes), view.placement.frame[0]
+        lines = [caption(frame, result), *map(top_label, find_top(view.outputs, self._classes))]
+        note = foxglove.image_annotations(frame.capture_time_ns, lines, metadata, boxes, width=width)
+        described = describe_result(frame, view, result, self._classes)
+        if view.pixels.size:
+            self._add_image(frame, "image", view.jpeg(frame.image) or encode_picture(view.pixels, ".jpg"), "jpeg")
         self._add(frame, "annotations", "foxglove.ImageAnnotations", note)
-        self._add(frame, "result", RESULT_SCHEMA, describe_result(frame, picture, result, self._classes))
-        found = find_mask(result.outputs) if result.outcome is Outcome.OK else None
-        if found:
-            self._add_mask(frame, picture, found[1])
+        self._add(frame, "result", foxglove.RESULT, _without_nulls(described))
+        if view.mask is not None:
+            self._add_mask(frame, view, view.mask)
+        self._keep_layout(frame.source, has_masks=view.mask is not None and view.pixels.size > 0)
         if time.monotonic() - self._flushed >= _CHUNK_S:
             with self._writing():
                 self._mcap.flush()
             self._flushed = time.monotonic()
 
     def close(self) -> tuple[Path, ...]:
-        """Finish the file, and return its path.
+        """Finish the file, and return its path and that of its layout.
 
         Raises:
             ConfigError: The file cannot be written.
@@ -107,7 +119,7 @@ class McapSink:
         with self._writing(), self._file:
             if not self._is_broken:  # an index behind half a chunk would be wrong; without one the file can be repaired
                 self._mcap.finish()
-        return (self._path,)
+        return (self._path, self._layout) if self._streams else (self._path,)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -124,19 +136,22 @@ class McapSink:
             for each in found
         ]
 
-    def _add_mask(self, frame: Frame, picture: Picture, mask: Mask) -> None:
-        stamp, frame_id = frame.capture_time_ns, frame.frame_id
-        coloured = encode_picture(colour_mask(mask, self._classes), ".png")
-        overlay = encode_picture(draw_overlay(picture, mask, self._classes), ".jpg")
-        image = "foxglove.CompressedImage"
-        self._add(frame, "mask", image, foxglove.compressed_image(stamp, frame_id, coloured, "png"))
-        self._add(frame, "classes", "foxglove.RawImage", foxglove.raw_image(stamp, frame_id, mask))
-        self._add(frame, "overlay", image, foxglove.compressed_image(stamp, frame_id, overlay, "jpeg"))
+    def _add_mask(self, frame: Frame, view: View, mask: Mask) -> None:
+        self._add_image(frame, "mask", encode_mask(mask, self._classes), "png")
+        numbers = foxglove.raw_image(frame.capture_time_ns, frame.frame_id, mask)
+        self._add(frame, "classes", "foxglove.RawImage", numbers)
+        if view.pixels.size:
+            overlay = encode_picture(draw_overlay(view.pixels, mask, self._classes), ".jpg")
+            self._add_image(frame, "overlay", overlay, "jpeg")
+
+    def _add_image(self, frame: Frame, kind: str, data: Buffer, image_format: str) -> None:
+        image = foxglove.compressed_image(frame.capture_time_ns, frame.frame_id, data, image_format)
+        self._add(frame, kind, "foxglove.CompressedImage", image)
 
     def _add(self, frame: Frame, kind: str, schema: str, body: dict[str, object]) -> None:
         data = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
         with self._writing():
-            channel = self._channel(f"{frame.source.rstrip('/')}/mqinfer/{kind}", schema)
+            channel = self._channel(result_topic(frame.source, kind), schema)
             self._mcap.add_message(
                 channel,
                 log_time=frame.log_time_ns,
@@ -152,8 +167,24 @@ class McapSink:
 
     def _schema(self, name: str) -> int:
         if name not in self._schemas:
-            self._schemas[name] = self._mcap.register_schema(name, "jsonschema", foxglove.schema(name))
+            schema = foxglove.result_schema(self._card) if name == foxglove.RESULT else foxglove.schema(name)
+            self._schemas[name] = self._mcap.register_schema(name, "jsonschema", schema)
         return self._schemas[name]
+
+    def _keep_layout(self, source: str, *, has_masks: bool) -> None:
+        """Write the layout whenever there is more to show, so that it is there after a kill too."""
+        if has_masks <= self._streams.get(source, -1):
+            return
+        self._streams[source] = has_masks
+        with writing(self._layout):
+            self._layout.write_text(json.dumps(make_layout(self._streams), indent=1), encoding="utf-8")
+
+
+def _without_nulls(value: Any) -> Any:
+    """Leave out what has no value: viewers know no schema of a field that may be null."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def _keep_earlier(path: Path) -> None:

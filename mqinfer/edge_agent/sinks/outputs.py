@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.bags.frame import Frame
-from mqinfer.client.result import InferResult
-from mqinfer.codecs import probe_image
-from mqinfer.edge_agent.sinks.sink import Picture
-from mqinfer.images.picture import RawImage
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array, datatype_of
-from mqinfer.protocol.errors import BadEncoding
-from mqinfer.protocol.types import Outcome
 
 __all__ = [
     "MOST_BOXES",
     "SMALL_OUTPUT",
     "DetectedBox",
     "Mask",
+    "Picture",
     "class_name",
     "class_shares",
     "describe_outputs",
     "find_boxes",
     "find_mask",
-    "in_frame",
     "label",
 ]
 
 Mask = npt.NDArray[np.uint8]
 """Class numbers `[height, width]`."""
+
+Picture = npt.NDArray[np.uint8]
+"""RGB pixels `[height, width, 3]`, 0 to 255."""
 
 SMALL_OUTPUT = 64
 """Outputs of up to this many elements are written in full."""
@@ -44,7 +40,8 @@ def find_mask(outputs: Mapping[str, Array]) -> tuple[str, Mask] | None:
     """Find the class mask among a result's outputs.
 
     A mask is an integer or boolean output with exactly two axes longer than 1 (so `[1, H, W]`, `[1, H, W, 1]`,
-    `[1, 1, H, W]` and `[H, W]` are all one) and values of 0 to 255. The first one counts.
+    `[1, 1, H, W]` and `[H, W]` are all one) and values of 0 to 255. The first one counts; `masks` beside
+    `boxes` are those of instances.
 
     Args:
         outputs: Decoded arrays by name.
@@ -53,6 +50,8 @@ def find_mask(outputs: Mapping[str, Array]) -> tuple[str, Mask] | None:
         Its name and class numbers; None if no output is a mask.
     """
     for name, output in outputs.items():
+        if name == "masks" and "boxes" in outputs:
+            continue
         plain = np.squeeze(output)
         is_mask = plain.ndim == 2 and plain.dtype.kind in "bui" and plain.size > 0
         if is_mask and plain.min() >= 0 and plain.max() <= 255:
@@ -75,19 +74,22 @@ def class_shares(mask: Mask, classes: Sequence[ClassInfo]) -> dict[str, float]:
     }
 
 
-def describe_outputs(outputs: Mapping[str, Array], classes: Sequence[ClassInfo]) -> dict[str, dict[str, object]]:
+def describe_outputs(
+    outputs: Mapping[str, Array], classes: Sequence[ClassInfo], mask: Mask | None = None
+) -> dict[str, dict[str, object]]:
     """Describe outputs for JSON: shape, datatype, `class_shares` of a mask, `values` of anything small.
 
     Args:
         outputs: Decoded arrays by name.
         classes: Of the model's card.
+        mask: The class mask among them in the frame's size, whose pixels are counted; None to count the output's own.
     """
     found = find_mask(outputs)
     described: dict[str, dict[str, object]] = {}
     for name, output in outputs.items():
         entry: dict[str, object] = {"shape": list(output.shape), "datatype": datatype_of(output.dtype).value}
         if found and found[0] == name:
-            entry["class_shares"] = class_shares(found[1], classes)
+            entry["class_shares"] = class_shares(found[1] if mask is None else mask, classes)
         elif output.size <= SMALL_OUTPUT:
             entry["values"] = [_plain(value) for value in output.ravel().tolist()]
         described[name] = entry
@@ -150,18 +152,6 @@ def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
     )
 
 
-def in_frame(frame: Frame, picture: Picture, result: InferResult) -> tuple[DetectedBox, ...]:
-    """Find the boxes of a result, and scale them from the model's input to the recorded frame.
-
-    Args:
-        frame: As it was read.
-        picture: What the model saw.
-        result: The outcome.
-    """
-    found = find_boxes(result.outputs) if result.outcome is Outcome.OK and picture.size else ()
-    return _scaled(found, picture, _size(frame, picture)) if found else ()
-
-
 def label(box: DetectedBox, classes: Sequence[ClassInfo]) -> str:
     """Return the label of a box: `car 0.87`."""
     name = "" if box.number is None else class_name(box.number, classes)
@@ -173,22 +163,3 @@ def _unbatched(output: Array | None, axes: int) -> Array:
     if output is None:
         return np.zeros(0)
     return output.reshape(output.shape[1:]) if output.ndim > axes and output.shape[0] == 1 else output
-
-
-def _scaled(boxes: Iterable[DetectedBox], picture: Picture, size: tuple[int, int]) -> tuple[DetectedBox, ...]:
-    down, across = size[0] / picture.shape[0], size[1] / picture.shape[1]
-    return tuple(
-        replace(each, box=(each.box[0] * across, each.box[1] * down, each.box[2] * across, each.box[3] * down))
-        for each in boxes
-    )
-
-
-def _size(frame: Frame, picture: Picture) -> tuple[int, int]:
-    """Return height and width of the recorded frame, or of the picture if those are unknown."""
-    if isinstance(frame.image, RawImage):
-        return frame.image.height, frame.image.width
-    try:
-        info = probe_image(frame.image.data)
-    except BadEncoding:
-        return picture.shape[0], picture.shape[1]
-    return info.height, info.width

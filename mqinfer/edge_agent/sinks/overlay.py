@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import colorsys
+import struct
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,8 +13,9 @@ import numpy.typing as npt
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
-from mqinfer.edge_agent.sinks.outputs import DetectedBox, Mask, find_boxes, find_mask, label
-from mqinfer.edge_agent.sinks.sink import Picture
+from mqinfer.edge_agent.sinks.outputs import MOST_BOXES, DetectedBox, Mask, Picture, label
+from mqinfer.edge_agent.sinks.top_classes import find_top, top_label
+from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import BadImage
 
@@ -22,8 +25,11 @@ __all__ = [
     "caption",
     "colour_mask",
     "draw_boxes",
+    "draw_instances",
+    "draw_lines",
     "draw_overlay",
     "draw_result",
+    "encode_mask",
     "encode_picture",
     "palette",
     "stamp",
@@ -38,6 +44,8 @@ _LINE_HEIGHT = 22
 _MARGIN = 8
 _CHIP = 12
 _FONT_SCALE = 0.45
+_LONGEST_LEGEND = 100
+"""A legend of more classes would be larger than the picture, and is left out."""
 _BRIGHT = 400
 """Labels are black on colours whose three parts sum to more than this, and white on others."""
 _FAR = 1 << 14
@@ -59,8 +67,28 @@ def palette(classes: Sequence[ClassInfo]) -> npt.NDArray[np.uint8]:
 
 def colour_mask(mask: Mask, classes: Sequence[ClassInfo]) -> Picture:
     """Paint a mask in its classes' colours, `[height, width]` to `[height, width, 3]`."""
-    painted: Picture = palette(classes)[mask]
+    painted: Picture = opencv().applyColorMap(mask, palette(classes)[:, np.newaxis])
     return painted
+
+
+def encode_mask(mask: Mask, classes: Sequence[ClassInfo]) -> bytes:
+    """Encode a mask as PNG: its pixels are the class numbers, its palette holds the classes' colours.
+
+    A fifth of the time and less than half the bytes of the same picture in RGB.
+    """
+    height, width = mask.shape
+    rows = np.zeros((height, width + 1), np.uint8)  # each begins with a 0: not filtered
+    rows[:, 1:] = mask
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0),  # 8 bits, palette
+        b"PLTE": palette(classes).tobytes(),
+        b"IDAT": zlib.compress(rows.tobytes(), 1),
+        b"IEND": b"",
+    }
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks.items()
+    )
 
 
 def draw_overlay(picture: Picture, mask: Mask, classes: Sequence[ClassInfo], alpha: float = 0.5) -> Picture:
@@ -137,12 +165,63 @@ def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) ->
     return canvas
 
 
-def draw_result(frame: Frame, picture: Picture, result: InferResult, classes: Sequence[ClassInfo]) -> Picture:
-    """Draw a result: mask and boxes over the picture, the legend, and a caption whatever the outcome."""
-    found, boxes = find_mask(result.outputs), find_boxes(result.outputs)
-    shown = draw_overlay(picture, found[1], classes) if found else picture
-    shown = draw_boxes(shown, boxes, classes) if boxes else shown
-    return add_strip(shown, caption(frame, result), classes)
+def draw_result(frame: Frame, view: View, result: InferResult, classes: Sequence[ClassInfo]) -> Picture:
+    """Draw a result: mask and boxes over the recorded frame, the legend, and a caption whatever the outcome."""
+    shown = view.pixels if view.mask is None else draw_overlay(view.pixels, view.mask, classes)
+    shown = draw_instances(shown, view, classes) if view.boxes else shown
+    shown = draw_boxes(shown, view.boxes, classes) if view.boxes else shown
+    top = find_top(view.outputs, classes)
+    shown = draw_lines(shown, [top_label(each) for each in top]) if top else shown
+    return add_strip(shown, caption(frame, result), classes if len(classes) <= _LONGEST_LEGEND else ())
+
+
+def draw_instances(picture: Picture, view: View, classes: Sequence[ClassInfo], alpha: float = 0.5) -> Picture:
+    """Lay the masks of detected objects over a picture, each in the colour of its class, the best on top.
+
+    Args:
+        picture: The recorded frame; it stays as it is.
+        view: The result, whose `masks` `[n, height, width]` belong to its `boxes`.
+        classes: Names and colours from the model's card.
+        alpha: Share of the masks' colour, from 0 to 1.
+
+    Returns:
+        A new picture of the same size; the same one if there are no masks.
+    """
+    masks, numbers = view.outputs.get("masks"), view.outputs.get("classes")
+    if masks is None or masks.ndim != 3 or not masks.size or masks.dtype.kind not in "bu":
+        return picture
+    shown = np.zeros(masks.shape[1:], np.uint8)  # 0: nothing; n: the instance n - 1
+    for number in reversed(range(min(len(masks), MOST_BOXES))):
+        shown[masks[number] != 0] = number + 1
+    colours = np.zeros((256, 3), np.uint8)
+    known = np.zeros(len(masks), np.int64) if numbers is None else numbers.reshape(-1).astype(np.int64)
+    count = min(len(known), MOST_BOXES)
+    colours[1 : count + 1] = palette(classes)[known[:count] % 256]
+    placed = view.placement.mask_to_frame(shown)
+    blended = opencv().addWeighted(picture, 1.0 - alpha, colours[placed], alpha, 0.0)
+    drawn: Picture = np.where(placed[:, :, np.newaxis] > 0, blended, picture)
+    return drawn
+
+
+def draw_lines(picture: Picture, lines: Sequence[str]) -> Picture:
+    """Write lines of text into the upper left corner of a picture.
+
+    Args:
+        picture: RGB `[height, width, 3]`; it stays as it is.
+        lines: Each is cut off if it does not fit.
+
+    Returns:
+        A new picture of the same size.
+    """
+    cv2 = opencv()
+    drawn = picture.copy()
+    for number, line in enumerate(lines):
+        text = _fit(line, picture.shape[1] - 2 * _MARGIN)
+        top = _MARGIN + number * _LINE_HEIGHT
+        corner = (_MARGIN + _text_width(text) + 6, top + _LINE_HEIGHT - 2)
+        cv2.rectangle(drawn, (_MARGIN, top), corner, _BACKGROUND, cv2.FILLED)
+        _put_text(drawn, text, _MARGIN + 3, top + _LINE_HEIGHT - 7)
+    return drawn
 
 
 def _place_chips(widths: Sequence[int], canvas_width: int) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,7 +12,8 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
 from mqinfer.edge_agent.sinks.overlay import draw_result, encode_picture
-from mqinfer.edge_agent.sinks.sink import FileNames, Picture, set_aside, writing
+from mqinfer.edge_agent.sinks.sink import FileNames, set_aside, writing
+from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Outcome
@@ -39,8 +41,9 @@ class PictureSink:
         self._names = FileNames()
         self._answered: Counter[str] = Counter()
         self._written: list[Path] = []
+        self._has_kept = False
 
-    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:
         """Write a picture if the frame is the first or the n-th.
 
         Raises:
@@ -53,12 +56,13 @@ class PictureSink:
         if number % self._every:
             return
         path = self._directory / f"overlay-{self._names.of(frame.source)}-{frame.sequence:06d}.png"
-        drawn = draw_result(frame, picture, result, self._classes)
+        drawn = draw_result(frame, view, result, self._classes)
         unfinished = path.with_suffix(".png.new")  # a picture is complete once it has its name
         try:
             with writing(path):
                 unfinished.write_bytes(encode_picture(drawn, ".png"))
-                set_aside(path)
+                if set_aside(path, level=logging.DEBUG if self._has_kept else logging.WARNING):
+                    self._has_kept = True  # one message stands for all pictures
                 unfinished.replace(path)
         except ConfigError:
             with suppress(OSError):

@@ -10,30 +10,25 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["FileNames", "Picture", "Sink", "set_aside", "writing"]
+__all__ = ["FileNames", "Sink", "set_aside", "writing"]
 
 log = logging.getLogger("mqinfer.edge_agent")
-
-Picture = npt.NDArray[np.uint8]
-"""RGB pixels `[height, width, 3]`, 0 to 255."""
 
 
 class Sink(Protocol):
     """Keeps results. Called from one thread, in the order in which the frames of a stream were read."""
 
-    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:
         """Keep one result, whatever its outcome.
 
         Args:
             frame: As it was read.
-            picture: What the model saw, before its own normalisation; `[0, 0, 3]` if the frame could not be decoded.
+            view: Its pixels, and the outputs of the result in them.
             result: The outcome.
         """
 
@@ -56,8 +51,12 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def set_aside(path: Path) -> Path | None:
+def set_aside(path: Path, *, level: int = logging.WARNING) -> Path | None:
     """Rename a file of an earlier run, so that nothing is overwritten: `results.mcap` becomes `results.1.mcap`.
+
+    Args:
+        path: The file that is going to be written.
+        level: How the new name is logged.
 
     Returns:
         The new path; None if there is no such file.
@@ -70,7 +69,7 @@ def set_aside(path: Path) -> Path | None:
     numbered = (path.with_suffix(f".{number}{path.suffix}") for number in count(1))
     free = next(each for each in numbered if not each.exists())
     path.rename(free)
-    log.info("%s of an earlier run is now %s", path, free.name)
+    log.log(level, "%s of an earlier run is kept as %s", path, free.name)
     return free
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import numpy as np
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.sinks.outputs import Picture
 from mqinfer.edge_agent.sinks.overlay import draw_result
-from mqinfer.edge_agent.sinks.sink import FileNames, Picture, set_aside, writing
+from mqinfer.edge_agent.sinks.sink import FileNames, set_aside, writing
+from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import MissingExtra
 
@@ -59,19 +62,19 @@ class VideoSink:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._videos: dict[str, _Video] = {}
 
-    def write(self, frame: Frame, picture: Picture, result: InferResult) -> None:
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:
         """Append a frame to the video of its stream.
 
         Raises:
             ConfigError: The video cannot be written.
         """
-        if picture.size:
-            self._shapes[frame.source] = picture.shape
+        if view.pixels.size:
+            self._shapes[frame.source] = view.pixels.shape
         elif frame.source in self._shapes:
-            picture = np.zeros(self._shapes[frame.source], np.uint8)
+            view = replace(view, pixels=np.zeros(self._shapes[frame.source], np.uint8))
         else:
             return
-        drawn = draw_result(frame, picture, result, self._classes)
+        drawn = draw_result(frame, view, result, self._classes)
         if frame.source not in self._videos:
             path = self._directory / f"overlay-{self._names.of(frame.source)}.mp4"
             self._videos[frame.source] = _Video(self._av, path)

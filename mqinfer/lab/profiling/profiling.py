@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from mqinfer.edge_agent.sinks.sink import set_aside
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.profiling.contenders import engines_for, find_contenders
 from mqinfer.lab.profiling.inputs import RandomInputs
@@ -60,7 +61,7 @@ def profile(
 
 
 def write_profile(found: ModelProfile, directory: Path) -> tuple[Path, ...]:
-    """Write `MODEL-VERSION.csv` and, if a backend ran the model, `MODEL-VERSION.png`.
+    """Write `MODEL-VERSION.csv` and, if a backend ran the model, `MODEL-VERSION.png`; earlier ones are kept.
 
     Raises:
         ConfigError: The folder can't be written.
@@ -70,9 +71,11 @@ def write_profile(found: ModelProfile, directory: Path) -> tuple[Path, ...]:
     written = [table]
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        set_aside(table)
         table.write_text(as_csv(found), encoding="utf-8")
         if found.base:
             written.append(table.with_suffix(".png"))
+            set_aside(written[-1])
             draw(found, written[-1])
     except OSError as error:
         raise ConfigError(f"cannot write to {directory}: {error.strerror or error}; choose another folder") from error

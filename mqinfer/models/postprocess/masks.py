@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mqinfer.models.repository.config import Segmentation
+from mqinfer.models.repository.output_tables import Segmentation
 from mqinfer.protocol.card import Layout
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import ConfigError

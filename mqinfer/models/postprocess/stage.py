@@ -8,7 +8,9 @@ from typing import Protocol
 from mqinfer.models.backend import Backend
 from mqinfer.models.postprocess.boxes import KeptBoxes
 from mqinfer.models.postprocess.masks import ClassMask, is_mask
-from mqinfer.models.repository.config import Detection, Segmentation
+from mqinfer.models.postprocess.probabilities import Probabilities
+from mqinfer.models.repository.config import ModelConfig
+from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
@@ -86,21 +88,35 @@ class Postprocessed:
         self.network.close()
 
 
-def with_postprocessing(
-    network: Backend, segmentation: Segmentation | None = None, detection: Detection | None = None
-) -> Backend:
+def with_postprocessing(network: Backend, config: ModelConfig, image: ImageContract | None = None) -> Backend:
     """Return a back end with the configured post-processing; `network` if there is none, or if its graph does it.
 
+    Args:
+        network: The back end without it.
+        config: The model's configuration.
+        image: How a picture becomes the model's input; None if it takes none.
+
     Raises:
-        ConfigError: The configuration does not fit the model's outputs, or has both tables.
+        ConfigError: The configuration does not fit the model's outputs, or has several tables.
         MissingExtra: OpenCV is needed and not installed.
     """
-    if segmentation and detection:
-        raise ConfigError("model.toml: expected only one of [segmentation] and [detection]")
-    if segmentation:
-        fused = is_mask(segmentation, network.outputs)
-        return network if fused else Postprocessed(network, ClassMask(segmentation, network.outputs))
-    return Postprocessed(network, KeptBoxes(detection, network.outputs)) if detection else network
+    tables = {
+        "segmentation": config.segmentation,
+        "classification": config.classification,
+        "detection": config.detection,
+    }
+    if len(given := [f"[{name}]" for name, table in tables.items() if table]) > 1:
+        raise ConfigError(f"model.toml: expected only one of {' and '.join(given)}")
+    step = _step(network, config, (image.width, image.height) if image else (None, None))
+    return Postprocessed(network, step) if step else network
+
+
+def _step(network: Backend, config: ModelConfig, picture: tuple[int | None, int | None]) -> Step | None:
+    if config.segmentation and not is_mask(config.segmentation, network.outputs):
+        return ClassMask(config.segmentation, network.outputs)
+    if config.classification:
+        return Probabilities(config.classification, network.outputs)
+    return KeptBoxes(config.detection, network.outputs, len(config.classes), picture) if config.detection else None
 
 
 def network_of(backend: Backend) -> Backend:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from itertools import cycle, islice
 from pathlib import Path
 
+from mqinfer.models.repository.output_tables import Classification, Detection, Segmentation
 from mqinfer.protocol.card import ClassInfo, ImageContract, Layout
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.types import Scalar
@@ -20,15 +21,12 @@ from mqinfer.protocol.types import Scalar
 __all__ = [
     "Accelerator",
     "Accelerators",
-    "BoxFormat",
-    "Detection",
     "DynamicBatching",
     "EnsembleStep",
     "InstanceGroup",
     "InstanceKind",
     "ModelConfig",
     "QueuePolicy",
-    "Segmentation",
     "TensorConfig",
     "TimeoutAction",
     "VersionPolicy",
@@ -255,61 +253,6 @@ class Accelerators:
         return tuple(each.name for each in self.gpu + self.cpu)
 
 
-class BoxFormat(StrEnum):
-    """The meaning of the four numbers of a box, in pixels of the model's input."""
-
-    CORNERS = "xyxy"
-    CENTRE = "cxcywh"
-    TOP_LEFT = "xywh"
-
-
-@dataclass(frozen=True, slots=True)
-class Segmentation:
-    """Table `[segmentation]`: a UINT8 mask with the class of the largest logit for each pixel.
-
-    Attributes:
-        output: Name of the output with the logits, and then of the mask.
-        layout: `NHWC`, classes last, or `NCHW`.
-    """
-
-    output: str
-    layout: Layout = Layout.NHWC
-
-    def __post_init__(self) -> None:
-        if self.layout is Layout.NHW:
-            raise ValueError("layout must be NHWC or NCHW: logits have an axis of classes")
-
-
-@dataclass(frozen=True, slots=True)
-class Detection:
-    """Table `[detection]`: the best of a model's raw boxes, by score threshold and non-maximum suppression by class.
-
-    Attributes:
-        boxes: Name of the output with four numbers for each candidate `[1, K, 4]`; without `scores` followed
-            by the scores of all classes `[1, K, 4 + C]`, or `[1, 4 + C, K]` (the longer axis is K).
-        scores: Name of the output with the scores `[1, K, C]`, or `[1, K]`.
-        classes: Name of the output with the class numbers `[1, K]`, if each score is that of one class.
-        box_format: Meaning of the four numbers.
-        score_threshold: Boxes below it are dropped.
-        iou_threshold: Of two boxes of one class that overlap by more (intersection over union), the better one stays.
-        max_detections: The most boxes that are kept.
-    """
-
-    boxes: str
-    scores: str | None = None
-    classes: str | None = None
-    box_format: BoxFormat = BoxFormat.CORNERS
-    score_threshold: float = 0.25
-    iou_threshold: float = 0.45
-    max_detections: int = 100
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.score_threshold <= 1 and 0 <= self.iou_threshold <= 1):
-            raise ValueError("score_threshold and iou_threshold must be from 0 to 1")
-        if self.classes and not self.scores:
-            raise ValueError("classes needs scores")
-
-
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """One model's configuration; the default of every field means "discover it from the model".
@@ -331,6 +274,7 @@ class ModelConfig:
         image: How a picture becomes an input; None: discovered.
         classes: Classes of the mask or the classifier, in the order of their numbers.
         segmentation: How logits become a mask in the worker; None: outputs stay as they are.
+        classification: How logits become probabilities in the worker; None: outputs stay as they are.
         detection: How raw boxes are reduced to the best ones in the worker; None: outputs stay as they are.
     """
 
@@ -350,6 +294,7 @@ class ModelConfig:
     image: ImageContract | None = None
     classes: tuple[ClassInfo, ...] = ()
     segmentation: Segmentation | None = None
+    classification: Classification | None = None
     detection: Detection | None = None
 
     def devices(self, requested: str = "auto", instances: int | None = None) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from mqinfer.models.repository.config_keys import DESCRIPTION, Layer, class_colo
 from mqinfer.models.repository.files import named_file
 from mqinfer.models.repository.tables import Place, read_toml
 from mqinfer.models.repository.triton_text import read_triton_text
-from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout
+from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout, Resize
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
 __all__ = ["CONFIG_FILE", "CONFIG_FILES", "TRITON_FILE", "combine", "read_layer", "with_named_files"]
@@ -85,6 +85,8 @@ def _check_image(layer: Layer, path: Path) -> None:
     for key, values in (("mean", image.mean), ("std", image.std)):
         if len(values) not in {1, channels}:
             raise ConfigError(f"{path}: image.{key} = {list(values)}: expected one number or {channels}")
+    if image.fill != ImageContract("").fill and image.resize is not Resize.LETTERBOX:
+        raise ConfigError(f'{path}: image.fill = {image.fill}: has no effect without resize = "letterbox"; add it')
     if 0.0 in image.std:
         raise ConfigError(f"{path}: image.std = {list(image.std)}: expected no 0, since the pixels are divided by it")
 
@@ -117,7 +119,7 @@ def _labels(config: ModelConfig, folder: Path) -> tuple[ClassInfo, ...]:
     if path.stat().st_size > _LARGEST_LABELS:
         raise ModelNotLoadable(f"{path}: longer than {_LARGEST_LABELS} bytes; expected one class a line")
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8").rstrip().splitlines()  # empty lines at the end are no classes
     except UnicodeDecodeError as error:
         raise ModelNotLoadable(f"{path}: label_filename names it, and it is no text: {error}") from error
     return tuple(ClassInfo(line.strip(), class_colour(number)) for number, line in enumerate(lines))

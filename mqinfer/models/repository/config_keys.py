@@ -1,7 +1,8 @@
 """Every key of a model's configuration with the check of its value, for both kinds of files.
 
 The keys and their meanings are Triton's (`model_config.proto`); mqinfer's own are `latency_target_microseconds`,
-`image`, `classes`, `segmentation` and `detection`. Triton's keys without effect here are listed as ignored.
+`image`, `classes`, `segmentation`, `classification` and `detection`. Triton's
+keys without effect here are listed as ignored.
 """
 
 from __future__ import annotations
@@ -12,20 +13,26 @@ from pathlib import Path
 from mqinfer.models.repository.config import (
     Accelerator,
     Accelerators,
-    BoxFormat,
-    Detection,
     DynamicBatching,
     EnsembleStep,
     InstanceGroup,
     InstanceKind,
     QueuePolicy,
-    Segmentation,
     TensorConfig,
     TimeoutAction,
     VersionPolicy,
     WarmUp,
     WarmUpInput,
     WarmUpSample,
+)
+from mqinfer.models.repository.output_tables import (
+    Activation,
+    Background,
+    BoxFormat,
+    Classification,
+    Column,
+    Detection,
+    Segmentation,
 )
 from mqinfer.models.repository.tables import (
     Check,
@@ -42,7 +49,7 @@ from mqinfer.models.repository.tables import (
     table,
     text,
 )
-from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout
+from mqinfer.protocol.card import ClassInfo, ColourOrder, ImageContract, Layout, Resize
 from mqinfer.protocol.datatypes import Datatype
 
 __all__ = ["DESCRIPTION", "OPTIMIZATION", "Layer", "class_colour"]
@@ -213,6 +220,8 @@ _IMAGE: dict[str, Check] = {
     "scale": number,
     "mean": numbers,
     "std": numbers,
+    "resize": choice(Resize),
+    "fill": integer(0, 255),
 }
 _CLASS = table({"name": text, "colour": _colour}, dict, required=("name",))
 
@@ -247,12 +256,21 @@ OPTIMIZATION = table(
 SEGMENTATION: Check = table({"output": text, "layout": choice(Layout, "FORMAT_")}, Segmentation, required=("output",))
 """The check of `[segmentation]`."""
 
+CLASSIFICATION: Check = table({"output": text, "activation": choice(Activation)}, Classification, required=("output",))
+"""The check of `[classification]`."""
+
 DETECTION: Check = table(
     {
         "boxes": text,
         "scores": text,
         "classes": text,
+        "masks": text,
+        "columns": array(choice(Column)),
+        "objectness": flag,
+        "background": choice(Background),
+        "activation": choice(Activation),
         "box_format": choice(BoxFormat),
+        "normalised": flag,
         "score_threshold": number,
         "iou_threshold": number,
         "max_detections": integer(1, 10_000),
@@ -280,6 +298,7 @@ _MODEL: dict[str, Check] = {
     "image": table(_IMAGE, _image),
     "classes": _classes,
     "segmentation": SEGMENTATION,
+    "classification": CLASSIFICATION,
     "detection": DETECTION,
 }
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mqinfer.models.postprocess.boxes import KeptBoxes
-from mqinfer.models.repository.config import BoxFormat, Detection
+from mqinfer.models.repository.output_tables import BoxFormat, Detection
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import BadTensor, ConfigError, ModelFailed
 from mqinfer.protocol.types import TensorSpec
@@ -53,15 +53,19 @@ def test_thresholds_and_their_most(settings: Detection, classes: list[int]) -> N
 def test_every_form_of_candidates_gives_the_same(box_format: BoxFormat, *, batch: bool) -> None:
     """Corners, centre or top left and size; joined with the scores or beside them; turned; scores of one class each."""
     size = CORNERS[:, 2:] - CORNERS[:, :2]
-    first = {"xyxy": CORNERS[:, :2], "xywh": CORNERS[:, :2], "cxcywh": CORNERS[:, :2] + size / 2}[box_format]
-    boxes = np.concatenate([first, CORNERS[:, 2:] if box_format == "xyxy" else size], axis=1)
+    boxes = {
+        "xyxy": CORNERS,
+        "yxyx": CORNERS[:, [1, 0, 3, 2]],
+        "xywh": np.concatenate([CORNERS[:, :2], size], axis=1),
+        "cxcywh": np.concatenate([CORNERS[:, :2] + size / 2, size], axis=1),
+    }[box_format]
     joined = np.concatenate([np.repeat(boxes, 3, 0), np.repeat(SCORES, 3, 0)], axis=1)
     forms: list[tuple[Detection, dict[str, Array]]] = [
         (Detection("raw", "scores", box_format=box_format), {"raw": boxes, "scores": SCORES}),
         (Detection("raw", box_format=box_format), {"raw": joined}),
         (Detection("raw", box_format=box_format), {"raw": joined.T}),
         (
-            Detection("raw", "scores", "classes", box_format),
+            Detection("raw", "scores", "classes", box_format=box_format),
             {"raw": boxes, "scores": SCORES.max(1), "classes": SCORES.argmax(1).astype(np.float32)},
         ),
     ]

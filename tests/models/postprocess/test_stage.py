@@ -13,7 +13,8 @@ from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.postprocess.masks import ClassMask
 from mqinfer.models.postprocess.stage import Postprocessed, network_of, with_postprocessing
 from mqinfer.models.repository import Repository
-from mqinfer.models.repository.config import Detection, Segmentation
+from mqinfer.models.repository.config import ModelConfig
+from mqinfer.models.repository.output_tables import Detection, Segmentation
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.card import Layout
 from mqinfer.protocol.datatypes import Datatype
@@ -176,10 +177,10 @@ def test_both_at_once_and_names_that_are_taken(write_echo: WriteEcho) -> None:
     """What can't be is refused when the model is loaded; without either nothing is put before the network."""
     network = load(write_echo("echo", ("raw", "FP32", [-1, 7, 40]), ("boxes", "FP32", [-1, 4]))).backend
     with pytest.raises(ConfigError, match="expected only one"):
-        with_postprocessing(network, Segmentation("raw"), Detection("raw"))
+        with_postprocessing(network, ModelConfig(segmentation=Segmentation("raw"), detection=Detection("raw")))
     with pytest.raises(ConfigError, match="an output 'boxes' beside"):
-        with_postprocessing(network, None, Detection("raw"))
-    assert with_postprocessing(network) is network
+        with_postprocessing(network, ModelConfig(detection=Detection("raw")))
+    assert with_postprocessing(network, ModelConfig()) is network
     assert not isinstance(network, Postprocessed)
 
 
@@ -190,7 +191,7 @@ def test_both_at_once_and_names_that_are_taken(write_echo: WriteEcho) -> None:
         ("[segmentation]", "the key 'output' is missing"),
         ('[detection]\nboxes = "raw"\nscore_treshold = 1', "did you mean 'score_threshold'"),
         ('[detection]\nboxes = "raw"\niou_threshold = 3', "from 0 to 1"),
-        ('[detection]\nboxes = "raw"\nbox_format = "yxyx"', "one of xyxy, cxcywh, xywh"),
+        ('[detection]\nboxes = "raw"\nbox_format = "yx"', "one of xyxy, cxcywh, xywh"),
     ],
 )
 def test_wrong_tables_are_named(write_echo: WriteEcho, config: str, words: str) -> None:
