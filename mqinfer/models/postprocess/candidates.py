@@ -112,7 +112,9 @@ class CandidateReader:
             return self._finished(boxes, scores.reshape(-1), numbers, boxes[:, :0])
         if scores.ndim == 2 and len(scores) != len(boxes) == scores.shape[1]:
             scores = scores.T
-        best, numbers = self._best(scores) if scores.ndim == 2 else (scores, np.zeros(scores.shape, np.int64))
+        if scores.ndim == 1:
+            scores = scores[:, np.newaxis]
+        best, numbers = self._best(scores)
         return _matching(boxes, best, numbers, boxes[:, :0])
 
     def _joined(self, rows: Array, outputs: Mapping[str, Array]) -> Candidates:
