@@ -145,7 +145,8 @@ class AsyncClient:
         self._opened()
         if self._cards is None:  # pragma: no cover  set together with the requester
             raise RuntimeError("open the client first")
-        return await asyncio.to_thread(self._cards.get, model, timeout)
+        patience = timeout if timeout is None else check_timeout(timeout)
+        return await asyncio.to_thread(self._cards.get, model, patience)
 
     def counters(self) -> Counters:
         """Return what became of all requests."""

@@ -12,7 +12,7 @@ from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.client.callbacks import ReplyFuture, callback, check_may_wait, settle
 from mqinfer.client.connection import CardShelf, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
-from mqinfer.client.options import ClientOptions
+from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.request import InferOptions, Input, make_request
 from mqinfer.client.result import Counters, InferResult
 from mqinfer.client.stream import Stream
@@ -192,7 +192,7 @@ class Client:
             RuntimeError: This is a callback, or a fork, as for `infer`.
         """
         check_may_wait("card()")
-        return self._cards.get(model, timeout)
+        return self._cards.get(model, timeout if timeout is None else check_timeout(timeout))
 
     def counters(self) -> Counters:
         """Return what became of all requests."""

@@ -196,13 +196,13 @@ class CardShelf:
 
         Args:
             model: Its name.
-            timeout: In seconds; None for 5.
+            timeout: In seconds; 0 to look once, None for 5.
 
         Raises:
             ModelNotFound: There was none in time; the message lists the models on this broker.
         """
         self._maker.check()
-        timeout = _CARD_TIMEOUT_S if timeout is None else check_timeout(timeout)
+        timeout = _CARD_TIMEOUT_S if timeout is None else timeout
         self._subscribe()
         with self._changed:
             if not self._changed.wait_for(lambda: model in self._cards, timeout):

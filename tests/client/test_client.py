@@ -137,7 +137,8 @@ def test_versions_are_asked_by_number(url: str, client: Client, serve: Serve, wr
 
 def test_the_card_is_there_for_whoever_asks(url: str, client: Client, serve: Serve, write_echo: WriteEcho) -> None:
     """A client reads a model's card; an unknown name is answered with the names that there are."""
-    serve(url, write_echo(config='[[classes]]\nname = "road"\ncolour = [1, 2, 3]\n'))
+    labels = "".join(f'[[classes]]\nname = "{name}"\ncolour = [1, 2, 3]\n' for name in ("road", "sky", "car", "sign"))
+    serve(url, write_echo(config=labels))
     card = client.card("echo")
     assert (card.name, card.inputs[0].shape, card.classes[0].name) == ("echo", (-1, 4), "road")
     with pytest.raises(ModelNotFound, match=r"'ecko'.*models on this broker: echo.*mqinfer worker"):
