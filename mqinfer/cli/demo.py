@@ -25,12 +25,12 @@ _LEAST_IOU = 0.80
 
 def demo(
     folder: Annotated[Path, typer.Argument(help="Folder for models, recordings and results.")] = Path("demo-output"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it exists.")] = False,
 ) -> None:
     """Replay two synthetic drives through a private Mosquitto to two competing workers, in about a minute."""
     if folder.exists():
         if not overwrite:
-            raise ConfigError(f"{folder} is there already; choose another folder, or replace it with --overwrite")
+            raise ConfigError(f"{folder} already exists; choose another folder, or replace it with --overwrite")
         shutil.rmtree(folder)
     (folder / "log").mkdir(parents=True)
 
@@ -128,7 +128,7 @@ def _workers(folder: Path, url: str) -> Iterator[None]:
     try:
         all_ready.wait()
         if server.poll() is not None:
-            raise MqinferError("the workers did not start; what they printed stands above")
+            raise MqinferError("the workers did not start; their messages are printed above")
         yield
     finally:
         server.terminate()
@@ -144,4 +144,6 @@ def _score(replays: list[tuple[Path, Path]]) -> None:
         typer.echo(f"  {name:12} {score:.3f}")
     typer.echo(f"mean intersection over union of {len(scores.per_class)} classes: {scores.mean_iou:.3f}")
     if scores.mean_iou < _LEAST_IOU:
-        raise MqinferError(f"expected a mean of at least {_LEAST_IOU:.2f}")
+        raise MqinferError(
+            f"the mean intersection over union is {scores.mean_iou:.3f}; expected at least {_LEAST_IOU:.2f}"
+        )

@@ -94,7 +94,7 @@ def worker(
     for problem in scan.problems():
         _console.print(f"[bold red]not served[/] {problem.model}: {problem.reason}", highlight=False, soft_wrap=True)
     if poll is not None and not load:
-        raise ConfigError("--no-load and --poll exclude each other: --poll loads every model it finds")
+        raise ConfigError("use either --no-load or --poll, not both: --poll loads every model that it finds")
     begins_empty = not load or poll is not None  # the first scan of the repository loads the models
     specs = [] if begins_empty else plan(scan, spec, model or (), instances)
     supervisor = Supervisor(specs, may_idle=True)

@@ -83,7 +83,7 @@ def test_a_batch_is_split_without_mixing_answers(service: InferenceService, rows
         (inputs(1), {"model": "other"}, ModelNotFound, "not 'other'"),
         (inputs(1), {"model_version": "2"}, ModelNotFound, "version 1 of it, not 2"),
         (inputs(1), {"outputs": (RequestedOutput("z"),)}, BadTensor, r"not \['z'\]"),
-        ((picture(X, "rgb8"), inputs(2)[1]), {}, BadTensor, "takes no image"),
+        ((picture(X, "rgb8"), inputs(2)[1]), {}, BadTensor, "is not a picture"),
     ],
 )
 def test_what_does_not_fit_the_model_is_refused(

@@ -100,7 +100,7 @@ def test_one_bad_model_stops_no_other(repository: Path) -> None:
         "Bad Name": "lower-case",
         "toml": "max_batch",
         "named": "expected the folder's name",
-        "twice": "is there twice",
+        "twice": "there are two folders",
         "missing": "asks for [2], there are [1]",
         "empty": "no version folder",
         "empty2": "no model in it",
