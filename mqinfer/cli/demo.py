@@ -38,13 +38,11 @@ def demo(
     _build_model(folder / "models")
 
     _step("recordings: a ROS 1 and a ROS 2 bag of Bayer mosaics, with their true classes")
-    drives = {
-        "ros1": (_synthesize(folder / "drive-ros1.bag", "--ros", "1", "--seed", "900001"), ()),
-        "ros2": (
-            _synthesize(folder / "drive-ros2", "--seed", "900002", "--encoding", "bayer_grbg16", "--bits", "12"),
-            ("--bit-depth", "12"),
-        ),
-    }
+    drives = {"ros1": (folder / "drive-ros1.bag", ()), "ros2": (folder / "drive-ros2", ("--bit-depth", "12"))}
+    _synthesize(
+        (drives["ros1"][0], "--ros", "1", "--seed", "900001"),
+        (drives["ros2"][0], "--seed", "900002", "--encoding", "bayer_grbg16", "--bits", "12"),
+    )
     _run("bag", "info", folder / "drive-ros1.bag")
 
     _step("broker: a private Mosquitto; workers: two processes that compete for the frames")
@@ -99,9 +97,13 @@ def _build_model(repository: Path) -> None:
     typer.echo(str(built.path))
 
 
-def _synthesize(drive: Path, *options: str) -> Path:
-    _run("bag", "synth", drive, "--frames", "40", *options)
-    return drive
+def _synthesize(*drives: tuple[Path | str, ...]) -> None:
+    """Render drives, all at the same time."""
+    commands = [_command("bag", "synth", *each, "--frames", "40") for each in drives]
+    processes = [subprocess.Popen(command) for command in commands]  # noqa: S603 - our own command
+    codes = [process.wait() for process in processes]
+    if any(codes):
+        raise typer.Exit(max(codes))
 
 
 @contextmanager

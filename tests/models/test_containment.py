@@ -199,8 +199,8 @@ for _how, _location in {
 }.items():
     _add_external(_how, _location, None, "external data = ")
 _add_external("address", "*/_ORT_MEM_ADDR_/*", None, "address in memory")
-_add_external("percent", "%2e%2e/%2e%2e/%2e%2e/outside/weights.bin", None, "is not there")
-_add_external("missing", "weights.bin", None, "is not there")
+_add_external("percent", "%2e%2e/%2e%2e/%2e%2e/outside/weights.bin", None, "can't be opened")
+_add_external("missing", "weights.bin", None, "can't be opened")
 
 
 def _external_tensor(location: str) -> Any:
@@ -290,7 +290,7 @@ def _version_configuration(place: Place) -> None:
     (place.plain().parent / "model.toml").symlink_to(place.outside / "model.toml")
 
 
-@case("circle of links", "is not there")
+@case("circle of links", "does not exist")
 def _circle(place: Place) -> None:
     place.configure("default_model_filename = 'a'")
     (place.model / "1").mkdir()

@@ -74,7 +74,7 @@ def test_named_file(repository: Path) -> None:
     put(repository / "m" / "model.toml", b"default_model_filename = 'b.onnx'")
     assert found(repository) == {("m", 1): "m/1/b.onnx"}
     put(repository / "m" / "model.toml", b"default_model_filename = 'c.onnx'")
-    assert "is not there" in reason(repository)
+    assert "does not exist" in reason(repository)
 
 
 def test_one_bad_model_stops_no_other(repository: Path) -> None:
