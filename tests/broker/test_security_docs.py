@@ -30,7 +30,7 @@ AWAITED = {
 )
 def test_rules_in_the_documentation(role: Role, name: str) -> None:
     """Line by line, with one process of a worker."""
-    found = re.search(rf"```acl\nuser {name}\n(.*?)```", TEXT, re.DOTALL)
+    found = re.search(rf"```\nuser {name}\n(.*?)```", TEXT, re.DOTALL)
     assert found
     assert found[1].splitlines() == [f"topic {rule}" for rule in access_rules(role, name, Topics(), 1)]
 

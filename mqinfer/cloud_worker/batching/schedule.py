@@ -33,11 +33,11 @@ class Schedule:
             return
         if self.batching.priority_queue_policy:
             log.warning(
-                "dynamic_batching.priority_queue_policy has no effect: default_queue_policy applies to all levels"
+                "dynamic_batching.priority_queue_policy does nothing here: default_queue_policy is for all levels"
             )
         if self.batching.default_queue_policy.timeout_action is TimeoutAction.DELAY:
             log.warning(
-                "dynamic_batching.default_queue_policy.timeout_action DELAY has no effect: late requests expire"
+                "dynamic_batching.default_queue_policy.timeout_action DELAY does nothing here: what is late expires"
             )
 
     def policy(self) -> BatchPolicy:
