@@ -30,7 +30,7 @@ _COMMENT = re.compile(r"<!-- (not run|run first):\s*(.*?) *-->", re.DOTALL)
 _PORTS = ("1883", "8883", "8884", "9443")
 _PRELUDE = """\
 set -eu
-wait_for() { until grep -q -- "$1" "$LOG"; do sleep 0.05; done; }
+wait_for() { until [ "$(grep -c -- "$1" "$LOG")" -ge "${2:-1}" ]; do sleep 0.05; done; } # so many lines of what was printed
 """
 _MOST_S = 150.0
 _TO_END_S = 40.0
