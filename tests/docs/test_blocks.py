@@ -119,6 +119,7 @@ def test_python_that_is_not_run(block: Block) -> None:
 
 @pytest.mark.broker
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("document", [document for document in DOCUMENTS if running(document)])
 def test_commands_and_programs(document: str) -> None:
     """All that can be run of a document, in one shell from top to bottom."""
