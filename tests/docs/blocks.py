@@ -30,7 +30,7 @@ _COMMENT = re.compile(r"<!-- (not run|run first):\s*(.*?) *-->", re.DOTALL)
 _PORTS = ("1883", "8883", "8884", "9443")
 _PRELUDE = """\
 set -eu
-wait_for() { until [ "$(grep -c -- "$1" "$LOG")" -ge "${2:-1}" ]; do sleep 0.05; done; } # so many lines of what was printed
+wait_for() { until [ "$(grep -c -- "$1" "$LOG")" -ge "${2:-1}" ]; do sleep 0.05; done; }
 """
 _MOST_S = 500.0
 """Of one document, on a machine that is busy with other things."""
