@@ -162,7 +162,7 @@ def _repair_sqlite(source: Path, target: Path, found: Repaired) -> None:
         for suffix in ("", "-journal", "-wal", "-shm"):
             target.with_name(target.name + suffix).unlink(missing_ok=True)
         raise SourceError(
-            f"{source}: {error}; it is damaged, or its recorder still writes: stop the recorder, and try again"
+            f"{source}: {error}; it is damaged or still being recorded; stop the recorder, then try again"
         ) from error
 
 

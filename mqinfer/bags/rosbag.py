@@ -306,7 +306,7 @@ def is_bag(path: Path) -> bool:
     """
     try:
         if not path.exists():
-            raise SourceError(f"{path}: no such file or folder (for a camera give camera:0 or its URL)")
+            raise SourceError(f"{path}: no such file or folder (for a camera, use camera:0 or its URL)")
         if path.is_dir():
             return (path / "metadata.yaml").exists() or bool(_storage_files(path))
     except OSError as failed:

@@ -61,7 +61,9 @@ class BagWriter:
         store = typesys.Stores.ROS1_NOETIC if self._ros1 else typesys.Stores.ROS2_HUMBLE
         self._types: Any = typesys.get_typestore(store)
         if self._ros1 != (self._path.suffix == ".bag"):  # readers tell the two apart by it
-            raise ConfigError(f"{self._path}: the name of a ROS 1 bag ends in .bag, that of a ROS 2 folder does not")
+            raise ConfigError(
+                f"{self._path}: a ROS 1 bag needs a name that ends in .bag, and a ROS 2 folder one that does not"
+            )
         with _mapped(self._path):
             if self._path.exists():
                 raise FileExistsError(self._path)

@@ -122,7 +122,7 @@ def buffer_size(buffer: Buffer) -> int:
     try:
         view = memoryview(buffer)
     except (TypeError, ValueError, BufferError) as error:
-        raise ConfigError(f"a payload is bytes, a bytearray or a memoryview, and this is not: {error}") from error
+        raise ConfigError(f"a payload must be bytes, a bytearray or a memoryview: {error}") from error
     if not view.c_contiguous:
         raise ConfigError("a payload's memory must be contiguous; copy the array first")
     return view.nbytes

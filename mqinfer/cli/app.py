@@ -36,6 +36,18 @@ app.add_typer(bag.app, name="bag")
 app.add_typer(bench.app, name="bench")
 
 
+def _end_help_with_exit_codes(group: typer.Typer) -> None:
+    for command in group.registered_commands:
+        command.epilog = EXIT_CODES
+    for subgroup in group.registered_groups:
+        subgroup.epilog = EXIT_CODES
+        if subgroup.typer_instance is not None:
+            _end_help_with_exit_codes(subgroup.typer_instance)
+
+
+_end_help_with_exit_codes(app)
+
+
 @app.callback(invoke_without_command=True)
 def _options(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,

@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Show and make recordings.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, repair and create recordings.", no_args_is_help=True)
 
 
 @app.command()
@@ -29,7 +29,7 @@ def info(file: Annotated[str, typer.Argument(help="A bag, video, folder or camer
 
 @app.command()
 def repair(
-    file: Annotated[Path, typer.Argument(help="ROS 1 bag, MCAP or .db3 file; it stays as it is.")],
+    file: Annotated[Path, typer.Argument(help="ROS 1 bag, MCAP or .db3 file; it is not changed.")],
     new: Annotated[Path, typer.Argument(help="New file.")],
 ) -> None:
     """Copy what can be read of a bag that was not closed, is still being written, or is damaged."""
@@ -37,7 +37,7 @@ def repair(
 
     found = repair_bag(file, new)
     damage = f", {found.damaged_chunks} damaged chunks left out" if found.damaged_chunks else ""
-    end = "" if found.stopped_at is None else f"; nothing could be read from byte {found.stopped_at}"
+    end = "" if found.stopped_at is None else f"; nothing after byte {found.stopped_at} could be read"
     typer.echo(f"wrote {new}: {found.messages} messages{damage}{end}")
 
 

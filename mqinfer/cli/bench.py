@@ -37,7 +37,7 @@ class _PathByDefault(TyperGroup):
 
 
 app = typer.Typer(
-    help="Measure the path, batching, faults and segmentation; `path` where no measurement is named.",
+    help="Measure the path (the default), calls, batching, faults and segmentation.",
     cls=_PathByDefault,
 )
 
@@ -47,7 +47,10 @@ def path(
     rounds: Annotated[int, typer.Option(help="Turns of each contestant.", min=1)] = _PATH.rounds,
     seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.1)] = _PATH.seconds,
     callers: Annotated[int, typer.Option(help="Requests at a time.", min=2)] = _PATH.callers,
-    workload: Annotated[list[str] | None, typer.Option(help=f"{', '.join(WORKLOADS)}; all by default.")] = None,
+    workload: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Model to measure: {', '.join(WORKLOADS)}; may be repeated. All by default."),
+    ] = None,
     tls: Annotated[bool, typer.Option(help="Measure gRPC and mqinfer over TLS too.")] = _PATH.tls,
     calls: Annotated[bool, typer.Option(help="Count the calls of a request too.")] = _PATH.calls,
     output: Output = None,
@@ -55,7 +58,7 @@ def path(
     """Measure the path against a bare gRPC server, bare MQTT sockets and a loop in the process, in turns in one run."""
     unknown = sorted(set(workload or ()) - set(WORKLOADS))
     if unknown:
-        raise ConfigError(f"there is no workload {', '.join(unknown)}; expected one of {', '.join(WORKLOADS)}")
+        raise ConfigError(f"unknown workload {', '.join(unknown)}; expected one of {', '.join(WORKLOADS)}")
     run(PathOptions(rounds, seconds, callers, tls=tls, calls=calls), workload or tuple(WORKLOADS), output=output)
 
 
@@ -76,7 +79,7 @@ def batching(
 ) -> None:
     """Measure batching: no batches, fixed sizes and the adaptive setting, in turns in one run through a broker."""
     if workload not in WORKLOADS:
-        raise ConfigError(f"there is no workload {workload!r}; expected one of {', '.join(WORKLOADS)}")
+        raise ConfigError(f"unknown workload {workload!r}; expected one of {', '.join(WORKLOADS)}")
     options = BatchingOptions(workload, rounds, seconds, callers=tuple(callers), delay_us=delay_us)
     run_batching(options, output=output)
 
@@ -89,7 +92,7 @@ def soak(
     seed: Annotated[int, typer.Option(help="Seed for the random faults.")] = _SOAK.seed,
     output: Annotated[Path | None, typer.Option(help="Markdown file for the table.")] = None,
 ) -> None:
-    """Apply load and random faults: kills, halts, cuts and delays. Fails unless every request gets its one outcome."""
+    """Apply load and random faults: kills, halts, cuts and delays. Fails unless each request has one outcome."""
     figures = run_soak(SoakOptions(minutes * 60, every, rate, seed), lambda fault: typer.echo(fault, err=True))
     table = as_markdown(figures)
     typer.echo(table)
@@ -109,7 +112,7 @@ def segmentation(
     after: Annotated[list[int], typer.Option(help="Version to compare; may be repeated.")],
     rounds: Annotated[int, typer.Option(help="Pictures for each version.", min=1)] = _PATH.rounds,
 ) -> None:
-    """Measure where a worker's time goes with versions of a segmentation model, such as logits and a fused argmax."""
+    """Compare where a worker's time goes for versions of a segmentation model: logits, fused argmax."""
     console = Console()
     measured = measure_segmentation(
         repository, model, [before, *after], rounds, lambda line: console.print(line, style="dim", highlight=False)

@@ -25,12 +25,12 @@ _LEAST_IOU = 0.80
 
 def demo(
     folder: Annotated[Path, typer.Argument(help="Folder for models, recordings and results.")] = Path("demo-output"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it exists.")] = False,
 ) -> None:
     """Replay two synthetic drives through a private Mosquitto to two competing workers, in about a minute."""
     if folder.exists():
         if not overwrite:
-            raise ConfigError(f"{folder} is there already; choose another folder, or replace it with --overwrite")
+            raise ConfigError(f"{folder} already exists; choose another folder, or replace it with --overwrite")
         shutil.rmtree(folder)
     (folder / "log").mkdir(parents=True)
 
@@ -38,13 +38,11 @@ def demo(
     _build_model(folder / "models")
 
     _step("recordings: a ROS 1 and a ROS 2 bag of Bayer mosaics, with their true classes")
-    drives = {
-        "ros1": (_synthesize(folder / "drive-ros1.bag", "--ros", "1", "--seed", "900001"), ()),
-        "ros2": (
-            _synthesize(folder / "drive-ros2", "--seed", "900002", "--encoding", "bayer_grbg16", "--bits", "12"),
-            ("--bit-depth", "12"),
-        ),
-    }
+    drives = {"ros1": (folder / "drive-ros1.bag", ()), "ros2": (folder / "drive-ros2", ("--bit-depth", "12"))}
+    _synthesize(
+        (drives["ros1"][0], "--ros", "1", "--seed", "900001"),
+        (drives["ros2"][0], "--seed", "900002", "--encoding", "bayer_grbg16", "--bits", "12"),
+    )
     _run("bag", "info", folder / "drive-ros1.bag")
 
     _step("broker: a private Mosquitto; workers: two processes that compete for the frames")
@@ -99,9 +97,13 @@ def _build_model(repository: Path) -> None:
     typer.echo(str(built.path))
 
 
-def _synthesize(drive: Path, *options: str) -> Path:
-    _run("bag", "synth", drive, "--frames", "40", *options)
-    return drive
+def _synthesize(*drives: tuple[Path | str, ...]) -> None:
+    """Render drives, all at the same time."""
+    commands = [_command("bag", "synth", *each, "--frames", "40") for each in drives]
+    processes = [subprocess.Popen(command) for command in commands]  # noqa: S603 - our own command
+    codes = [process.wait() for process in processes]
+    if any(codes):
+        raise typer.Exit(max(codes))
 
 
 @contextmanager
@@ -128,7 +130,7 @@ def _workers(folder: Path, url: str) -> Iterator[None]:
     try:
         all_ready.wait()
         if server.poll() is not None:
-            raise MqinferError("the workers did not start; what they printed stands above")
+            raise MqinferError("the workers did not start; their messages are printed above")
         yield
     finally:
         server.terminate()
@@ -144,4 +146,6 @@ def _score(replays: list[tuple[Path, Path]]) -> None:
         typer.echo(f"  {name:12} {score:.3f}")
     typer.echo(f"mean intersection over union of {len(scores.per_class)} classes: {scores.mean_iou:.3f}")
     if scores.mean_iou < _LEAST_IOU:
-        raise MqinferError(f"expected a mean of at least {_LEAST_IOU:.2f}")
+        raise MqinferError(
+            f"the mean intersection over union is {scores.mean_iou:.3f}; expected at least {_LEAST_IOU:.2f}"
+        )

@@ -73,7 +73,9 @@ def replay(
     start: Annotated[float, typer.Option(help="Where to start, in seconds after the first frame.", min=0)] = 0,
     duration: Annotated[float | None, typer.Option(help="How much to replay, in seconds; all by default.")] = None,
     loop: Annotated[bool, typer.Option("--loop", help="Start again at the end, until Ctrl-C.")] = False,
-    window: Annotated[int, typer.Option(help="Most requests of one stream in flight at a time.", min=1, max=1000)] = 8,
+    window: Annotated[
+        int, typer.Option(help="Largest number of requests in flight for each stream.", min=1, max=1000)
+    ] = 8,
     policy: Annotated[
         Policy | None,
         typer.Option(
@@ -89,7 +91,7 @@ def replay(
     ] = None,
     min_rate: Annotated[
         float,
-        typer.Option(help="Results a second below which JPEG quality and then size are lowered; 0 keeps both.", min=0),
+        typer.Option(help="Lower JPEG quality, then size, while fewer results a second arrive; 0 for never.", min=0),
     ] = 0,
     min_quality: Annotated[int, typer.Option(help="Lowest JPEG quality for --min-rate.", min=1, max=100)] = 50,
     min_scale: Annotated[

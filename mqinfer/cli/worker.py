@@ -106,7 +106,7 @@ def worker(
     for problem in scan.problems():
         _log.error("not served: %s: %s", problem.model, problem.reason, extra={"model": problem.model})
     if poll is not None and not load:
-        raise ConfigError("--no-load and --poll exclude each other: --poll loads every model it finds")
+        raise ConfigError("use either --no-load or --poll, not both: --poll loads every model that it finds")
     begins_empty = not load or poll is not None  # the first scan of the repository loads the models
     specs = [] if begins_empty else plan(scan, spec, model or (), instances)
     supervisor = Supervisor(specs, may_idle=True)

@@ -39,7 +39,7 @@ def to_8_bits(array: NDArray[Any], depth: int) -> NDArray[np.uint8]:
     if array.dtype == np.uint8:
         return array
     if array.dtype != np.uint16:
-        raise BadImage(f"samples of {array.dtype} have no colour scale; take the array as it is")
+        raise BadImage(f"samples of {array.dtype} have no colour scale; send the array as it is")
     scaled: NDArray[np.uint8] = opencv().convertScaleAbs(np.ascontiguousarray(array), alpha=255.0 / ((1 << depth) - 1))
     return scaled
 
@@ -86,7 +86,7 @@ def values_to_rgb(array: NDArray[Any], pixels: PixelFormat) -> NDArray[np.uint8]
         BadImage: Another number of channels.
     """
     if pixels.channels not in (1, 3, 4):
-        raise BadImage(f"{pixels.name}: {pixels.channels} channels have no meaning as colours; take the array as it is")
+        raise BadImage(f"{pixels.name}: {pixels.channels} channels are not a colour picture; send the array as it is")
     stretched = _stretch(array)
     if pixels.channels == 1:
         return np.repeat(stretched[..., np.newaxis], 3, axis=-1)

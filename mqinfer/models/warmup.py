@@ -207,4 +207,4 @@ def _from_file(name: str, each: WarmUpInput, path: Path) -> Array:
     except OSError as error:
         raise ModelNotLoadable(f"{path}: can't be read: {error}") from error
     except BadTensor as error:
-        raise ModelNotLoadable(f"{path}: no {prod(each.dims)} elements of {datatype}: {error}") from error
+        raise ModelNotLoadable(f"{path}: expected {prod(each.dims)} elements of {datatype}: {error}") from error

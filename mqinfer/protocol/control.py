@@ -100,7 +100,7 @@ def read_path(levels: Sequence[str]) -> Call:
         case ["models", model, *rest] if _verb(rest) in _OF_MODEL:
             return Call(_OF_MODEL[_verb(rest)], check_name("model", model))
     known = ", ".join(operation for operation in Operation)
-    raise BadTopic(f"{'/'.join(levels)[:200]!r} is no control operation; expected one of {known}")
+    raise BadTopic(f"{'/'.join(levels)[:200]!r} is not a control operation; expected one of {known}")
 
 
 def _verb(rest: Sequence[str]) -> str | None:

@@ -180,7 +180,7 @@ def from_raw(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buffer
         return strings.reshape(shape)
     expected, came = nbytes(datatype, shape), memoryview(data).nbytes
     if expected != came:
-        raise BadTensor(f"tensor {name!r}: {datatype} of shape {list(shape)} takes {expected} bytes, but {came} came")
+        raise BadTensor(f"tensor {name!r}: {datatype} of shape {list(shape)} takes {expected} bytes; got {came}")
     if datatype is Datatype.BOOL and came and np.frombuffer(data, np.uint8).max() > 1:
         raise BadTensor(f"tensor {name!r}: a BOOL must be a byte of 0 or 1")
     array = np.frombuffer(data, dtype_of(datatype)).reshape(shape)

@@ -343,7 +343,7 @@ def _tensor(entry: _Tensor, view: memoryview, start: int, limits: Limits) -> tup
         array_bytes(name, datatype, shape, limits)
     size = parameters.get("binary_data_size")
     if type(size) is not int or size < 0:
-        raise BadEnvelope(f"tensor {name!r}: 'binary_data_size' is missing, or no integer of 0 or more")
+        raise BadEnvelope(f"tensor {name!r}: 'binary_data_size' is missing, or is not an integer of 0 or more")
     end = start + size
     if end > len(view):
         raise BadTensor(

@@ -351,7 +351,7 @@ def _levels(root: str, topic: str) -> list[str]:
 
 
 def _foreign(root: str, topic: str, kind: str) -> BadTopic:
-    return BadTopic(f"{topic[:200]!r} is no {kind} topic below {root!r}")
+    return BadTopic(f"{topic[:200]!r} is not a {kind} topic below {root!r}")
 
 
 # Every request needs these three, with the same few names; only names that follow the rules are cached.

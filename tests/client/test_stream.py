@@ -302,7 +302,9 @@ def test_asyncio_waits_and_ends(url: str) -> None:
             reader = asyncio.create_task(anext(other, None))
             await asyncio.sleep(0)
         assert await reader is None
-        assert [result.outcome async for result in stream] == [Outcome.EXPIRED, Outcome.CANCELLED]
+        outcomes = [result.outcome async for result in stream]
+        assert len(outcomes) == 2
+        assert set(outcomes) <= {Outcome.EXPIRED, Outcome.CANCELLED}  # its time ends, or the client is closed first
 
     asyncio.run(main())
 

@@ -149,9 +149,9 @@ def test_edge_restart(workers: Start, traffic: Start, broker_url: str, topics: T
     successor.pace(40, 80)
     served_all(successor)
     counters = successor.requester.counters()
-    row = "an edge is killed with 100 requests under way, and started again under its name"
+    row = "an edge is killed with 100 requests pending, and started again under its name"
     figure(row, "ok of its own", f"{successor.asked}/{successor.asked}", "all", passed=True)
-    figure(row, "replies to its forerunner, counted as late", counters.late)
+    figure(row, "replies to the killed process, counted as late", counters.late)
     tail = max(each.took for each in successor.ended[-20:])
     figure(row, "slowest of the last 20", f"{tail * 1e3:.0f} ms")
     assert crew.crashes == 0

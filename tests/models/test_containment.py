@@ -172,7 +172,7 @@ def _add_linked(kind: str, how: str, place_link: Callable[[Path, Path], None]) -
         folder.mkdir(parents=True)
         place_link(place.outside / FILES[kind], folder / FILES[kind])
 
-    CASES[f"{kind} {how}"] = write, " link" if "link" in how else "is no file"
+    CASES[f"{kind} {how}"] = write, " link" if "link" in how else "not a file"
 
 
 def _add_external(how: str, location: str, place_link: Callable[[Path, Path], None] | None, message: str) -> None:
@@ -186,7 +186,7 @@ def _add_external(how: str, location: str, place_link: Callable[[Path, Path], No
 
 
 for _how, _place_link in LINKS.items():
-    _told = " link" if "link" in _how else "is no file"
+    _told = " link" if "link" in _how else "not a file"
     _add_linked("label", _how, _place_link)
     _add_linked("warmup", _how, _place_link)
     _add_external(_how, "sub/weights.bin", _place_link, _told)
@@ -199,8 +199,8 @@ for _how, _location in {
 }.items():
     _add_external(_how, _location, None, "external data = ")
 _add_external("address", "*/_ORT_MEM_ADDR_/*", None, "address in memory")
-_add_external("percent", "%2e%2e/%2e%2e/%2e%2e/outside/weights.bin", None, "is not there")
-_add_external("missing", "weights.bin", None, "is not there")
+_add_external("percent", "%2e%2e/%2e%2e/%2e%2e/outside/weights.bin", None, "can't be opened")
+_add_external("missing", "weights.bin", None, "can't be opened")
 
 
 def _external_tensor(location: str) -> Any:
@@ -290,7 +290,7 @@ def _version_configuration(place: Place) -> None:
     (place.plain().parent / "model.toml").symlink_to(place.outside / "model.toml")
 
 
-@case("circle of links", "is not there")
+@case("circle of links", "does not exist")
 def _circle(place: Place) -> None:
     place.configure("default_model_filename = 'a'")
     (place.model / "1").mkdir()
@@ -298,13 +298,13 @@ def _circle(place: Place) -> None:
     (place.model / "1" / "b").symlink_to("a")
 
 
-@case("pipe as configuration", "is no file")
+@case("pipe as configuration", "not a file")
 def _pipe_configuration(place: Place) -> None:
     place.plain()
     os.mkfifo(place.model / "config.pbtxt")
 
 
-@case("pipe as model", "is no file")
+@case("pipe as model", "not a file")
 def _pipe_model(place: Place) -> None:
     (place.model / "1").mkdir(parents=True)
     os.mkfifo(place.model / "1" / "model.onnx")

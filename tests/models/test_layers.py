@@ -105,8 +105,8 @@ def test_labels(repository: Path, write_onnx: WriteOnnx, caplog: pytest.LogCaptu
     config, labels = repository / "m" / "config.pbtxt", repository / "m" / "labels.txt"
     config.write_text(TRITON)
     for content, message in [
-        (None, "label_filename names it, and it is not there"),
-        (b"\xff\xfe", "is no text"),
+        (None, "named by label_filename, but"),
+        (b"\xff\xfe", "it is not text"),
         (b"a\n" * (1 << 20), "longer than 1048576 bytes"),
     ]:
         if content is not None:

@@ -74,7 +74,7 @@ def test_named_file(repository: Path) -> None:
     put(repository / "m" / "model.toml", b"default_model_filename = 'b.onnx'")
     assert found(repository) == {("m", 1): "m/1/b.onnx"}
     put(repository / "m" / "model.toml", b"default_model_filename = 'c.onnx'")
-    assert "is not there" in reason(repository)
+    assert "does not exist" in reason(repository)
 
 
 def test_one_bad_model_stops_no_other(repository: Path) -> None:
@@ -100,7 +100,7 @@ def test_one_bad_model_stops_no_other(repository: Path) -> None:
         "Bad Name": "expected 1 to 64 letters",
         "toml": "max_batch",
         "named": "expected the folder's name",
-        "twice": "is there twice",
+        "twice": "there are two folders",
         "missing": "asks for [2], there are [1]",
         "empty": "no version folder",
         "empty2": "no model in it",

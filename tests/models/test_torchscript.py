@@ -212,7 +212,7 @@ def test_other_archives(torch: Any, write: WriteModule, tmp_path: Path) -> None:
     other = tmp_path / "other.pt"
     with zipfile.ZipFile(other, "w") as archive:
         archive.writestr("models/model.json", "{}")
-    with pytest.raises(ModelNotLoadable, match="no TorchScript archive"):
+    with pytest.raises(ModelNotLoadable, match="not a TorchScript archive"):
         check_torchscript(other)
     hollow = tmp_path / "hollow.pt"
     with zipfile.ZipFile(hollow, "w") as archive:
@@ -221,7 +221,7 @@ def test_other_archives(torch: Any, write: WriteModule, tmp_path: Path) -> None:
         loaded(hollow)
     whole = write(LINEAR, linear=torch.nn.Linear(3, 5))
     whole.write_bytes(whole.read_bytes()[:-100])
-    with pytest.raises(ModelNotLoadable, match="no TorchScript archive"):
+    with pytest.raises(ModelNotLoadable, match="not a TorchScript archive"):
         loaded(whole)
 
 

@@ -78,7 +78,7 @@ def test_a_server_without_models_waits_for_requests(
     command = [sys.executable, "-m", "mqinfer", "worker", "--repository", str(write_echo("echo")), "--no-load"]
     command += ["--broker", broker_url, "--root", root, "--name", root]
     wrong = subprocess.run([*command, "--poll", "1"], capture_output=True, text=True, check=False, timeout=60)
-    assert (wrong.returncode, "exclude each other" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "not both" in wrong.stderr) == (2, True)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as worker:
         try:
             with ControlClient(broker_url, root=root) as control:

@@ -162,7 +162,8 @@ def disconnection(
     if is_from_broker and reason.value == _TAKEN_OVER:
         # Not for good: the id is this process's own secret, so whoever took it over had no right to.
         return BrokerUnreachable(
-            f"{address}: client id {identity.client_id!r} was taken over by another connection; who else knows it?"
+            f"{address}: client id {identity.client_id!r} was taken over by another connection; "
+            "does another program use it?"
         )
     if was_accepted:
         return BrokerUnreachable(f"{address} ended the connection: {reason.getName()}")
@@ -191,7 +192,7 @@ def tls_error(address: BrokerAddress, error: ssl.SSLError) -> LinkError:
     words = what.replace("_", " ").lower()
     if alert and own is None and what.endswith(("CERTIFICATE_REQUIRED", _NO_CERTIFICATE)):
         return NotAuthorized(
-            f"{address} wants a client certificate ({words}); give one with --cert-file and --key-file"
+            f"{address} wants a client certificate ({words}); pass one with --cert-file and --key-file"
         )
     if alert and any(word in what for word in _ABOUT_CERTIFICATES):
         hint = "has it run out, or is it of another authority?"

@@ -187,7 +187,10 @@ def build(
     model: Annotated[list[str] | None, typer.Option(help="Model to build; may be repeated. All by default.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the models that can be built, and build none.")] = False,
     train: Annotated[
-        bool, typer.Option("--train", help="Train the drive models here, in minutes, in place of the trained weights.")
+        bool,
+        typer.Option(
+            "--train", help="Train the drive models here, which takes minutes, instead of copying trained weights."
+        ),
     ] = False,
 ) -> None:
     """Build the model zoo into a repository. Models already there stay as they are."""

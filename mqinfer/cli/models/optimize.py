@@ -94,7 +94,7 @@ def _samples(
     from mqinfer.cli.samples import read_arrays, read_frames
 
     if bag is not None and samples is not None:
-        raise ConfigError("--calibrate and --samples exclude each other; use one of them")
+        raise ConfigError("use either --calibrate or --samples, not both")
     if bag is not None:
         return read_frames(bag, topic, truth, count)
     if samples is None:

@@ -225,7 +225,7 @@ class InferenceService:
             return None
         contract = self.model.card.image
         if contract is None or contract.input != tensor.name:
-            raise BadTensor(f"input {tensor.name!r} of this model takes no image: send a plain tensor")
+            raise BadTensor(f"input {tensor.name!r} of this model is not a picture; send a plain tensor")
         return contract
 
     def _preprocess(self, tensor: EncodedTensor, array: Array, contract: ImageContract, spec: TensorSpec) -> Array:
@@ -261,12 +261,14 @@ def _failure(error: BaseException) -> MqinferError:
 
 def _check_shape(tensor: EncodedTensor, spec: TensorSpec) -> None:
     if tensor.datatype is not spec.datatype:
-        raise BadTensor(f"input {tensor.name!r} is {spec.datatype}, not {tensor.datatype}")
+        raise BadTensor(f"input {tensor.name!r} has datatype {tensor.datatype}; expected {spec.datatype}")
     fits = len(tensor.shape) == len(spec.shape)
     for size, declared in zip(tensor.shape, spec.shape, strict=False):  # a loop: it runs for every input of a request
         fits = fits and declared in {-1, size}
     if not fits:
-        raise BadTensor(f"input {tensor.name!r} has shape {list(spec.shape)} (-1: any), not {list(tensor.shape)}")
+        raise BadTensor(
+            f"input {tensor.name!r} has shape {list(tensor.shape)}; expected {list(spec.shape)} (-1: any size)"
+        )
 
 
 def _one_picture(name: str, array: Array) -> Array:

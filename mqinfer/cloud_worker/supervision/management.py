@@ -110,8 +110,8 @@ class Management:
         scan = self._scan()
         if not (scan.models or scan.problems) and any(self._wanted.values()):
             raise ConfigError(
-                f"model repository {self._template.repository} is empty; its models are served on, and end with "
-                "`mqinfer models unload`"
+                f"model repository {self._template.repository} is empty; the models that are loaded keep "
+                "running until `mqinfer models unload`"
             )
         broken = {problem.model for problem in scan.problems}
         names = {version.name for version in scan.models} | self._wanted.keys()

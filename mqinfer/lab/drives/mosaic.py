@@ -28,7 +28,7 @@ def make_mosaic(picture: npt.NDArray[np.unsignedinteger], pattern: str) -> npt.N
         ConfigError: There is no such pattern.
     """
     if pattern not in PATTERNS:
-        raise ConfigError(f"there is no Bayer pattern {pattern!r}; choose one of {', '.join(PATTERNS)}")
+        raise ConfigError(f"unknown Bayer pattern {pattern!r}; choose one of {', '.join(PATTERNS)}")
     mosaic = np.empty(picture.shape[:2], picture.dtype)
     for place, name in enumerate(pattern):
         row, column = divmod(place, 2)

@@ -52,7 +52,7 @@ def check_external_data(path: Path) -> None:
         raise ModelNotLoadable(f"{path}: a symbolic link to a model with external data; put both into this folder")
     for location in sorted(locations):
         if _IN_MEMORY in location:
-            raise ModelNotLoadable(f"{path}: external data at an address in memory; export the model again")
+            raise ModelNotLoadable(f"{path}: its external data is an address in memory; export the model again")
         named_file(path.parent, location, f"{path.name}: external data")
 
 
@@ -70,7 +70,7 @@ def external_locations(path: Path) -> frozenset[str]:
     except (OSError, ValueError) as error:  # ValueError: nothing in it
         raise ModelNotLoadable(f"{path}: can't be read: {error}; check who owns it") from error
     except (DamagedError, IndexError) as error:
-        raise ModelNotLoadable(f"{path}: no ONNX that can be read ({error}); found {describe(path)}") from error
+        raise ModelNotLoadable(f"{path}: not a readable ONNX file ({error}); found {describe(path)}") from error
     return frozenset(text.decode(errors="replace") for entry in entries for text in entry.get(_LOCATION, ()))
 
 

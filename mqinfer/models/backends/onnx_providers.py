@@ -157,7 +157,7 @@ def _on_cpu(accelerator: Accelerator, threads: int) -> Attempt:
     if accelerator.name != "openvino":
         return Attempt(accelerator.name, "cpu", _CPU)
     if "device_type" in accelerator.parameters:
-        raise ConfigError("openvino: device_type is no parameter of a cpu_execution_accelerator: it runs on the CPU")
+        raise ConfigError("openvino: device_type is not a parameter of a cpu_execution_accelerator: it runs on the CPU")
     configured = {key: _text(value) for key, value in accelerator.parameters.items()}
     # Its own default may be bf16: without a configured precision it must be the model's own, which the card has.
     options = {"num_of_threads": str(threads), "precision": "FP32"} | configured | {"device_type": "CPU"}

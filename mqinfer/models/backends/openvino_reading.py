@@ -84,7 +84,7 @@ def _check_ir(path: Path) -> None:
     """Check both files of an IR: OpenVINO would try all its other readers on a broken one."""
     with path.open("rb") as file:
         if not file.read(64).lstrip().startswith(b"<"):
-            raise ModelNotLoadable(f"{path}: no OpenVINO IR, which is XML; found {describe(path)}")
+            raise ModelNotLoadable(f"{path}: not an OpenVINO IR file, which is XML; found {describe(path)}")
     weights = path.with_suffix(".bin")
     if weights.exists() and weights.stat().st_size:  # a model without constants has an empty one
         check_model_files(weights)
@@ -99,7 +99,7 @@ def _cut(openvino: Any, path: Path, configured: Mapping[str, TensorOptions]) -> 
     places = {name: graph.get_place_by_tensor_name(name if ":" in name else f"{name}:0") for name in configured}
     for name, place in places.items():
         if place is None:
-            raise ConfigError(f"model.toml: output {name!r} is no node of the graph")
+            raise ConfigError(f"model.toml: the graph has no node {name!r} for an output")
     graph.override_all_outputs(list(places.values()))
     return frontend.convert(graph)
 

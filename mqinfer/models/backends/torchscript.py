@@ -251,7 +251,7 @@ def check_torchscript(path: Path) -> None:
     except zipfile.BadZipFile as error:
         with path.open("rb") as file:
             found = "a pickle" if file.read(1) == _PICKLE else describe(path)
-        raise ModelNotLoadable(f"{path}: no TorchScript archive ({error}); found {found}; {_ADVICE}") from error
+        raise ModelNotLoadable(f"{path}: not a TorchScript archive ({error}); found {found}; {_ADVICE}") from error
     if "constants.pkl" in names:
         return
     if "data.pkl" in names:
@@ -259,7 +259,9 @@ def check_torchscript(path: Path) -> None:
             f"{path}: weights or a pickled model (torch.save), not a TorchScript archive: a pickle has no graph "
             f"to serve and may run any code when it is opened; {_ADVICE}"
         )
-    raise ModelNotLoadable(f"{path}: a ZIP that is no TorchScript archive (torch.export's .pt2 is not read); {_ADVICE}")
+    raise ModelNotLoadable(
+        f"{path}: a ZIP file, but not a TorchScript archive (torch.export's .pt2 is not read); {_ADVICE}"
+    )
 
 
 def name_arguments(arguments: Sequence[str], configured: Iterable[str]) -> dict[str, str]:

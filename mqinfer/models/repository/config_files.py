@@ -121,7 +121,7 @@ def _labels(config: ModelConfig, folder: Path) -> tuple[ClassInfo, ...]:
     try:
         lines = path.read_text("utf-8").rstrip().splitlines()  # empty lines at the end are no classes
     except UnicodeDecodeError as error:
-        raise ModelNotLoadable(f"{path}: label_filename names it, and it is no text: {error}") from error
+        raise ModelNotLoadable(f"{path}: named by label_filename, but it is not text: {error}") from error
     return tuple(ClassInfo(line.strip(), class_colour(number)) for number, line in enumerate(lines))
 
 

@@ -97,12 +97,12 @@ def named_file(folder: Path, name: str, what: str) -> Path:
                 )
         status = path.lstat()
     except OSError as error:
-        raise ModelNotLoadable(f"{path}: {what} names it, and it is not there ({error.strerror})") from error
+        raise ModelNotLoadable(f"{path}: named by {what}, but it can't be opened ({error.strerror})") from error
     if stat.S_ISLNK(status.st_mode) or status.st_nlink > 1:
         kind = "symbolic" if stat.S_ISLNK(status.st_mode) else "hard"
-        raise ModelNotLoadable(f"{path}: {what} names it, and it is a {kind} link; put a copy of the file itself here")
+        raise ModelNotLoadable(f"{path}: named by {what}, but it is a {kind} link; put a copy of the file itself here")
     if not stat.S_ISREG(status.st_mode):
-        raise ModelNotLoadable(f"{path}: {what} names it, and it is no file")
+        raise ModelNotLoadable(f"{path}: named by {what}, but it is not a file")
     return path
 
 
@@ -122,7 +122,7 @@ def check_model_files(path: Path) -> None:
             if file.is_file():
                 _check_file(file, may_be_empty=path.is_dir())
             elif not file.is_dir():  # opening a pipe would block
-                raise ModelNotLoadable(f"{file}: is no file; put the model itself here")
+                raise ModelNotLoadable(f"{file}: not a file; put the model itself here")
     except OSError as error:
         raise ModelNotLoadable(f"{path}: can't be read: {error}; check who owns it") from error
 

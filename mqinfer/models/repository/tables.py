@@ -239,11 +239,11 @@ def read_toml(path: Path, description: Check) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: can't be read: {error}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError; an integer of more digits than Python reads
-        raise ConfigError(f"{path}: no valid TOML: {error}") from error
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
     place = Place(path)
     try:
         checked = description(content, place)
     except RecursionError as error:
-        raise ConfigError(f"{path}: tables within tables, too many for a model's configuration") from error
+        raise ConfigError(f"{path}: tables are nested too deeply for a model's configuration") from error
     place.warn_of_unused()
     return checked

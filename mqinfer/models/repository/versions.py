@@ -159,7 +159,7 @@ class Repository:
         if path.exists():
             check_inside(path, self._path)
             if not path.is_file():  # reading a pipe would block
-                raise ConfigError(f"{path}: is no file")
+                raise ConfigError(f"{path}: not a file")
         return read_layer(path)
 
     def _versions(self, folder: _Folder, problems: list[Problem]) -> Iterator[ModelVersion]:
@@ -224,7 +224,7 @@ def _numbered_folders(folder: Path) -> dict[int, Path]:
         if not (child.is_dir() and child.name.isascii() and child.name.isdigit()):
             continue
         if int(child.name) in numbered:
-            raise ModelNotLoadable(f"{child}: version {int(child.name)} is there twice; remove one of the two folders")
+            raise ModelNotLoadable(f"{child}: there are two folders for version {int(child.name)}; remove one of them")
         numbered[int(child.name)] = child
     return numbered
 
@@ -232,7 +232,7 @@ def _numbered_folders(folder: Path) -> dict[int, Path]:
 def _named(folder: Path, name: str) -> Path:
     path = inner_path(folder, name, "default_model_filename")
     if not path.exists():
-        raise ModelNotLoadable(f"{path}: default_model_filename names it, and it is not there")
+        raise ModelNotLoadable(f"{path}: named by default_model_filename, but it does not exist")
     return path
 
 

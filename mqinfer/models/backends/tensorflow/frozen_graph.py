@@ -136,7 +136,7 @@ def _named_tensor(graph: Any, name: str) -> Any:
     try:
         return graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
     except (KeyError, ValueError) as error:
-        raise ConfigError(f"model.toml: output {name!r} is no node of the graph") from error
+        raise ConfigError(f"model.toml: the graph has no node {name!r} for an output") from error
 
 
 def _inputs(graph: Any, definition: Any, outputs: Mapping[str, Any], path: Path) -> dict[str, Any]:

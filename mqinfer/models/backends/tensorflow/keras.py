@@ -78,7 +78,7 @@ def _ends(keras: Any, model: Any, path: Path) -> tuple[dict[str, Any], dict[str,
         inputs, outputs = list(model.inputs), list(model.outputs)
     except (AttributeError, TypeError, ValueError) as error:
         raise ModelNotLoadable(
-            f"{path}: the model was never built, so that it has no inputs; begin it with an Input layer, or call it, "
+            f"{path}: the model was never built, so it has no inputs; begin it with an Input layer, or call it, "
             "and save it again"
         ) from error
     named = getattr(model, "output", None)

@@ -48,7 +48,9 @@ def check_keras(path: Path) -> None:
         # By the name, as Keras does: one file can be a ZIP to one reader and HDF5 to the other.
         config = _keras_config(path) if path.suffix.lower() == ".keras" else _h5_config(path)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise ModelNotLoadable(f"{path}: no whole Keras file ({_first_line(error)}); found {describe(path)}") from error
+        raise ModelNotLoadable(
+            f"{path}: not a complete Keras file ({_first_line(error)}); found {describe(path)}"
+        ) from error
     for described in _objects(config):
         if reason := _refusal(described):
             raise ModelNotLoadable(

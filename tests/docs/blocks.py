@@ -1,0 +1,164 @@
+"""The code blocks of README.md and docs/*.md, and a shell that runs those of one document in a folder of its own.
+
+A comment directly above a block, invisible where the document is rendered, is for these tests:
+
+    <!-- not run: REASON -->        the block is only checked for commands and options that exist
+    <!-- run first: COMMANDS -->    shell commands that make what the reader has by now: a recording, a running worker
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["DOCUMENTS", "ROOT", "Block", "blocks", "run"]
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+
+_BLOCK = re.compile(
+    r"(?P<comments>(?:^<!--(?:(?!-->).)*-->\n)*)^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_COMMENT = re.compile(r"<!-- (not run|run first):\s*(.*?) *-->", re.DOTALL)
+_PORTS = ("1883", "8883", "8884", "9443")
+_PRELUDE = """\
+set -eu
+wait_for() { until [ "$(grep -c -- "$1" "$LOG")" -ge "${2:-1}" ]; do sleep 0.05; done; }
+"""
+_MOST_S = 500.0
+"""Of one document, on a machine that is busy with other things."""
+_TO_END_S = 40.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its text, and what the comments above it say."""
+
+    document: str
+    line: int
+    language: str
+    text: str
+    not_run: str
+    run_first: str
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line}"
+
+
+def blocks(document: str) -> list[Block]:
+    """Return the code blocks of a document, in their order."""
+    text = DOCUMENTS[document].read_text(encoding="utf-8")
+    found = []
+    for match in _BLOCK.finditer(text):
+        comments = dict(_COMMENT.findall(match["comments"]))
+        line = text.count("\n", 0, match.end("comments")) + 1
+        marks = comments.get("not run", ""), comments.get("run first", "")
+        found.append(Block(document, line, match["language"], match["text"], *marks))
+    return found
+
+
+def run(script: list[Block], folder: Path) -> str:
+    """Run the blocks one after another in one shell, as a reader would paste them; return what they printed.
+
+    The programs that they start in the background are ended. The ports of MQTT are free ones here, and the broker's
+    machine is this one. Lines that install packages are left out: they have a test of their own.
+
+    Raises:
+        AssertionError: A block failed or took too long; the message is what was printed, each block after its place.
+    """
+    ports = _free_ports()
+    lines = [_PRELUDE]
+    for block in script:
+        lines += [f"echo '== {block}'", block.run_first, _shell(block, folder)]
+    text = "\n".join(lines)
+    for port, free in ports.items():
+        text = re.sub(rf"\b{port}\b", free, text)
+    text = text.replace("broker.example.org", "localhost")
+    (folder / "script.sh").write_text(text, encoding="utf-8")
+    return _run_to_its_end(folder, _environment(folder, ports["1883"]))
+
+
+def _shell(block: Block, folder: Path) -> str:
+    if block.language == "sh":
+        return re.sub(r"^pip install .*$", "", block.text, flags=re.MULTILINE)
+    name = f"line_{block.line}.py"
+    return f"cat >{folder / name} <<'PYTHON'\n{block.text}PYTHON\npython {name}\n"
+
+
+def _environment(folder: Path, port: str) -> dict[str, str]:
+    """Return an environment in which `mqinfer` and Mosquitto's tools mean the free port where none is named."""
+    (folder / ".config").mkdir()
+    for tool in ("mosquitto_pub", "mosquitto_sub", "mosquitto_rr"):
+        (folder / ".config" / tool).write_text(f"-p {port}\n", encoding="utf-8")
+    (folder / "bin").mkdir()
+    command = folder / "bin" / "mqinfer"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m mqinfer "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    return os.environ | {
+        "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin",
+        "PYTHONPATH": str(ROOT),
+        "XDG_CONFIG_HOME": str(folder / ".config"),
+        "MQINFER_BROKER": f"mqtt://127.0.0.1:{port}",
+        "LOG": str(folder / "log"),
+    }
+
+
+def _run_to_its_end(folder: Path, environment: dict[str, str]) -> str:
+    log = folder / "log"
+    with log.open("w", encoding="utf-8") as output:
+        shell = subprocess.Popen(
+            ["bash", "script.sh"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = shell.wait(_MOST_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            _end_group(shell)
+    printed = log.read_text(encoding="utf-8")
+    assert code == 0, f"{'took too long' if code is None else f'exit code {code}'}\n{printed[-4000:]}"
+    return printed
+
+
+def _end_group(shell: subprocess.Popen[bytes]) -> None:
+    """End whatever a shell has started, by force where SIGTERM does not help."""
+    _signal_group(shell.pid, signal.SIGTERM)
+    deadline = time.monotonic() + _TO_END_S
+    while _signal_group(shell.pid, 0):
+        shell.poll()
+        time.sleep(0.02)
+        if time.monotonic() > deadline:
+            _signal_group(shell.pid, signal.SIGKILL)
+    shell.wait()
+
+
+def _signal_group(group: int, number: int) -> bool:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _free_ports() -> dict[str, str]:
+    sockets = [socket.socket() for _ in _PORTS]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = {port: str(each.getsockname()[1]) for port, each in zip(_PORTS, sockets, strict=True)}
+    for each in sockets:
+        each.close()
+    return ports

@@ -1,0 +1,157 @@
+"""Every code block of README.md and docs/*.md: commands and programs are run, data is read by mqinfer's own readers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import typer
+
+from mqinfer.broker.mosquitto.server import find_mosquitto
+from mqinfer.cli.app import app
+from mqinfer.models.repository.config_files import read_layer
+from mqinfer.protocol.states import read_worker_state
+from mqinfer.protocol.topics import Topics
+from tests.docs.blocks import DOCUMENTS, ROOT, Block, blocks, run
+
+BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
+SCRIPTS = {"sh", "python"}
+ELSEWHERE = {
+    "hex": "tests/protocol/test_specification.py",
+    "text": "no code: output, a tree or a synopsis",
+}
+IN_SHELL = re.compile(r"(?:^|[;&|(=] *|bin/)mqinfer ([^;&#|)\n]*)", re.MULTILINE)
+IN_A_SENTENCE = re.compile(r"(?<!`)`mqinfer ([^`]*)`(?!`)")
+NOT_RUN = 12
+"""Blocks that no test can run: measurements of minutes, root's own commands, and the suite itself."""
+
+
+def of_language(language: str) -> list[Any]:
+    """Return the blocks of a language, each with its place as its name."""
+    return [pytest.param(block, id=str(block)) for block in BLOCKS if block.language == language]
+
+
+def running(document: str) -> list[Block]:
+    """Return what is run of a document."""
+    return [block for block in blocks(document) if block.language in SCRIPTS and not block.not_run]
+
+
+def commands(document: str) -> list[list[str]]:
+    """Return the words of each `mqinfer …` command of a document, in its blocks and within its sentences."""
+    shell = [block.text.replace("\\\n", " ") for block in blocks(document) if block.language in {"sh", "text", "ini"}]
+    found = [words for text in shell for words in IN_SHELL.findall(text)]
+    found += IN_A_SENTENCE.findall(DOCUMENTS[document].read_text(encoding="utf-8"))
+    return [words.split() for words in found]
+
+
+def unknown(words: list[str]) -> list[str]:
+    """Return the subcommand or the options of a command that don't exist. `load|unload` stands for two commands."""
+    command: Any = typer.main.get_command(app)
+    rest = list(words)
+    while hasattr(command, "commands") and rest and re.fullmatch(r"[a-z|]+", rest[0]):
+        names = rest.pop(0).split("|")
+        missing = [name for name in names if name not in command.commands]
+        if missing:
+            return missing
+        command = command.commands[names[0]]
+    if command.name == "bench":
+        command = command.commands["path"]  # which it means where no measurement is named
+    known = {option for parameter in command.params for option in [*parameter.opts, *parameter.secondary_opts]}
+    options = {word.strip("[]().,").split("=")[0] for word in rest if word.strip("[(").startswith("-")}
+    return sorted(options - known - {"--help", "-", "--"})
+
+
+def test_each_block_is_run_read_or_marked() -> None:
+    """A block has one of the known languages, and few are marked as not run."""
+    rules = [
+        block for block in BLOCKS if block.text.startswith("user ")
+    ]  # tests/broker/test_security_docs.py reads them
+    assert {block.language for block in BLOCKS if block not in rules} <= {*SCRIPTS, *ELSEWHERE, "toml", "json", "ini"}
+    marked = [str(block) for block in BLOCKS if block.not_run]
+    assert len(marked) <= NOT_RUN, marked
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_and_options_exist(document: str) -> None:
+    """Each `mqinfer …` in a document, also within a sentence and in blocks that are not run."""
+    for words in commands(document):
+        assert unknown(words) == [], f"{document}: mqinfer {' '.join(words)}"
+
+
+def test_a_wrong_option_is_found() -> None:
+    """The check above can fail."""
+    assert unknown(["replay", "x.bag", "--modle", "seg"]) == ["--modle"]
+    assert unknown(["models", "list|lode"]) == ["lode"]
+    assert sum(map(len, map(commands, DOCUMENTS))) > 80
+
+
+@pytest.mark.parametrize("block", of_language("toml"))
+def test_toml(block: Block, tmp_path: Path) -> None:
+    """A `model.toml`, read as a repository does."""
+    path = tmp_path / "model.toml"
+    path.write_text(block.text, encoding="utf-8")
+    assert read_layer(path)
+    assert tomllib.loads(block.text)
+
+
+@pytest.mark.parametrize("block", of_language("json"))
+def test_json(block: Block) -> None:
+    """A worker's state, as a client reads it; each other one is JSON."""
+    content = json.loads(block.text)
+    if "boot" in content:
+        topic = Topics("mqinfer/v1").worker_state(content["worker"])
+        assert read_worker_state(Topics("mqinfer/v1"), topic, block.text.encode())
+
+
+@pytest.mark.parametrize("block", [pytest.param(b, id=str(b)) for b in BLOCKS if b.language == "python" and b.not_run])
+def test_python_that_is_not_run(block: Block) -> None:
+    """It compiles."""
+    compile(block.text, str(block), "exec")
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("document", [document for document in DOCUMENTS if running(document)])
+def test_commands_and_programs(document: str) -> None:
+    """All that can be run of a document, in one shell from top to bottom."""
+    find_mosquitto()
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # started by root, Mosquitto reads its files as another user
+        run(running(document), Path(folder))
+
+
+@pytest.mark.slow
+def test_the_install_line(tmp_path: Path) -> None:
+    """README, in a clone: mqinfer is installed, and each extra exists (scripts/check-wheel installs them)."""
+    (line,) = (
+        line for line in DOCUMENTS["README.md"].read_text("utf-8").splitlines() if line.startswith("pip install")
+    )
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    offline = {
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",
+        "PIP_TARGET": str(tmp_path / "site"),
+    }
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", line],
+        cwd=clone,
+        env=os.environ | offline | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "does not provide the extra" not in done.stdout + done.stderr
+    assert (tmp_path / "site" / "mqinfer" / "py.typed").is_file()

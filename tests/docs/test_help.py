@@ -1,0 +1,61 @@
+"""The help of each command: sentences, the exit codes at the end, and environment variables that documents name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from mqinfer.cli.app import app
+from mqinfer.cli.exit_codes import EXIT_CODES, ExitCode
+from tests.docs.blocks import DOCUMENTS
+
+NOT_OF_THE_COMMAND = {
+    "MQINFER_FAULTS",  # of the test suite
+    "MQINFER_PASSWORD",  # read with the broker's URL
+}
+
+
+def every_command(command: Any, name: str = "mqinfer") -> Iterator[tuple[str, Any]]:
+    """Yield each command, group and subcommand with its name."""
+    yield name, command
+    for part, child in getattr(command, "commands", {}).items():
+        yield from every_command(child, f"{name} {part}")
+
+
+COMMANDS = dict(every_command(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_exit_codes_end_the_help(name: str) -> None:
+    """Also that of a subcommand: a newcomer asks `mqinfer replay --help`."""
+    assert COMMANDS[name].epilog == EXIT_CODES
+
+
+def test_each_exit_code_is_named() -> None:
+    """With its number."""
+    assert {int(number) for number in re.findall(r"\b\d+\b", EXIT_CODES)} == set(ExitCode)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_written_in_sentences(name: str) -> None:
+    """Each command and each option has a text that begins with a capital and ends with a full stop."""
+    command = COMMANDS[name]
+    texts = {name: command.help, **{part.name: getattr(part, "help", None) for part in command.params}}
+    texts.pop("help", None)
+    for part, text in texts.items():
+        assert text, part
+        assert text[0].isupper(), (part, text)
+        assert text.endswith("."), (part, text)
+
+
+def test_environment_variables_exist() -> None:
+    """Those that a document names are read by an option, and each one of an option is documented."""
+    options = {part.envvar for command in COMMANDS.values() for part in command.params if part.envvar}
+    written = {
+        name for path in DOCUMENTS.values() for name in re.findall(r"\bMQINFER_[A-Z_]+\b", path.read_text("utf-8"))
+    }
+    assert written - NOT_OF_THE_COMMAND == options

@@ -1,0 +1,55 @@
+"""The systemd units of examples/systemd: systemd accepts them, and they restart what a restart can help."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mqinfer.cli.exit_codes import ExitCode
+from tests.docs.blocks import ROOT
+from tests.docs.test_blocks import unknown
+
+UNITS = {path.name: path for path in sorted((ROOT / "examples" / "systemd").glob("*.service"))}
+
+
+def values(unit: str, key: str) -> list[str]:
+    """Return the values of a key in a unit."""
+    return re.findall(rf"^{key}=(.*)$", UNITS[unit].read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_each_program_has_a_unit() -> None:
+    """Broker, worker and edge."""
+    assert list(UNITS) == ["mqinfer-broker.service", "mqinfer-edge.service", "mqinfer-worker.service"]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_what_is_restarted(unit: str) -> None:
+    """Everything but wrong configuration and what is refused: with the exit codes of the command."""
+    assert values(unit, "Restart") == ["always"]
+    assert values(unit, "RestartPreventExitStatus") == [f"{ExitCode.USAGE:d} {ExitCode.REFUSED:d}"]
+    assert values(unit, "StartLimitIntervalSec") == ["0"]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_its_command_exists(unit: str) -> None:
+    """The subcommand and each option."""
+    (command,) = values(unit, "ExecStart")
+    program, *words = command.split()
+    assert program.endswith("/bin/mqinfer")
+    assert unknown(words) == []
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_accepts_it(unit: str, tmp_path: Path) -> None:
+    """`systemd-analyze verify`, with a program in place of the one that is not installed here."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed here")
+    copy = tmp_path / unit
+    copy.write_text(UNITS[unit].read_text(encoding="utf-8").replace("/opt/mqinfer/bin/mqinfer", "/bin/true"), "utf-8")
+    done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, check=False)
+    complaints = [line for line in done.stderr.splitlines() if unit in line]
+    assert (done.returncode, complaints) == (0, []), done.stderr
