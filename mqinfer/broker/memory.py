@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, ReasonCode, ignore_ack
 from mqinfer.broker.packets import encode_head
-from mqinfer.broker.process import Maker, abandon_in_children
+from mqinfer.broker.process import Maker, abandon_in_children, end_thread_in_child
 from mqinfer.broker.routes import compile_filter, subscription_name
 from mqinfer.protocol.errors import ConfigError, LinkError, MessageTooLarge, NotConnected
 
@@ -365,7 +365,7 @@ class MemoryLink:
                 except BaseException:  # noqa: BLE001 - the root of the thread: a handler that fails loses its one event
                     _log.exception("link %s: a handler failed", self._client_id)
             if self._maker.is_other:  # a handler forked, and this is the child
-                return
+                end_thread_in_child()
 
     def _report(self, connected: bool) -> None:  # noqa: FBT001 - the shape of a ConnectionHandler
         if self._on_connection is not None:

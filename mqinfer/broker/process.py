@@ -9,10 +9,11 @@ the child does, its end included, can write to the parent's connection or keep i
 from __future__ import annotations
 
 import os
-from typing import Protocol
+import threading
+from typing import NoReturn, Protocol
 from weakref import WeakSet
 
-__all__ = ["Maker", "abandon_in_children"]
+__all__ = ["Maker", "abandon_in_children", "end_thread_in_child"]
 
 
 class _Abandonable(Protocol):
@@ -34,6 +35,18 @@ def _abandon_all() -> None:
 
 
 os.register_at_fork(after_in_child=_abandon_all)
+
+
+def end_thread_in_child() -> NoReturn:
+    """End a thread of the parent's that goes on in a child, behind a handler that forked; and with it the child.
+
+    A process whose last thread returns runs the exit handlers of C libraries. Those of ONNX Runtime wait for threads
+    that a child does not have (30 of 30 children hung), those of TensorFlow and PyTorch abort. So the child ends
+    without them, unless the handler has started threads in it.
+    """
+    if threading.active_count() == 1:
+        os._exit(0)
+    raise SystemExit
 
 
 class Maker:

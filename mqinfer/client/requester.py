@@ -19,7 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
-from mqinfer.broker.process import Maker
+from mqinfer.broker.process import Maker, end_thread_in_child
 from mqinfer.client.dispatch.dispatcher import Dispatcher, Step
 from mqinfer.client.dispatch.pending import Entry, Settle
 from mqinfer.client.options import LONGEST_TIMEOUT_S, ClientOptions, check_timeout
@@ -338,9 +338,16 @@ class Requester:
 
     def _decode_elsewhere(self, response: InferResponse, received: float) -> None:
         try:
-            self._pool.submit(self._finish, response, received)
+            self._pool.submit(self._finish_in_pool, response, received)
         except RuntimeError:  # the machine has no thread left; a second attempt on this one is late and counted
             self._finish(response, received)
+
+    def _finish_in_pool(self, response: InferResponse, received: float) -> None:
+        try:
+            self._finish(response, received)
+        finally:
+            if self.maker.is_other:
+                end_thread_in_child()
 
     def _finish(self, response: InferResponse, received: float, topic: str | None = None) -> None:
         """Decode a reply and hand over the result; one whose topic is given is reported to the dispatcher first."""
@@ -377,6 +384,9 @@ class Requester:
 
     def _on_defect(self, error: BaseException) -> None:
         """Without its timer a client could keep no deadline: nothing is left pending, and nothing accepted any more."""
+        if self.maker.is_other:
+            end_thread_in_child()
+        log.critical("a client's timer failed, and with it the client", exc_info=error)
         self.give_up(LinkError(f"the client's timer failed: {error!r}; make a new client"))
 
 

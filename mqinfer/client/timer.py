@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 
 __all__ = ["Timer"]
-
-log = logging.getLogger("mqinfer.client")
 
 
 class Timer:
@@ -71,8 +68,7 @@ class Timer:
         try:
             while self._sleep():
                 self._work()
-        except BaseException as error:
-            log.exception("a client's timer failed, and with it the client")
+        except BaseException as error:  # noqa: BLE001 - the root of the thread; the client reports it
             self._failed(error)
 
     def _sleep(self) -> bool:

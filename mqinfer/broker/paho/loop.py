@@ -27,7 +27,7 @@ from mqinfer.broker.paho.connecting import Identity
 from mqinfer.broker.paho.outages import OUTAGES
 from mqinfer.broker.paho.outbox import Outbox, Outgoing, Question
 from mqinfer.broker.paho.session import Session
-from mqinfer.broker.process import abandon_in_children
+from mqinfer.broker.process import abandon_in_children, end_thread_in_child
 from mqinfer.broker.routes import Routes
 from mqinfer.broker.waker import Waker
 from mqinfer.logs import is_logged
@@ -189,7 +189,7 @@ class Loop:
             failure = self._keep_connected(self._timeout) or failure
         except BaseException as error:  # noqa: BLE001 - the root of the thread; `failure` and `on_connection` report it
             if self._abandoned:
-                return
+                end_thread_in_child()
             _log.critical("the thread of the link to %s failed", self._identity.address, exc_info=True)
             failure = BrokerUnreachable(f"the link to {self._identity.address} failed: {error!r}")
         self.connected = False
