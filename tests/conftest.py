@@ -69,6 +69,9 @@ def ports_of_our_own() -> Iterator[None]:
 def _fresh_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test sees the messages that a process logs once; the logging of a command ends with its test."""
     monkeypatch.setattr(logs, "_logged", set())
+    for logger in logging.Logger.manager.loggerDict.values():  # libraries that set up logging switch others' off
+        if isinstance(logger, logging.Logger) and logger.name.startswith("mqinfer"):
+            logger.disabled = False
     yield
     root = logging.getLogger()
     if added := [each for each in root.handlers if isinstance(each, logs._Stderr)]:

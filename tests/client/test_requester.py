@@ -404,8 +404,7 @@ def test_no_worker_speaks_for_another(
     url: str, unique: Callable[[str], str], hand: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A state that names another than its topic removes no lane and makes none; what is no state changes nothing."""
-    caplog.set_level(logging.WARNING, logger="mqinfer.client")  # whatever a library did to logging in this process
-    logging.getLogger("mqinfer.client").disabled = False
+    caplog.set_level(logging.WARNING, logger="mqinfer.client")
     ready = WorkerState("w-1", WorkerStatus.READY, 1, (ServedModel("manual"),), 8)
     lane = lane_of(hand, "w-1")
     publish_state(hand.link, "w-1", ready.to_json())

@@ -102,7 +102,7 @@ def test_files_that_are_too_short(tmp_path: Path, content: bytes) -> None:
     """A file must hold at least one row."""
     (tmp_path / "x").write_bytes(content)
     sample = WarmUpSample({"x": WarmUpInput(Datatype.FP32, (2,), input_data_file=tmp_path / "x"), "s": S})
-    with pytest.raises(ModelNotLoadable, match="no 2 elements of FP32"):
+    with pytest.raises(ModelNotLoadable, match="expected 2 elements of FP32"):
         sample_inputs(card(*SPECS), sample)
 
 
