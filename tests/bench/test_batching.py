@@ -89,4 +89,4 @@ def test_the_path_is_measured_where_nothing_is_named() -> None:
         CliRunner().invoke(app, ["bench", *words, "--workload", "none"]) for words in ([], ["path"], ["batching"])
     )
     assert "unknown workload none" in str(plain.exception) == str(path.exception)
-    assert "no workload 'none'" in str(batching.exception)
+    assert "unknown workload 'none'" in str(batching.exception)
