@@ -258,7 +258,7 @@ def started(*arguments: str | Path, until: str, **environment: str) -> Iterator[
 def test_a_replay_under_another_name_ends_at_once(
     secured: Any, serve: Serve, write_echo: WriteEcho, tmp_path: Path
 ) -> None:
-    """One frame is refused and no other is sent; screen, summary and exit code name the reason."""
+    """What is under way is refused, and nothing more is sent; screen, summary and exit code name the reason."""
     serve(secured.address("w"), write_echo("echo", ("image", "UINT8", [-1, 32, 48, 3])), name="w.0")
     drive = write_drive(tmp_path / "drive.bag", ros=1, frames=40, seed=1, width=96, height=64, truth_topic=False)
     address, login = secured.address("car-1"), secured.logins["car-1"]
@@ -266,9 +266,10 @@ def test_a_replay_under_another_name_ends_at_once(
     where = ("--broker", f"mqtts://{address.host}:{address.port}", *files, "--name", "somebody")
     ended = run("replay", drive, "--model", "echo", *map(str, where), "--summary", tmp_path / "s.json")
     assert ended.returncode == 78, ended.stderr
-    assert "1 x not_authorized: model 'echo': the broker does not allow client 'somebody'" in ended.stdout
+    assert "x not_authorized: model 'echo': the broker does not allow client 'somebody'" in ended.stdout
     told = json.loads((tmp_path / "s.json").read_text())
-    assert (told["ended"], told["failures"][0]["code"], told["failures"][0]["count"]) == ("failed", "not_authorized", 1)
+    failure = next(each for each in told["failures"] if each["code"] == "not_authorized")
+    assert (told["ended"], failure["count"] <= 8) == ("failed", True)  # the window
     assert "does not allow client 'somebody'" in told["reason"]
     assert told["frames_read"] < 40
 

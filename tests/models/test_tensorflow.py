@@ -117,7 +117,7 @@ def test_named_outputs(tf: Any, freeze: Freeze) -> None:
     path = freeze(build)
     backend = loaded(path, output=(TensorConfig("middle"),)).backend
     assert (names(backend.inputs), names(backend.outputs)) == (["x"], ["middle"])
-    with pytest.raises(ConfigError, match="'nowhere' is no node"):
+    with pytest.raises(ConfigError, match="no node 'nowhere'"):
         loaded(path, output=(TensorConfig("nowhere"),))
     with pytest.raises(ConfigError, match=r"names 'z', the model has x, y"):
         loaded(path, input=(TensorConfig("z"),))

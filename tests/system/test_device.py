@@ -58,11 +58,11 @@ def test_a_gpu_that_is_not_there(worker: Started, broker_url: str) -> None:
         assert lines[-1], lines
     with Client(broker_url, root=root) as client:
         for model in ("by_onnx", "by_tensorflow"):
-            warnings = [line for line in lines if line.startswith("WARNING") and f" {model} mqinfer" in line]
+            warnings = [line for line in lines if " WARNING " in line and f": {model} version 1: " in line]
             assert len(warnings) == 1, lines
             assert "requested but not available: cuda:0" in warnings[0]
             assert warnings[0].rstrip().endswith("running on cpu")
-            assert sum(f": {model} version 1 " in line and line.rstrip().endswith("on cpu") for line in lines) == 1
+            assert sum(f" ready: {model} version 1" in line and line.rstrip().endswith("on cpu") for line in lines) == 1
             result = client.infer(model, {"x": np.array([[1, 2]], np.float32)}, timeout=30)
             assert result.outputs["y"].tolist() == [[2, 4]]
             assert client.card(model).device == "cpu"

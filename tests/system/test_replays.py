@@ -90,17 +90,17 @@ def test_a_synthetic_drive_comes_back_frame_by_frame(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("bag", "frames"),
-    [("bags/tiny_svo.bag", 10), ("bags/spot_raw.bag", 4), ("bags/rerun_mcap/rosbag2_2025_09_10-13_03_56_0.mcap", 2)],
+    [("bags/tiny_svo.bag", 10), ("bags/spot_raw.bag", 3), ("bags/rerun_mcap/rosbag2_2025_09_10-13_03_56_0.mcap", 2)],
 )
 def test_real_bags_go_through_a_frozen_graph(
     tmp_path: Path, shared_data: Path, serving: Serve, replayed: Replayed, bag: str, frames: int
 ) -> None:
-    """In foreign bags every frame of every image topic is `ok`, with the stamp of its header."""
+    """In foreign bags every frame of every image topic but depth is `ok`, with the stamp of its header."""
     topics = serving(mask_graph(tmp_path / "models"))
 
     report = replayed(shared_data / bag, topics, "brightest", output=tmp_path / "out", sinks=["jsonl", "mcap"])
 
-    source = open_source(str(shared_data / bag))
+    source = open_source(str(shared_data / bag), depth=False)
     expected = {(frame.source, frame.sequence): frame.capture_time_ns for frame in source.frames()}
     source.close()
     got = {(line["source"], line["sequence"]): line["capture_time_ns"] for line in lines(report)}
