@@ -1,11 +1,9 @@
-"""Read frames through OpenCV: from a video file, or from a camera at this machine or in the network."""
+"""Read frames from a video file with PyAV, or with OpenCV from a camera at this machine or in the network."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqinfer.bags.frame import WHOLE, Frame, Span, StreamInfo
+from mqinfer.bags.video_decoder import VideoDecoder
 from mqinfer.codecs.opencv import opencv
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import ConfigError, SourceError
@@ -26,14 +25,12 @@ VIDEO_SUFFIXES = (
     ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".ts", ".webm", ".wmv", ".y4m",
 )
 # fmt: on
-"""Files with other suffixes are refused: FFmpeg, which OpenCV uses, plays even text files as films of a terminal."""
+"""Files with other suffixes are refused: FFmpeg plays even text files as films of a terminal."""
 
 _OPENED_MS = 10_000
 """A stream that is not open after this time is refused."""
 _STALLED_S = 5.0
 """A stream that yields no frame for so long has stopped; OpenCV would wait 30 s, and no signal is handled meanwhile."""
-_NOMINAL_RATE = 25.0
-"""Frames a second of a file that states no rate."""
 
 
 def raw_bgr(picture: NDArray[np.uint8]) -> RawImage:
@@ -45,7 +42,7 @@ def raw_bgr(picture: NDArray[np.uint8]) -> RawImage:
 
 
 class VideoSource:
-    """Frames of mp4, avi, mkv and whatever else the installed OpenCV reads.
+    """Frames of mp4, avi, mkv and whatever else FFmpeg reads.
 
     Capture stamp and log time both count from the start of the video: a file has no other clock.
 
@@ -54,15 +51,16 @@ class VideoSource:
         span: The part to read.
 
     Raises:
-        SourceError: OpenCV cannot open it.
+        SourceError: It cannot be opened.
+        MissingExtra: PyAV is not installed.
     """
 
     def __init__(self, path: Path, *, span: Span = WHOLE) -> None:
         self._path = path
         self._span = span
-        self._capture = self._open()
+        self._decoder = self._open()
 
-    def _open(self) -> Any:
+    def _open(self, *, is_careful: bool = False) -> VideoDecoder:
         try:
             if not S_ISREG(self._path.stat().st_mode):  # opening a pipe may wait for ever
                 raise SourceError(f"{self._path}: not a file; expected a video file, camera:0, or the URL of a camera")
@@ -70,67 +68,54 @@ class VideoSource:
                 pass
         except OSError as failed:
             raise SourceError(f"{self._path}: {failed.strerror}") from failed
-        capture = opencv().VideoCapture(str(self._path))
-        if not capture.isOpened():
-            raise SourceError(
-                f"{self._path}: OpenCV can't open this video; it is cut off, or its codec is not installed"
-            )
-        return capture
+        return VideoDecoder(self._path, is_careful=is_careful)
 
     def streams(self) -> tuple[StreamInfo, ...]:
         """List the video as one stream; the count comes from the container, and only for the whole video."""
-        cv2, capture = opencv(), self._capture
-        width, height = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH)), int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
-        count = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
-        known = count if count > 0 and self._span.is_whole else None
-        return (StreamInfo(str(self._path), "video", "bgr8", width, height, known, self._rate()),)
-
-    def _rate(self) -> float | None:
-        rate = float(self._capture.get(opencv().CAP_PROP_FPS))
-        return rate if math.isfinite(rate) and rate > 0 else None
+        width, height = self._decoder.size
+        count = self._decoder.count if self._span.is_whole else None
+        return (StreamInfo(str(self._path), "video", "bgr8", width, height, count, self._decoder.rate),)
 
     def frames(self) -> Iterator[Frame]:
         """Yield the frames of the span; a new pass ends the previous one.
 
         Raises:
-            SourceError: No picture can be decoded.
+            SourceError: Frames are missing: the video is cut off or damaged. Those that can be decoded were yielded.
         """
         begin, end = self._span.bounds(0)
-        for sequence, time_ns, picture in self._pictures(begin):
+        decoder, last, time_ns = self._reopen(), -1, -1
+        for last, time_ns, picture in decoder.pictures(begin):
             if end is not None and time_ns >= end:
-                return
-            yield Frame(str(self._path), sequence, time_ns, time_ns, "", raw_bgr(picture))
-
-    def _pictures(self, begin: int) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
-        cv2 = opencv()
-        self._capture.release()
-        self._capture = capture = self._open()
-        if begin:
-            capture.set(cv2.CAP_PROP_POS_MSEC, begin / 1e6)
-        period, time_ns = round(1e9 / (self._rate() or _NOMINAL_RATE)), None
-        for index in count(_position(capture)):
-            is_read, picture = capture.read()
-            if not is_read:
                 break
-            stamp = round(capture.get(cv2.CAP_PROP_POS_MSEC) * 1e6)
-            # Some containers have no times; the log time must grow all the same.
-            time_ns = stamp if time_ns is None or stamp > time_ns else time_ns + period
-            if time_ns >= begin:
-                yield index, time_ns, picture
-        if time_ns is None and not begin:
+            yield self._frame(last, time_ns, picture)
+        lost, total = (0, 0) if end is not None and time_ns >= end else decoder.lost()
+        if decoder.is_tail_lost:
+            careful = self._reopen(is_careful=True)
+            for last, time_ns, picture in careful.pictures(max(begin, time_ns + 1)):  # noqa: B020 - its start is set
+                if end is not None and time_ns >= end:
+                    break
+                yield self._frame(last, time_ns, picture)
+                lost -= 1
+        if time_ns < 0 and not begin:
             raise SourceError(
                 f"{self._path}: no picture can be decoded from this video; it is damaged, or its codec is unknown"
             )
+        if lost > 0:
+            raise SourceError(f"{self._path}: the video is cut off or damaged: {lost} of {total} frames are missing")
+        if decoder.is_damaged:
+            raise SourceError(f"{self._path}: the video is damaged: some of its pictures are missing or wrong")
+
+    def _reopen(self, *, is_careful: bool = False) -> VideoDecoder:
+        self._decoder.close()
+        self._decoder = self._open(is_careful=is_careful)
+        return self._decoder
+
+    def _frame(self, index: int, time_ns: int, picture: NDArray[np.uint8]) -> Frame:
+        return Frame(str(self._path), index, time_ns, time_ns, "", raw_bgr(picture))
 
     def close(self) -> None:
         """Close the file."""
-        self._capture.release()
-
-
-def _position(capture: Any) -> int:
-    """Return the number of the next frame, which OpenCV computes from its time and the nominal rate."""
-    position: float = capture.get(opencv().CAP_PROP_POS_FRAMES)
-    return max(0, round(position))
+        self._decoder.close()
 
 
 class CameraSource:

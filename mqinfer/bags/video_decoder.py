@@ -1,0 +1,245 @@
+"""Decode a video file packet by packet: go on behind damage, and count the frames that are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqinfer.protocol.errors import MissingExtra, SourceError
+
+if TYPE_CHECKING:
+    from av import Packet, VideoFrame
+
+__all__ = ["Picture", "VideoDecoder"]
+
+Picture = tuple[int, int, NDArray[np.uint8]]
+"""Index in the recording, time since its start in nanoseconds, and pixels `[H, W, 3]` BGR."""
+
+_NOMINAL_RATE = 25.0
+"""Frames a second of a file that states no rate."""
+_MOST_FAILURES = 100
+"""Reads that may fail one after the other before a file is given up."""
+_INDEXED = ("mov", "avi")
+"""Formats that state how many frames there are; the first number of their index, the second in its header."""
+_TIMED = ("matroska", "flv", "asf")
+"""Formats whose header states when the last stream ends."""
+_GAPLESS = ("matroska", "flv")
+"""Formats whose packets lie one behind the other, with a few bytes between them."""
+_SLACK_S = 0.1
+"""A file may end so much earlier than its header states, or two frames: writers round, and sound may be longer."""
+_HOLE_BYTES = 512
+"""Bytes between two packets that belong to none, and are more than what containers put there."""
+
+
+class VideoDecoder:
+    """One pass over the first video stream of a file.
+
+    Args:
+        path: The file.
+        is_careful: Decode one picture after the other. Otherwise several threads do, and what they still hold when the
+            end of the file is damaged is lost; `is_tail_lost` reports that.
+
+    Raises:
+        SourceError: It cannot be opened, or has no video that can be decoded.
+        MissingExtra: PyAV is not installed.
+    """
+
+    def __init__(self, path: Path, *, is_careful: bool = False) -> None:
+        try:
+            import av
+        except ImportError as missing:
+            raise MissingExtra.of("av", "edge") from missing
+        from av.video.reformatter import VideoReformatter
+
+        self._error: type[Exception] = av.FFmpegError
+        self._converter = VideoReformatter()
+        try:
+            self._container = av.open(str(path), metadata_errors="replace")
+        except av.FFmpegError as failed:
+            raise SourceError(f"{path}: this video can't be opened; it is cut off, damaged, or no video") from failed
+        streams = self._container.streams.video
+        if not streams or streams[0].codec_context is None:
+            self._container.close()
+            raise SourceError(f"{path}: there is no video that can be decoded; it is damaged, or its codec is unknown")
+        self._stream = streams[0]
+        self._stream.thread_type = "SLICE" if is_careful else "AUTO"
+        self._format = self._container.format.name
+        self._period_ns = round(1e9 / (self.rate or _NOMINAL_RATE))
+        self._stated = self._count_index()
+        self._found = 0
+        self._missing = 0
+        self._first: int | None = None
+        self._decoded = 0
+        self._failures = 0
+        self._end_ns = 0
+        self._end_byte = 0
+        self._is_after_hole = False
+        self._latest_dts: int | None = None
+        self.is_tail_lost = False
+        """Whether the decoder failed at the end, with pictures still in it."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels, turned as the file asks; decodes the first picture."""
+        first = next(self._frames(0), None)
+        width, height = self._stream.width, self._stream.height
+        return (height, width) if first is not None and first.rotation // 90 % 2 else (width, height)
+
+    @property
+    def rate(self) -> float | None:
+        """Frames a second, as the file states."""
+        return float(self._stream.average_rate) if self._stream.average_rate else None
+
+    @property
+    def count(self) -> int | None:
+        """Number of frames, as the file states, or by its duration and rate."""
+        if self._stated or not (self._container.duration and self.rate):
+            return self._stated
+        return round(self._container.duration / 1e6 * self.rate)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._container.close()
+
+    def pictures(self, begin: int) -> Iterator[Picture]:
+        """Yield the pictures from a time on; what comes before its key frame is read over without decoding."""
+        time_ns: int | None = None
+        for frame in self._frames(begin):
+            if (picture := self._pixels(frame)) is None:
+                continue
+            stamp = self._time(frame.pts) if frame.pts is not None else 0
+            # Some containers have no times; the log time must grow all the same.
+            time_ns = stamp if time_ns is None or stamp > time_ns else time_ns + self._period_ns
+            index = (self._first or 0) + self._decoded
+            self._decoded += 1
+            if time_ns >= begin:
+                yield index, time_ns, picture
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether something could not be read so far."""
+        return bool(self._failures or self._missing)
+
+    def lost(self) -> tuple[int, int]:
+        """Return how many frames are missing at the end of a pass, of how many; (0, …) if nothing is known to be."""
+        period = self._period_ns
+        expected = self._stated or self._found + self._missing
+        if not self._stated and self._format.startswith(_TIMED) and self._container.duration:
+            short = self._container.duration * 1000 - self._end_ns
+            expected += short // period if short > max(2 * period, _SLACK_S * 1e9) else 0
+        lost = max(expected - (self._first or 0) - self._decoded, 0)
+        is_short = expected > self._found or (self._stated and self._is_mov)
+        return (lost if self.is_damaged or is_short else 0), expected
+
+    @property
+    def _is_mov(self) -> bool:
+        return self._format.startswith("mov")
+
+    def _count_index(self) -> int | None:
+        if self._is_mov:  # frames that its edit list leaves out are not in the index, or marked
+            return sum(not entry.is_discard for entry in self._stream.index_entries) or self._stream.frames or None
+        return self._stream.frames or None if self._format.startswith(_INDEXED) else None
+
+    def _time(self, pts: int) -> int:
+        base = self._stream.time_base
+        return round((pts - (self._stream.start_time or 0)) * 1e9 * base.numerator / base.denominator) if base else 0
+
+    def _frames(self, begin: int) -> Iterator[VideoFrame]:
+        stamps: list[int] = []
+        for packets in self._sequences(begin, stamps):
+            for packet in packets:
+                for frame in self._decode(packet):
+                    if self._first is None:
+                        pts = frame.pts
+                        self._first = sum(stamp < pts for stamp in stamps) if stamps and pts is not None else 0
+                    yield frame
+        failures = self._failures
+        yield from self._decode(None)
+        self.is_tail_lost = self._failures > failures
+
+    def _sequences(self, begin: int, stamps: list[int]) -> Iterator[Sequence[Packet[Any]]]:
+        """Yield packets to decode, from the key frame before `begin` on; add the times of all until then."""
+        held: list[Packet[Any]] = []
+        is_reached = begin <= 0
+        for packet in self._packets():
+            if is_reached:
+                if self._first is None and packet.pts is not None and stamps:
+                    stamps.append(packet.pts)
+                yield (packet,)
+                continue
+            is_reached = packet.pts is None or self._time(packet.pts) >= begin
+            if packet.is_keyframe and not is_reached:
+                held.clear()
+            held.append(packet)
+            if packet.pts is not None:
+                stamps.append(packet.pts)
+            if is_reached:
+                yield held
+        if not is_reached:
+            self._first = self._found
+
+    def _packets(self) -> Iterator[Packet[Any]]:
+        """Yield the packets of the stream, also those behind places that cannot be read."""
+        failures = 0
+        while failures < _MOST_FAILURES:
+            try:
+                for packet in self._container.demux():
+                    failures = 0
+                    if packet.size:  # an empty one would end the decoder
+                        yield from self._noted(packet)
+            except self._error:
+                failures += 1
+                self._fail()
+            else:
+                return
+
+    def _noted(self, packet: Packet[Any]) -> Iterator[Packet[Any]]:
+        """Count a packet, and what is missing before it; yield it if it belongs to the stream."""
+        if packet.pts is not None and packet.time_base:
+            end = (packet.pts + (packet.duration or 0)) * packet.time_base
+            self._end_ns = max(self._end_ns, round(end * 1_000_000_000))
+        is_own = packet.stream_index == self._stream.index
+        if self._format.startswith(_GAPLESS):
+            self._note_hole(packet, is_own=is_own)
+        if is_own:
+            self._found += not packet.is_discard
+            if packet.is_corrupt:
+                self._fail()
+            yield packet
+
+    def _note_hole(self, packet: Packet[Any], *, is_own: bool) -> None:
+        """Count the frames of a damaged place that the container's reader skipped: bytes and time are both missing."""
+        place = packet.pos or 0
+        self._is_after_hole |= 0 < self._end_byte < place - _HOLE_BYTES
+        self._end_byte = max(self._end_byte, place + packet.size)
+        if not is_own or packet.dts is None or not packet.time_base:
+            return
+        if self._is_after_hole and self._latest_dts is not None:
+            gap_ns = float((packet.dts - self._latest_dts) * packet.time_base) * 1e9
+            self._missing += max(round(gap_ns / self._period_ns) - 1, 0)
+        self._latest_dts, self._is_after_hole = packet.dts, False
+
+    def _fail(self) -> None:
+        """Count a failure; a capture that states no extent may begin between two key frames."""
+        if self._decoded or self._stated or self._format.startswith(_TIMED):
+            self._failures += 1
+
+    def _decode(self, packet: Packet[Any] | None) -> Sequence[VideoFrame]:
+        try:
+            return self._stream.decode(packet)
+        except self._error:
+            self._fail()
+            return ()
+
+    def _pixels(self, frame: VideoFrame) -> NDArray[np.uint8] | None:
+        try:
+            converted = self._converter.reformat(frame, format="bgr24", interpolation="BICUBIC", threads=1)
+            picture = np.asarray(converted.to_ndarray(), np.uint8)
+        except (self._error, ValueError):  # a damaged header asks for a size that can't be
+            self._fail()
+            return None
+        return np.rot90(picture, frame.rotation // 90) if frame.rotation else picture
