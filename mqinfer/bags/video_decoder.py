@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +27,16 @@ _MOST_FAILURES = 100
 """Reads that may fail one after the other before a file is given up."""
 _INDEXED = ("mov", "avi")
 """Formats that state how many frames there are; the first number of their index, the second in its header."""
-_TIMED = ("matroska", "flv", "asf")
-"""Formats whose header states when the last stream ends."""
-_GAPLESS = ("matroska", "flv")
-"""Formats whose packets lie one behind the other, with a few bytes between them."""
+_TIMED = ("matroska", "flv")
+"""Formats whose header states when the last stream ends, and whose packets lie close behind each other."""
 _SLACK_S = 0.1
-"""A file may end so much earlier than its header states, or two frames: writers round, and sound may be longer."""
-_HOLE_BYTES = 512
+"""A file with sound, or of a varying rate, may end so much earlier than its header states, or two frames."""
+_END_OF_JPEG = b"\xff\xd9"
+_HOLE_BYTES = 128
 """Bytes between two packets that belong to none, and are more than what containers put there."""
+
+_REORDERED = 17
+"""Pictures are stored at most so many places before or behind where they are shown."""
 
 
 class VideoDecoder:
@@ -71,14 +75,13 @@ class VideoDecoder:
         self._period_ns = round(1e9 / (self.rate or _NOMINAL_RATE))
         self._stated = self._count_index()
         self._found = 0
-        self._missing = 0
         self._first: int | None = None
         self._decoded = 0
         self._failures = 0
         self._end_ns = 0
         self._end_byte = 0
-        self._is_after_hole = False
-        self._latest_dts: int | None = None
+        self._times = array("q")
+        self._holes: list[int] = []
         self.is_tail_lost = False
         """Whether the decoder failed at the end, with pictures still in it."""
 
@@ -122,18 +125,26 @@ class VideoDecoder:
     @property
     def is_damaged(self) -> bool:
         """Whether something could not be read so far."""
-        return bool(self._failures or self._missing)
+        return self._failures > 0
 
     def lost(self) -> tuple[int, int]:
         """Return how many frames are missing at the end of a pass, of how many; (0, …) if nothing is known to be."""
-        period = self._period_ns
-        expected = self._stated or self._found + self._missing
-        if not self._stated and self._format.startswith(_TIMED) and self._container.duration:
-            short = self._container.duration * 1000 - self._end_ns
-            expected += short // period if short > max(2 * period, _SLACK_S * 1e9) else 0
+        expected = self._stated or self._found + self._count_missing() + self._count_cut()
         lost = max(expected - (self._first or 0) - self._decoded, 0)
         is_short = expected > self._found or (self._stated and self._is_mov)
         return (lost if self.is_damaged or is_short else 0), expected
+
+    def _count_cut(self) -> int:
+        """Count the frames between the last one and the end that the header states."""
+        container, period = self._container, self._period_ns
+        if not (self._format.startswith(_TIMED) and container.duration):
+            return 0
+        end_ns = container.duration * 1000
+        steps = (later - earlier for earlier, later in pairwise(sorted(self._times)))
+        if len(container.streams) == 1 and all(abs(step - period) < period / 2 for step in steps):
+            return max(round((end_ns - (container.start_time or 0) * 1000) / period) - self._found, 0)
+        short = end_ns - self._end_ns
+        return short // period if short > max(2 * period, _SLACK_S * 1e9) else 0
 
     @property
     def _is_mov(self) -> bool:
@@ -194,6 +205,8 @@ class VideoDecoder:
             except self._error:
                 failures += 1
                 self._fail()
+            except IndexError:  # PyAV at the end of a file in which streams appeared late
+                return
             else:
                 return
 
@@ -203,25 +216,31 @@ class VideoDecoder:
             end = (packet.pts + (packet.duration or 0)) * packet.time_base
             self._end_ns = max(self._end_ns, round(end * 1_000_000_000))
         is_own = packet.stream_index == self._stream.index
-        if self._format.startswith(_GAPLESS):
+        if self._format.startswith(_TIMED):
             self._note_hole(packet, is_own=is_own)
         if is_own:
             self._found += not packet.is_discard
-            if packet.is_corrupt:
+            if packet.is_corrupt or (self._format == "mjpeg" and _END_OF_JPEG not in bytes(packet)):
                 self._fail()
             yield packet
 
     def _note_hole(self, packet: Packet[Any], *, is_own: bool) -> None:
-        """Count the frames of a damaged place that the container's reader skipped: bytes and time are both missing."""
+        """Keep the packet's time, and where bytes are left out: the container's reader skips what it can't read."""
         place = packet.pos or 0
-        self._is_after_hole |= 0 < self._end_byte < place - _HOLE_BYTES
+        if 0 < self._end_byte < place - _HOLE_BYTES:
+            self._holes.append(len(self._times))
         self._end_byte = max(self._end_byte, place + packet.size)
-        if not is_own or packet.dts is None or not packet.time_base:
-            return
-        if self._is_after_hole and self._latest_dts is not None:
-            gap_ns = float((packet.dts - self._latest_dts) * packet.time_base) * 1e9
-            self._missing += max(round(gap_ns / self._period_ns) - 1, 0)
-        self._latest_dts, self._is_after_hole = packet.dts, False
+        if is_own and packet.pts is not None:
+            self._times.append(self._time(packet.pts))
+
+    def _count_missing(self) -> int:
+        """Count the frames that are left out in time near places where bytes are left out."""
+        gaps: set[tuple[int, int]] = set()
+        for hole in self._holes if len(self._times) > 1 else ():
+            near = self._times[max(hole - _REORDERED, 0) : hole + _REORDERED]
+            times = sorted(time for time in self._times if min(near) <= time <= max(near))
+            gaps.update(pairwise(times))
+        return sum(max(round((later - earlier) / self._period_ns) - 1, 0) for earlier, later in gaps)
 
     def _fail(self) -> None:
         """Count a failure; a capture that states no extent may begin between two key frames."""

@@ -1,0 +1,191 @@
+"""Videos that are cut off or damaged: what can be decoded is read, what is missing is reported, whole ones pass."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import closing
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from mqinfer.bags.sources import open_source
+from mqinfer.bags.video_decoder import VideoDecoder
+from mqinfer.protocol.errors import SourceError
+
+FRAMES, RATE = 60, 25
+
+KINDS: dict[str, tuple[str, str, dict[str, str], dict[str, str]]] = {
+    "plain.mp4": ("libx264", "yuv420p", {"bf": "0", "g": "10"}, {"movflags": "faststart"}),
+    "edit_list.mp4": ("libx264", "yuv420p", {"bf": "3", "g": "10"}, {"movflags": "faststart"}),
+    "hybrid.mp4": ("libx264", "yuv420p", {"g": "10"}, {"movflags": "hybrid_fragmented+frag_keyframe"}),
+    "fragments.mp4": ("libx264", "yuv420p", {"g": "10"}, {"movflags": "frag_keyframe+empty_moov"}),
+    "mpeg4.mp4": ("mpeg4", "yuv420p", {"g": "10"}, {"movflags": "faststart"}),
+    "motion_jpeg.avi": ("mjpeg", "yuvj420p", {}, {}),
+    "mpeg4.avi": ("mpeg4", "yuv420p", {"g": "10"}, {}),
+    "b_frames.mkv": ("libx264", "yuv420p", {"bf": "3", "g": "10"}, {}),
+    "motion_jpeg.mkv": ("mjpeg", "yuvj420p", {}, {}),
+    "motion_jpeg.mjpeg": ("mjpeg", "yuvj420p", {}, {}),
+    "small.webm": ("libvpx", "yuv420p", {"deadline": "realtime", "cpu-used": "8", "g": "10"}, {}),
+    "stream.ts": ("libx264", "yuv420p", {"g": "10"}, {}),
+}
+"""Codec, pixel format, and options of codec and container."""
+COUNTED = [name for name in KINDS if not name.endswith((".ts", ".mjpeg"))]
+"""Those that state how many frames there are, or how long they last."""
+
+
+def encode(path: Path, stamps: list[int] | None = None) -> Path:
+    """Encode pictures of noise; `stamps` are milliseconds, for a rate that varies."""
+    codec, pixels, options, container = KINDS[path.name]
+    base = Fraction(1, 1000) if stamps else Fraction(1, RATE)
+    generator = np.random.default_rng(0)
+    with av.open(str(path), "w", options=container) as file:
+        stream: Any = file.add_stream(codec, rate=RATE, options=options)
+        stream.width, stream.height, stream.pix_fmt = 96, 64, pixels
+        if stamps:
+            stream.codec_context.time_base = base
+        for number in range(FRAMES):
+            picture = np.repeat(np.repeat(generator.integers(0, 255, (16, 24, 3), np.uint8), 4, 0), 4, 1)
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(format=pixels)
+            frame.pts, frame.time_base = (stamps[number] if stamps else number), base
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a video of a kind, encoded once."""
+    folder = tmp_path_factory.mktemp("videos")
+    return lambda name: folder / name if (folder / name).exists() else encode(folder / name)
+
+
+def read(path: Path, **options: Any) -> tuple[list[int], str]:
+    """Return the numbers of the frames that were read, and the error at the end."""
+    numbers: list[int] = []
+    try:
+        with closing(open_source(str(path), **options)) as source:
+            numbers += [frame.sequence for frame in source.frames()]  # keeps what came before an error
+    except SourceError as error:
+        return numbers, str(error)
+    return numbers, ""
+
+
+def read_on(path: Path) -> tuple[int, str]:
+    """Return how many frames were read before the error, and the error."""
+    count = 0
+    try:
+        with closing(open_source(str(path))) as source:
+            for _ in source.frames():
+                count += 1
+    except SourceError as error:
+        return count, str(error)
+    return count, ""
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_whole_videos_raise_no_alarm(videos: Callable[[str], Path], name: str) -> None:
+    """Neither from the start, nor from a later one, nor for a part, nor from behind the end."""
+    path = videos(name)
+    assert read(path) == (list(range(FRAMES)), "")
+    later, error = read(path, start=1.0)
+    assert (later[-1], error) == (FRAMES - 1, "")
+    assert later == list(range(later[0], FRAMES))
+    part, error = read(path, start=0.5, duration=0.5)
+    assert part
+    assert not error
+    assert read(path, start=60.0) == ([], "")
+
+
+def test_a_rate_that_varies(tmp_path: Path) -> None:
+    """The duration and the rate of such a video say little about its count; a start counts all the frames before."""
+    steps = random.Random(1)  # noqa: S311 - a seeded test
+    stamps = [0]
+    while len(stamps) < FRAMES:
+        stamps.append(stamps[-1] + steps.choice([20, 33, 40, 300]))
+    path = encode(tmp_path / "b_frames.mkv", stamps)
+    assert read(path) == (list(range(FRAMES)), "")
+    later, error = read(path, start=stamps[41] / 1000)
+    assert (later, error) == (list(range(41, FRAMES)), "")
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("name", COUNTED)
+def test_cut_off(videos: Callable[[str], Path], tmp_path: Path, name: str, share: float) -> None:
+    """The frames before the cut are read, and the error has how many are missing."""
+    whole = videos(name).read_bytes()
+    path = tmp_path / name
+    path.write_bytes(whole[: int(len(whole) * share)])
+    count, error = read_on(path)
+    assert count < FRAMES
+    assert "damaged" in error
+    if name == "hybrid.mp4":  # its index is at the end, over the fragments, which nobody finds any more
+        assert count == 0
+        return
+    assert count >= FRAMES * share / 2 - 3
+    if name != "fragments.mp4":  # what follows is not known, as in a file that still grows
+        assert f"{FRAMES - count} of {FRAMES} frames are missing" in error
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_noise_in_the_middle(videos: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    """Frames behind it are read too, and it is no success."""
+    whole = bytearray(videos(name).read_bytes())
+    at, length = len(whole) // 2, len(whole) // 8
+    whole[at : at + length] = random.Random(2).randbytes(length)  # noqa: S311 - a seeded test
+    path = tmp_path / name
+    path.write_bytes(whole)
+    count, error = read_on(path)
+    assert "damaged" in error
+    assert count >= (25 if name == "fragments.mp4" else 40)  # a fragment that has lost its head is lost whole
+
+
+def test_a_cut_motion_jpeg_ends_with_a_broken_picture(videos: Callable[[str], Path], tmp_path: Path) -> None:
+    """It states no count, but its last picture has no end."""
+    path = tmp_path / "cut.mjpeg"
+    path.write_bytes(videos("motion_jpeg.mjpeg").read_bytes()[:-100])
+    assert read_on(path)[1].endswith("some of its pictures are missing or wrong")
+
+
+def test_damage_at_the_end_loses_what_is_damaged_alone(videos: Callable[[str], Path], tmp_path: Path) -> None:
+    """Pictures that the decoder's threads hold when the last packet fails are read by a second pass."""
+    whole = bytearray(videos("plain.mp4").read_bytes())
+    whole[-40:] = bytes(40)
+    path = tmp_path / "plain.mp4"
+    path.write_bytes(whole)
+    count, error = read_on(path)
+    assert count >= FRAMES - 1
+    assert "damaged" in error or count == FRAMES
+
+
+@pytest.mark.parametrize(("degrees", "matrix"), [(90, (0, 1, -1, 0)), (180, (-1, 0, 0, -1)), (270, (0, -1, 1, 0))])
+def test_turned(videos: Callable[[str], Path], tmp_path: Path, degrees: int, matrix: tuple[int, ...]) -> None:
+    """A phone's video is turned as the file asks, and described so."""
+    whole = bytearray(videos("plain.mp4").read_bytes())
+    at = whole.index(b"tkhd") + 44
+    a, b, c, d = (value * 65536 for value in matrix)
+    for place, value in zip(range(at, at + 36, 4), (a, b, 0, c, d, 0, 0, 0, 1 << 30), strict=True):
+        whole[place : place + 4] = value.to_bytes(4, "big", signed=True)
+    path = tmp_path / "turned.mp4"
+    path.write_bytes(whole)
+    with closing(open_source(str(path))) as source:
+        (stream,) = source.streams()
+        turned = next(source.frames()).image
+    with closing(open_source(str(videos("plain.mp4")))) as source:
+        plain = next(source.frames()).image
+    size = (64, 96) if degrees % 180 else (96, 64)
+    assert (stream.width, stream.height) == size
+    expected = np.rot90(np.frombuffer(plain.data, np.uint8).reshape(64, 96, 3), -degrees // 90)
+    np.testing.assert_array_equal(np.frombuffer(turned.data, np.uint8).reshape(expected.shape), expected)
+
+
+def test_not_a_video(tmp_path: Path) -> None:
+    """What holds no video is refused when it is opened."""
+    path = tmp_path / "text.mp4"
+    path.write_text("not a video\n" * 100)
+    with pytest.raises(SourceError, match=r"text\.mp4: this video can't be opened"):
+        VideoDecoder(path)
