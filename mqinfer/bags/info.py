@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.table import Table
+from rich.text import Text
 
 from mqinfer.bags.frame import StreamInfo
 from mqinfer.bags.rosbag import Rosbag, is_bag
@@ -81,7 +82,8 @@ def table(info: BagInfo) -> Table:
         size = f"{stream.width}x{stream.height}" if stream.width else ""
         count = "" if stream.count is None else str(stream.count)
         rate = "" if stream.rate is None else f"{stream.rate:.2f} Hz"
-        grid.add_row(stream.source, stream.message_type, stream.encoding, size, count, rate)
+        names = (Text(text) for text in (stream.source, stream.message_type, stream.encoding))  # they are no markup
+        grid.add_row(*names, size, count, rate)
     return grid
 
 

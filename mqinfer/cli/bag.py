@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from mqinfer.cli.options import table_console
+
 __all__ = ["app"]
 
 app = typer.Typer(help="Inspect, repair and create recordings.", no_args_is_help=True)
@@ -19,11 +21,8 @@ def info(file: Annotated[str, typer.Argument(help="A bag, video, folder or camer
     """List the topics of a recording with their encodings, sizes, counts and rates."""
     from mqinfer.bags.info import describe, headline, table
 
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # in a pipe, so that no name is broken over two lines
-    found = describe(file)
-    console.print(headline(found), highlight=False)
+    found, console = describe(file), table_console()
+    console.print(headline(found), markup=False, soft_wrap=True)
     console.print(table(found))
 
 

@@ -11,11 +11,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, PasswordFile, Root, address
+from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, PasswordFile, Root, address, table_console
 from mqinfer.client import Client, InferResult
 from mqinfer.client.request import Input
 from mqinfer.codecs import encode_tensor, encoded_image
@@ -79,7 +78,7 @@ def infer(
     if output:
         _write(output, result)
     if top:
-        Console().print(_table(result))
+        table_console().print(_table(result))
     else:
         typer.echo(json.dumps(_describe(result, output) | detections, indent=2))
 

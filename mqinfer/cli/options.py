@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.environment import Variable
@@ -26,9 +27,13 @@ __all__ = [
     "Root",
     "TakeOver",
     "address",
+    "table_console",
     "until_signal",
     "with_log_options",
 ]
+
+_WIDE = 10_000
+"""Width of what is no terminal: a table takes as much as its cells need."""
 
 Broker = Annotated[
     str,
@@ -119,6 +124,14 @@ def with_log_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = signature  # type: ignore[attr-defined] # what typer reads
     run.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
     return run
+
+
+def table_console() -> Console:
+    """Return a console for standard output; in a pipe it is so wide that nothing is cut, or broken over two lines."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDE
+    return console
 
 
 def until_signal() -> threading.Event:

@@ -25,12 +25,14 @@ from mqinfer.cli.options import (
     Root,
     TakeOver,
     address,
+    table_console,
     until_signal,
 )
 from mqinfer.client.connection import Unconnected, default_name
 from mqinfer.client.control import ControlClient
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.window import Policy
+from mqinfer.edge_agent.bit_depths import BitDepths
 from mqinfer.edge_agent.quality_ladder import QualityBounds
 from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.report import Ending, failure_lines, summary, summary_table, write_summary
@@ -112,7 +114,8 @@ def replay(
     ] = None,
     demosaic: Annotated[Demosaic, typer.Option(help="Method for Bayer mosaics.")] = Demosaic.BILINEAR,
     bit_depth: Annotated[
-        int | None, typer.Option(help="Significant bits of 16-bit samples; 16 by default.", min=8, max=16)
+        list[str] | None,
+        typer.Option(help="Significant bits of 16-bit samples, 12 or /topic=12; may be repeated. 16 by default."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -160,7 +163,7 @@ def replay(
         loop=loop,
         encoding=encoding,
         demosaic=demosaic,
-        bit_depth=bit_depth,
+        bit_depths=BitDepths.parse(bit_depth or ()),
         output=output,
         sinks=sink or SINK_KINDS,
         picture_every=picture_every,
@@ -228,7 +231,7 @@ def _is_failed(entry: Mapping[str, object]) -> bool:
 
 def _report(reports: Sequence[SessionReport], summary_file: Path | None) -> ExitCode:
     """Print the tables and why frames failed, write the summary, and return the exit code."""
-    console = Console()
+    console = table_console()
     for report in reports:
         _print_report(console, report, is_titled=len(reports) > 1)
     try:

@@ -14,7 +14,18 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, PasswordFile, Root, address, until_signal
+from mqinfer.cli.options import (
+    Broker,
+    CaFile,
+    CertFile,
+    KeyFile,
+    Name,
+    PasswordFile,
+    Root,
+    address,
+    table_console,
+    until_signal,
+)
 from mqinfer.client.control import ControlClient
 from mqinfer.logs import printable
 from mqinfer.protocol.control import Call, Operation
@@ -27,8 +38,6 @@ __all__ = ["print_table", "status"]
 _COLOURS = {"ready": "green", "lost": "red", "unavailable": "red"}
 """Of a cell that holds this word, in any case; other states are yellow."""
 _STATES = frozenset({"ready", "lost", "unavailable", "draining", "loading", "unloading"})
-_WIDE = 10_000
-"""Width of what is no terminal: nothing is cut or broken there."""
 
 
 def status(
@@ -71,9 +80,7 @@ def status(
 
 def print_table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table, in the width of the terminal or, elsewhere, of its cells; none is cut, or read as markup."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _WIDE
+    console = table_console()
     table = Table(*(Column(name, overflow="fold") for name in columns), box=None, header_style="bold", pad_edge=False)
     for row in rows:
         table.add_row(*(Text(printable(cell), style=_style(cell)) for cell in row))

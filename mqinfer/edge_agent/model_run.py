@@ -13,6 +13,7 @@ from mqinfer.client.connection import CardShelf
 from mqinfer.client.requester import Requester
 from mqinfer.codecs import available_encodings, parse_encoding
 from mqinfer.edge_agent.before_card import BeforeCard, wait_for
+from mqinfer.edge_agent.bit_depths import BitDepths
 from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_output_encoding
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
 from mqinfer.edge_agent.report import Ending, RunInfo
@@ -41,7 +42,7 @@ class ReplaySettings:
         loop: Start again at the end.
         encoding: Codec of the frames; None for the best that the worker decodes.
         demosaic: Method for Bayer mosaics.
-        bit_depth: Significant bits of 16-bit samples.
+        bit_depths: Significant bits of 16-bit samples, by source.
         output: Folder for the results; None for no files.
         sinks: Kinds of files to write there.
         picture_every: Write an overlay picture every N frames.
@@ -59,7 +60,7 @@ class ReplaySettings:
     loop: bool = False
     encoding: str | None = None
     demosaic: Demosaic = Demosaic.BILINEAR
-    bit_depth: int | None = None
+    bit_depths: BitDepths = field(default_factory=BitDepths)
     output: Path | None = None
     sinks: Sequence[str] = field(default=SINK_KINDS)
     picture_every: int = 10
@@ -155,7 +156,7 @@ class ModelRun:
         if options.output_encoding is None or isinstance(options.output_encoding, str):
             chosen = choose_output_encoding(options.output_encoding, card, options.version)
             options = replace(options, output_encoding=chosen)
-        preparer = Preparer(_contract(card), self._encoding, settings.demosaic, settings.bit_depth)
+        preparer = Preparer(_contract(card), self._encoding, settings.demosaic, settings.bit_depths)
         if settings.output is not None:
             self._sinks = open_sinks(settings.output, card, settings.sinks, picture_every=settings.picture_every)
         sink = None if settings.output is None else self._sinks
@@ -268,7 +269,7 @@ def _recording_preparer(settings: ReplaySettings) -> Preparer:
         parse_encoding(encoding)
     except BadEncoding as error:
         raise ConfigError(str(error)) from error
-    return Preparer(ImageContract(""), encoding, settings.demosaic, settings.bit_depth)
+    return Preparer(ImageContract(""), encoding, settings.demosaic, settings.bit_depths)
 
 
 def _contract(card: ModelCard) -> ImageContract:

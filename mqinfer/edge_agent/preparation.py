@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from mqinfer.bags.frame import Frame
@@ -16,12 +16,13 @@ from mqinfer.codecs import (
     parse_encoding,
     probe_image,
 )
+from mqinfer.edge_agent.bit_depths import BitDepths
 from mqinfer.edge_agent.quality_ladder import FULL_QUALITY, QualityStep
 from mqinfer.edge_agent.sinks.outputs import Picture
 from mqinfer.edge_agent.statistics import EdgeStage
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.demosaic import Demosaic
-from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.images.picture import CompressedImage
 from mqinfer.images.placement import Placement
 from mqinfer.images.resize import fit, place
 from mqinfer.protocol.card import ImageContract, ModelCard
@@ -66,13 +67,13 @@ class Preparer:
         contract: Size and name of the input.
         encoding: Codec, such as `jpeg:90`.
         demosaic: For Bayer mosaics.
-        bit_depth: True bits of 16-bit samples; None for 16.
+        bit_depths: True bits of 16-bit samples, by source.
     """
 
     contract: ImageContract
     encoding: str
     demosaic: Demosaic = Demosaic.BILINEAR
-    bit_depth: int | None = None
+    bit_depths: BitDepths = field(default_factory=BitDepths)
 
     @property
     def quality(self) -> int | None:
@@ -97,7 +98,7 @@ class Preparer:
             if untouched:
                 return untouched
         started = time.perf_counter_ns()
-        pixels = self._decode(frame.image)
+        pixels = self._decode(frame)
         decoded = time.perf_counter_ns()
         picture = place(pixels, self.contract)
         height, width = picture.shape[:2]
@@ -108,7 +109,7 @@ class Preparer:
         record(EdgeStage.DEMOSAIC, decoded - started)
         record(EdgeStage.RESIZE, resized - decoded)
         record(EdgeStage.ENCODE, time.perf_counter_ns() - resized)
-        recorded = (lambda: pixels) if picture is pixels else partial(self._decode, frame.image)
+        recorded = (lambda: pixels) if picture is pixels else partial(self._decode, frame)
         placement = self.placement(pixels.shape[1], pixels.shape[0])
         return PreparedFrame(tensor, placement, recorded, picture.nbytes)
 
@@ -117,8 +118,8 @@ class Preparer:
         size = self.contract.width or width, self.contract.height or height
         return Placement.of((width, height), size, self.contract.resize)
 
-    def _decode(self, image: RawImage | CompressedImage) -> Picture:
-        return to_rgb(image, method=self.demosaic, bit_depth=self.bit_depth)
+    def _decode(self, frame: Frame) -> Picture:
+        return to_rgb(frame.image, method=self.demosaic, bit_depth=self.bit_depths.of(frame))
 
     def _pass_through(self, image: CompressedImage) -> PreparedFrame | None:
         """Return the recorded JPEG bytes if their size fits and JPEG is the codec asked for, else None."""

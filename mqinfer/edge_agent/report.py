@@ -121,8 +121,8 @@ def write_summary(path: Path, content: Mapping[str, object]) -> None:
 
 def summary_table(snapshot: Snapshot) -> Table:
     """Make a table of at most 80 columns, with one row for each stream and one for all of them."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, expand=True)
-    table.add_column("stream", overflow="ellipsis", no_wrap=True, ratio=1)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("stream", overflow="fold")
     for heading in ("read", "ok", "other", "retries", "frames\n/s", "p50\nms", "p99\nms", "sent\nMB", "raw:\nsent"):
         table.add_column(heading, justify="right", no_wrap=True)
     for stream in snapshot.streams:

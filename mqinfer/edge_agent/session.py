@@ -77,6 +77,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
     with ExitStack() as stack:
         source = stack.enter_context(closing(_open(settings)))
         streams = [stream for stream in source.streams() if stream.is_image]
+        settings.bit_depths.check([stream.source for stream in streams])
         shelf = CardShelf(requester.link, requester.topics)
         is_endless = settings.loop or is_live(settings.source)
         filled = sum(stream.count != 0 for stream in streams)

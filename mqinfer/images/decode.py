@@ -15,10 +15,12 @@ from mqinfer.images.pixel_format import Kind, PixelFormat, parse_encoding
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["is_depth", "to_array", "to_rgb"]
+__all__ = ["is_depth", "to_array", "to_rgb", "used_bits"]
 
 _DEPTH = ("16UC1", "32FC1")
 """Encodings of depth pictures: millimetres and metres (REP 118)."""
+_SENSOR_BITS = (10, 12, 14)
+"""Bits of cameras whose samples travel in 16."""
 
 
 def to_rgb(
@@ -71,6 +73,19 @@ def to_array(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIMI
         BadImage: Unknown encoding, too few bytes, or sizes that contradict each other.
     """
     return _native(image, limits)[0]
+
+
+def used_bits(image: RawImage | CompressedImage) -> int | None:
+    """Return which of 10, 12, 14 and 16 bits the samples of a picture need; None if they are not 16 bits of light.
+
+    Raises:
+        BadImage: It cannot be decoded.
+    """
+    array, pixels = _native(image, DEFAULT_LIMITS)
+    if pixels.kind is Kind.VALUES or array.dtype != np.uint16 or not array.size:
+        return None
+    largest = int(array.max())
+    return next((bits for bits in _SENSOR_BITS if largest < 1 << bits), 16)
 
 
 def is_depth(image: RawImage | CompressedImage) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from mqinfer.bags.frame import Frame
 from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.edge_agent.bit_depths import BitDepths
 from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_output_encoding
 from mqinfer.edge_agent.quality_ladder import QualityStep
 from mqinfer.edge_agent.statistics import EdgeStage
@@ -85,7 +86,7 @@ def test_mosaics_and_grey_are_made_rgb(encoding: str) -> None:
     """What travels is what `to_rgb` makes of the recording."""
     pixels = PIXELS[:, :, 0].astype(np.uint16 if encoding.endswith("16") else np.uint8)
     image = raw(np.ascontiguousarray(pixels), encoding)
-    prepared = Preparer(ImageContract("x", 32, 24), "raw", bit_depth=8).prepare(frame_of(image), ignore)
+    prepared = Preparer(ImageContract("x", 32, 24), "raw", bit_depths=BitDepths(8)).prepare(frame_of(image), ignore)
     np.testing.assert_array_equal(decode_tensor(prepared.tensor)[0], to_rgb(image, bit_depth=8))
 
 
@@ -162,3 +163,57 @@ def test_the_encoding_of_the_results_suits_the_outputs() -> None:
     assert choose_output_encoding("lz4:9", card) == "lz4:9"
     with pytest.raises(ConfigError, match="unknown encoding"):
         choose_output_encoding("zip", card)
+
+
+class TestBitDepths:
+    """How many bits of 16 a camera uses."""
+
+    @staticmethod
+    def twelve(encoding: str = "bayer_rggb16") -> RawImage:
+        """Return a picture whose largest sample is 4095."""
+        pixels = np.full((4, 6), 100, np.uint16)
+        pixels[2, 3] = 4095
+        return raw(pixels, encoding)
+
+    @pytest.mark.parametrize("encoding", ["bayer_rggb16", "mono16"])
+    def test_a_dark_stream_gets_one_hint(self, caplog: pytest.LogCaptureFixture, encoding: str) -> None:
+        """It names the option with the topic and the bits; models that share the settings do not repeat it."""
+        depths = BitDepths()
+        for _ in range(2):
+            preparer = Preparer(ImageContract("x"), "raw", bit_depths=depths)
+            preparer.prepare(frame_of(self.twelve(encoding)), ignore)
+        (line,) = caplog.messages
+        assert line.startswith("/camera: the samples of its first frame fit in 12 bits")
+        assert "--bit-depth /camera=12" in line
+
+    def test_no_hint_where_there_is_nothing_to_say(self, caplog: pytest.LogCaptureFixture) -> None:
+        """For depth, 8 bits, samples of 15 bits and more, or where the user chose."""
+        bright = raw(np.full((4, 6), 20_000, np.uint16), "mono16")
+        for image in (self.twelve("16UC1"), raw(PIXELS), bright):
+            Preparer(ImageContract("x"), "raw").prepare(frame_of(image), ignore)
+        chosen = Preparer(ImageContract("x"), "raw", bit_depths=BitDepths.parse(["16"]))
+        chosen.prepare(frame_of(self.twelve()), ignore)
+        assert not caplog.messages
+
+    def test_each_topic_has_its_own(self) -> None:
+        """An entry of a topic goes before the number for all."""
+        depths = BitDepths.parse(["12", "/left=10", "/a=b=14"])
+        sources = {"/camera": 12, "/left": 10, "/a=b": 14}
+        frame = frame_of(self.twelve("mono16"))
+        assert {source: depths.of(replace_source(frame, source)) for source in sources} == sources
+        light = Preparer(ImageContract("x"), "raw", bit_depths=depths).prepare(frame, ignore)
+        assert decode_tensor(light.tensor).max() == 255
+        depths.check(["/left", "/a=b"])
+        with pytest.raises(ConfigError, match=r"no image topic /a=b; there are /left, /right"):
+            depths.check(["/left", "/right"])
+
+    @pytest.mark.parametrize("option", ["", "7", "17", "/left", "/left=", "/left=x", "-8", "²"])
+    def test_what_is_no_depth(self, option: str) -> None:
+        """The message has what was written, and what is expected."""
+        with pytest.raises(ConfigError, match=r"--bit-depth .*expected 8 to 16, such as 12 or /topic=12"):
+            BitDepths.parse([option])
+
+
+def replace_source(frame: Frame, source: str) -> Frame:
+    """Return the frame of another topic."""
+    return Frame(source, 0, 1, 2, "front", frame.image)

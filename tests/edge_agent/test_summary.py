@@ -95,6 +95,18 @@ def test_table_fits_into_eighty_columns() -> None:
     assert sum(name in line for line in lines for name in ("/camera/front", "/camera/rear", "all ")) == 3
 
 
+def test_no_name_is_cut() -> None:
+    """A long name takes several lines of a narrow terminal, and one of a wide one."""
+    statistics, name = ReplayStatistics(), "/camera/front/left/image_rect_color/compressed/of/the/second/vehicle"
+    statistics.request_sent(name)
+    for width, is_whole in ((60, False), (10_000, True)):
+        console = Console(width=width, force_terminal=False)
+        with console.capture() as captured:
+            console.print(summary_table(statistics.snapshot()))
+        assert "…" not in captured.get()
+        assert (name in captured.get()) == is_whole
+
+
 @pytest.mark.parametrize(
     ("nanoseconds", "words"),
     [(None, "-"), (0, "0.00"), (1_234_000, "1.23"), (12_340_000, "12.3"), (123_456_789, "123")],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from mqinfer.cli.options import table_console
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 
@@ -76,10 +77,7 @@ def optimize(
     found = run(
         original, options, given, calibrate or str(samples), progress=lambda line: console.print(line, markup=False)
     )
-    table = Console()
-    if not table.is_terminal:
-        table.width = 250  # keep each row on one line in a pipe
-    table.print(as_table(found))
+    table_console().print(as_table(found))
     for path in write_report(found, report or repository / model / _REPORTS):
         typer.echo(f"wrote {path}")
     for each in found.kept:

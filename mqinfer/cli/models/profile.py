@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from mqinfer.cli.options import table_console
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.errors import ConfigError
 
@@ -45,9 +46,7 @@ def profile(
     options = run.ProfileOptions(plan, backend, device, RandomInputs(dict(map(_named_shape, shape or ()))))
     console = Console(stderr=True, highlight=False)
     found = run.profile(_version(repository, model, version), options, lambda line: console.print(line, markup=False))
-    table = Console()
-    if not table.is_terminal:
-        table.width = 200  # keep each row on one line in a pipe
+    table = table_console()
     table.print(as_table(found))
     table.print(memory_table(found))
     for path in run.write_profile(found, output) if output else ():
