@@ -58,7 +58,7 @@ class RosbagSource:
         """Yield the frames of the chosen topics, merged by log time.
 
         Raises:
-            SourceError: The bag is damaged further on; what came before it has been yielded.
+            SourceError: The bag is damaged, or holds fewer frames than it states; those that can be read were yielded.
         """
         begin, end = self._bounds()
         counts = Counter() if begin is None else self._bag.count_before(self._connections, begin)
@@ -66,6 +66,21 @@ class RosbagSource:
             found, topic = self._bag.image(connection, raw), connection.topic
             yield Frame(topic, counts[topic], found.capture_time_ns, log_time_ns, found.frame_id, found.image)
             counts[topic] += 1
+        if self._span.is_whole:
+            self._check(counts)
+
+    def _check(self, counts: Counter[str]) -> None:
+        """Compare with what the index states: readers pass over a part of a damaged index without an error."""
+        stated: Counter[str] = Counter()
+        for connection in self._connections:
+            stated[connection.topic] += connection.msgcount
+        missing = {topic: count - counts[topic] for topic, count in stated.items() if counts[topic] < count}
+        if missing:
+            held = ", ".join(f"{lost} of {stated[topic]} on {topic}" for topic, lost in sorted(missing.items()))
+            raise SourceError(
+                f"{self._bag.path}: frames are missing: {held}; the bag is damaged, and what can be read of it is "
+                "found by: mqinfer bag repair FILE NEW"
+            )
 
     def close(self) -> None:
         """Close the bag; frames that were yielded stay valid."""

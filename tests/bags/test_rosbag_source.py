@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mcap.reader import make_reader
 from rosbags.highlevel import AnyReader
 
 from mqinfer.bags.frame import Frame, FrameSource
@@ -407,3 +409,28 @@ def _stamps(path: Path) -> list[tuple[str, int, int]]:
             stamp = message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
             found.append((connection.topic, log_time_ns, stamp))
     return found
+
+
+@pytest.mark.parametrize("start", [0.0, 0.01])
+def test_fewer_frames_than_stated(tmp_path: Path, write_ros2: Write, recorded: type[Any], start: float) -> None:
+    """A chunk that a damaged index leaves out is found out by the count; a part of a bag has none to compare with."""
+    image = RawImage("mono8", 1000, 1000, 1000, is_bigendian=False, data=bytes(1_000_000))
+    messages = [recorded("/camera", number * 1_000_000, 1, image) for number in range(6)]
+    (path,) = write_ros2(tmp_path / "drive", messages).glob("*.mcap")
+    with path.open("rb") as file:
+        summary = make_reader(file).get_summary()
+    assert summary is not None
+    last = summary.chunk_indexes[-1]
+    whole = bytearray(path.read_bytes())
+    times = struct.pack("<QQQ", last.message_start_time, last.message_end_time, last.chunk_start_offset)
+    whole[whole.index(times) - 9] = 0x80  # a kind of record that readers pass over
+    path.write_bytes(whole)
+    with closing(open_source(str(path), start=start)) as source:
+        frames = source.frames()
+        if start:
+            assert list(frames) == []
+            return
+        found: list[int] = []
+        with pytest.raises(SourceError, match=r"frames are missing: \d of 6 on /camera; the bag is damaged"):
+            found.extend(frame.sequence for frame in frames)
+    assert 0 < len(found) < 6

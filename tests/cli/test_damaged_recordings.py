@@ -1,0 +1,130 @@
+"""A sweep: copies of recordings, cut, flipped or zeroed at random places, through `mqinfer replay`.
+
+`DAMAGED_COPIES=200 pytest tests/cli/test_damaged_recordings.py -s` runs more of them, and prints what became of them.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from mqinfer.bags.info import describe
+from mqinfer.cli import main
+from mqinfer.lab.drives.recording import write_drive
+from mqinfer.protocol.errors import MqinferError
+
+COPIES = int(os.environ.get("DAMAGED_COPIES", "50"))
+FRAMES = 40
+TOPIC = "/camera/image_raw"
+
+
+def record(folder: Path, kind: Any) -> Path:
+    """Record a drive in one file."""
+    if kind == "video":
+        return _encode(folder / "drive.mp4")
+    small: dict[str, Any] = {"frames": FRAMES, "seed": 1, "width": 96, "height": 64, "truth_topic": False}
+    if kind == "bag":
+        return write_drive(folder / "drive.bag", ros=1, **small)
+    drive = write_drive(folder / "drive", ros=2, storage=kind, **small)
+    return next(path for path in drive.iterdir() if path.suffix != ".yaml")
+
+
+def _encode(path: Path) -> Path:
+    generator = np.random.default_rng(1)
+    with av.open(str(path), "w", options={"movflags": "faststart"}) as file:
+        stream: Any = file.add_stream("libx264", rate=25, options={"g": "10"})
+        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+        for _ in range(FRAMES):
+            picture = np.repeat(np.repeat(generator.integers(0, 255, (16, 24, 3), np.uint8), 4, 0), 4, 1)
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        file.mux(stream.encode())
+    return path
+
+
+def damage(whole: bytes, seed: str) -> bytes:
+    """Cut a copy, flip ten of its bits, or overwrite up to an eighth of it with zeros."""
+    at_random, copy = random.Random(seed), bytearray(whole)  # noqa: S311 - seeded damage
+    kind, at = at_random.choice(["cut", "flip", "zero"]), at_random.randrange(len(copy))
+    if kind == "cut":
+        return bytes(copy[:at])
+    if kind == "flip":
+        for _ in range(10):
+            copy[at_random.randrange(len(copy))] ^= 1 << at_random.randrange(8)
+    else:
+        length = min(at_random.randrange(1, len(copy) // 8), len(copy) - at)
+        copy[at : at + length] = bytes(length)
+    return bytes(copy)
+
+
+def stated(path: Path) -> int:
+    """Return how many frames a recording says that it has; 0 where it can't be opened."""
+    try:
+        return sum(stream.count or 0 for stream in describe(str(path)).streams if stream.is_image)
+    except MqinferError:
+        return 0
+
+
+@pytest.fixture
+def replay(monkeypatch: pytest.MonkeyPatch, write_echo: Callable[..., Path]) -> Callable[[Path, Path], int]:
+    """Replay a recording against an echo model in this process; return the exit code."""
+    repository = write_echo("eye", ("image", "UINT8", [-1, 32, 48, 3]))
+
+    def run(path: Path, summary: Path) -> int:
+        options = ("--model", "eye", "--local", "--repository", str(repository), "--summary", str(summary))
+        monkeypatch.setattr(sys, "argv", ["mqinfer", "replay", str(path), *options])
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            main()
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else 1
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return 0
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bag", "sqlite3", "mcap", "video"])
+def test_no_damage_passes_for_a_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replay: Callable[[Path, Path], int], capfd: Any, kind: str
+) -> None:
+    """None ends with 0 and fewer frames than it says, or with a traceback, or leaves a process or a folder behind."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    whole = record(tmp_path, kind)
+    summary, copy = tmp_path / "summary.json", tmp_path / f"copy{whole.suffix}"
+    assert replay(whole, summary) == 0
+    ends: Counter[int] = Counter()
+    for number in range(COPIES):
+        copy.write_bytes(damage(whole.read_bytes(), f"{kind} {number}"))
+        summary.unlink(missing_ok=True)
+        capfd.readouterr()
+        code = replay(copy, summary)
+        printed = capfd.readouterr()
+        assert "Traceback" not in printed.err + printed.out, number
+        if code == 0:
+            assert json.loads(summary.read_text())["frames_read"] >= stated(copy), number
+        ends[code] += 1
+    assert set(ends) <= {0, 1, 3}
+    assert ends[1] + ends[3] > COPIES / 4
+    assert not multiprocessing.active_children()
+    assert not list(folder.iterdir())
+    with capfd.disabled():
+        if COPIES > 50:
+            print(kind, dict(ends))  # noqa: T201 - asked for
