@@ -26,7 +26,7 @@ _NOMINAL_RATE = 25.0
 _MOST_FAILURES = 100
 """Reads that may fail one after the other before a file is given up."""
 _INDEXED = ("mov", "avi")
-"""Formats that state how many frames there are; the first number of their index, the second in its header."""
+"""Formats that state how many frames there are: the first by its index, the second in its header."""
 _TIMED = ("matroska", "flv")
 """Formats whose header states when the last stream ends, and whose packets lie close behind each other."""
 _SLACK_S = 0.1
@@ -44,8 +44,8 @@ class VideoDecoder:
 
     Args:
         path: The file.
-        is_careful: Decode one picture after the other. Otherwise several threads do, and what they still hold when the
-            end of the file is damaged is lost; `is_tail_lost` reports that.
+        is_careful: Decode one picture after the other. Otherwise several threads do, and the pictures that they still
+            hold are lost if the end of the file is damaged; `is_tail_lost` reports that.
 
     Raises:
         SourceError: It cannot be opened, or has no video that can be decoded.
@@ -90,7 +90,7 @@ class VideoDecoder:
         """Width and height in pixels, turned as the file asks; decodes the first picture."""
         first = next(self._frames(0), None)
         width, height = self._stream.width, self._stream.height
-        return (height, width) if first is not None and first.rotation // 90 % 2 else (width, height)
+        return (height, width) if first is not None and round(first.rotation / 90) % 2 else (width, height)
 
     @property
     def rate(self) -> float | None:
@@ -261,4 +261,4 @@ class VideoDecoder:
         except (self._error, ValueError):  # a damaged header asks for a size that can't be
             self._fail()
             return None
-        return np.rot90(picture, frame.rotation // 90) if frame.rotation else picture
+        return np.rot90(picture, round(frame.rotation / 90)) if frame.rotation else picture

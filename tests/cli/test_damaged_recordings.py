@@ -98,6 +98,20 @@ def replay(monkeypatch: pytest.MonkeyPatch, write_echo: Callable[..., Path]) -> 
     return run
 
 
+def test_a_video_that_is_cut_off(tmp_path: Path, replay: Callable[[Path, Path], int], capfd: Any) -> None:
+    """What is there gets its outcome; the exit code and the summary report that the rest is missing."""
+    video, summary = record(tmp_path, "video"), tmp_path / "summary.json"
+    video.write_bytes(video.read_bytes()[: video.stat().st_size // 2])
+    assert replay(video, summary) == 3
+    written = json.loads(summary.read_text())
+    read = written["frames_read"]
+    assert 0 < read < FRAMES
+    assert (written["ended"], written["outcomes"]["ok"]) == ("incomplete", read)
+    error = f"the video is cut off or damaged: {FRAMES - read} of {FRAMES} frames are missing"
+    assert written["reason"].endswith(error)
+    assert error in capfd.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bag", "sqlite3", "mcap", "video"])
 def test_no_damage_passes_for_a_success(
