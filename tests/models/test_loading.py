@@ -241,3 +241,14 @@ def test_whatever_an_engine_raises_is_a_reason(tmp_path: Path, monkeypatch: pyte
     path.write_text("{}")
     with pytest.raises(ModelNotLoadable, match=r"model\.echo: can't be loaded: AttributeError: model\.echo fp32"):
         load_model(ModelVersion("m", 1, path, ModelConfig()))
+
+
+@pytest.mark.parametrize("shape", [[1, 2**45], ["n", 2**45], [1, 2**62, 8]])
+def test_shapes_that_no_request_can_have(write_onnx: WriteOnnx, tmp_path: Path, shape: list[int | str]) -> None:
+    """A file with such an input is refused for good; it does not look like a lack of memory, which may pass."""
+    path = write_onnx(tmp_path / "m" / "model.onnx", "FP32", shape)
+    with pytest.raises(
+        ModelNotLoadable, match=r"input 'x' has the shape .* and no request may have more than"
+    ) as found:
+        load_model(ModelVersion("m", 1, path))
+    assert found.value.__cause__ is None
