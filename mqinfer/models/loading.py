@@ -57,6 +57,8 @@ def load_model(model: ModelVersion, *, device: str = "auto", versions: Sequence[
         loaded = _load(model, device, versions)
     except ConfigError as error:
         raise ConfigError(f"model {model.name} version {model.version}: {error}") from error
+    except OSError as error:  # a file was removed meanwhile, say
+        raise ModelNotLoadable(f"{model.path}: can't be read: {error}; copy the model again") from error
     if unservable := _unservable(loaded.card):
         loaded.backend.close()
         raise ModelNotLoadable(f"{model.path}: {unservable}")

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -252,3 +253,23 @@ def test_shapes_that_no_request_can_have(write_onnx: WriteOnnx, tmp_path: Path, 
     ) as found:
         load_model(ModelVersion("m", 1, path))
     assert found.value.__cause__ is None
+
+
+def test_a_file_that_is_removed_while_it_loads(
+    write_onnx: WriteOnnx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file beside the model that is gone by the time it is hashed: a reason, and no other exception."""
+    path = write_onnx(tmp_path / "m" / "model.onnx")
+    beside = path.with_name("copying.tmp")
+    beside.write_bytes(b"1")
+    whole = Path.stat
+
+    def stat(file: Path, **how: bool) -> Any:
+        found = whole(file, **how)
+        if file == beside:
+            beside.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(ModelNotLoadable, match=r"model\.onnx: can't be read: .*copying\.tmp"):
+        load_model(ModelVersion("m", 1, path))
