@@ -99,11 +99,8 @@ def _check_heaps(content: bytes | mmap.mmap) -> None:
     while heap >= 0:
         place, end = heap + _HEAD_BYTES, heap + int.from_bytes(content[heap + 8 : heap + _HEAD_BYTES], "little")
         while place + _HEAD_BYTES <= min(end, len(content)):
-            number, size = (
-                int.from_bytes(content[place : place + 2], "little"),
-                content[place + 8 : place + _HEAD_BYTES],
-            )
-            length = int.from_bytes(size, "little")
+            number = int.from_bytes(content[place : place + 2], "little")
+            length = int.from_bytes(content[place + 8 : place + _HEAD_BYTES], "little")
             place += length if number == 0 else _HEAD_BYTES + (length + 7) // 8 * 8
             if length == number == 0 or place > end:
                 raise ValueError(f"the heap at byte {heap} is damaged")
