@@ -37,6 +37,7 @@ settings.load_profile("mqinfer")
 
 
 _LONGEST = {
+    "test_damaged_models.py",
     "test_endless_requests.py",
     "test_guard_system.py",
     "test_workers.py",

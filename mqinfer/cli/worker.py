@@ -77,7 +77,8 @@ def worker(
         float | None,
         typer.Option(
             help="Kill and restart a process if a request does not end within N seconds; 0 for never. "
-            "By default 60, or 20 times the usual time of a run if that is longer.",
+            "By default 60, or 20 times the usual time of a run if that is longer. A model may load for 600 seconds, "
+            "or for N if that is longer.",
             min=0,
         ),
     ] = None,

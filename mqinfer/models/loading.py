@@ -21,7 +21,9 @@ from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import InstanceKind, ModelConfig, TensorConfig
 from mqinfer.models.repository.files import check_model_files
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import ConfigError, ModelNotLoadable, MqinferError
+from mqinfer.protocol.datatypes import array_bytes
+from mqinfer.protocol.errors import ConfigError, LimitExceeded, ModelNotLoadable, MqinferError
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 __all__ = ["LoadedModel", "load_model", "load_options"]
 
@@ -52,9 +54,31 @@ def load_model(model: ModelVersion, *, device: str = "auto", versions: Sequence[
         MissingExtra: The engine is not installed.
     """
     try:
-        return _load(model, device, versions)
+        loaded = _load(model, device, versions)
     except ConfigError as error:
         raise ConfigError(f"model {model.name} version {model.version}: {error}") from error
+    except OSError as error:  # a file was removed meanwhile, say
+        raise ModelNotLoadable(f"{model.path}: can't be read: {error}; copy the model again") from error
+    if unservable := _unservable(loaded.card):
+        loaded.backend.close()
+        raise ModelNotLoadable(f"{model.path}: {unservable}")
+    return loaded
+
+
+def _unservable(card: ModelCard) -> str:
+    """Return why no request can succeed, with more in one row of an input than a request may have; empty otherwise."""
+    limits = DEFAULT_LIMITS
+    for spec in card.inputs:
+        row = [1 if size == -1 else size for size in spec.shape]
+        try:
+            array_bytes(spec.name, spec.datatype, row, limits)
+        except LimitExceeded:
+            return (
+                f"input {spec.name!r} has the shape {list(spec.shape)} of {spec.datatype}, and no request may have "
+                f"more than {limits.dimensions} axes or {limits.tensor_bytes} bytes; if the model should have another "
+                "shape, the file is damaged: copy or export it again"
+            )
+    return ""
 
 
 def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedModel:

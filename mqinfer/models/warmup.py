@@ -64,14 +64,16 @@ def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence
     network = network_of(backend)
     single, refused = 0.0, ""
     for batch in sorted({1, max(card.max_batch_size, 1)}) if count else ():
-        inputs = zeros(card, batch)
         try:
+            inputs = zeros(card, batch)
             for _ in range(count):
                 started = time.perf_counter()
                 _check_batch(card, network.infer(inputs), batch)
                 single = time.perf_counter() - started if batch == 1 else single
         except ModelNotLoadable:
             raise
+        except MemoryError as error:
+            raise _not_ready(card, f"no memory for the warm-up with batch {batch}", error) from error
         except MqinferError as error:
             if not _may_refuse_zeros(card):
                 raise _not_ready(card, f"warm-up on zeros with batch {batch} failed", error, _WAY_OUT) from error
@@ -97,7 +99,7 @@ def _run_sample(network: Backend, card: ModelCard, sample: WarmUpSample) -> None
         raise _not_ready(card, f"warm-up sample {sample.name!r} failed", error) from error
 
 
-def _not_ready(card: ModelCard, what: str, error: MqinferError, way_out: str = "") -> ModelNotLoadable:
+def _not_ready(card: ModelCard, what: str, error: Exception, way_out: str = "") -> ModelNotLoadable:
     return ModelNotLoadable(f"model {card.name} version {card.version}: {what}: {error}{way_out}")
 
 

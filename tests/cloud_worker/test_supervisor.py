@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import queue
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +85,22 @@ def test_a_process_that_crashes_at_each_start_is_given_up(monkeypatch: pytest.Mo
         Phase.FAILED,
         "exit code 0; given up after 6 starts, of which none has served",
     )
+
+
+def test_a_model_that_does_not_load_in_time_has_failed(monkeypatch: pytest.MonkeyPatch, write_echo: WriteEcho) -> None:
+    """The process is killed, and not started again; `--run-timeout 0` sets no bound."""
+    monkeypatch.setattr("mqinfer.cloud_worker.supervision.child._LOAD_TIMEOUT_S", 0.5)
+    repository, events = write_echo(), list[Event]()
+    supervisor = Supervisor(plan(Repository(repository), template(repository)), events.append)
+    assert not supervisor.run()
+    (event,), (view,) = events, supervisor.processes
+    assert (event.kind, event.detail) == (
+        "failed",
+        "killed: the model did not load within 0.5 s (--run-timeout)",
+    )
+    assert (view.phase, view.reason, view.pid) == (Phase.FAILED, event.detail, None)
+    patient = Child(replace(template(repository), run_timeout=0.0), Phase.STARTING, progress=ctypes.c_double())
+    assert not patient.is_stuck(1e9)
 
 
 def test_actions_run_in_order_and_an_error_goes_to_its_own_future() -> None:

@@ -144,3 +144,13 @@ def test_outputs_must_keep_the_batch() -> None:
     with pytest.raises(ModelNotLoadable, match="max_batch_size = 0"):
         warm_up(backend, card(specs, 4), 1)
     warm_up(backend, card(specs, 0), 1)
+
+
+def test_memory_is_short_for_the_largest_batch() -> None:
+    """The reason is that of a model that can't be loaded, and leads to another try."""
+    specs = (TensorSpec("x", Datatype.FP32, (-1, 2**20)),)
+    with pytest.raises(
+        ModelNotLoadable, match=r"no memory for the warm-up with batch \d+: .*Unable to allocate"
+    ) as found:
+        warm_up(EchoBackend(specs), card(specs, 2**30))
+    assert isinstance(found.value.__cause__, MemoryError)

@@ -227,3 +227,37 @@ def test_what_is_no_keras_file(keras: Any, tmp_path: Path, suffix: str) -> None:
         path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
         with pytest.raises(ModelNotLoadable, match=f"{path}.*copy or export the model again"):
             check_keras(path)
+
+
+@pytest.mark.parametrize("size", [0, 2**64 - 16])
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_sizes_that_hdf5_would_follow_for_ever(keras: Any, tmp_path: Path, suffix: str, size: int) -> None:
+    """Free space of size 0, or of one that leads back, in a heap of strings: refused before HDF5 reads it."""
+    path = tmp_path / f"model{suffix}"
+    two_ended(keras).save(path)
+    assert loaded(path).card.platform == "tensorflow_keras"
+    if suffix == ".keras":
+        with zipfile.ZipFile(path) as archive:
+            parts = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in parts.items():
+                archive.writestr(name, _with_free_space(content, size) if name.endswith(".h5") else content)
+    else:
+        path.write_bytes(_with_free_space(path.read_bytes(), size))
+    with pytest.raises(ModelNotLoadable, match=r"the heap at byte \d+ is damaged"):
+        loaded(path)
+
+
+def _with_free_space(content: bytes, size: int) -> bytes:
+    heap = content.index(b"GCOL")
+    head = bytes(8) + size.to_bytes(8, "little")
+    return content[: heap + 16] + head + content[heap + 32 :]
+
+
+def test_nothing_is_left_in_the_temporary_folder(keras: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ends without its exit handlers, as a worker's does, leaves no file of TensorFlow's."""
+    two_ended(keras).save(tmp_path / "model.keras")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    loaded(tmp_path / "model.keras")
+    assert not list((tmp_path / "temporary").iterdir())

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -241,3 +242,34 @@ def test_whatever_an_engine_raises_is_a_reason(tmp_path: Path, monkeypatch: pyte
     path.write_text("{}")
     with pytest.raises(ModelNotLoadable, match=r"model\.echo: can't be loaded: AttributeError: model\.echo fp32"):
         load_model(ModelVersion("m", 1, path, ModelConfig()))
+
+
+@pytest.mark.parametrize("shape", [[1, 2**45], ["n", 2**45], [1, 2**62, 8]])
+def test_shapes_that_no_request_can_have(write_onnx: WriteOnnx, tmp_path: Path, shape: list[int | str]) -> None:
+    """A file with such an input is refused for good; it does not look like a lack of memory, which may pass."""
+    path = write_onnx(tmp_path / "m" / "model.onnx", "FP32", shape)
+    with pytest.raises(
+        ModelNotLoadable, match=r"input 'x' has the shape .* and no request may have more than"
+    ) as found:
+        load_model(ModelVersion("m", 1, path))
+    assert found.value.__cause__ is None
+
+
+def test_a_file_that_is_removed_while_it_loads(
+    write_onnx: WriteOnnx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file beside the model that is gone by the time it is hashed: a reason, and no other exception."""
+    path = write_onnx(tmp_path / "m" / "model.onnx")
+    beside = path.with_name("copying.tmp")
+    beside.write_bytes(b"1")
+    whole = Path.stat
+
+    def stat(file: Path, **how: bool) -> Any:
+        found = whole(file, **how)
+        if file == beside:
+            beside.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(ModelNotLoadable, match=r"model\.onnx: can't be read: .*copying\.tmp"):
+        load_model(ModelVersion("m", 1, path))

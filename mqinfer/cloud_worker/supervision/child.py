@@ -27,6 +27,8 @@ _MOST_STARTS = 6
 """Starts in a row of a process that crashes while it loads its model; then it is given up. Their delays sum to 6 s."""
 _STABLE_S = 60.0
 """A process that ran longer than this restarts with the first delay again."""
+_LOAD_TIMEOUT_S = 600.0
+"""Time to load a model, or the stated run timeout if that is longer: an engine may read a damaged file without end."""
 _LEAST_TIMEOUT_S, _TIMEOUT_FACTOR = 60.0, 20.0
 """Time for a request by default: `max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * usual time of a run)`."""
 
@@ -84,7 +86,7 @@ class Child:
         is_waiting: Whether its model is loaded and waits for the broker.
         incarnation: Number of its last start.
         progress: Shared with the process, which changes it every half second unless it hangs; None while there is none.
-        run_timeout: Seconds that a request may take before the process is killed; 0 for any.
+        run_timeout: Seconds that a request, or loading the model, may take before the process is killed; 0 for any.
         crashed: Incarnation of the process that ended last, if it ended by itself and without a last report, else 0.
         running: Ids of the requests that this process worked on when it ended, as far as it named them all.
         is_queried: Whether a statistics query is open. A second one is not sent: a process that hangs must not fill
@@ -155,6 +157,8 @@ class Child:
         theirs.close()
         self.phase, self.due, self.reason, self._killed = Phase.STARTING, None, "", ""
         self.started, self._stuck_s = now, 0.0
+        stated = self.spec.run_timeout
+        self.run_timeout = 0.0 if stated == 0 else max(_LOAD_TIMEOUT_S, stated or 0.0)
         self.is_final = self.is_waiting = self.is_queried = False
 
     def read(self) -> ProcessReport | ModelStatistics | None:
@@ -177,6 +181,7 @@ class Child:
         self.reason, self.is_waiting = received.error, received.is_waiting
         if received.card and self.phase is Phase.STARTING:
             self.phase, self.card, self.untried = Phase.READY, received.card, received.untried
+            self._stuck_s = 0.0
             default = max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * received.service_s)
             self.run_timeout = default if self.spec.run_timeout is None else self.spec.run_timeout
         return received
@@ -210,7 +215,7 @@ class Child:
             self.drain(kill_at)
 
     def is_stuck(self, seconds: float) -> bool:
-        """Return whether a request has not ended, or the process has not reported its progress, for its `run_timeout`.
+        """Return whether a request, or loading, has not ended for the `run_timeout`, or the process makes no progress.
 
         Only the time between calls counts, and of each interval no more than the owner states: neither a supervisor
         nor a machine that was halted makes a process look stuck.
@@ -218,7 +223,8 @@ class Child:
         Args:
             seconds: Time that counts since the last call.
         """
-        if self.progress is None or self.phase is not Phase.READY or self.reason or not self.run_timeout:
+        is_busy = self.phase in {Phase.STARTING, Phase.READY} and not self.reason  # a reason: it waits, or ends
+        if self.progress is None or not is_busy or not self.run_timeout:
             return False
         seen = self.progress.value
         self._stuck_s = self._stuck_s + seconds if seen == self._seen else 0.0
@@ -251,7 +257,7 @@ class Child:
         if self.phase is Phase.DRAINING:
             self.phase, self.due = Phase.GONE, None
         elif self.is_final:  # a model that can't be loaded, a refused login, or a second process of the name
-            self.phase, self.due = Phase.FAILED, None
+            self.phase, self.due, self.reason = Phase.FAILED, None, self._killed or self.reason
         else:
             self.crashed = 0 if self.reason and not self._killed else self.incarnation
             self._lost_starts = 0 if self.card else self._lost_starts + bool(self.crashed)

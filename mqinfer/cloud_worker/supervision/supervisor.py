@@ -252,7 +252,12 @@ class Supervisor:
         self._check_at = now + _CHECK_S
         for child in self._children:
             if child.is_stuck(_CHECK_S):
-                why = f"killed: a request did not end, or the process hung, for {child.run_timeout:g} s (--run-timeout)"
+                is_loading = child.phase is Phase.STARTING
+                what = (
+                    "the model did not load within" if is_loading else "a request did not end, or the process hung, for"
+                )
+                why = f"killed: {what} {child.run_timeout:g} s (--run-timeout)"
+                child.is_final |= is_loading and child.card is None
                 log.error("%s is %s", child.name, why)
                 child.kill(why)
 
@@ -260,7 +265,7 @@ class Supervisor:
         watched = [end for child in self._children for end in child.watched()]
         due = [child.due for child in self._children if child.due is not None]
         due += [query.deadline for query in self._queries]
-        if any(child.phase is Phase.READY for child in self._children):
+        if any(child.phase in {Phase.STARTING, Phase.READY} for child in self._children):
             due.append(self._check_at)
         timeout = max(0.0, min(due) - time.monotonic()) if due else None
         happened = wait([waker.fileno(), *watched], timeout)

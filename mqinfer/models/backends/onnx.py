@@ -21,8 +21,9 @@ from mqinfer.models.backends.onnx_file import refusal
 from mqinfer.models.backends.onnx_providers import Attempt, attempts, describe_nodes
 from mqinfer.models.load_options import LoadOptions, default_threads, with_configured_shapes
 from mqinfer.models.repository.files import describe
-from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
+from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, nbytes
 from mqinfer.protocol.errors import BadTensor, MissingExtra, ModelFailed, ModelNotLoadable
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import TensorSpec
 
 __all__ = ["OnnxBackend", "load"]
@@ -165,7 +166,9 @@ def _is_short(session: Any, inputs: Sequence[TensorSpec]) -> bool:
     for spec in inputs:
         if spec.datatype is Datatype.BYTES or -1 in spec.shape[1:] or 0 in spec.shape:
             return False
-        sizes = [1 if size == -1 else size for size in spec.shape]
+        sizes = tuple(1 if size == -1 else size for size in spec.shape)
+        if nbytes(spec.datatype, sizes) > DEFAULT_LIMITS.tensor_bytes:
+            return False
         feeds[spec.name] = np.zeros(sizes, dtype_of(spec.datatype))
     shortest = _TOO_LONG_S
     for _ in range(_TRIALS):

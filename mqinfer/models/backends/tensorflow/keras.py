@@ -101,7 +101,8 @@ def _trace(keras: Any, tensorflow: Any, inputs: Mapping[str, Any], outputs: Mapp
         return dict(zip(outputs, keras.tree.flatten(model(list(tensors), training=False)), strict=True))
 
     signature = [tensorflow.TensorSpec(tensor.shape, tensor.dtype, name) for name, tensor in inputs.items()]
-    return tensorflow.function(infer).get_concrete_function(*signature)
+    # Autograph would leave a file in the temporary folder; Keras's own layers do not need it.
+    return tensorflow.function(infer, autograph=False).get_concrete_function(*signature)
 
 
 def _precision(model: Any) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import mmap
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ __all__ = ["check_keras"]
 
 _CONFIG = "config.json"
 _WEIGHTS = "model.weights.h5"
+_HEAP, _HEAD_BYTES = b"GCOL\x01\0\0\0", 16
+"""How a heap of strings begins in HDF5; the bytes before its first object, and before the content of each object."""
 _MAX_CONFIG_BYTES = 64 * 2**20
 _PARTS = ("layers", "models", "initializers", "activations", "regularizers", "constraints", "dtype_policies", "ops")
 _OWN = tuple(f"{package}.{part}" for package in ("keras", "keras.src") for part in _PARTS)
@@ -66,17 +69,42 @@ def _keras_config(path: Path) -> Any:
         config = json.loads(archive.read(_CONFIG))
         if _WEIGHTS not in archive.namelist():
             raise KeyError(f"no {_WEIGHTS} in it")
-        _check_weights(io.BytesIO(archive.read(_WEIGHTS)), path)
+        weights = archive.read(_WEIGHTS)
+        _check_heaps(weights)
+        _check_weights(io.BytesIO(weights), path)
     return config
 
 
 def _h5_config(path: Path) -> Any:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        _check_heaps(content)
     attributes = _check_weights(path, path)
     if "model_config" not in attributes:
         raise ModelNotLoadable(
             f"{path}: weights without a model (save_weights); save the model itself (`model.save('model.keras')`)"
         )
     return json.loads(attributes["model_config"])
+
+
+def _check_heaps(content: bytes | mmap.mmap) -> None:
+    """Raise if the sizes in a heap of strings lead nowhere: HDF5 would follow them without an end.
+
+    A heap has objects of a number and a size; number 0 is the free space, whose size includes its own head
+    (https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html, Global Heap).
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    heap = content.find(_HEAP)
+    while heap >= 0:
+        place, end = heap + _HEAD_BYTES, heap + int.from_bytes(content[heap + 8 : heap + _HEAD_BYTES], "little")
+        while place + _HEAD_BYTES <= min(end, len(content)):
+            number = int.from_bytes(content[place : place + 2], "little")
+            length = int.from_bytes(content[place + 8 : place + _HEAD_BYTES], "little")
+            place += length if number == 0 else _HEAD_BYTES + (length + 7) // 8 * 8
+            if length == number == 0 or place > end:
+                raise ValueError(f"the heap at byte {heap} is damaged")
+        heap = content.find(_HEAP, heap + 1)
 
 
 def _check_weights(file: Path | io.BytesIO, path: Path) -> dict[str, Any]:

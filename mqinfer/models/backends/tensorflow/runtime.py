@@ -38,7 +38,7 @@ def import_tensorflow() -> Any:
     except ImportError as error:
         raise MissingExtra.of("tensorflow", "tensorflow") from error
     for name in ("tensorflow", "absl"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # as above; some errors would come with a traceback
     return tf
 
 
