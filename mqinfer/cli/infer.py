@@ -19,6 +19,7 @@ from mqinfer.client import Client, InferResult
 from mqinfer.client.request import Input
 from mqinfer.codecs import encode_tensor, encoded_image
 from mqinfer.edge_agent.sinks.outputs import class_name, find_boxes
+from mqinfer.edge_agent.sinks.sink import set_aside
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage
 from mqinfer.images.placement import Placement
@@ -52,7 +53,10 @@ def infer(
     top: Annotated[
         int | None, typer.Option(help="Print the N best classes of each floating-point output.", min=1)
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="File to write the outputs to, in .npz format.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="File to write the outputs to, in .npz format; one that is there is kept under a number."),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the result.", min=0.001, max=1e6)] = 10,
     name: Name = None,
     root: Root = "mqinfer/v1",
@@ -185,6 +189,7 @@ def _picture(name: str, path: Path) -> EncodedTensor:
 
 def _write(output: Path, result: InferResult) -> None:
     try:
+        set_aside(output)
         with output.open("wb") as file:
             np.savez(file, allow_pickle=False, **{name: _plain(array) for name, array in result.outputs.items()})
     except OSError as error:

@@ -32,7 +32,7 @@ _OPEN_SIDE = 256
 """Height and width, in pixels, of a picture whose size the model leaves open."""
 _WAY_OUT = (
     "; if the model can't run on zeros, use a sample of its own in model.toml ([[model_warmup]] with inputs), "
-    "or not at all ([model_warmup] with count = 0)"
+    "or leave the warm-up out ([model_warmup] with count = 0)"
 )
 _SEED = 1
 """Seed of the random inputs: every start uses the same."""

@@ -205,6 +205,9 @@ def test_infer_in_every_form(
     assert printed["outputs"]["x"]["values"] == [0, 1, 2, 3]
     assert printed["written"] == str(output)
     np.testing.assert_array_equal(np.load(output)["x"], [[0, 1, 2, 3]])
+    assert run_main("infer", "echo", "--broker", url, "--input", f"x={tmp_path}/x.npy", "--output", output) == 0
+    assert "is kept as result.1" in capfd.readouterr().err
+    np.testing.assert_array_equal(np.load(tmp_path / "result.1")["x"], [[0, 1, 2, 3]])
     pictures: dict[str, np.ndarray[Any, Any]] = {
         "rgb.png": PICTURE,
         "grey.png": PICTURE[:, :, 0],
