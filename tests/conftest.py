@@ -67,18 +67,18 @@ def ports_of_our_own() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _fresh_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test sees the messages that a process logs once; the logging of a command ends with its test."""
+def _fresh_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test sees every message of mqinfer, whatever commands of other tests and libraries did to logging."""
     monkeypatch.setattr(logs, "_logged", set())
-    for logger in logging.Logger.manager.loggerDict.values():  # libraries that set up logging switch others' off
-        if isinstance(logger, logging.Logger) and logger.name.startswith("mqinfer"):
-            logger.disabled = False
-    yield
+    monkeypatch.setattr(logs, "_forward", None)
     root = logging.getLogger()
-    if added := [each for each in root.handlers if isinstance(each, logs._Stderr)]:
-        root.removeHandler(added[0])
-        root.setLevel(logging.WARNING)
-        logging.getLogger("mqinfer").setLevel(logging.NOTSET)
+    for handler in [each for each in root.handlers if isinstance(each, logs._Stderr)]:
+        root.removeHandler(handler)
+    root.setLevel(logging.WARNING)
+    for logger in list(logging.Logger.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger) and logger.name.startswith("mqinfer"):
+            logger.disabled, logger.propagate = False, True
+            logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
