@@ -23,18 +23,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import guarded, guarded_open, keep_current
 from mqinfer.broker.presence import make_client_id
 from mqinfer.cli.exit_codes import ExitCode
-from mqinfer.cli.options import (
-    Broker,
-    CaFile,
-    CertFile,
-    KeyFile,
-    Name,
-    PasswordFile,
-    Root,
-    address,
-    until_signal,
-    with_log_options,
-)
+from mqinfer.cli.options import Connection, Root, until_signal, with_connection, with_log_options
 from mqinfer.client.connection import default_name
 from mqinfer.logs import LogLevel, printable, settings
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError
@@ -202,26 +191,21 @@ def list_clients(directory: Directory) -> None:
 
 
 @app.command()
+@with_connection
 def check(
-    broker: Broker = "mqtt://127.0.0.1:1883",
-    name: Name = None,
+    connection: Connection,
     group: Annotated[str, typer.Option(help="Group of workers that an attacker would try to join.")] = "workers",
-    root: Root = "mqinfer/v1",
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    password_file: PasswordFile = None,
 ) -> None:
     """Try with a vehicle's login what access rules should refuse; exit with 1 if any of it works.
 
     On a broker in use the workers' group is tried with a few requests; those of others that it takes are sent again.
     """
-    where = resolve(address(broker, ca_file, cert_file, key_file, password_file))
-    chosen = check_name("client", name or default_name(where))
+    where = resolve(connection.address())
+    chosen = check_name("client", connection.name or default_name(where))
     findings = [enter_without_login(where)]
     with closing(make_link(where, client_id=make_client_id(chosen))) as link:
         link.open()
-        findings += Checker(link, Topics(root), chosen, check_name("worker group", group)).run()
+        findings += Checker(link, Topics(connection.root), chosen, check_name("worker group", group)).run()
     for finding in findings:
         mark = {True: "PROBLEM", False: "ok", None: "unknown"}[finding.result.worked]
         typer.echo(f"{mark:8} {finding.attempt}: {finding.result.words}")

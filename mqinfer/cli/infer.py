@@ -14,7 +14,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, PasswordFile, Root, address, table_console
+from mqinfer.cli.options import Connection, table_console, with_connection
 from mqinfer.client import Client, InferResult
 from mqinfer.client.request import Input
 from mqinfer.codecs import encode_tensor, encoded_image
@@ -35,7 +35,9 @@ _PICTURES = (".jpg", ".jpeg", ".png")
 _FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 
 
+@with_connection
 def infer(
+    connection: Connection,
     model: Annotated[str, typer.Argument(help="Model name.")],
     input_: Annotated[
         list[str],
@@ -45,7 +47,6 @@ def infer(
             "any file as one string.",
         ),
     ],
-    broker: Broker = "mqtt://127.0.0.1:1883",
     version: Annotated[str | None, typer.Option(help="Model version; the server's default if omitted.")] = None,
     encoding: Annotated[
         str, typer.Option(help="Encoding of the arrays: raw, lz4, shuffle-lz4, mask, jpeg:QUALITY or png.")
@@ -58,12 +59,6 @@ def infer(
         typer.Option(help="File to write the outputs to, in .npz format; one that is there is kept under a number."),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the result.", min=0.001, max=1e6)] = 10,
-    name: Name = None,
-    root: Root = "mqinfer/v1",
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    password_file: PasswordFile = None,
 ) -> None:
     """Send one request to a model and print the result.
 
@@ -71,7 +66,7 @@ def infer(
     """
     given = dict(_read(text) for text in input_)
     detections: dict[str, Any] = {}
-    with Client(address(broker, ca_file, cert_file, key_file, password_file), name=name, root=root) as client:
+    with Client(connection.address(), name=connection.name, root=connection.root) as client:
         inputs = _with_strings(given, client.card(model) if any(map(_is_string, given.values())) else None)
         classification = _classification(client.card(model), top) if top else {}
         result = client.infer(

@@ -6,7 +6,8 @@ import functools
 import inspect
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,14 +22,15 @@ __all__ = [
     "Broker",
     "CaFile",
     "CertFile",
+    "Connection",
     "KeyFile",
     "Name",
     "PasswordFile",
     "Root",
     "TakeOver",
-    "address",
     "table_console",
     "until_signal",
+    "with_connection",
     "with_log_options",
 ]
 
@@ -78,23 +80,61 @@ _LogFormat = Annotated[
     LogFormat, typer.Option(envvar="MQINFER_LOG_FORMAT", help="Format of these messages: json is one object a line.")
 ]
 _Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Short for --log-level debug.")]
+_CONNECTION: Mapping[str, tuple[Any, Any]] = {
+    "broker": (Broker, "mqtt://127.0.0.1:1883"),
+    "name": (Name, None),
+    "root": (Root, "mqinfer/v1"),
+    "ca_file": (CaFile, None),
+    "cert_file": (CertFile, None),
+    "key_file": (KeyFile, None),
+    "password_file": (PasswordFile, None),
+}
+_LOGGING: Mapping[str, tuple[Any, Any]] = {
+    "log_level": (_LogLevel, LogLevel.INFO),
+    "log_format": (_LogFormat, LogFormat.TEXT),
+    "verbose": (_Verbose, False),
+}
 
 
-def address(
-    broker: str,
-    ca_file: Path | None,
-    cert_file: Path | None,
-    key_file: Path | None,
-    password_file: Path | None = None,
-) -> BrokerAddress:
-    """Return the address of a broker from its URL, TLS files and password.
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What a command line states about the connection.
 
-    Raises:
-        ConfigError: The URL or the combination of files is wrong.
+    Attributes:
+        broker: URL of the broker.
+        name: Name in topics; None for that of the certificate or login.
+        root: Prefix of all topics.
+        ca_file: Of the authority that signed the broker's certificate.
+        cert_file: This client's certificate.
+        key_file: Its key.
+        password_file: Holds the password of the user in the URL.
     """
-    return BrokerAddress.parse(
-        broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file, password_file=password_file
-    )
+
+    broker: str
+    name: str | None
+    root: str
+    ca_file: Path | None
+    cert_file: Path | None
+    key_file: Path | None
+    password_file: Path | None
+
+    def address(self) -> BrokerAddress:
+        """Return the address of the broker.
+
+        Raises:
+            ConfigError: The URL or the combination of files is wrong.
+        """
+        files = {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
+        return BrokerAddress.parse(self.broker, **files, password_file=self.password_file)
+
+
+def with_connection(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a connection to a subcommand, which takes them together as `connection`."""
+
+    def run(**options: Any) -> None:
+        command(connection=Connection(**{each: options.pop(each) for each in _CONNECTION}), **options)
+
+    return _with_options(command, run, _CONNECTION, replaced="connection")
 
 
 def with_log_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -103,27 +143,36 @@ def with_log_options(command: Callable[..., None]) -> Callable[..., None]:
     In each line the process has the name of the subcommand, until the subcommand knows a better one.
     """
 
-    @functools.wraps(command)
     def run(**options: Any) -> None:
         level = LogLevel.DEBUG if options.pop("verbose") else options.pop("log_level")
         options.pop("log_level", None)
         set_up(LogSettings(level, options.pop("log_format"), command.__name__.replace("_", "-")))
         command(**options)
 
-    added = {
-        "log_level": (_LogLevel, LogLevel.INFO),
-        "log_format": (_LogFormat, LogFormat.TEXT),
-        "verbose": (_Verbose, False),
-    }
+    return _with_options(command, run, _LOGGING)
+
+
+def _with_options(
+    command: Callable[..., None], run: Callable[..., None], added: Mapping[str, tuple[Any, Any]], replaced: str = ""
+) -> Callable[..., None]:
+    """Give `run` the name, the help and the options of a command, and further options.
+
+    Args:
+        command: The command.
+        run: Calls it.
+        added: Annotation and default of each further option, by the parameter's name.
+        replaced: A parameter of the command that these make up.
+    """
     signature = inspect.signature(command, eval_str=True)
-    parameters = [
+    own = [each for each in signature.parameters.values() if each.name != replaced]
+    further = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in added.items()
     ]
-    signature = signature.replace(parameters=[*signature.parameters.values(), *parameters])
-    run.__signature__ = signature  # type: ignore[attr-defined] # what typer reads
-    run.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
-    return run
+    wrapped = functools.wraps(command)(run)
+    wrapped.__signature__ = signature.replace(parameters=[*own, *further])  # type: ignore[attr-defined] # typer reads it
+    wrapped.__annotations__ = {each.name: each.annotation for each in (*own, *further)}
+    return wrapped
 
 
 def table_console() -> Console:

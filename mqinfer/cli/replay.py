@@ -15,19 +15,7 @@ from mqinfer.bags.sources import is_live
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
 from mqinfer.cli.local import local_worker
-from mqinfer.cli.options import (
-    Broker,
-    CaFile,
-    CertFile,
-    KeyFile,
-    Name,
-    PasswordFile,
-    Root,
-    TakeOver,
-    address,
-    table_console,
-    until_signal,
-)
+from mqinfer.cli.options import Connection, TakeOver, table_console, until_signal, with_connection
 from mqinfer.client.connection import Unconnected, default_name
 from mqinfer.client.control import ControlClient
 from mqinfer.client.options import ClientOptions
@@ -49,12 +37,13 @@ _CONNECT_S, _ASK_S = 10.0, 2.0
 _TIMEOUT_S = {Policy.LATEST: 2.0, Policy.ALL: 300.0}
 
 
+@with_connection
 def replay(
+    connection: Connection,
     source: Annotated[str, typer.Argument(help="Bag, video, folder of pictures, camera:0, or URL of a camera.")],
     model: Annotated[
         list[str], typer.Option(help="Name of the model; may be repeated: the source is read once for all of them.")
     ],
-    broker: Broker = "mqtt://127.0.0.1:1883",
     local: Annotated[bool, typer.Option("--local", help="Run the model in this process, without a broker.")] = False,
     repository: Annotated[Path, typer.Option(help="Model repository for --local.")] = Path("models"),
     version: Annotated[
@@ -140,13 +129,7 @@ def replay(
         ),
     ] = None,
     spool_mb: Annotated[int, typer.Option(help="Bound of the spool, in megabytes of encoded frames.", min=1)] = 4096,
-    name: Name = None,
     take_over: TakeOver = False,
-    root: Root = "mqinfer/v1",
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    password_file: PasswordFile = None,
 ) -> None:
     """Send the frames of a recorded drive to a model, and keep the results."""
     chosen = policy or (Policy.LATEST if is_live(source) else Policy.ALL)
@@ -177,9 +160,10 @@ def replay(
     broker_address = (
         BrokerAddress.parse(f"memory://local-{secrets.token_hex(4)}")  # takes no login, whatever the environment holds
         if local
-        else address(broker, ca_file, cert_file, key_file, password_file)
+        else connection.address()
     )
-    client_name, topics = name or default_name(broker_address), Topics(root)
+    client_name, root = connection.name or default_name(broker_address), connection.root
+    topics = Topics(root)
     with ExitStack() as stack:
         if local:
             for each in models:

@@ -14,18 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from mqinfer.cli.options import (
-    Broker,
-    CaFile,
-    CertFile,
-    KeyFile,
-    Name,
-    PasswordFile,
-    Root,
-    address,
-    table_console,
-    until_signal,
-)
+from mqinfer.cli.options import Connection, table_console, until_signal, with_connection
 from mqinfer.client.control import ControlClient
 from mqinfer.logs import printable
 from mqinfer.protocol.control import Call, Operation
@@ -40,8 +29,9 @@ _COLOURS = {"ready": "green", "lost": "red", "unavailable": "red"}
 _STATES = frozenset({"ready", "lost", "unavailable", "draining", "loading", "unloading"})
 
 
+@with_connection
 def status(
-    broker: Broker = "mqtt://127.0.0.1:1883",
+    connection: Connection,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: one object, or one a line with --watch.")
     ] = False,
@@ -50,12 +40,6 @@ def status(
     ] = None,
     interval: Annotated[float, typer.Option(help="Seconds over which the rate is counted.", min=0.1, max=3600)] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the servers' replies.", min=0.001, max=1e6)] = 5,
-    name: Name = None,
-    root: Root = "mqinfer/v1",
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    password_file: PasswordFile = None,
 ) -> None:
     """Show servers, processes and models with their states, load and rate. Exit code 1 if nothing is served.
 
@@ -63,7 +47,7 @@ def status(
     requests spent in the worker. What a server reports needs a login that may ask it (operator, dashboard).
     """
     stop = threading.Event() if watch is None else until_signal()
-    with ControlClient(address(broker, ca_file, cert_file, key_file, password_file), name=name, root=root) as control:
+    with ControlClient(connection.address(), name=connection.name, root=connection.root) as control:
         control.watch_workers()
         before, serves, pause = _ask(control, timeout), True, interval
         while not stop.wait(pause):

@@ -15,17 +15,7 @@ import typer
 
 from mqinfer import logs
 from mqinfer.broker.connect import make_link, resolve
-from mqinfer.cli.options import (
-    Broker,
-    CaFile,
-    CertFile,
-    KeyFile,
-    Name,
-    PasswordFile,
-    Root,
-    TakeOver,
-    address,
-)
+from mqinfer.cli.options import Connection, TakeOver, with_connection
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
@@ -43,16 +33,16 @@ _END_S = 60
 """The system ends the command so long after SIGTERM, whatever it hangs in; its processes then drain by themselves."""
 
 
+@with_connection
 def worker(
+    connection: Connection,
     repository: Annotated[Path, typer.Option(help="Model repository: a folder of MODEL/VERSION/FILE.")],
-    broker: Broker = "mqtt://127.0.0.1:1883",
     model: Annotated[list[str] | None, typer.Option(help="Model to serve; may be repeated. All by default.")] = None,
     instances: Annotated[
         int | None,
         typer.Option(help="Processes for each model version; by default the number in its configuration.", min=1),
     ] = None,
     device: Annotated[str, typer.Option(help="Device for inference: auto, cpu, cuda or cuda:N.")] = "auto",
-    name: Name = None,
     take_over: TakeOver = False,
     capacity: Annotated[
         int, typer.Option(help="Requests that a process accepts at a time; it rejects further ones as busy.", min=1)
@@ -82,16 +72,12 @@ def worker(
             min=0,
         ),
     ] = None,
-    root: Root = "mqinfer/v1",
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    password_file: PasswordFile = None,
 ) -> None:
     """Serve the models of a repository until Ctrl-C, each instance in its own process. See also: `mqinfer models`."""
     group = check_name("worker group", group)
-    where = resolve(address(broker, ca_file, cert_file, key_file, password_file))
-    options = WorkerOptions(name or where.login_name or _host_name(), Topics(root), group, capacity, threads=threads)
+    where = resolve(connection.address())
+    name, topics = connection.name or where.login_name or _host_name(), Topics(connection.root)
+    options = WorkerOptions(name, topics, group, capacity, threads=threads)
     logs.rename_process(options.name)
     spec = ProcessSpec(
         repository=repository,

@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.models.optimize import optimize
 from mqinfer.cli.models.profile import profile
-from mqinfer.cli.options import Broker, CaFile, CertFile, KeyFile, Name, PasswordFile, Root, address, with_log_options
+from mqinfer.cli.options import Connection, with_connection, with_log_options
 from mqinfer.cli.status import print_table
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, check_replies
@@ -38,21 +37,15 @@ app.command()(with_log_options(profile))
 
 @app.command("list")
 @with_log_options
+@with_connection
 def list_models(
-    broker: Broker = "mqtt://127.0.0.1:1883",
+    connection: Connection,
     server: Server = None,
     as_json: AsJson = False,
     timeout: Timeout = 10,
-    name: Name = None,
-    root: Root = "mqinfer/v1",
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    password_file: PasswordFile = None,
 ) -> None:
     """List the models in the servers' repositories and their states."""
-    where = address(broker, ca_file, cert_file, key_file, password_file)
-    replies = check_replies(_ask(where, name, root, Call(Operation.INDEX), server, timeout))
+    replies = check_replies(_ask(connection, Call(Operation.INDEX), server, timeout))
     entries = [entry for reply in replies for entry in reply.content]
     if as_json:
         _print_json(entries)
@@ -65,67 +58,49 @@ def list_models(
 
 @app.command()
 @with_log_options
+@with_connection
 def load(
+    connection: Connection,
     model: Model,
-    broker: Broker = "mqtt://127.0.0.1:1883",
     server: Server = None,
     as_json: AsJson = False,
     timeout: Timeout = 300,
-    name: Name = None,
-    root: Root = "mqinfer/v1",
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    password_file: PasswordFile = None,
 ) -> None:
     """Load a model, or reload a changed one. New processes serve before the old ones stop."""
-    where = address(broker, ca_file, cert_file, key_file, password_file)
-    with ControlClient(where, name=name, root=root) as control:
+    with _control(connection) as control:
         replies = control.load(model, server=server, timeout=timeout)
     _print_replies(replies, as_json, lambda reply: f"loaded {model} version {', '.join(reply.content['versions'])}")
 
 
 @app.command()
 @with_log_options
+@with_connection
 def unload(
+    connection: Connection,
     model: Model,
-    broker: Broker = "mqtt://127.0.0.1:1883",
     server: Server = None,
     as_json: AsJson = False,
     timeout: Timeout = 60,
-    name: Name = None,
-    root: Root = "mqinfer/v1",
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    password_file: PasswordFile = None,
 ) -> None:
     """Unload a model. Its processes answer the requests they have accepted, then exit."""
-    where = address(broker, ca_file, cert_file, key_file, password_file)
-    with ControlClient(where, name=name, root=root) as control:
+    with _control(connection) as control:
         replies = control.unload(model, server=server, timeout=timeout)
     _print_replies(replies, as_json, lambda _: f"unloaded {model}")
 
 
 @app.command()
 @with_log_options
+@with_connection
 def ready(
+    connection: Connection,
     model: Model,
-    broker: Broker = "mqtt://127.0.0.1:1883",
     version: Annotated[str | None, typer.Option(help="Version of the model.")] = None,
     server: Server = None,
     as_json: AsJson = False,
     timeout: Timeout = 10,
-    name: Name = None,
-    root: Root = "mqinfer/v1",
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    password_file: PasswordFile = None,
 ) -> None:
     """Print whether a model is ready on each server. Exit code 1 if it is ready on none."""
-    where = address(broker, ca_file, cert_file, key_file, password_file)
-    replies = check_replies(_ask(where, name, root, Call(Operation.MODEL_READY, model, version), server, timeout))
+    replies = check_replies(_ask(connection, Call(Operation.MODEL_READY, model, version), server, timeout))
     _print_replies(replies, as_json, lambda reply: "ready" if reply.content["ready"] else "not ready")
     if not any(reply.content["ready"] for reply in replies):
         raise typer.Exit(1)
@@ -133,23 +108,17 @@ def ready(
 
 @app.command()
 @with_log_options
+@with_connection
 def stats(
+    connection: Connection,
     model: Annotated[str, typer.Argument(help="Name of the model; all by default.")] = "",
-    broker: Broker = "mqtt://127.0.0.1:1883",
     server: Server = None,
     as_json: AsJson = False,
     timeout: Timeout = 10,
-    name: Name = None,
-    root: Root = "mqinfer/v1",
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    password_file: PasswordFile = None,
 ) -> None:
     """Show request counts, runs and the mean time of each stage, by model."""
-    where = address(broker, ca_file, cert_file, key_file, password_file)
     call = Call(Operation.STATS, model) if model else Call(Operation.ALL_STATS)
-    replies = check_replies(_ask(where, name, root, call, server, timeout))
+    replies = check_replies(_ask(connection, call, server, timeout))
     if as_json:
         _print_json([reply.content for reply in replies])
         return
@@ -162,19 +131,14 @@ def stats(
 
 @app.command()
 @with_log_options
+@with_connection
 def card(
+    connection: Connection,
     model: Model,
-    broker: Broker = "mqtt://127.0.0.1:1883",
     timeout: Timeout = 5,
-    name: Name = None,
-    root: Root = "mqinfer/v1",
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    password_file: PasswordFile = None,
 ) -> None:
     """Print a model's card as JSON: inputs, outputs, image format, classes, hash, engine and device."""
-    with Client(address(broker, ca_file, cert_file, key_file, password_file), name=name, root=root) as client:
+    with Client(connection.address(), name=connection.name, root=connection.root) as client:
         _print_json(json.loads(card_to_json(client.card(model, timeout))))
 
 
@@ -207,10 +171,12 @@ def build(
         typer.echo(f"{built.path}")
 
 
-def _ask(
-    where: BrokerAddress, name: str | None, root: str, call: Call, server: str | None, timeout: float
-) -> list[ControlReply]:
-    with ControlClient(where, name=name, root=root) as control:
+def _control(connection: Connection) -> ControlClient:
+    return ControlClient(connection.address(), name=connection.name, root=connection.root)
+
+
+def _ask(connection: Connection, call: Call, server: str | None, timeout: float) -> list[ControlReply]:
+    with _control(connection) as control:
         return control.ask(call, server=server, timeout=timeout)
 
 
