@@ -1,0 +1,36 @@
+"""What the fronts ask of the core, whatever protocol it came by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mqinfer.protocol.types import EncodedTensor, RequestedOutput
+
+__all__ = ["InferCall"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InferCall:
+    """A call for inference.
+
+    Attributes:
+        model: Name as the caller stated it; unchecked.
+        version: As the caller stated it, unchecked; empty or None for the default one.
+        inputs: With their bytes as they came, where possible without a copy.
+        outputs: The requested ones; empty for all.
+        caller: Who calls; callers take turns.
+        deadline_s: Seconds until the call's own deadline, or None where it has none.
+        timeout_s: The request's `timeout` parameter in seconds, or None; past it the request ends in another way.
+        priority: 1 is the highest, 0 the model's default.
+        traceparent: W3C trace context, or empty.
+    """
+
+    model: str
+    version: str | None
+    inputs: tuple[EncodedTensor, ...]
+    outputs: tuple[RequestedOutput, ...] = field(default=())
+    caller: str = ""
+    deadline_s: float | None = None
+    timeout_s: float | None = None
+    priority: int = 0
+    traceparent: str = ""

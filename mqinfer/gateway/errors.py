@@ -1,0 +1,134 @@
+"""What callers of the gateway receive for an error: one table of gRPC and HTTP status codes.
+
+The codes are those that Triton and TensorFlow Serving use for the same events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import ClassVar
+
+from mqinfer.protocol.errors import (
+    Cancelled,
+    Expired,
+    InvalidRequest,
+    LinkError,
+    MessageTooLarge,
+    ModelNotFound,
+    MqinferError,
+    NotAuthorized,
+    Rejected,
+    Superseded,
+    Unanswered,
+)
+
+__all__ = [
+    "GrpcCode",
+    "NotFound",
+    "Overloaded",
+    "Status",
+    "TimeoutExpired",
+    "Unauthenticated",
+    "Unavailable",
+    "Unsupported",
+    "status_of",
+]
+
+
+class GrpcCode(IntEnum):
+    """Status codes of gRPC, by their numbers (https://grpc.github.io/grpc/core/md_doc_statuscodes.html)."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class NotFound(ModelNotFound):
+    """Nothing of that name is here: a path, a region, a setting."""
+
+
+class Overloaded(Rejected):
+    """The gateway has as many calls as it accepts.
+
+    Attributes:
+        retry_after_s: When there will be room, in seconds.
+    """
+
+    retry_after_s: float = 1.0
+
+
+class TimeoutExpired(Expired):
+    """The time of the request's `timeout` parameter is over."""
+
+
+class Unavailable(Unanswered):
+    """Something is there but not ready, such as a model version."""
+
+    code: ClassVar[str] = "unavailable"
+
+
+class Unsupported(InvalidRequest):
+    """The gateway does not offer this."""
+
+    code: ClassVar[str] = "unsupported"
+
+
+class Unauthenticated(InvalidRequest):
+    """The caller has no credentials, or wrong ones."""
+
+    code: ClassVar[str] = "unauthenticated"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """An error as the transports state it.
+
+    Attributes:
+        grpc: Status code of gRPC.
+        http: Status of HTTP.
+        retry_after_s: When to try again, in seconds; None to say nothing about it.
+    """
+
+    grpc: GrpcCode
+    http: int
+    retry_after_s: float | None = None
+
+
+_OF_CLASS: tuple[tuple[type[MqinferError], Status], ...] = (  # the first that fits holds
+    (Overloaded, Status(GrpcCode.RESOURCE_EXHAUSTED, 429)),
+    (Rejected, Status(GrpcCode.UNAVAILABLE, 503, 1.0)),
+    (TimeoutExpired, Status(GrpcCode.UNAVAILABLE, 503)),
+    (Expired, Status(GrpcCode.DEADLINE_EXCEEDED, 504)),
+    (Cancelled, Status(GrpcCode.CANCELLED, 499)),
+    (Superseded, Status(GrpcCode.CANCELLED, 499)),
+    (Unanswered, Status(GrpcCode.UNAVAILABLE, 503)),
+    (Unsupported, Status(GrpcCode.UNIMPLEMENTED, 501)),
+    (Unauthenticated, Status(GrpcCode.UNAUTHENTICATED, 401)),
+    (InvalidRequest, Status(GrpcCode.INVALID_ARGUMENT, 400)),
+    (ModelNotFound, Status(GrpcCode.NOT_FOUND, 404)),
+    (MessageTooLarge, Status(GrpcCode.INVALID_ARGUMENT, 400)),
+    (NotAuthorized, Status(GrpcCode.PERMISSION_DENIED, 403)),
+    (LinkError, Status(GrpcCode.UNAVAILABLE, 503)),
+)
+_INTERNAL = Status(GrpcCode.INTERNAL, 500)
+
+
+def status_of(error: BaseException) -> Status:
+    """Return what a caller receives for an error; anything unforeseen is the gateway's own fault."""
+    found = next((status for kind, status in _OF_CLASS if isinstance(error, kind)), _INTERNAL)
+    return replace(found, retry_after_s=error.retry_after_s) if isinstance(error, Overloaded) else found
