@@ -14,7 +14,7 @@ from mqinfer.protocol.errors import MissingExtra
 __all__ = ["Table", "make_messages"]
 
 Table = Mapping[str, Sequence[str]]
-"""Fields by message, each as in a .proto file: `repeated int64 shape = 3`, `map<string, InferParameter> parameters = 4`.
+"""Fields by message, each as in a .proto file: `repeated int64 shape = 3`, `map<string, Parameter> parameters = 4`.
 
 One of a group has its name in front, `oneof parameter_choice: bool bool_param = 1`; a message within another one is
 called `Outer.Inner`.
