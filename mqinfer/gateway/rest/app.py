@@ -213,9 +213,8 @@ def _check_repository(call: Call) -> None:
 
 
 def _model(call: Call) -> tuple[str, str | None]:
-    """Return the model and the version that a path names, without leading zeros."""
-    model, version = call.parts[:2]
-    return model, (version.lstrip("0") or "0") if version else None
+    """Return the model and the version that a path names."""
+    return call.parts[0], call.parts[1] or None
 
 
 def _state(is_so: bool, content: dict[str, Any], otherwise: str) -> web.Response:  # noqa: FBT001
