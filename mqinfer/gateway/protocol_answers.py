@@ -43,9 +43,7 @@ def trace_settings(changes: Collection[str] = ()) -> dict[str, str]:
     if "trace_file" in changes:
         raise Unsupported("trace file location can not be updated through network protocol")
     if changes:
-        raise Unsupported(
-            f"the trace settings {_named(changes)} can't be changed; the gateway's options turn traces on"
-        )
+        raise Unsupported(f"the trace settings {_named(changes)} can't be changed; traces are an option of the gateway")
     return {
         "trace_level": "OFF",
         "trace_rate": "1000",

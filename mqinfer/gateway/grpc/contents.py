@@ -7,6 +7,7 @@ size; strings one by one.
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -71,15 +72,14 @@ def raw_contents(name: str, model: str, datatype: Datatype, shape: tuple[int, ..
 
 def _one_run(name: str, model: str, datatype: Datatype, contents: memoryview) -> Buffer:
     """Return all numbers as one run of bytes: packed ones, and those in fields of their own."""
-    expected, runs, single = _FIELDS.get(datatype, 0), [], 0
+    expected, runs = _FIELDS.get(datatype, 0), []
     for number, kind, _, start, end in fields(contents):
         if number != expected:
             raise _other(name, model, datatype, number)
         if kind not in (DELIMITED, _FLOATS.get(number, VARINT)):
             raise BadTensor(f"contents of input '{name}' for model '{model}' are not of the type of their field")
         runs.append(contents[start:end])
-        single += 1
-        if single > _MOST_SINGLE:
+        if len(runs) > _MOST_SINGLE:
             raise LimitExceeded(f"contents of input '{name}' for model '{model}': expected packed numbers")
     return runs[0] if len(runs) == 1 else b"".join(runs)
 
@@ -98,7 +98,7 @@ def _numbers(name: str, model: str, datatype: Datatype, octets: npt.NDArray[np.u
 
 def _converted(
     name: str, model: str, datatype: Datatype, part: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]
-) -> npt.NDArray[np.generic]:
+) -> npt.NDArray[Any]:
     """Return the numbers of whole varints, checked against the range of the datatype."""
     starts = np.concatenate(([0], ends[:-1] + 1))
     lengths = ends - starts + 1
@@ -114,19 +114,18 @@ def _converted(
     if datatype is Datatype.UINT64:
         return values
     signed = values.view(np.int64)
-    bounds = np.iinfo(dtype_of(datatype))
+    bounds = np.iinfo(dtype_of(datatype).name)
     if signed.min() < bounds.min or signed.max() > bounds.max:
         raise BadTensor(f"contents of input '{name}' for model '{model}' contain a number beyond {datatype}")
     return signed
 
 
 def _strings(name: str, model: str, count: int, contents: memoryview) -> bytes:
-    raw, found = bytearray(), 0
-    for number, kind, _, start, end in fields(contents):
+    raw = bytearray()
+    for found, (number, kind, _, start, end) in enumerate(fields(contents)):
         if number != _STRINGS or kind != DELIMITED:
             raise _other(name, model, Datatype.BYTES, number)
-        found += 1
-        if found > count:
+        if found == count:
             raise _too_many(name, model, count)
         raw += (end - start).to_bytes(4, "little")
         raw += contents[start:end]

@@ -51,7 +51,7 @@ def make_stream(core: Core, access: Access, window: int = 64) -> Any:
             caller = admit(access, Right.INFERENCE, context)
             stream = _Stream(core, context, caller, window)
             await stream.run()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the call's root; `known` logs what nobody has foreseen
             await abort(context, known(error))
 
     return grpc.stream_stream_rpc_method_handler(handle)
@@ -86,13 +86,8 @@ class _Stream:
                 self._start(group, data)
 
     def _start(self, group: asyncio.TaskGroup, data: bytes) -> None:
-        request: Request | MqinferError
-        try:
-            request = read_request(data)
-            request_id = request.message.id
-        except MqinferError as error:
-            request, request_id = error, ""
-        task = group.create_task(self._answer(request, request_id, self._latest.get(request_id)))
+        request, request_id, model = _read(data)
+        task = group.create_task(self._answer(request, request_id, model, self._latest.get(request_id)))
         self._latest[request_id] = task
         task.add_done_callback(lambda done: self._forget(request_id, done))
 
@@ -102,30 +97,38 @@ class _Stream:
             del self._latest[request_id]
 
     async def _answer(
-        self, request: Request | MqinferError, request_id: str, before: asyncio.Task[None] | None
+        self, request: Request | MqinferError, request_id: str, model: str, before: asyncio.Task[None] | None
     ) -> None:
-        reply = await self._reply(request, request_id)
+        try:
+            result = await self._infer(request)
+            if _is_slow(result):
+                reply = await asyncio.to_thread(stream_response, result, request_id)
+            else:
+                reply = stream_response(result, request_id)
+        except Exception as error:
+            failure = known(error)
+            if self._ends_with_status:
+                raise failure from error
+            reply = error_message(failure, request_id, model)
         if before is not None:
             await asyncio.wait((before,))
         async with self._writing:
             await self._context.write(reply)
 
-    async def _reply(self, request: Request | MqinferError, request_id: str) -> bytes:
-        try:
-            if isinstance(request, MqinferError):
-                raise request
-            caller = replace(self._caller, deadline_s=self._context.time_remaining())
-            result = await self._core.infer(await _call_of(request, caller))
-            if _is_slow(result):
-                return await asyncio.to_thread(stream_response, result, request_id)
-            return stream_response(result, request_id)
-        except Exception as error:
-            failure = known(error)
-        if self._ends_with_status:
-            raise failure
-        return error_message(
-            failure, request_id, "" if isinstance(request, MqinferError) else request.message.model_name
-        )
+    async def _infer(self, request: Request | MqinferError) -> InferResult:
+        if isinstance(request, MqinferError):
+            raise request
+        caller = replace(self._caller, deadline_s=self._context.time_remaining())
+        return await self._core.infer(await _call_of(request, caller))
+
+
+def _read(data: bytes) -> tuple[Request | MqinferError, str, str]:
+    """Return a request of a stream, or why it is none, with its id and model as far as they are known."""
+    try:
+        request = read_request(data)
+    except MqinferError as error:
+        return error, "", ""
+    return request, request.message.id, request.message.model_name
 
 
 async def _call_of(request: Request, caller: Caller) -> InferCall:
