@@ -25,6 +25,7 @@ from mqinfer.protocol.errors import (
 
 __all__ = [
     "GrpcCode",
+    "MethodNotAllowed",
     "NotFound",
     "Overloaded",
     "Status",
@@ -88,6 +89,12 @@ class Unsupported(InvalidRequest):
     code: ClassVar[str] = "unsupported"
 
 
+class MethodNotAllowed(InvalidRequest):
+    """The path exists, and has no such method of HTTP."""
+
+    code: ClassVar[str] = "method_not_allowed"
+
+
 class Unauthenticated(InvalidRequest):
     """The caller has no credentials, or wrong ones."""
 
@@ -118,6 +125,7 @@ _OF_CLASS: tuple[tuple[type[MqinferError], Status], ...] = (  # the first that f
     (Superseded, Status(GrpcCode.CANCELLED, 499)),
     (Unanswered, Status(GrpcCode.UNAVAILABLE, 503)),
     (Unsupported, Status(GrpcCode.UNIMPLEMENTED, 501)),
+    (MethodNotAllowed, Status(GrpcCode.UNIMPLEMENTED, 405)),
     (Unauthenticated, Status(GrpcCode.UNAUTHENTICATED, 401)),
     (InvalidRequest, Status(GrpcCode.INVALID_ARGUMENT, 400)),
     (ModelNotFound, Status(GrpcCode.NOT_FOUND, 404)),
