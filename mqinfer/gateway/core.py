@@ -15,7 +15,14 @@ from mqinfer.gateway.errors import Unavailable
 from mqinfer.protocol.card import ModelCard, card_from_json
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.decoding import write_json
-from mqinfer.protocol.errors import BadTopic, InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError
+from mqinfer.protocol.errors import (
+    BadTopic,
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotLoadable,
+    MqinferError,
+    NotAuthorized,
+)
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.topics import check_version
 from mqinfer.protocol.types import Scalar
@@ -38,6 +45,7 @@ class Core:
         control: Of this client.
         default_timeout_s: Of a call that states none.
         strict_readiness: Whether every model that has a card must have a worker, before it is ready (Triton's option).
+        model_control: Whether callers may load and unload models.
     """
 
     def __init__(
@@ -47,10 +55,13 @@ class Core:
         default_timeout_s: float = 60.0,
         *,
         strict_readiness: bool = False,
+        model_control: bool = True,
     ) -> None:
         self._client, self._control = client, control
         self._default_timeout_s = default_timeout_s
         self._is_strict = strict_readiness
+        self._has_control = model_control
+        self._is_draining = False
         self._registry = client.registry
         self._known = client.registry.known
         self._answers: dict[str, Any] = {}  # of servers, by the call's path; of one revision of the registry
@@ -59,6 +70,10 @@ class Core:
     async def start(self) -> None:
         """Wait until it is known what the broker keeps, two seconds at most; without it the first calls wait."""
         await self._registry.wait_until_complete()
+
+    def drain(self) -> None:
+        """Be no longer ready, so that callers go elsewhere."""
+        self._is_draining = True
 
     async def infer(self, call: InferCall) -> InferResult:
         """Send a request and wait for its result; cancelling the task cancels it at the worker.
@@ -84,7 +99,7 @@ class Core:
 
     def ready(self) -> bool:
         """Return whether it is connected, knows what the broker keeps, and at least one worker is ready."""
-        if not self._registry.is_complete:
+        if self._is_draining or not self._registry.is_complete:
             return False
         if self._is_strict and not all(map(self._known.is_ready, self._known.cards)):
             return False
@@ -150,7 +165,9 @@ class Core:
         Raises:
             InvalidRequest: There are parameters.
             ModelNotLoadable: No server has it, or it can't be loaded.
+            NotAuthorized: Callers may not do this, or the broker does not allow the gateway to.
         """
+        self._check_control()
         failed = f"failed to load '{model[:_SHOWN]}'"
         if parameters:
             names = ", ".join(sorted(parameters))[:_SHOWN]
@@ -168,7 +185,8 @@ class Core:
         await self._registry.until(lambda: any(self._known.is_ready(model, each) for each in versions), _SEEN_S)
 
     async def unload(self, model: str) -> None:
-        """Unload a model on all servers; do nothing where none has it, as Triton."""
+        """Unload a model on all servers; do nothing where none has it, as Triton. May raise NotAuthorized as `load`."""
+        self._check_control()
         try:
             await self._control.unload(model)
         except (ModelNotFound, BadTopic):
@@ -176,6 +194,12 @@ class Core:
         except MqinferError as error:
             raise type(error)(f"failed to unload '{model[:_SHOWN]}': {error}") from error
         await self._registry.until(lambda: not any(self._known.versions(model).values()), _SEEN_S)
+
+    def _check_control(self) -> None:
+        if not self._has_control:
+            raise NotAuthorized(
+                "explicit model load / unload is not allowed here; the operator allows it by --model-control"
+            )
 
     async def _find(self, model: str, version: str | None) -> str | None:
         """Return the version as servers name it, once it is known that there may be such a model and version.

@@ -14,7 +14,7 @@ from typing import Any
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.aio import AsyncClient
-from mqinfer.client.control import ControlClient
+from mqinfer.client.control import AsyncControl
 from mqinfer.client.options import ClientOptions
 from mqinfer.gateway.access import Access, KeyFile, read_restrictions
 from mqinfer.gateway.core import Core
@@ -109,7 +109,7 @@ async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = la
 
 async def _drain(fronts: _Fronts, core: Core, client: AsyncClient, stop: Stop) -> None:
     """Accept nothing more, and wait until every call has its answer; what is late is answered as cancelled."""
-    core.draining = True
+    core.drain()
     _log.info("stopping: no more calls are accepted, those under way may take %g s", fronts.settings.drain)
     closing = asyncio.create_task(fronts.close(fronts.settings.drain + _ANSWER_S))
     hurry = asyncio.create_task(stop.at_once.wait())
@@ -127,13 +127,10 @@ async def _drain(fronts: _Fronts, core: Core, client: AsyncClient, stop: Stop) -
 async def _open_core(spec: GatewaySpec) -> AsyncIterator[tuple[Core, AsyncClient]]:
     settings = spec.settings
     options = ClientOptions(timeout=settings.timeout, window=_WINDOW, max_pending=settings.max_pending)
-    client = AsyncClient(spec.address, name=spec.name, root=spec.root, options=options)
-    control = await asyncio.to_thread(ControlClient, spec.address, name=spec.name, root=spec.root)
-    try:
-        async with client:
-            yield Core(client, control, settings.timeout), client
-    finally:
-        await asyncio.to_thread(control.close)
+    async with AsyncClient(spec.address, name=spec.name, root=spec.root, options=options) as client:
+        core = Core(client, AsyncControl(client), settings.timeout, model_control=settings.model_control)
+        await core.start()
+        yield core, client
 
 
 class _Fronts:
@@ -153,7 +150,7 @@ class _Fronts:
 
             await self._open_http(make_app(core, access, settings), "http_port", tls)
         if settings.grpc_port:
-            from mqinfer.gateway.grpc.service import make_handlers
+            from mqinfer.gateway.grpc import make_handlers
 
             await self._open_grpc(make_handlers(core, access, settings), "grpc_port")
 
@@ -166,10 +163,10 @@ class _Fronts:
     async def _open_http(self, app: Any, field: str, tls: ssl.SSLContext | None) -> None:
         from aiohttp import web
 
+        from mqinfer.gateway.http import make_runner
+
         settings = self.settings
-        runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=settings.drain + _ANSWER_S
-        )
+        runner = make_runner(app, settings)
         await runner.setup()
         self._runners.append(runner)
         site = web.TCPSite(

@@ -166,7 +166,7 @@ class _Processes:
         """Wait for what happens next, and take note of it."""
         waiting = [child.due for child in self.children if child.process is None]
         timeout = max(0.0, min(waiting) - time.monotonic()) if waiting else None
-        ends: list[Connection | int | Waker] = [self._waker]
+        ends: list[Connection | int] = [self._waker.fileno()]
         for child in self.children:
             ends += [child.process.sentinel] if child.process else []
             ends += [child.pipe] if child.pipe else []
