@@ -76,6 +76,7 @@ class Core:
             outputs=[output.name for output in call.outputs],
             classification={each.name: each.classification for each in call.outputs if each.classification},
             priority=call.priority,
+            signature=call.signature,
         )
 
     def live(self) -> bool:

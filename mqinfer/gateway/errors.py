@@ -24,6 +24,7 @@ from mqinfer.protocol.errors import (
 )
 
 __all__ = [
+    "FailedPrecondition",
     "GrpcCode",
     "NotFound",
     "Overloaded",
@@ -88,6 +89,12 @@ class Unsupported(InvalidRequest):
     code: ClassVar[str] = "unsupported"
 
 
+class FailedPrecondition(InvalidRequest):
+    """The model is there, and has not what the request needs, such as a signature."""
+
+    code: ClassVar[str] = "failed_precondition"
+
+
 class Unauthenticated(InvalidRequest):
     """The caller has no credentials, or wrong ones."""
 
@@ -118,6 +125,7 @@ _OF_CLASS: tuple[tuple[type[MqinferError], Status], ...] = (  # the first that f
     (Superseded, Status(GrpcCode.CANCELLED, 499)),
     (Unanswered, Status(GrpcCode.UNAVAILABLE, 503)),
     (Unsupported, Status(GrpcCode.UNIMPLEMENTED, 501)),
+    (FailedPrecondition, Status(GrpcCode.FAILED_PRECONDITION, 400)),
     (Unauthenticated, Status(GrpcCode.UNAUTHENTICATED, 401)),
     (InvalidRequest, Status(GrpcCode.INVALID_ARGUMENT, 400)),
     (ModelNotFound, Status(GrpcCode.NOT_FOUND, 404)),
