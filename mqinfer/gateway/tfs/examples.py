@@ -176,10 +176,12 @@ def classes_of(outputs: Mapping[str, Array], examples: int) -> list[list[tuple[s
     for name, array, kind in ((_CLASSES, labels, "O"), (_SCORES, scores, "f")):
         if array is None:
             continue
-        if array.ndim != 2:  # noqa: PLR2004
+        if array.ndim != 2:
             raise ModelFailed(f"Expected Tensor shape: [batch_size num_classes] but got {list(array.shape)}")
         if array.dtype.kind != kind:
-            raise ModelFailed(f"Expected {name} Tensor of DT_{'STRING' if kind == 'O' else 'FLOAT'}. Got: {array.dtype}")
+            raise ModelFailed(
+                f"Expected {name} Tensor of DT_{'STRING' if kind == 'O' else 'FLOAT'}. Got: {array.dtype}"
+            )
         if len(array) != examples:
             raise ModelFailed(f"Expected {name} output batch size of {examples}. Got: {len(array)}")
     if labels is not None and scores is not None and labels.shape[1] != scores.shape[1]:

@@ -176,14 +176,18 @@ def _explain(rows: list[Any], tensor: SignatureTensor, key: str) -> None:
         try:
             shape = _read_tensor(row, tensor).shape
             first = shape if first is None else first
-            if prod(shape) != prod(first):
-                raise BadTensor(f"Expecting tensor size: {prod(first)} but got: {prod(shape)}")
-            if shape != first:
-                raise BadTensor(f"Expecting shape {_shape_text(first)} but got: {_shape_text(shape)}")
+            _check_shape(shape, first)
         except BadTensor as error:
             raise BadTensor(
                 f"Failed to process element: {place}{key} of 'instances' list. Error: INVALID_ARGUMENT: {error}"
             ) from None
+
+
+def _check_shape(shape: tuple[int, ...], first: tuple[int, ...]) -> None:
+    if prod(shape) != prod(first):
+        raise BadTensor(f"Expecting tensor size: {prod(first)} but got: {prod(shape)}")
+    if shape != first:
+        raise BadTensor(f"Expecting shape {_shape_text(first)} but got: {_shape_text(shape)}")
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:
@@ -237,7 +241,7 @@ def _from_values(values: list[Any], tensor: SignatureTensor) -> Array:
     dtype = dtype_of(datatype)
     accepted = _ACCEPTED.get(datatype, _NUMBERS if dtype.kind == "f" else frozenset((int,)))
     if not accepted.issuperset(map(type, values)):
-        _refuse(next(value for value in values if type(value) not in accepted), datatype)
+        raise _refusal(next(value for value in values if type(value) not in accepted), datatype)
     if datatype is Datatype.BYTES:
         strings = np.empty(len(values), np.object_)
         strings[:] = [to_binary(each) if isinstance(each, dict) else to_bytes(each, tensor.name) for each in values]
@@ -246,7 +250,7 @@ def _from_values(values: list[Any], tensor: SignatureTensor) -> Array:
         with np.errstate(over="ignore"):
             return np.array(values, dtype)
     except OverflowError:
-        return _refuse(next(value for value in values if not _fits(value, dtype)), datatype)
+        raise _refusal(next(value for value in values if not _fits(value, dtype)), datatype) from None
 
 
 def _fits(value: float, dtype: np.dtype[Any]) -> bool:
@@ -257,11 +261,11 @@ def _fits(value: float, dtype: np.dtype[Any]) -> bool:
     return True
 
 
-def _refuse(value: Any, datatype: Datatype) -> Any:
+def _refusal(value: Any, datatype: Datatype) -> BadTensor:
     if isinstance(value, list):
-        raise BadTensor(f"JSON Value: {shown(value)}: encountered list at unexpected level")
+        return BadTensor(f"JSON Value: {shown(value)}: encountered list at unexpected level")
     kind = str(value) if isinstance(value, bool) else _TYPES.get(type(value), "Number")
-    raise BadTensor(f"JSON Value: {shown(value)} Type: {kind} is not of expected type: {dtype_name(datatype)}")
+    return BadTensor(f"JSON Value: {shown(value)} Type: {kind} is not of expected type: {dtype_name(datatype)}")
 
 
 def write_predictions(outputs: Mapping[str, Array], *, rows: bool) -> bytes:

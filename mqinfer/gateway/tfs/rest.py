@@ -34,7 +34,6 @@ from mqinfer.gateway.tfs.examples import (
 )
 from mqinfer.gateway.tfs.json_tensors import parse, read_predict, shown, write_json, write_predictions
 from mqinfer.gateway.tfs.signatures import signatures_of
-from mqinfer.gateway.tfs.tensors import NUMBERS
 from mqinfer.protocol.card import Signature, SignatureTensor
 from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.errors import BadEnvelope, InvalidRequest
@@ -64,7 +63,7 @@ def make_rest_app(core: Core, access: Access, settings: GatewaySettings) -> web.
     front = _Front(core, settings)
 
     def route(pattern: re.Pattern[str], right: Right, method: str, handler: Handler) -> Route:
-        others = {each: _malformed for each in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")}
+        others = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), _malformed)
         return Route(pattern, right, {**others, "OPTIONS": _preflight, method: handler})
 
     app = make_application(

@@ -143,9 +143,10 @@ def _too_many(name: str, values: int, elements: int) -> BadTensor:
 
 
 def _converted(name: str, values: npt.NDArray[np.uint64], field: str, datatype: Datatype) -> Array:
-    dtype = dtype_of(datatype)
     if datatype is Datatype.BOOL:
-        return values != 0
+        found: Array = values != 0
+        return found
+    dtype = dtype_of(datatype)
     if datatype is Datatype.FP16:  # its bits
         dtype = np.dtype("<u2")
     signed = values.view(np.int64) if VALUES[field][0] in {"int32", "int64"} else values
@@ -177,7 +178,7 @@ def unpack_varints(data: bytes, what: str, most: int) -> npt.NDArray[np.uint64]:
         BadTensor: The last one is cut off, one is too long, or there are too many.
     """
     content = np.frombuffer(data, np.uint8)
-    ends = content < 0x80  # noqa: PLR2004 - the bit that says that more follows
+    ends = content < 0x80
     count = int(np.count_nonzero(ends))
     if count > most:
         raise BadTensor(f"{what} has {count} values, and the shape has {most} elements")
@@ -196,7 +197,7 @@ def unpack_varints(data: bytes, what: str, most: int) -> npt.NDArray[np.uint64]:
 
 
 def _unpack(content: npt.NDArray[np.uint8], what: str) -> npt.NDArray[np.uint64]:
-    ends = np.flatnonzero(content < 0x80)  # noqa: PLR2004 - as above
+    ends = np.flatnonzero(content < 0x80)
     starts = np.concatenate([[0], ends[:-1] + 1])
     lengths = ends - starts + 1
     if lengths.max() > _LONGEST:
