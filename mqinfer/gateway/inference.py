@@ -15,6 +15,7 @@ from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.checks import CardChecks
 from mqinfer.gateway.errors import Overloaded, TimeoutExpired
 from mqinfer.protocol.errors import Cancelled, Expired, MqinferError, NoWorker, Rejected
+from mqinfer.protocol.header import SIGNATURE
 from mqinfer.protocol.states import WorkerState, WorkerStatus
 from mqinfer.protocol.types import InferRequest, Outcome
 
@@ -102,6 +103,7 @@ class Inference:
                 model_version=version,
                 outputs=call.outputs,
                 priority=call.priority,
+                parameters={SIGNATURE: call.signature} if call.signature else {},
             )
             return await self._client.send(request, limit_s)
         except Expired as error:

@@ -38,6 +38,7 @@ _PORTS = {
     "tfs_grpc_port": "TensorFlow Serving gRPC",
     "tfs_rest_port": "TensorFlow Serving REST",
 }
+_GRPC = {"grpc_port", "tfs_grpc_port"}
 _PACKAGES = {"grpc": "grpcio", "aiohttp": "aiohttp", "google.protobuf": "protobuf", "orjson": "orjson"}
 
 
@@ -144,15 +145,11 @@ class _Fronts:
 
     async def open(self, core: Core, access: Access, tls: ssl.SSLContext | None) -> None:
         """Open the ports that are not switched off."""
-        settings = self.settings
-        if settings.http_port:
-            from mqinfer.gateway.rest.app import make_app
-
-            await self._open_http(make_app(core, access, settings), "http_port", tls)
-        if settings.grpc_port:
-            from mqinfer.gateway.grpc import make_handlers
-
-            await self._open_grpc(make_handlers(core, access, settings), "grpc_port")
+        for field in _open_ports(self.settings):
+            if field in _GRPC:
+                await self._open_grpc(_make(field)(core, access, self.settings), field)
+            else:
+                await self._open_http(_make(field)(core, access, self.settings), field, tls)
 
     async def close(self, patience: float) -> None:
         """Stop listening, and wait for the calls under way; those that take longer are cut off."""
@@ -192,6 +189,19 @@ class _Fronts:
             raise _cannot_listen(settings, field, OSError(str(error))) from error
         await server.start()
         self._servers.append(server)
+
+
+def _make(field: str) -> Callable[[Core, Access, GatewaySettings], Any]:
+    """Return what makes the application or the handlers of a port; imported here, since a port may be off."""
+    if field == "http_port":
+        from mqinfer.gateway.rest.app import make_app as make
+    elif field == "grpc_port":
+        from mqinfer.gateway.grpc import make_handlers as make
+    elif field == "tfs_rest_port":
+        from mqinfer.gateway.tfs.rest import make_rest_app as make
+    else:
+        from mqinfer.gateway.tfs.grpc import make_grpc_handlers as make
+    return make
 
 
 def check_ports(settings: GatewaySettings) -> None:

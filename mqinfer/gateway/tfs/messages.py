@@ -112,7 +112,7 @@ def messages() -> dict[str, Any]:
         MissingExtra: protobuf is not installed.
     """
     packed = [f"repeated bytes {name} = {number}" for name, (_, number) in VALUES.items()]
-    return make_messages("tensorflow.serving", _with_tensors(packed) | _OTHERS)
+    return make_messages("tensorflow.serving", {**_with_tensors(packed), **_OTHERS})
 
 
 @cache

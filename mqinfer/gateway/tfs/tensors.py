@@ -143,9 +143,10 @@ def _too_many(name: str, values: int, elements: int) -> BadTensor:
 
 
 def _converted(name: str, values: npt.NDArray[np.uint64], field: str, datatype: Datatype) -> Array:
-    dtype = dtype_of(datatype)
     if datatype is Datatype.BOOL:
-        return values != 0
+        found: Array = values != 0
+        return found
+    dtype = dtype_of(datatype)
     if datatype is Datatype.FP16:  # its bits
         dtype = np.dtype("<u2")
     signed = values.view(np.int64) if VALUES[field][0] in {"int32", "int64"} else values
