@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from mqinfer._version import __version__
-from mqinfer.cli import bag, bench, broker, demo, infer, models, replay, status, worker
+from mqinfer.cli import bag, bench, broker, demo, infer, models, replay, worker
 from mqinfer.cli.exit_codes import EXIT_CODES, exit_code, print_error
 from mqinfer.cli.options import with_log_options
+from mqinfer.cli.watching import status
 from mqinfer.logs import LogSettings, set_up
 from mqinfer.protocol.errors import MqinferError
 
