@@ -11,8 +11,9 @@ from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.connect import make_link, resolve
 from mqinfer.broker.environment import Variable
 from mqinfer.broker.link import ConnectionHandler, Link, Message
-from mqinfer.broker.presence import Presence, make_client_id
+from mqinfer.broker.presence import make_client_id
 from mqinfer.broker.process import Maker
+from mqinfer.client.announcer import Announcer
 from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import Ignored
@@ -94,7 +95,7 @@ class Unconnected:
         name: The client's name in its topics; must be unique.
         topics: Below the root of the site.
         options: How it sends.
-        presence: The client's state on the broker; None for none.
+        announcer: Publishes the client's state; None for none.
         take_over: Whether another process that has the name must give it up.
 
     Raises:
@@ -109,11 +110,12 @@ class Unconnected:
         topics: Topics | None = None,
         options: ClientOptions | None = None,
         *,
-        presence: Presence | None = None,
+        announcer: Announcer | None = None,
         take_over: bool = False,
     ) -> None:
         check_name("client", name)
         address = resolve(url)
+        presence = announcer.presence if announcer else None
         client_id, will = (presence.client_id, presence.will) if presence else (make_client_id(name), None)
 
         def make(on_connection: ConnectionHandler) -> Link:
@@ -125,8 +127,8 @@ class Unconnected:
             return make_link(address, client_id=client_id, will=will, on_connection=tell)
 
         self.requester = Requester(make, name, topics or Topics(), options or ClientOptions())
-        if presence:
-            presence.attach(self.requester.link, self.requester.give_up)
+        if announcer:
+            announcer.attach(self.requester)
         self._presence, self._take_over = presence, take_over
 
     def open(self, timeout: float) -> None:
@@ -145,7 +147,7 @@ def connect(  # noqa: PLR0913 - what a client is
     options: ClientOptions | None = None,
     *,
     timeout: float = 10.0,
-    presence: Presence | None = None,
+    announcer: Announcer | None = None,
     take_over: bool = False,
 ) -> Requester:
     """Return a requester that is connected and receives its replies.
@@ -156,7 +158,7 @@ def connect(  # noqa: PLR0913 - what a client is
         topics: Below the root of the site.
         options: How it sends.
         timeout: For the connection, in seconds.
-        presence: The client's state on the broker; None for none.
+        announcer: Publishes the client's state; None for none.
         take_over: Whether another process that has the name must give it up.
 
     Raises:
@@ -166,7 +168,7 @@ def connect(  # noqa: PLR0913 - what a client is
         NotConnected: The connection was lost before it was known who has the name.
         BadTopic: The name breaks the naming rules.
     """
-    made = Unconnected(url, name, topics, options, presence=presence, take_over=take_over)
+    made = Unconnected(url, name, topics, options, announcer=announcer, take_over=take_over)
     try:
         made.open(timeout)
     except NameTaken:

@@ -26,6 +26,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.client import Client
+from mqinfer.client.announcer import Announcer
 from mqinfer.client.connection import connect
 from mqinfer.client.control import ControlClient
 from mqinfer.client.requester import Requester
@@ -35,7 +36,6 @@ from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
-from mqinfer.edge_agent.session import edge_presence
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import NameTaken, NotAuthorized
@@ -90,10 +90,10 @@ def edge() -> Iterator[Callable[..., Requester]]:
     with ExitStack() as stack:
 
         def start(address: BrokerAddress, name: str, **options: Any) -> Requester:
-            presence = edge_presence(name, Topics(), "drive.bag", "echo", window=8)
-            requester = connect(address, name, presence=presence, **options)
+            announcer = Announcer(name, Topics(), "drive.bag", "echo", window=8)
+            requester = connect(address, name, announcer=announcer, **options)
             stack.callback(requester.close)
-            stack.callback(presence.publish, "stopped")
+            stack.callback(announcer.presence.publish, "stopped")
             return requester
 
         yield start

@@ -19,13 +19,14 @@ from mqinfer.bags.writer import BagWriter
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.memory import MemoryLink
+from mqinfer.client.announcer import Announcer
 from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.report import summary
-from mqinfer.edge_agent.session import ReplaySettings, SessionReport, edge_presence, run_session
+from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.images.picture import RawImage
 from mqinfer.lab.drives.recording import write_drive
@@ -226,8 +227,8 @@ def test_an_edge_says_of_itself_that_it_is_there(url: str, unique: Callable[[str
 
     name, topics = unique("edge"), Topics()
     watcher.subscribe(topics.client_state(name), note)
-    presence = edge_presence(name, topics, "drive.bag", "echo", window=3, incarnation=17)
-    edge = connect(url, name, topics, presence=presence)
+    announcer = Announcer(name, topics, "drive.bag", "echo", window=3, incarnation=17)
+    edge = connect(url, name, topics, announcer=announcer)
     link = edge.link
     assert isinstance(link, MemoryLink)
     link.drop()
@@ -243,4 +244,5 @@ def test_an_edge_says_of_itself_that_it_is_there(url: str, unique: Callable[[str
         "source": "drive.bag",
         "model": "echo",
         "window": 3,
+        "pending": [],
     }
