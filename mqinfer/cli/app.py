@@ -11,7 +11,7 @@ from mqinfer._version import __version__
 from mqinfer.cli import bag, bench, broker, demo, infer, models, replay, worker
 from mqinfer.cli.exit_codes import EXIT_CODES, exit_code, print_error
 from mqinfer.cli.options import with_log_options
-from mqinfer.cli.watching import status
+from mqinfer.cli.watching import lag, status
 from mqinfer.logs import LogSettings, set_up
 from mqinfer.protocol.errors import MqinferError
 
@@ -31,6 +31,7 @@ app.command()(with_log_options(worker.worker))
 app.command()(with_log_options(replay.replay))
 app.command()(with_log_options(infer.infer))
 app.command()(with_log_options(status.status))
+app.command()(with_log_options(lag.lag))
 app.add_typer(broker.app, name="broker")
 app.add_typer(models.app, name="models")
 app.add_typer(bag.app, name="bag")
