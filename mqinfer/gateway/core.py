@@ -22,7 +22,8 @@ from mqinfer.protocol.types import Scalar
 
 __all__ = ["Core"]
 
-S, T = TypeVar("S"), TypeVar("T")
+S = TypeVar("S")
+T = TypeVar("T")
 _SHOWN = 200
 """Characters of a caller's text that an error repeats."""
 _SEEN_S = 5.0

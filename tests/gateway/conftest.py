@@ -15,7 +15,7 @@ import pytest
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.aio import AsyncClient
-from mqinfer.client.control import ControlClient
+from mqinfer.client.control import AsyncControl
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
@@ -96,9 +96,10 @@ def open_core(fleet: Fleet) -> OpenCore:
 
     @asynccontextmanager
     async def opened(**options: Any) -> AsyncIterator[Core]:
-        with ControlClient(fleet.url, root=fleet.root) as control:
-            async with AsyncClient(fleet.url, root=fleet.root, options=PATIENT) as client:
-                yield Core(client, control, **options)
+        async with AsyncClient(fleet.url, root=fleet.root, options=PATIENT) as client:
+            core = Core(client, AsyncControl(client), **options)
+            await core.start()
+            yield core
 
     return opened
 
