@@ -364,6 +364,7 @@ class LiveRegistry:
             self._bad_states.add(message.topic, error)
             return
         self.known.put_client(client, state)
+        self._notify()
 
     def _on_card(self, message: Message) -> None:
         self._received_at = self._clock()
