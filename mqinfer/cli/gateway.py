@@ -105,8 +105,9 @@ def gateway(
     address = resolve(connection.address())
     name = check_name("client", connection.name or address.login_name or f"gateway-{secrets.token_hex(4)}")
     logs.rename_process(name)
-    from mqinfer.gateway.process import GatewaySpec, check_ports
-    from mqinfer.gateway.processes import run_alone, run_several
+    from mqinfer.gateway.serving.fronts import check_ports
+    from mqinfer.gateway.serving.process import GatewaySpec
+    from mqinfer.gateway.serving.processes import run_alone, run_several
 
     spec = GatewaySpec(address, name, connection.root, settings)
     check_ports(settings)

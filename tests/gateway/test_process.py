@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,9 +22,10 @@ from mqinfer.client.result import InferResult
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc.messages import MESSAGES
-from mqinfer.gateway.process import GatewaySpec, Stop, check_ports, serve
+from mqinfer.gateway.serving.fronts import check_ports
+from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
 from mqinfer.gateway.settings import GatewaySettings, TlsFiles
-from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MqinferError
+from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra, MqinferError, NameTaken
 from tests.gateway.conftest import Fleet
 from tests.ports import free_port
 
@@ -334,6 +336,32 @@ def test_files_with_faults(fleet: Fleet, unique: Callable[[str], str], files: Fi
             with pytest.raises(ConfigError, match=match):
                 async with running(fleet, settings_of(**fault), unique("gw")):
                     pass
+
+    asyncio.run(main())
+
+
+def test_a_missing_extra(fleet: Fleet, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the command that installs it."""
+    monkeypatch.setitem(sys.modules, "orjson", None)
+
+    async def main() -> None:
+        with pytest.raises(MissingExtra, match=r"orjson is not installed; run: pip install 'mqinfer\[gateway\]'"):
+            async with running(fleet, settings_of(), unique("gw")):
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_name_that_another_process_has(fleet: Fleet, unique: Callable[[str], str]) -> None:
+    """The second gateway of a name is refused, the first one goes on."""
+    name = unique("gw")
+
+    async def main() -> None:
+        async with running(fleet, settings_of(), name) as gateway:
+            with pytest.raises(NameTaken):
+                async with running(fleet, settings_of(), name):
+                    pass
+            assert not gateway.ended.done()
 
     asyncio.run(main())
 

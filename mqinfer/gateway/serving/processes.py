@@ -15,7 +15,7 @@ from multiprocessing.context import SpawnProcess
 
 from mqinfer import logs
 from mqinfer.broker.waker import Waker
-from mqinfer.gateway.process import GatewaySpec, Stop, serve
+from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
 from mqinfer.protocol.errors import ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
 
 __all__ = ["run_alone", "run_several"]
