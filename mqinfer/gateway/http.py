@@ -200,20 +200,24 @@ def accepted_coding(header: str) -> str:
     return best
 
 
-def check_nesting(text: Buffer) -> None:
+def check_nesting(text: bytes) -> None:
     """Check how deep JSON is nested, before any parser recurses into it.
 
     Raises:
         BadEnvelope: Deeper than 100.
     """
-    if _depth(bytes(text)) > _MOST_NESTED and _depth(_STRINGS.sub(b"", text)) > _MOST_NESTED:
+    if _depth(text) > _MOST_NESTED and _depth(_STRINGS.sub(b"", text)) > _MOST_NESTED:
         raise BadEnvelope(f"JSON nesting depth exceeds maximum allowed limit ({_MOST_NESTED})")
 
 
 def _depth(text: bytes) -> int:
     """Return the depth of brackets, those in strings included."""
     steps = np.frombuffer(text.translate(_STEPS, _NO_BRACKETS), np.int8)
-    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
+    depth = deepest = 0
+    for start in range(0, len(steps), _OFFLOAD_BYTES):
+        depths = depth + np.cumsum(steps[start : start + _OFFLOAD_BYTES], dtype=np.int32)
+        depth, deepest = int(depths[-1]), max(deepest, int(depths.max()))
+    return deepest
 
 
 def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
