@@ -236,11 +236,11 @@ def test_health_and_metadata(run: Run) -> None:
             ("INPUT1", "INT32", [-1, 16]),
         ]
         assert model.properties["max_batch_size"] == "8"
-        for fields, words in (
-            ({"name": "foo"}, "Request for unknown model: 'foo' is not found"),
-            ({"name": "simple", "version": "99"}, "Request for unknown model: 'simple' version 99 is not found"),
+        for name, version, words in (
+            ("foo", "", "Request for unknown model: 'foo' is not found"),
+            ("simple", "99", "Request for unknown model: 'simple' version 99 is not found"),
         ):
-            code, details = await failure(front.call("ModelMetadata", **fields))
+            code, details = await failure(front.call("ModelMetadata", name=name, version=version))
             assert code is grpc.StatusCode.NOT_FOUND
             assert details.startswith(words)
 

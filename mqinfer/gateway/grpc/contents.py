@@ -110,7 +110,7 @@ def _converted(
         longer = lengths > place
         values[longer] |= (part[starts[longer] + place] & 0x7F).astype(np.uint64) << np.uint64(7 * place)
     if datatype is Datatype.BOOL:
-        return values != 0
+        return values.astype(np.bool_)
     if datatype is Datatype.UINT64:
         return values
     signed = values.view(np.int64)
