@@ -41,6 +41,8 @@ __all__ = [
 ]
 
 log = logging.getLogger("mqinfer.gateway")
+_server_log = log.getChild("http")
+_server_log.addFilter(lambda record: not _is_callers_fault(record))
 
 _OFFLOAD_BYTES = 64 << 10
 """What is larger is decoded and compressed by the pool's threads; a hand-over takes longer than less than that."""
@@ -219,10 +221,10 @@ def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | Non
     return web.Response(body=orjson.dumps(content), status=status, headers=headers, content_type="application/json")
 
 
-def error_reply(error: MqinferError) -> web.Response:
+def error_reply(error: MqinferError, headers: Mapping[str, str] | None = None) -> web.Response:
     """Return the reply that states an error."""
     status = status_of(error)
-    headers = {}
+    headers = dict(headers or {})
     if status.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(status.retry_after_s)))
     text = str(error).encode(errors="backslashreplace").decode()
@@ -257,7 +259,7 @@ def make_application(
                 caller = access.admit(route.right, request.headers, peer, certificate=certificate)
                 handler = route.methods.get(request.method)
                 if handler is None:
-                    raise MethodNotAllowed("Method Not Allowed")
+                    return error_reply(MethodNotAllowed("Method Not Allowed"), {"Allow": ", ".join(route.methods)})
                 return await handler(Call(request, caller, tuple(map(unescape_path, found.groups()))))
         raise unknown(request)
 
@@ -283,11 +285,17 @@ def make_runner(app: web.Application, settings: GatewaySettings) -> web.AppRunne
     """Return what serves an application; a caller who disconnects cancels the handler of the call."""
     return web.AppRunner(
         app,
+        logger=_server_log,
         handler_cancellation=True,
         auto_decompress=False,
         access_log=None,
         shutdown_timeout=settings.drain,
     )
+
+
+def _is_callers_fault(record: logging.LogRecord) -> bool:
+    """Return whether aiohttp logs that it has refused what is no HTTP."""
+    return record.exc_info is not None and isinstance(record.exc_info[1], HttpProcessingError)
 
 
 def _peer(request: web.Request) -> tuple[str, str]:
