@@ -63,12 +63,12 @@ TRITON = """
     top = triton.InferRequestedOutput("OUTPUT0", class_count=3)
     assert client.infer("simple", sums, outputs=[top]).as_numpy("OUTPUT0").shape == (1, 3)
     large = np.random.default_rng(0).random((4, 1 << 20)).astype(np.float32)
-    result = client.infer("identity_fp32", [given("INPUT0", large, "FP32")], model_version="2", priority=1, timeout=9**9)
+    result = client.infer("identity_fp32", [given("INPUT0", large, "FP32")], model_version="2", priority=1)
     assert (result.as_numpy("OUTPUT0") == large).all() and result.get_response().model_version == "2"
     fails("Request for unknown model: 'nope' is not found", "NOT_FOUND", client.infer, "nope", sums)
     fails("Request for unknown model: 'simple' version 99", "NOT_FOUND", client.get_model_metadata, "simple", "99")
     fails("failed to get model version from", "INVALID_ARGUMENT", client.infer, "simple", sums, model_version="x")
-    fails("Deadline Exceeded", "DEADLINE_EXCEEDED", client.infer, "slow",
+    fails("", "DEADLINE_EXCEEDED", client.infer, "slow",
           [given("x", np.ones((1, 4), np.float32), "FP32")], client_timeout=0.1)
     fails("failed to load 'simple'", "", client.load_model, "simple", config="{}")
     fails("failed to load", "", client.load_model, "wrong_model_name")
@@ -117,16 +117,9 @@ KSERVE = """
             assert reply.id == "my id"
             outputs = {output.name: output.as_numpy() for output in reply.outputs}
             assert (outputs["OUTPUT0"] == count + 1).all() and (outputs["OUTPUT1"] == count - 1).all()
-            for datatype, array in {
-                "FP32": np.array([0.5], np.float32), "FP64": np.array([0.1]), "INT64": np.array([-(1 << 40)]),
-                "UINT64": np.array([1 << 63], np.uint64), "BOOL": np.array([True]), "UINT8": np.array([200], np.uint8),
-            }.items():
-                if datatype == "FP32":
-                    two = array[None]
-                    reply = await client.infer(
-                        InferRequest("identity_fp32", [given("INPUT0", two, datatype, binary)], parameters={"mine": "x"})
-                    )
-                    assert (reply.outputs[0].as_numpy() == two).all()
+            half = given("INPUT0", np.array([[0.5]], np.float32), "FP32", binary)
+            reply = await client.infer(InferRequest("identity_fp32", [half], parameters={"mine": "x"}))
+            assert reply.outputs[0].as_numpy().tolist() == [[0.5]]
         try:
             await client.infer(InferRequest("nope", [given("INPUT0", ones, "INT32", True)]))
         except Exception as error:

@@ -70,28 +70,6 @@ def test_replies_and_errors_of_a_stream(open_core: OpenCore) -> None:
     asyncio.run(main())
 
 
-def test_order_of_replies(open_core: OpenCore) -> None:
-    """A reply does not wait for that of a slower request with another id; without ids the order of requests holds."""
-
-    async def main() -> None:
-        async with open_core() as core, serving(core) as front:
-            stream = front.stream()
-            await stream.write(request("slow", **SLOW))
-            await stream.write(request("fast"))
-            await stream.done_writing()
-            assert [each.infer_response.id for each in await read_all(stream)] == ["fast", "slow"]
-            stream = front.stream()
-            await stream.write(request(**SLOW))
-            for value in range(20):
-                await stream.write(request(**tensors(INPUT0=np.full((1, 1), value, "<f4"))))
-            await stream.done_writing()
-            first, *others = [each.infer_response for each in await read_all(stream)]
-            assert first.model_name == "slow"
-            assert [read_outputs(reply)["OUTPUT0"].item() for reply in others] == list(range(20))
-
-    asyncio.run(main())
-
-
 def test_errors_as_the_status_of_a_stream(open_core: OpenCore) -> None:
     """With the metadata `triton_grpc_error` the first error ends the stream with its status."""
 
@@ -108,19 +86,49 @@ def test_errors_as_the_status_of_a_stream(open_core: OpenCore) -> None:
     asyncio.run(main())
 
 
-class Counting:
-    """Stands before a core: counts the requests that it has, and holds them until they are released."""
+HELD, RELEASE = {"priority": {"int64_param": 1}}, {"priority": {"int64_param": 2}}
+
+
+class Holding:
+    """Stands before a core: holds requests of priority 1 until one of priority 2 comes, and counts them."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.started = 0
+        self.held = 0
         self.released = asyncio.Event()
 
     async def infer(self, call: Any) -> Any:
         """Wait, then ask the core."""
-        self.started += 1
-        await self.released.wait()
-        return await self._core.infer(call)
+        if call.priority == 2:
+            self.released.set()
+        elif call.priority == 1:
+            self.held += 1
+            await self.released.wait()
+        return await self._core.infer(replace(call, priority=0))
+
+
+def test_order_of_replies(open_core: OpenCore) -> None:
+    """A reply does not wait for that of a slower request with another id; without ids the order of requests holds."""
+
+    async def main() -> None:
+        async with open_core() as core, serving(Holding(core)) as front:  # type: ignore[arg-type]  # stands before one
+            stream = front.stream()
+            await stream.write(request("slow", parameters=HELD))
+            await stream.write(request("fast"))
+            assert (await read(stream)).infer_response.id == "fast"
+            for value in range(20):
+                parameters = HELD if value == 0 else {}
+                await stream.write(request(**tensors(INPUT0=np.full((1, 1), value, "<f4")), parameters=parameters))
+            await stream.write(request("last"))
+            assert (await read(stream)).infer_response.id == "last"
+            await stream.write(request("release", parameters=RELEASE))
+            await stream.done_writing()
+            found = [each.infer_response for each in await read_all(stream)]
+            unnamed = [read_outputs(reply)["OUTPUT0"].item() for reply in found if not reply.id]
+            assert unnamed == list(range(20))
+            assert {reply.id for reply in found} == {"", "slow", "release"}
+
+    asyncio.run(main())
 
 
 def test_requests_that_have_no_room_are_not_read(open_core: OpenCore) -> None:
@@ -128,8 +136,8 @@ def test_requests_that_have_no_room_are_not_read(open_core: OpenCore) -> None:
 
     async def main() -> None:
         async with open_core() as core:
-            counting = Counting(core)
-            handler = make_stream(counting, Access(), window=5)  # type: ignore[arg-type]  # a core in front of one
+            holding = Holding(core)
+            handler = make_stream(holding, Access(), window=5)  # type: ignore[arg-type]  # a core in front of one
             server = grpc.aio.server()
             server.add_generic_rpc_handlers(
                 [grpc.method_handlers_generic_handler(SERVICE, {"ModelStreamInfer": handler})]
@@ -139,13 +147,13 @@ def test_requests_that_have_no_room_are_not_read(open_core: OpenCore) -> None:
             async with grpc.aio.insecure_channel(address) as channel:
                 stream = GrpcFront(channel, address).stream()
                 for number in range(12):
-                    await stream.write(request(str(number)))
+                    await stream.write(request(str(number), parameters=HELD))
                 await stream.done_writing()
-                await until(lambda: counting.started == 5)
+                await until(lambda: holding.held == 5)
                 for _ in range(50):  # more turns of the loop than a sixth request would need
                     await asyncio.sleep(0)
-                assert counting.started == 5
-                counting.released.set()
+                assert holding.held == 5
+                holding.released.set()
                 assert len(await read_all(stream)) == 12
             await server.stop(None)
 
