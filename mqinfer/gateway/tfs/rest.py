@@ -172,9 +172,8 @@ class _Front:
         try:
             return await find(self._core, spec)
         except FailedPrecondition as error:
-            raise InvalidRequest(
-                f'Serving signature name: "{spec.signature[:80]}" not found in signature def: {error}'
-            ) from error
+            name = spec.signature[:80]
+            raise InvalidRequest(f'Serving signature name: "{name}" not found in signature def') from error
 
     async def _reply(self, body: bytes, coding: str) -> web.Response:
         headers = {"Content-Type": "application/json"}
