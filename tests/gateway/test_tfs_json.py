@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64encode
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ def arrays(draw: st.DrawFn, least: int = 0) -> Array:
     """Any array of numbers or strings, of a number of axes that JSON can tell: no size before the last is 0."""
     shape = draw(st_numpy.array_shapes(min_dims=least, max_dims=3, min_side=1, max_side=3))
     if draw(st.booleans()):
-        return draw(st_numpy.arrays(np.object_, shape, elements=st.binary(max_size=8)))  # type: ignore[no-any-return]
-    return draw(st_numpy.arrays(dtype_of(draw(st.sampled_from(NUMBERS))), shape))  # type: ignore[no-any-return]
+        return draw(st_numpy.arrays(np.object_, shape, elements=st.binary(max_size=8)))
+    return draw(st_numpy.arrays(dtype_of(draw(st.sampled_from(NUMBERS))), shape))
 
 
 def spec(name: str, array: Array) -> SignatureTensor:
@@ -134,7 +135,7 @@ def test_base64(data: bytes) -> None:
         (b'{"instances": [[[1, 2]], [[1], [2]]]}', [X], "Expecting shape [1,2] but got: [2,1]"),
         (b'{"instances": [{"x": [1]}, {"x": "a"}]}', [X], "key: x of 'instances' list. Error: INVALID_ARGUMENT: JSON"),
         (b'{"inputs": [[1], [1, 2]]}', [X], "Encountered list at unexpected size: 2 at level: 1 expected size: 1"),
-        (b'{"inputs": [[1], 2]}', [X], "JSON Value: 2 found at incorrect level: 2 in the JSON DOM. Expected at level: 2"),
+        (b'{"inputs": [[1], 2]}', [X], "JSON Value: 2 found at incorrect level: 2 in the JSON DOM. Expected at level"),
         (b'{"inputs": [1, [2]]}', [X], "JSON Value: [2]: encountered list at unexpected level"),
         (b'{"inputs": ["a"]}', [X], 'JSON Value: "a" Type: String is not of expected type: float'),
         (b'{"inputs": [true]}', [X], "JSON Value: true Type: True is not of expected type: float"),
@@ -185,9 +186,8 @@ def features_of(example: bytes) -> dict[str, Any]:
 
 def test_examples() -> None:
     """Features are numbers, strings or binary data, alone or in lists; a context is part of each example."""
-    content = parse(
-        b'{"context": {"c": 7}, "examples": [{"x": 2.0, "n": [1, true], "s": ["a", {"b64": "AP8="}]}, {"x": [0.5, 1.5]}]}'
-    )
+    one = b'{"x": 2.0, "n": [1, true], "s": ["a", {"b64": "AP8="}]}'
+    content = parse(b'{"context": {"c": 7}, "examples": [%b, {"x": [0.5, 1.5]}]}' % one)
     first, second = map(features_of, examples_from_json(content))
     assert first == {"c": [7], "x": [2.0], "n": [1, 1], "s": [b"a", b"\x00\xff"]}
     assert second == {"c": [7], "x": [0.5, 1.5]}
@@ -226,11 +226,9 @@ def test_wrong_examples(body: bytes, error: str) -> None:
 )
 def test_any_json_is_read_or_refused(content: Any, key: str, inputs: list[SignatureTensor]) -> None:
     """Whatever stands under a key, it is inputs or an error."""
-    try:
+    with suppress(InvalidRequest):
         found = parse(json.dumps({key: content}).encode())
         if key == "examples":
             examples_from_json(found)
         else:
             assert read_predict(found, inputs)[0].keys() == {tensor.name for tensor in inputs}
-    except InvalidRequest:
-        pass

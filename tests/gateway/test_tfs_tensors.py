@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -199,17 +200,13 @@ def test_memory_is_bounded() -> None:
 @given(data=st.binary(max_size=200), kind=st.sampled_from(["PredictRequest", "ClassificationRequest"]))
 def test_any_bytes_are_a_message_or_an_error(data: bytes, kind: str) -> None:
     """Whatever comes, it is read or refused; and so are its tensors."""
-    try:
+    with suppress(InvalidRequest):
         read_tensors(getattr(parse(kind, data), "inputs", {}), MOST)
-    except InvalidRequest:
-        pass
 
 
 @given(field=st.sampled_from([*VALUES, "string_val", "tensor_content"]), data=st.binary(max_size=64), number=numbers)
 def test_any_values_are_an_array_or_an_error(field: str, data: bytes, number: Datatype) -> None:
     """Whatever a field of values holds, it is read or refused."""
     tensor = proto(number, (3,), **{field: data if field == "tensor_content" else [data]})
-    try:
+    with suppress(BadTensor):
         assert read(tensor).shape == (3,)
-    except BadTensor:
-        pass
