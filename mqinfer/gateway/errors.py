@@ -24,6 +24,7 @@ from mqinfer.protocol.errors import (
 )
 
 __all__ = [
+    "FailedPrecondition",
     "GrpcCode",
     "MethodNotAllowed",
     "NotFound",
@@ -94,6 +95,12 @@ class Unsupported(InvalidRequest):
     code: ClassVar[str] = "unsupported"
 
 
+class FailedPrecondition(InvalidRequest):
+    """The model is there, and has not what the request needs, such as a signature."""
+
+    code: ClassVar[str] = "failed_precondition"
+
+
 class MethodNotAllowed(InvalidRequest):
     """The path exists, and has no such method of HTTP."""
 
@@ -130,6 +137,7 @@ _OF_CLASS: tuple[tuple[type[MqinferError], Status], ...] = (  # the first that f
     (Superseded, Status(GrpcCode.CANCELLED, 499)),
     (Unanswered, Status(GrpcCode.UNAVAILABLE, 503)),
     (Unsupported, Status(GrpcCode.UNIMPLEMENTED, 501)),
+    (FailedPrecondition, Status(GrpcCode.FAILED_PRECONDITION, 400)),
     (MethodNotAllowed, Status(GrpcCode.UNIMPLEMENTED, 405)),
     (Unauthenticated, Status(GrpcCode.UNAUTHENTICATED, 401)),
     (InvalidRequest, Status(GrpcCode.INVALID_ARGUMENT, 400)),

@@ -294,7 +294,7 @@ def make_runner(app: web.Application, settings: GatewaySettings) -> web.AppRunne
         handler_cancellation=True,
         auto_decompress=False,
         access_log=None,
-        shutdown_timeout=settings.drain,
+        shutdown_timeout=settings.drain + 2.0,  # for the errors of the calls that the end of the drain cancels
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -59,8 +59,14 @@ class OpenCore(Protocol):
 def fleet(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Serve the small models on the session's Mosquitto. Tests share it: load what a test unloads again."""
     pytest.importorskip("onnxruntime")
-    repository = build_repository(tmp_path_factory.mktemp("gateway"))
-    topics, address = Topics(f"gateway-{os.getpid()}"), BrokerAddress.parse(broker_url)
+    with serve_repository(build_repository(tmp_path_factory.mktemp("gateway")), broker_url, "gateway") as served:
+        yield served
+
+
+@contextmanager
+def serve_repository(repository: Path, broker_url: str, root: str) -> Iterator[Fleet]:
+    """Serve a repository until the end of the context, below a topic root of this process."""
+    topics, address = Topics(f"{root}-{os.getpid()}"), BrokerAddress.parse(broker_url)
     template = ProcessSpec(repository, "", 0, address, WorkerOptions("server", topics), device="cpu")
     supervisor = Supervisor(plan(Repository(repository), template), may_idle=True)
     server = ControlServer(
@@ -93,6 +99,11 @@ def fleet(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture
 def open_core(fleet: Fleet) -> OpenCore:
     """Open a core to the fleet in the running loop."""
+    return core_of(fleet)
+
+
+def core_of(fleet: Fleet) -> OpenCore:
+    """Return what opens a core to a fleet in the running loop."""
 
     @asynccontextmanager
     async def opened(**options: Any) -> AsyncIterator[Core]:

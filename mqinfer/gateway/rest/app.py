@@ -32,7 +32,7 @@ from mqinfer.gateway.rest.request import (
 )
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import BadEnvelope, NotAuthorized
+from mqinfer.protocol.errors import BadEnvelope
 from mqinfer.protocol.types import TensorSpec
 
 __all__ = ["make_app"]
@@ -189,8 +189,6 @@ class _Front:
     async def _controlled(self, call: Call) -> tuple[str, dict[str, Any]]:
         """Return the model of a call that loads or unloads it, and the parameters."""
         _check_repository(call)
-        if not self._settings.model_control:
-            raise NotAuthorized("models can't be loaded or unloaded here; start the gateway with --model-control")
         parameters: Any = (await self._fields(call)).get("parameters") or {}
         if not isinstance(parameters, dict):
             raise BadEnvelope("Unable to parse 'parameters': expected an object")
