@@ -72,7 +72,7 @@ Calling = Callable[..., None]
 
 @asynccontextmanager
 async def _served(open_core: OpenCore, access: Access, settings: GatewaySettings) -> AsyncIterator[Front]:
-    async with open_core() as core:
+    async with open_core(model_control=settings.model_control) as core:
         runner = make_runner(make_app(core, access, settings), settings)
         await runner.setup()
         try:

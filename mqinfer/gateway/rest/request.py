@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from mqinfer.gateway.errors import Unsupported
-from mqinfer.gateway.http import check_nesting
+from mqinfer.gateway.http import STRINGS, check_nesting
 from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
 from mqinfer.gateway.rest.json_data import raw_of_text
 from mqinfer.protocol.card import ModelCard
@@ -27,7 +27,8 @@ __all__ = ["HEADER_LENGTH", "Request", "expand_raw", "header_length", "read_json
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """Header of HTTP: length of the JSON part before the binary tensors; 0 for a raw request."""
 
-_BARE = re.compile(rb'"(?:[^"\\]|\\.)*+"?|-?\b(?:NaN|Infinity)\b', re.DOTALL)
+_MOST_QUOTES = 1 << 16
+"""Of JSON in which numbers that JSON lacks are put into quotes: text between strings is searched for them."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SOURCES = ("data", "binary_data_size", "shared_memory_region")
 _FIELD = re.compile(r"'(?:[^']*\.)?(\w+)(?:\[[^']*)?'")
@@ -220,10 +221,24 @@ def _decode(text: bytes) -> _Request:
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        quoted = _BARE.sub(lambda match: match[0] if match[0][0] == ord('"') else b'"%s"' % match[0], text)
-        if len(quoted) == len(text):
+        if (b"NaN" not in text and b"Infinity" not in text) or text.count(b'"') > _MOST_QUOTES:
             raise
-        return _DECODER.decode(quoted)  # it has numbers that JSON lacks, which many libraries write without quotes
+        return _DECODER.decode(_quote_numbers(text))
+
+
+def _quote_numbers(text: bytes) -> bytes:
+    """Return JSON with the numbers that it lacks, but many libraries write, as strings."""
+    pieces: list[bytes] = []
+    start = 0
+    for string in STRINGS.finditer(text):
+        pieces += (_quoted(text[start : string.start()]), string[0])
+        start = string.end()
+    return b"".join((*pieces, _quoted(text[start:])))
+
+
+def _quoted(text: bytes) -> bytes:
+    quoted = text.replace(b"NaN", b'"NaN"').replace(b"Infinity", b'"Infinity"')
+    return quoted.replace(b'-"Infinity"', b'"-Infinity"')
 
 
 def _not_json(error: Exception) -> BadEnvelope:
