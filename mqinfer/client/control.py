@@ -205,6 +205,34 @@ class ControlClient:
         """Unload a model; when this returns, its processes have ended. Arguments and errors as for `load`."""
         return check_replies(self.ask(Call(Operation.UNLOAD, model), server=server, timeout=timeout))
 
+    def drain(self, worker: str, *, on: bool = True, timeout: float = 60.0) -> list[str]:
+        """Have worker processes accept nothing more, and wait until they have answered what they have.
+
+        They stay connected, and `on=False` has them serve again. A process that is started anew serves.
+
+        Args:
+            worker: A server, for all its processes, or one process, such as `gpu-1.0`.
+            on: Whether they drain.
+            timeout: In seconds; after it they drain on, and another call waits further.
+
+        Returns:
+            Names of the processes.
+
+        Raises:
+            NoWorker: There is no such server or process.
+            MqinferError: It failed; the reason is in the message.
+        """
+        call = Call(Operation.DRAIN if on else Operation.UNDRAIN, worker=worker)
+        server, _, number = worker.rpartition(".")
+        try:
+            replies = self.ask(call, server=worker, timeout=timeout)
+        except NoWorker:
+            if not number.isdecimal() or not server:
+                raise
+            replies = self.ask(call, server=server, timeout=timeout)
+        (reply,) = check_replies(replies)
+        return list(reply.content["workers"])
+
     def close(self) -> None:
         """Disconnect."""
         self._link.close()

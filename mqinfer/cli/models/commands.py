@@ -23,6 +23,7 @@ __all__ = ["app"]
 Server = Annotated[str | None, typer.Option(help="Server to address (its `mqinfer worker --name`); all by default.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
+Worker = Annotated[str, typer.Argument(help="A server (its `mqinfer worker --name`), or one process, such as gpu-1.0.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the replies.", min=0.001, max=1e6)]
 
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -86,6 +87,33 @@ def unload(
     with _control(connection) as control:
         replies = control.unload(model, server=server, timeout=timeout)
     _print_replies(replies, as_json, lambda _: f"unloaded {model}")
+
+
+@app.command()
+@with_log_options
+@with_connection
+def drain(
+    connection: Connection,
+    worker: Worker,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait; the worker drains on after them.", max=1e6)] = 60,
+) -> None:
+    """Have a worker accept nothing more, and wait until it has answered what it has: for an upgrade.
+
+    It stays connected, and `undrain` has it serve again. A process that is started anew serves.
+    """
+    with _control(connection) as control:
+        names = control.drain(worker, timeout=timeout)
+    typer.echo(f"drained {', '.join(names)}")
+
+
+@app.command()
+@with_log_options
+@with_connection
+def undrain(connection: Connection, worker: Worker, timeout: Timeout = 10) -> None:
+    """Have a worker that was drained serve again."""
+    with _control(connection) as control:
+        names = control.drain(worker, on=False, timeout=timeout)
+    typer.echo(f"serves again: {', '.join(names)}")
 
 
 @app.command()

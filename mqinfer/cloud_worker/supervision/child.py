@@ -14,7 +14,7 @@ from multiprocessing.context import SpawnProcess
 
 from mqinfer.broker.presence import new_incarnation
 from mqinfer.cloud_worker.serving.running import RunningRequests
-from mqinfer.cloud_worker.supervision.process import Command, ProcessReport, ProcessSpec, run_process
+from mqinfer.cloud_worker.supervision.process import Command, DrainReport, ProcessReport, ProcessSpec, run_process
 from mqinfer.logs import Notice, log_once
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import ModelStatistics
@@ -58,6 +58,7 @@ class ProcessView:
         card: Card of the model; None until the process has served.
         reason: Why it failed or crashed last; of one that serves, why its warm-up has proven nothing.
         pid: Process id; None while it does not run.
+        draining: Whether an operator drains it or has drained it.
     """
 
     spec: ProcessSpec
@@ -65,6 +66,12 @@ class ProcessView:
     card: ModelCard | None = None
     reason: str = ""
     pid: int | None = None
+    draining: bool = False
+
+    @property
+    def serves(self) -> bool:
+        """Whether it takes requests."""
+        return self.phase is Phase.READY and not self.draining
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +98,8 @@ class Child:
         running: Ids of the requests that this process worked on when it ended, as far as it named them all.
         is_queried: Whether a statistics query is open. A second one is not sent: a process that hangs must not fill
             its pipe.
+        draining: Whether an operator drains it or has drained it; a new process of it serves.
+        drain_report: The last reply to that; None until it comes.
     """
 
     spec: ProcessSpec
@@ -110,6 +119,8 @@ class Child:
     run_timeout: float = 0.0
     crashed: int = 0
     running: tuple[str, ...] = ()
+    draining: bool = False
+    drain_report: DrainReport | None = None
     progress: ctypes.c_double | None = None
     _memory: ctypes.Array[ctypes.c_ubyte] | None = None
     _seen: float = 0.0
@@ -135,7 +146,8 @@ class Child:
     def view(self) -> ProcessView:
         """Return a snapshot for other threads."""
         reason = self.reason or (self.untried if self.phase is Phase.READY else "")
-        return ProcessView(self.spec, self.phase, self.card, reason, self.process.pid if self.process else None)
+        pid = self.process.pid if self.process else None
+        return ProcessView(self.spec, self.phase, self.card, reason, pid, self.draining)
 
     def watched(self) -> list[Connection | int]:
         """Return the ends for `multiprocessing.connection.wait`: the process's sentinel and its status pipe."""
@@ -160,6 +172,7 @@ class Child:
         stated = self.spec.run_timeout
         self.run_timeout = 0.0 if stated == 0 else max(_LOAD_TIMEOUT_S, stated or 0.0)
         self.is_final = self.is_waiting = self.is_queried = False
+        self.drain_report = None
 
     def read(self) -> ProcessReport | ModelStatistics | None:
         """Receive one message from the process; None where it has closed its pipe."""
@@ -174,6 +187,8 @@ class Child:
         if isinstance(received, Notice):
             log_once(logging.getLogger(received.logger), received.level, "%s: %s", self.title, received.text)
             return None
+        if isinstance(received, DrainReport):
+            self.drain_report = received
         if not isinstance(received, ProcessReport):
             return None
         # A model that can't be loaded for now, with its repository away, say, is tried again if it has served before.
@@ -246,6 +261,7 @@ class Child:
         self.crashed = 0
         if self.process is None:
             return
+        self.draining = False
         self.process.join()
         while self.pipe and self.pipe.poll():  # its last report may explain the exit
             self.read()

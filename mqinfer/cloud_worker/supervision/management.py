@@ -42,6 +42,9 @@ class Fleet(Protocol):
     def statistics(self) -> Future[ServerStatistics]:
         """Query the statistics of every process."""
 
+    def drain(self, worker: str, *, on: bool = True) -> Future[list[str]]:
+        """Drain processes, or have them serve again; the future receives their names."""
+
 
 class Management:
     """Control requests of one server. Not thread-safe: one thread calls it."""
@@ -81,6 +84,8 @@ class Management:
                 return self._unload(call.model)
             case Operation.STATS | Operation.ALL_STATS:
                 return _then(self._supervisor.statistics(), lambda found: statistics_record(found, call))
+            case Operation.DRAIN | Operation.UNDRAIN:
+                return self._drain(call.worker, on=call.operation is Operation.DRAIN)
         return _done(self._reply_at_once(call, body))
 
     def serves(self, model: str) -> bool:
@@ -129,11 +134,13 @@ class Management:
             case Operation.LIVE:
                 return {"live": True}
             case Operation.READY:
-                return {"ready": all(view.phase in _HEALTHY for view in self._supervisor.processes)}
+                processes = self._supervisor.processes
+                return {"ready": all(view.phase in _HEALTHY and not view.draining for view in processes)}
             case Operation.INDEX:
                 return self._index(only_ready=body.ready)
             case Operation.MODEL_READY:
-                return {"name": call.model, "ready": any(_fits(view, call) for view in self._ready(call.model))}
+                serving = [view for view in self._of(call.model) if view.serves]
+                return {"name": call.model, "ready": any(_fits(view, call) for view in serving)}
         config, card = self._loaded(call)
         return json.loads(card_to_json(card)) if call.operation is Operation.METADATA else config_record(config, card)
 
@@ -172,6 +179,10 @@ class Management:
         done = self._supervisor.roll_out(model, (), self._template.options.name)
         self._wanted[model] = self._plan(self._scan(), model)
         return _then(done, lambda _: {"name": model})
+
+    def _drain(self, worker: str, *, on: bool) -> Future[Any]:
+        reply = {"name": worker, "drained": on}
+        return _then(self._supervisor.drain(worker, on=on), lambda names: reply | {"workers": names})
 
     def _roll_out(self, model: str, specs: Sequence[ProcessSpec]) -> Future[None]:
         self._wanted[model] = specs
