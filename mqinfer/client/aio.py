@@ -9,7 +9,7 @@ from typing import Literal, Self, Unpack
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.process import Maker
-from mqinfer.client.connection import CardShelf, address_of, connect, default_name, read_environment
+from mqinfer.client.connection import LiveRegistry, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
 from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.request import InferOptions, Input, make_request
@@ -59,7 +59,7 @@ class AsyncClient:
         self._connect_timeout = connect_timeout
         self._room = asyncio.Semaphore(self._options.max_pending)  # so that `submit` never blocks the loop's thread
         self._requester: Requester | None = None
-        self._cards: CardShelf | None = None
+        self._registry: LiveRegistry | None = None
         self._feeds: Feeds | None = None
 
     @classmethod
@@ -85,7 +85,7 @@ class AsyncClient:
         self._requester = await asyncio.to_thread(
             connect, self._address, self._name, self._topics, self._options, timeout=self._connect_timeout
         )
-        self._cards = CardShelf(self._requester.link, self._topics)
+        self._registry = LiveRegistry(self._requester)
         self._feeds = Feeds(self._requester)
 
     async def infer(
@@ -142,11 +142,20 @@ class AsyncClient:
         Raises:
             ModelNotFound: No worker has published one in time.
         """
+        return await self.registry.wait_for(model, timeout if timeout is None else check_timeout(timeout))
+
+    @property
+    def registry(self) -> LiveRegistry:
+        """What the broker keeps of the models and workers; the client must be open."""
         self._opened()
-        if self._cards is None:  # pragma: no cover  set together with the requester
+        if self._registry is None:  # pragma: no cover  set together with the requester
             raise RuntimeError("open the client first")
-        patience = timeout if timeout is None else check_timeout(timeout)
-        return await asyncio.to_thread(self._cards.get, model, patience)
+        return self._registry
+
+    @property
+    def requester(self) -> Requester:
+        """What sends the requests; the client must be open."""
+        return self._opened()
 
     def counters(self) -> Counters:
         """Return what became of all requests."""

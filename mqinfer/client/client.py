@@ -10,7 +10,7 @@ from typing import Literal, Self, Unpack
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.client.callbacks import ReplyFuture, callback, check_may_wait, settle
-from mqinfer.client.connection import CardShelf, address_of, connect, default_name, read_environment
+from mqinfer.client.connection import LiveRegistry, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
 from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.request import InferOptions, Input, make_request
@@ -63,7 +63,7 @@ class Client:
         self._requester = connect(
             address, name or default_name(address), Topics(root), options, timeout=connect_timeout
         )
-        self._cards = CardShelf(self._requester.link, self._requester.topics)
+        self._cards = LiveRegistry(self._requester)
         self._feeds = Feeds(self._requester)
 
     @classmethod

@@ -1,10 +1,15 @@
-"""What every client has: a requester that is connected and receives its replies, and the cards of the models."""
+"""What every client has: a requester that is connected and receives its replies, and a live registry of the site."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import secrets
 import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
@@ -17,13 +22,16 @@ from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.card import ModelCard, read_card
-from mqinfer.protocol.errors import ConfigError, ModelNotFound, MqinferError, NameTaken
-from mqinfer.protocol.states import ClientStatus
+from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, MqinferError, NameTaken
+from mqinfer.protocol.states import ClientStatus, read_server_state, read_worker_state
 from mqinfer.protocol.topics import Topics, check_name
 
-__all__ = ["CardShelf", "Unconnected", "address_of", "connect", "default_name", "random_name", "read_environment"]
+__all__ = ["LiveRegistry", "Unconnected", "address_of", "connect", "default_name", "random_name", "read_environment"]
 
+_log = logging.getLogger("mqinfer.client")
 _CARD_TIMEOUT_S = 5.0
+_QUIET_S = 2.0
+"""Without a marker everything counts as known when nothing more has come for this long."""
 _ADVICE = (
     "give this one a name of its own with --name, such as {name}.rear, which the rules of `mqinfer broker add` allow "
     "beside {name}, or end the other one with --take-over"
@@ -178,18 +186,37 @@ def connect(  # noqa: PLR0913 - what a client is
     return made.requester
 
 
-class CardShelf:
-    """The model cards that workers keep on the broker, retained; collected from the first `get` on."""
+class LiveRegistry:
+    """Keeps a requester's registry up to date; collects the model cards from the first `get` on.
 
-    def __init__(self, link: Link, topics: Topics) -> None:
+    Args:
+        requester: Open.
+        clock: In seconds.
+    """
+
+    def __init__(self, requester: Requester, clock: Callable[[], float] = time.monotonic) -> None:
+        self.known = requester.registry
+        """What has come; readable from any thread."""
+        self._requester = requester
         self._maker = Maker("a client's collection of model cards")
-        self._link = link
-        self._topics = topics
-        self._cards: dict[str, ModelCard] = {}
-        self._ignored = Ignored("a model card")
+        self._link, self._topics = requester.link, requester.topics
+        self._clock = clock
+        self._bad_cards, self._bad_states = Ignored("a model card"), Ignored("a server's state")
         self._changed = threading.Condition()
-        self._subscribing = threading.Lock()
-        self._subscribed = False
+        self._watchers: tuple[Callable[[], None], ...] = ()
+        self._starting = threading.Lock()
+        self._is_started = self._is_following = False
+        self._marker = b""
+        self._is_acked = False
+        self._received_at = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything is known that the broker keeps, and the link is up; False before `follow`."""
+        if not self._link.connected:
+            return False
+        # Where access rules let no marker through, or a full queue dropped it, a pause stands in for it.
+        return self.known.is_complete or (self._is_acked and self._clock() - self._received_at > _QUIET_S)
 
     def get(self, model: str, timeout: float | None = None) -> ModelCard:
         """Wait for a model's card.
@@ -201,33 +228,144 @@ class CardShelf:
         Raises:
             ModelNotFound: There was none in time; the message lists the models on this broker.
         """
-        self._maker.check()
-        timeout = _CARD_TIMEOUT_S if timeout is None else timeout
-        self._subscribe()
+        self.start()
         with self._changed:
-            if not self._changed.wait_for(lambda: model in self._cards, timeout):
-                known = ", ".join(sorted(self._cards)) or "none at all"
-                raise ModelNotFound(
-                    f"no worker has published a card for model {model!r} (models on this broker: {known}); "
-                    f"check the name, or start: mqinfer worker --repository DIR --broker URL"
-                )
-            return self._cards[model]
+            self._changed.wait_for(lambda: self.known.card(model), _CARD_TIMEOUT_S if timeout is None else timeout)
+        return self._card(model)
 
-    def _subscribe(self) -> None:
-        with self._subscribing:
-            if not self._subscribed:
+    async def wait_for(self, model: str, timeout: float | None = None) -> ModelCard:  # noqa: ASYNC109  as for `get`
+        """Wait for a model's card in an asyncio loop; as `get` otherwise."""
+        if not self._is_started:
+            await asyncio.to_thread(self.start)
+        await self.until(lambda: self.known.card(model), _CARD_TIMEOUT_S if timeout is None else timeout)
+        return self._card(model)
+
+    async def wait_until_complete(self) -> bool:
+        """Wait until everything is known that the broker keeps, two seconds at most; return whether it is."""
+        if not self._is_following:
+            await asyncio.to_thread(self.follow)
+        return self.is_complete or await self.until(lambda: self.is_complete, _QUIET_S + 0.1)
+
+    async def until(self, is_true: Callable[[], object], timeout: float) -> bool:  # noqa: ASYNC109  as for `get`
+        """Wait in an asyncio loop until something is true; return whether it is."""
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(changed.set)
+
+        self.watch(wake)
+        try:
+            async with asyncio.timeout(timeout):
+                while not is_true():
+                    await changed.wait()
+                    changed.clear()
+        except TimeoutError:
+            return bool(is_true())
+        finally:
+            self.unwatch(wake)
+        return True
+
+    def start(self) -> None:
+        """Receive the cards from now on, if that has not begun.
+
+        Raises:
+            LinkError: The link is down, or the broker refuses the subscription.
+        """
+        self._maker.check()
+        with self._starting:
+            if not self._is_started:
                 self._link.subscribe(self._topics.cards(), self._on_card)
-                self._subscribed = True
+                self._is_started = True
+
+    def follow(self) -> None:
+        """Receive cards, states of workers and of servers from now on, and find out when all have come.
+
+        A message to the client's own state topic marks the end: of all topics that a client with access rules may
+        publish on, it is the one that it may read, too. Nothing is retained there by it.
+
+        Raises:
+            LinkError: The link is down, or the broker refuses a subscription.
+        """
+        self.start()
+        with self._starting:
+            if self._is_following:
+                return
+            if not self._requester.options.lanes:
+                self._link.subscribe(self._topics.worker_states(), self._on_worker)
+            self._link.subscribe(self._topics.control_states(), self._on_server)
+            self._link.subscribe(self._topics.client_state(self._requester.name), self._on_marker, retained=False)
+            self._is_following = True
+        self.known.on_change = self._notify
+        self._requester.watch(self._mark)
+        self._mark()
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call something after each change of what is served or known, on the link's thread; it must not raise."""
+        self._watchers = (*self._watchers, callback)
+
+    def unwatch(self, callback: Callable[[], None]) -> None:
+        """Stop calling it."""
+        self._watchers = tuple(each for each in self._watchers if each is not callback)
+
+    def _card(self, model: str) -> ModelCard:
+        card = self.known.card(model)
+        if card is None:
+            known = ", ".join(sorted(self.known.cards)) or "none at all"
+            raise ModelNotFound(
+                f"no worker has published a card for model {model!r} (models on this broker: {known}); "
+                f"check the name, or start: mqinfer worker --repository DIR --broker URL"
+            )
+        return card
+
+    def _mark(self) -> None:
+        """Publish a marker behind what the broker sends of itself, at each connection."""
+        if not self._link.connected:
+            self._notify()
+            return
+        self._marker, self._is_acked = secrets.token_bytes(16), False
+        topic = self._topics.client_state(self._requester.name)
+        try:
+            self._link.publish(Message(topic, b"", correlation_data=self._marker), self._on_ack)
+        except LinkError as error:
+            _log.debug("not marked: %s; it is with the next connection", error)
+
+    def _on_ack(self, _code: int) -> None:
+        self._is_acked, self._received_at = True, self._clock()
+
+    def _on_marker(self, message: Message) -> None:
+        if message.correlation_data == self._marker:
+            self.known.finish()
 
     def _on_card(self, message: Message) -> None:
+        self._received_at = self._clock()
         try:
             model, card = read_card(self._topics, message.topic, message.payload)
         except MqinferError as error:
-            self._ignored.add(message.topic, error)
+            self._bad_cards.add(message.topic, error)
             return
+        self.known.put_card(model, card)
+        self._notify()  # `on_change` is set with `follow` alone
+
+    def _on_server(self, message: Message) -> None:
+        try:
+            server, state = read_server_state(self._topics, message.topic, message.payload)
+        except MqinferError as error:
+            self._bad_states.add(message.topic, error)
+            return
+        self.known.put_server(server, state)
+        self._notify()
+
+    def _on_worker(self, message: Message) -> None:
+        try:
+            worker, state = read_worker_state(self._topics, message.topic, message.payload)
+        except MqinferError as error:
+            self._bad_states.add(message.topic, error)
+            return
+        self.known.put_worker(worker, state)
+
+    def _notify(self) -> None:
         with self._changed:
-            if card:
-                self._cards[model] = card
-            else:  # an empty retained message takes the card back
-                self._cards.pop(model, None)
             self._changed.notify_all()
+        for callback in self._watchers:
+            callback()

@@ -23,6 +23,7 @@ from mqinfer.broker.process import Maker, end_thread_in_child
 from mqinfer.client.dispatch.dispatcher import Dispatcher, Step
 from mqinfer.client.dispatch.pending import Entry, Settle
 from mqinfer.client.options import LONGEST_TIMEOUT_S, ClientOptions, check_timeout
+from mqinfer.client.registry import Registry
 from mqinfer.client.request import Messages
 from mqinfer.client.result import Counters, Ignored, InferResult, decode_outputs
 from mqinfer.client.timer import Timer
@@ -58,6 +59,8 @@ class Requester:
         options: How it sends.
         link: The connection to the broker.
         maker: The process that may use all this.
+        registry: The workers, as far as their states have come; `LiveRegistry` adds the cards.
+        on_control: Receives the replies of servers; None to count them as malformed.
     """
 
     def __init__(
@@ -70,8 +73,11 @@ class Requester:
     ) -> None:
         self.name, self.topics, self.options = name, topics, options
         self.maker = Maker(f"the client {name!r}")
+        self.registry = Registry(clock)
+        self.on_control: Callable[[Message], None] | None = None
         self._clock = clock
         self._messages = Messages(name, topics, options.limits)
+        self._control_results = _without_id(topics.control_results(name))
         self._largest = options.limits.packet_bytes  # of a message, as far as it is known
         self._dispatcher = Dispatcher(name, options)
         self._lock = threading.Lock()
@@ -293,7 +299,10 @@ class Requester:
         if connected:
             self._largest = self.link.max_packet_size or self.options.limits.packet_bytes
             self._report(self._dispatcher.connected)
-        elif recalled := self._report(lambda _: self._dispatcher.disconnected()):
+            self._notify()
+            return
+        self.registry.begin()
+        if recalled := self._report(lambda _: self._dispatcher.disconnected()):
             log.debug("connection lost with %d requests in flight; they will be sent again", recalled)
         self._notify()
 
@@ -310,6 +319,7 @@ class Requester:
         except MqinferError as error:
             self._bad_states.add(message.topic, error)
             return
+        self.registry.put_worker(worker, state)
         if state is None:
             self._report(lambda _: self._dispatcher.removed(worker))
         else:
@@ -323,6 +333,9 @@ class Requester:
             verify(message.payload, message.user_properties)
             response = decode_response(message.payload, self.options.limits)
         except MqinferError as error:
+            if self.on_control and _without_id(message.topic) == self._control_results:
+                self.on_control(message)
+                return
             self._malformed.add(_without_id(message.topic), error)
             if isinstance(error, Corrupted):
                 damaged = (message.correlation_data or b"").hex()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mqinfer.bags.frame import Frame
-from mqinfer.client.connection import CardShelf
+from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.codecs import available_encodings, parse_encoding
 from mqinfer.edge_agent.before_card import BeforeCard, wait_for
@@ -101,7 +101,7 @@ class Site:
     """
 
     requester: Requester
-    shelf: CardShelf
+    shelf: LiveRegistry
     broker: str
     stop: threading.Event
     is_endless: bool

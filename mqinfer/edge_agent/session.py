@@ -15,7 +15,7 @@ from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
 from mqinfer.bags.pacing import Pacer, replay
 from mqinfer.bags.sources import is_live, open_source
 from mqinfer.broker.presence import Presence
-from mqinfer.client.connection import CardShelf
+from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.fan_out import FanOut
@@ -78,7 +78,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
         source = stack.enter_context(closing(_open(settings)))
         streams = [stream for stream in source.streams() if stream.is_image]
         settings.bit_depths.check([stream.source for stream in streams])
-        shelf = CardShelf(requester.link, requester.topics)
+        shelf = LiveRegistry(requester)
         is_endless = settings.loop or is_live(settings.source)
         filled = sum(stream.count != 0 for stream in streams)
         site = Site(requester, shelf, broker, stop, is_endless, max(filled, 1))

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from mqinfer.client.aio import AsyncClient
-from mqinfer.client.control import ControlClient, check_replies
+from mqinfer.client.control import AsyncControl, ControlReply, check_replies
+from mqinfer.client.control.merging import merge_index, merge_statistics, without_server
 from mqinfer.client.result import InferResult
 from mqinfer.gateway.calls import InferCall
-from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.control import Call, Operation
-from mqinfer.protocol.errors import ModelNotFound
+from mqinfer.gateway.errors import Unavailable
+from mqinfer.protocol.card import ModelCard, card_from_json
+from mqinfer.protocol.control import Call, ModelState, Operation
+from mqinfer.protocol.decoding import write_json
+from mqinfer.protocol.errors import BadTopic, InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError
+from mqinfer.protocol.states import WorkerStatus
+from mqinfer.protocol.topics import check_version
 from mqinfer.protocol.types import Scalar
 
 __all__ = ["Core"]
+
+S = TypeVar("S")
+T = TypeVar("T")
+_SHOWN = 200
+"""Characters of a caller's text that an error repeats."""
+_SEEN_S = 5.0
+"""How long a load or unload waits for the workers' states that follow from it."""
 
 
 class Core:
@@ -22,13 +35,30 @@ class Core:
 
     Args:
         client: Open.
-        control: Connected.
+        control: Of this client.
         default_timeout_s: Of a call that states none.
+        strict_readiness: Whether every model that has a card must have a worker, before it is ready (Triton's option).
     """
 
-    def __init__(self, client: AsyncClient, control: ControlClient, default_timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        control: AsyncControl,
+        default_timeout_s: float = 60.0,
+        *,
+        strict_readiness: bool = False,
+    ) -> None:
         self._client, self._control = client, control
         self._default_timeout_s = default_timeout_s
+        self._is_strict = strict_readiness
+        self._registry = client.registry
+        self._known = client.registry.known
+        self._answers: dict[str, Any] = {}  # of servers, by the call's path; of one revision of the registry
+        self._revision = -1
+
+    async def start(self) -> None:
+        """Wait until it is known what the broker keeps, two seconds at most; without it the first calls wait."""
+        await self._registry.wait_until_complete()
 
     async def infer(self, call: InferCall) -> InferResult:
         """Send a request and wait for its result; cancelling the task cancels it at the worker.
@@ -36,12 +66,13 @@ class Core:
         Raises:
             MqinferError: Whatever came of it; the texts begin with those of Triton where it has one.
         """
+        version = await self._find(call.model, call.version)
         times = [each for each in (call.deadline_s, call.timeout_s, self._default_timeout_s) if each is not None]
         return await self._client.infer(
             call.model,
             {tensor.name: tensor for tensor in call.inputs},
             timeout=min(times),
-            version=call.version or None,
+            version=version,
             outputs=[output.name for output in call.outputs],
             classification={each.name: each.classification for each in call.outputs if each.classification},
             priority=call.priority,
@@ -53,22 +84,36 @@ class Core:
 
     def ready(self) -> bool:
         """Return whether it is connected, knows what the broker keeps, and at least one worker is ready."""
-        return True
+        if not self._registry.is_complete:
+            return False
+        if self._is_strict and not all(map(self._known.is_ready, self._known.cards)):
+            return False
+        return any(state.status is WorkerStatus.READY for state in self._known.workers.values())
 
     def model_ready(self, model: str, version: str | None = None) -> bool:
-        """Return whether a worker serves a model, or a version of it; False where there is no such model."""
-        raise NotImplementedError(model, version)
+        """Return whether a worker serves a model, or a version of it; False where there is no such model.
+
+        Raises:
+            InvalidRequest: The version is no number.
+        """
+        return self._known.is_ready(model, _checked(version))
 
     async def metadata(self, model: str, version: str | None = None) -> ModelCard:
-        """Return a model's card.
+        """Return a model's card; its `versions` are those that are ready.
 
         Raises:
             ModelNotFound: There is no such model, or no such version.
+            InvalidRequest: The version is no number.
+            Unavailable: The version is there and not ready.
+            LinkError: The broker is away, or does not allow the gateway to ask servers.
         """
-        card = await self._client.card(model, 0.001)
-        if version and version != card.version:
-            raise ModelNotFound(f"Request for unknown model: '{model}' version {version} is not found")
-        return card
+        version = await self._find(model, version)
+        card = self._known.card(model)
+        if card is None or version not in {None, card.version}:
+            card = await self._ask_about(Operation.METADATA, model, version, _read_card)
+        versions = self._known.versions(model)
+        ready = [each for each, is_ready in versions.items() if is_ready] or list(versions)
+        return replace(card, versions=tuple(sorted(ready, key=lambda each: (len(each), each))))
 
     async def versions(self, model: str) -> dict[str, bool]:
         """Return a model's versions, each with whether it is ready.
@@ -76,26 +121,138 @@ class Core:
         Raises:
             ModelNotFound: There is no such model.
         """
-        raise NotImplementedError(model)
+        await self._find(model, None)
+        return dict(self._known.versions(model))
 
     async def config(self, model: str, version: str | None = None) -> dict[str, Any]:
         """Return a model's configuration under Triton's keys, as JSON types; errors as of `metadata`."""
-        raise NotImplementedError(model, version)
+        version = await self._find(model, version)
+        return dict(await self._ask_about(Operation.CONFIG, model, version, without_server))
 
     async def statistics(self, model: str = "", version: str | None = None) -> list[dict[str, Any]]:
         """Return the entries of `model_stats`, summed over the servers; of all models where none is named."""
-        raise NotImplementedError(model, version)
+        if not model:
+            return _read(merge_statistics, await self._ask(Call(Operation.ALL_STATS)))
+        version = await self._find(model, version)
+        try:
+            return _read(merge_statistics, await self._ask(Call(Operation.STATS, model, version)))
+        except ModelNotFound as error:
+            raise _not_ready(model, version, error) from error
 
     async def index(self, *, only_ready: bool = False) -> list[dict[str, str]]:
         """Return the repository's index, merged over the servers: `name`, `version`, `state`, `reason`."""
-        replies = await asyncio.to_thread(self._control.ask, Call(Operation.INDEX))
-        entries = [entry for reply in check_replies(replies) for entry in reply.content]
-        return [entry for entry in entries if entry["state"] == "READY" or not only_ready]
+        entries = _read(merge_index, await self._ask(Call(Operation.INDEX)))
+        return [entry.to_record() for entry in entries if entry.state is ModelState.READY or not only_ready]
 
     async def load(self, model: str, parameters: dict[str, Scalar] | None = None) -> None:
-        """Load a model on all servers that have it; parameters are refused, nothing of a model comes from a message."""
-        raise NotImplementedError(model, parameters)
+        """Load a model on all servers that have it; parameters are refused, nothing of a model comes from a message.
+
+        Raises:
+            InvalidRequest: There are parameters.
+            ModelNotLoadable: No server has it, or it can't be loaded.
+        """
+        failed = f"failed to load '{model[:_SHOWN]}'"
+        if parameters:
+            names = ", ".join(sorted(parameters))[:_SHOWN]
+            raise InvalidRequest(
+                f"{failed}: parameters are not accepted ({names}); a model and its configuration are never taken from "
+                "a message, put them into the repository"
+            )
+        try:
+            replies = await self._control.load(model)
+        except (ModelNotFound, ModelNotLoadable, BadTopic) as error:
+            raise ModelNotLoadable(f"{failed}, failed to poll from model repository: {error}") from error
+        except MqinferError as error:
+            raise type(error)(f"{failed}: {error}") from error
+        versions = {str(each) for reply in replies for each in _field(reply, "versions")}
+        await self._registry.until(lambda: any(self._known.is_ready(model, each) for each in versions), _SEEN_S)
 
     async def unload(self, model: str) -> None:
-        """Unload a model on all servers."""
-        raise NotImplementedError(model)
+        """Unload a model on all servers; do nothing where none has it, as Triton."""
+        try:
+            await self._control.unload(model)
+        except (ModelNotFound, BadTopic):
+            return
+        except MqinferError as error:
+            raise type(error)(f"failed to unload '{model[:_SHOWN]}': {error}") from error
+        await self._registry.until(lambda: not any(self._known.versions(model).values()), _SEEN_S)
+
+    async def _find(self, model: str, version: str | None) -> str | None:
+        """Return the version as servers name it, once it is known that there may be such a model and version.
+
+        Raises:
+            ModelNotFound: There is none.
+            InvalidRequest: The version is no number.
+        """
+        version, known = _checked(version), self._known
+        if known.knows(model) and (version is None or version in known.versions(model)):
+            return version
+        if not await self._registry.wait_until_complete():
+            return version  # without a connection nobody knows
+        name = model[:_SHOWN]
+        if not known.knows(model):
+            what = "has no available versions" if known.was_known(model) else "is not found"
+            raise ModelNotFound(f"Request for unknown model: '{name}' {what}")
+        if version is not None and version not in known.versions(model):
+            raise ModelNotFound(f"Request for unknown model: '{name}' version {version} is not found")
+        return version
+
+    async def _ask(self, call: Call) -> list[ControlReply]:
+        return check_replies(await self._control.ask(call))
+
+    async def _ask_about(self, operation: Operation, model: str, version: str | None, read: Callable[[object], T]) -> T:
+        """Ask the servers about a model, unless nothing has changed since they were asked; any server's reply will do.
+
+        Raises:
+            Unavailable: It is there and not ready.
+        """
+        call, revision = Call(operation, model, version), self._known.revision
+        if revision != self._revision or not self._registry.is_complete:
+            self._answers.clear()
+            self._revision = revision
+        if call.path in self._answers:
+            found: T = self._answers[call.path]
+            return found
+        try:
+            replies = await self._ask(call)
+        except ModelNotFound as error:
+            raise _not_ready(model, version, error) from error
+        found = _read(read, replies[0].content)
+        if revision == self._revision == self._known.revision:
+            self._answers[call.path] = found
+        return found
+
+
+def _checked(version: str | None) -> str | None:
+    """Return a version as servers name it; None where none is stated."""
+    if not version:
+        return None
+    try:
+        return check_version(version.lstrip("0") or "0")
+    except BadTopic:
+        raise InvalidRequest(
+            f"failed to get model version from specified version string '{version[:_SHOWN]}', version should be an "
+            "integral value > 0"
+        ) from None
+
+
+def _not_ready(model: str, version: str | None, why: MqinferError) -> Unavailable:
+    which = "" if version is None else f" version {version}"
+    return Unavailable(f"Request for unknown model: '{model[:_SHOWN]}'{which} is not at ready state ({why})")
+
+
+def _read(read: Callable[[S], T], replies: S) -> T:
+    """Read what servers replied; where that can't be read, it is not the caller's fault."""
+    try:
+        return read(replies)
+    except InvalidRequest as error:
+        raise MqinferError(f"a server's reply can't be read: {error}") from error
+
+
+def _field(reply: ControlReply, name: str) -> list[Any]:
+    found = reply.content.get(name) if isinstance(reply.content, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _read_card(content: object) -> ModelCard:
+    return card_from_json(write_json(without_server(content), "model card"))

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
-__all__ = ["GatewaySettings"]
+__all__ = ["GatewaySettings", "TlsFiles"]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files with which a gateway encrypts.
+
+    Attributes:
+        cert: Its certificate, followed by those of its authorities.
+        key: Its private key.
+        client_ca: Of the authority that signs callers' certificates; None: callers need none.
+    """
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +42,10 @@ class GatewaySettings:
         max_bytes: Bytes of their inputs.
         max_input_bytes: The largest body, also after decompression.
         drain: How long calls may go on after SIGTERM.
+        tls: For all ports but that of the metrics; None: they are not encrypted.
+        keys: File of the callers and their keys; None: everybody may call.
+        restrict: Calls that need a header, as `access.read_restrictions` takes them.
+        model_control: Whether callers may load and unload models.
     """
 
     bind: str = "127.0.0.1"
@@ -40,3 +60,7 @@ class GatewaySettings:
     max_bytes: int = 1 << 30
     max_input_bytes: int = DEFAULT_LIMITS.payload_bytes
     drain: float = 10.0
+    tls: TlsFiles | None = None
+    keys: Path | None = None
+    restrict: tuple[str, ...] = ()
+    model_control: bool = False

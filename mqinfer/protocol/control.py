@@ -15,10 +15,10 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from mqinfer.protocol.decoding import MAX_STATE_BYTES, read_json, write_json
+from mqinfer.protocol.decoding import MAX_STATE_BYTES, check, read_json, write_json
 from mqinfer.protocol.errors import BadEnvelope, BadTopic
-from mqinfer.protocol.topics import check_name, check_version
-from mqinfer.protocol.types import Buffer, Outcome
+from mqinfer.protocol.topics import ModelName, check_name, check_version
+from mqinfer.protocol.types import Buffer, Count, Outcome
 
 __all__ = [
     "BatchStatistics",
@@ -62,6 +62,8 @@ _OF_MODEL = {
 }
 _OF_REPOSITORY = {"load": Operation.LOAD, "unload": Operation.UNLOAD}
 _OF_WORKER = {"drain": Operation.DRAIN, "undrain": Operation.UNDRAIN}
+_MOST_TIMES = 4096
+"""Response times that a record's median stands for, at most: a server states those of the newest requests."""
 _REASONS = (Outcome.CANCELLED, Outcome.SUPERSEDED)
 
 
@@ -225,6 +227,36 @@ class ModelStatistics:
             self.recent_ns + other.recent_ns,
         )
 
+    @classmethod
+    def from_record(cls, record: object) -> tuple[tuple[str, str], ModelStatistics]:
+        """Return the name and version of an entry of `model_stats`, and its counts.
+
+        The entry has the median of its response times alone; it stands for all of them.
+
+        Raises:
+            BadEnvelope: A field is missing or has the wrong type.
+        """
+        found = check(record, _Record, "entry of 'model_stats'")
+        stages, times = found.inference_stats, found.response_time
+        batches = {
+            batch.batch_size: BatchStatistics(batch.compute_input, batch.compute_infer, batch.compute_output)
+            for batch in found.batch_stats
+        }
+        return (found.name, found.version), cls(
+            found.last_inference,
+            found.inference_count,
+            found.execution_count,
+            stages.success,
+            stages.fail,
+            stages.queue,
+            stages.compute_input,
+            stages.compute_infer,
+            stages.compute_output,
+            batches,
+            sum(each.byte_size for each in found.memory_usage),
+            (times.p50_ns,) * min(times.count, _MOST_TIMES),
+        )
+
     def to_record(self, name: str, version: str) -> dict[str, Any]:
         """Return an entry of `model_stats`."""
         stages = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
@@ -242,6 +274,45 @@ class ModelStatistics:
             "memory_usage": [{"type": "CPU", "id": 0, "byte_size": self.memory_bytes}],
             "response_time": {"count": len(self.recent_ns), "p50_ns": round(median(self.recent_ns or (0,)))},
         }
+
+
+class _Stages(Struct, frozen=True):
+    success: Duration = Duration()
+    fail: Duration = Duration()
+    queue: Duration = Duration()
+    compute_input: Duration = Duration()
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
+
+
+class _Batch(Struct, frozen=True):
+    batch_size: Count
+    compute_input: Duration = Duration()
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
+
+
+class _Memory(Struct, frozen=True):
+    byte_size: Count = 0
+
+
+class _Times(Struct, frozen=True):
+    count: Count = 0
+    p50_ns: Count = 0
+
+
+class _Record(Struct, frozen=True):
+    """An entry of `model_stats`."""
+
+    name: ModelName
+    version: str
+    last_inference: Count = 0
+    inference_count: Count = 0
+    execution_count: Count = 0
+    inference_stats: _Stages = _Stages()
+    batch_stats: tuple[_Batch, ...] = ()
+    memory_usage: tuple[_Memory, ...] = ()
+    response_time: _Times = _Times()
 
 
 class CallBody(Struct, frozen=True):

@@ -1,54 +1,28 @@
-"""Lists, loads and unloads models on servers, and reads their status: an operator's side of `{root}/control/...`."""
+"""The blocking control client."""
 
 from __future__ import annotations
 
-import math
-import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.connect import make_link, resolve
-from mqinfer.broker.link import Message, ReasonCode
+from mqinfer.broker.link import Message
 from mqinfer.broker.presence import make_client_id
 from mqinfer.broker.process import Maker
 from mqinfer.client.callbacks import check_may_wait
 from mqinfer.client.connection import address_of, default_name, read_environment
-from mqinfer.client.options import NAME_HINT, check_timeout
+from mqinfer.client.control.question import ControlReply, Question, check_replies
+from mqinfer.client.options import check_timeout
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.control import Call, Operation
-from mqinfer.protocol.decoding import parse_json, write_json
-from mqinfer.protocol.errors import (
-    BadEnvelope,
-    Expired,
-    ModelNotFound,
-    MqinferError,
-    NotAuthorized,
-    NoWorker,
-    error_from_code,
-)
+from mqinfer.protocol.errors import MqinferError, NoWorker
 from mqinfer.protocol.states import ServerStatus, WorkerState, WorkerStatus, read_server_state, read_worker_state
-from mqinfer.protocol.topics import DEFAULT_ROOT, EVERY_SERVER, Topics, check_name, check_same
+from mqinfer.protocol.topics import DEFAULT_ROOT, Topics, check_name
 
-__all__ = ["ControlClient", "ControlReply", "check_replies", "read_reply"]
-
-
-@dataclass(frozen=True, slots=True)
-class ControlReply:
-    """What one server answered.
-
-    Attributes:
-        server: Its name.
-        content: The reply's JSON; None where there is an error.
-        error: Why it failed, or None.
-    """
-
-    server: str
-    content: Any = None
-    error: MqinferError | None = None
+__all__ = ["ControlClient"]
 
 
 class ControlClient:
@@ -92,10 +66,7 @@ class ControlClient:
         self._asking = threading.Lock()
         self._changed = threading.Condition()
         self._servers: dict[str, ServerStatus] = {}
-        self._replies: dict[str, ControlReply] = {}
-        self._refusal: int | None = None
-        self._request = b""
-        self._server: str | None = None
+        self._question: Question | None = None
         self._workers: dict[str, WorkerState] = {}
         self._ignored_states = Ignored("a server's state")
         self._ignored_workers = Ignored("a worker's state")
@@ -164,12 +135,13 @@ class ControlClient:
         check_may_wait("a call of a control client")
         check_timeout(timeout)
         with self._asking:
-            self._request, self._server = os.urandom(16), server
-            self._replies, self._refusal = {}, None
-            self._link.publish(self._message(call, body, server, timeout), self._on_ack)
+            question = self._question = Question(server, timeout)
+            self._link.publish(
+                question.message(self._topics, self._name, call, body), lambda code: self._on_ack(question, code)
+            )
             with self._changed:
-                self._changed.wait_for(lambda: self._is_complete(server), timeout)
-                return self._outcome(server, timeout)
+                self._changed.wait_for(lambda: question.is_complete(self._servers), timeout)
+                return question.outcome(self._servers, self._name)
 
     def wait_for(self, server: str, timeout: float = 30.0) -> None:
         """Wait until a server is ready.
@@ -246,50 +218,10 @@ class ControlClient:
         if self._maker.may_close(kind):
             self.close()
 
-    def _message(self, call: Call, body: Mapping[str, Any] | None, server: str | None, timeout: float) -> Message:
-        return Message(
-            topic=self._topics.control(server or EVERY_SERVER, self._name, call.path),
-            payload=write_json(dict(body or {}), "control request"),
-            content_type="application/json",
-            response_topic=self._topics.control_result(self._name, self._request.hex()),
-            correlation_data=self._request,
-            expiry_s=max(1, math.ceil(timeout)),  # a call that nobody waits for any more is not carried out
-        )
-
-    def _is_complete(self, server: str | None) -> bool:
-        if self._refusal is not None:
-            return True
-        if server is not None:
-            return server in self._replies or self._servers.get(server, ServerStatus.READY) is not ServerStatus.READY
-        # The states are retained: they came before the first reply could.
-        return bool(self._replies) and self._missing() <= self._replies.keys()
-
-    def _missing(self) -> set[str]:
-        ready = {name for name, status in self._servers.items() if status is ServerStatus.READY}
-        return ready - self._replies.keys()
-
-    def _outcome(self, server: str | None, timeout: float) -> list[ControlReply]:
-        if self._refusal == ReasonCode.NOT_AUTHORIZED:
-            raise NotAuthorized(f"the broker does not allow client {self._name!r} to control servers; {NAME_HINT}")
-        known = ", ".join(sorted(name for name, status in self._servers.items() if status is ServerStatus.READY))
-        missing = {server} - self._replies.keys() if server else self._missing()
-        if not self._replies and (not missing or self._refusal is not None or server not in {None, *self._servers}):
-            whom = f"no server {server!r}" if server else "no server"
-            raise NoWorker(f"{whom} is ready on this broker (ready: {known or 'none'}); start: mqinfer worker")
-        late = [ControlReply(name, error=self._silence(name, timeout)) for name in missing]
-        return sorted([*self._replies.values(), *late], key=lambda reply: reply.server)
-
-    def _silence(self, server: str, timeout: float) -> MqinferError:
-        status = self._servers.get(server, ServerStatus.READY)
-        if status is not ServerStatus.READY:
-            return NoWorker(f"server {server} is {status}")
-        return Expired(f"server {server} has not replied within {timeout:g} s")
-
-    def _on_ack(self, code: int) -> None:
-        if code != ReasonCode.SUCCESS:
-            with self._changed:
-                self._refusal = code
-                self._changed.notify_all()
+    def _on_ack(self, question: Question, code: int) -> None:
+        with self._changed:
+            question.acked(code)
+            self._changed.notify_all()
 
     def _on_state(self, message: Message) -> None:
         try:
@@ -316,56 +248,10 @@ class ControlClient:
                 self._workers[worker] = state
 
     def _on_reply(self, message: Message) -> None:
-        request, server = self._request, self._server
-        if message.topic.rpartition("/")[2] != request.hex() or message.correlation_data not in {None, request}:
-            return  # to a call whose time is over
-        try:
-            reply = read_reply(message)
-            if server:
-                check_same("server", server, reply.server)
-        except MqinferError as error:
-            self._ignored_replies.add(message.topic, error)
-            return
         with self._changed:
-            self._replies[reply.server] = reply
-            self._changed.notify_all()
-
-
-def read_reply(message: Message) -> ControlReply:
-    """Decode a server's reply to a call.
-
-    Raises:
-        BadEnvelope: It is not JSON, was kept by the broker, or names no server or several ones.
-        BadTopic: The server's name breaks the naming rules.
-        LimitExceeded: It is longer than 8 MiB.
-    """
-    if message.retain:
-        raise BadEnvelope("the broker had kept it; replies are never retained")
-    content = parse_json(message.payload, "control reply")
-    fields = content if isinstance(content, dict) else {}
-    objects = content if isinstance(content, list) else [content]
-    named = {value for key, value in message.user_properties if key == "server"}
-    named |= {str(each["server"]) for each in objects if isinstance(each, dict) and "server" in each}
-    if len(named) != 1:
-        raise BadEnvelope(f"control reply: {len(named)} servers are named; it must name the one that sent it")
-    server = check_name("server", named.pop())
-    if "error" not in fields:
-        return ControlReply(server, content)
-    why = error_from_code(str(fields.get("code", "")), f"server {server}: {fields['error']}")
-    return ControlReply(server, error=why)
-
-
-def check_replies(replies: list[ControlReply]) -> list[ControlReply]:
-    """Return the replies of the servers that succeeded.
-
-    A server that does not have the model is left out, as long as another one has it.
-
-    Raises:
-        MqinferError: Of the first server that failed; the message names every one, with its reason.
-    """
-    done = [reply for reply in replies if reply.error is None]
-    failed = [reply.error for reply in replies if reply.error is not None]
-    serious = [error for error in failed if not (done and isinstance(error, ModelNotFound))]
-    if serious:
-        raise type(serious[0])("; ".join(map(str, serious)))
-    return done
+            question = self._question
+            try:
+                if question and question.replied(message):  # else to a call whose time is over
+                    self._changed.notify_all()
+            except MqinferError as error:
+                self._ignored_replies.add(message.topic, error)

@@ -1,0 +1,188 @@
+"""A call to servers and the replies to it. Pure: no thread, no link; the owner knows which servers there are."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mqinfer.broker.link import Message, ReasonCode
+from mqinfer.client.options import NAME_HINT
+from mqinfer.protocol.control import Call
+from mqinfer.protocol.decoding import parse_json, write_json
+from mqinfer.protocol.errors import (
+    BadEnvelope,
+    Expired,
+    ModelNotFound,
+    MqinferError,
+    NotAuthorized,
+    NoWorker,
+    error_from_code,
+)
+from mqinfer.protocol.states import ServerStatus
+from mqinfer.protocol.topics import EVERY_SERVER, Topics, check_name, check_same
+
+__all__ = ["ControlReply", "Question", "check_replies", "read_reply"]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlReply:
+    """What one server answered.
+
+    Attributes:
+        server: Its name.
+        content: The reply's JSON; None where there is an error.
+        error: Why it failed, or None.
+    """
+
+    server: str
+    content: Any = None
+    error: MqinferError | None = None
+
+
+class Question:
+    """One call, to one server or to all, and what has come of it. Not thread-safe.
+
+    Attributes:
+        request: Identifies it, on the wire too.
+    """
+
+    def __init__(self, server: str | None, timeout: float) -> None:
+        """Start without a reply.
+
+        Args:
+            server: Name of the server; None for all.
+            timeout: In seconds.
+        """
+        self.request = os.urandom(16)
+        self._server = server
+        self._timeout = timeout
+        self._replies: dict[str, ControlReply] = {}
+        self._refusal: int | None = None
+
+    def message(self, topics: Topics, client: str, call: Call, body: Mapping[str, Any] | None) -> Message:
+        """Return the message that asks it.
+
+        Args:
+            topics: Below the root of the site.
+            client: Name of the client that asks.
+            call: What the servers do.
+            body: The call's JSON.
+
+        Raises:
+            BadTopic: A name breaks the naming rules.
+            BadEnvelope: The body can't be written as JSON.
+        """
+        return Message(
+            topic=topics.control(self._server or EVERY_SERVER, client, call.path),
+            payload=write_json(dict(body or {}), "control request"),
+            content_type="application/json",
+            response_topic=topics.control_result(client, self.request.hex()),
+            correlation_data=self.request,
+            expiry_s=max(1, math.ceil(self._timeout)),  # a call that nobody waits for any more is not carried out
+        )
+
+    def acked(self, code: int) -> None:
+        """Handle the reason code of its PUBACK."""
+        if code != ReasonCode.SUCCESS:
+            self._refusal = code
+
+    def replied(self, message: Message) -> bool:
+        """Handle a reply; return False where it is not one to this question.
+
+        Raises:
+            MqinferError: It can't be read, or is another server's.
+        """
+        if message.topic.rpartition("/")[2] != self.request.hex():
+            return False
+        if message.correlation_data not in {None, self.request}:
+            return False
+        reply = read_reply(message)
+        if self._server:
+            check_same("server", self._server, reply.server)
+        self._replies[reply.server] = reply
+        return True
+
+    def is_complete(self, servers: Mapping[str, ServerStatus]) -> bool:
+        """Return whether no further reply is to be expected from these servers."""
+        server = self._server
+        if self._refusal is not None:
+            return True
+        if server is not None:
+            return server in self._replies or servers.get(server, ServerStatus.READY) is not ServerStatus.READY
+        # The states are retained: they came before the first reply could.
+        return bool(self._replies) and self._missing(servers) <= self._replies.keys()
+
+    def outcome(self, servers: Mapping[str, ServerStatus], client: str) -> list[ControlReply]:
+        """Return the replies, sorted by server; those that have not come are errors. At least one.
+
+        Args:
+            servers: Those that are known.
+            client: Name of the client that asks, for messages.
+
+        Raises:
+            NoWorker: There is no such server, or none at all.
+            NotAuthorized: The broker does not allow this client to control servers.
+        """
+        server = self._server
+        if self._refusal == ReasonCode.NOT_AUTHORIZED:
+            raise NotAuthorized(f"the broker does not allow client {client!r} to control servers; {NAME_HINT}")
+        known = ", ".join(sorted(name for name, status in servers.items() if status is ServerStatus.READY))
+        missing = {server} - self._replies.keys() if server else self._missing(servers)
+        if not self._replies and (not missing or self._refusal is not None or server not in {None, *servers}):
+            whom = f"no server {server!r}" if server else "no server"
+            raise NoWorker(f"{whom} is ready on this broker (ready: {known or 'none'}); start: mqinfer worker")
+        late = [ControlReply(name, error=self._silence(name, servers)) for name in missing]
+        return sorted([*self._replies.values(), *late], key=lambda reply: reply.server)
+
+    def _missing(self, servers: Mapping[str, ServerStatus]) -> set[str]:
+        ready = {name for name, status in servers.items() if status is ServerStatus.READY}
+        return ready - self._replies.keys()
+
+    def _silence(self, server: str, servers: Mapping[str, ServerStatus]) -> MqinferError:
+        status = servers.get(server, ServerStatus.READY)
+        if status is not ServerStatus.READY:
+            return NoWorker(f"server {server} is {status}")
+        return Expired(f"server {server} has not replied within {self._timeout:g} s")
+
+
+def read_reply(message: Message) -> ControlReply:
+    """Decode a server's reply to a call.
+
+    Raises:
+        BadEnvelope: It is not JSON, was kept by the broker, or names no server or several ones.
+        BadTopic: The server's name breaks the naming rules.
+        LimitExceeded: It is longer than 8 MiB.
+    """
+    if message.retain:
+        raise BadEnvelope("the broker had kept it; replies are never retained")
+    content = parse_json(message.payload, "control reply")
+    fields = content if isinstance(content, dict) else {}
+    objects = content if isinstance(content, list) else [content]
+    named = {value for key, value in message.user_properties if key == "server"}
+    named |= {str(each["server"]) for each in objects if isinstance(each, dict) and "server" in each}
+    if len(named) != 1:
+        raise BadEnvelope(f"control reply: {len(named)} servers are named; it must name the one that sent it")
+    server = check_name("server", named.pop())
+    if "error" not in fields:
+        return ControlReply(server, content)
+    why = error_from_code(str(fields.get("code", "")), f"server {server}: {fields['error']}")
+    return ControlReply(server, error=why)
+
+
+def check_replies(replies: list[ControlReply]) -> list[ControlReply]:
+    """Return the replies of the servers that succeeded.
+
+    A server that does not have the model is left out, as long as another one has it.
+
+    Raises:
+        MqinferError: Of the first server that failed; the message names every one, with its reason.
+    """
+    done = [reply for reply in replies if reply.error is None]
+    failed = [reply.error for reply in replies if reply.error is not None]
+    serious = [error for error in failed if not (done and isinstance(error, ModelNotFound))]
+    if serious:
+        raise type(serious[0])("; ".join(map(str, serious)))
+    return done

@@ -1,0 +1,219 @@
+"""What the broker keeps of a site: model cards, and the states of workers and servers. Pure: no thread, no link.
+
+The owner reports each card and state, and when a connection is lost. A broker does not say which message is the last of
+those that it has kept: the owner publishes a marker to itself behind its subscriptions, and `finish` follows when that
+has come back. Until then what an earlier connection has brought still holds. After it, what was not sent again is gone.
+
+One thread changes a registry; others may read it: each reading is one look into a dictionary, or a copy of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.states import ServerState, ServerStatus, WorkerState, WorkerStatus
+
+__all__ = ["Registry"]
+
+T = TypeVar("T")
+_MOST_NAMES = 4096
+"""Names of models that were here once and are not any more; the oldest are forgotten first."""
+
+
+@dataclass(slots=True)
+class _Kept(Generic[T]):
+    """What is known by name, and which of it this connection has brought."""
+
+    found: dict[str, T] = field(default_factory=dict)
+    fresh: set[str] = field(default_factory=set)
+
+    def put(self, name: str, value: T | None) -> T | None:
+        """Set a value, or remove it; return the one before."""
+        before = self.found.get(name)
+        if value is None:
+            self.found.pop(name, None)
+        else:
+            self.found[name] = value
+            self.fresh.add(name)
+        return before
+
+    def drop_stale(self) -> dict[str, T]:
+        """Remove what this connection has not brought, and return it."""
+        return {name: self.found.pop(name) for name in self.found.keys() - self.fresh}
+
+
+class Registry:
+    """Cards by model, states by worker and server.
+
+    Attributes:
+        is_complete: Whether all that the broker keeps has come, on this connection.
+        revision: Raised with each change of what is served; not with figures that alone differ.
+        on_change: Called after each of these changes.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Start with nothing known.
+
+        Args:
+            clock: In seconds.
+        """
+        self.is_complete = False
+        self.revision = 0
+        self.on_change: Callable[[], None] = lambda: None
+        self._clock = clock
+        self._cards = _Kept[ModelCard]()
+        self._workers = _Kept[WorkerState]()
+        self._servers = _Kept[ServerStatus]()
+        self._serving: dict[str, dict[str, WorkerState]] = {}  # by model, by worker
+        self._versions: dict[str, dict[str, bool]] = {}
+        self._defaults: set[str] = set()  # models whose requests without a version have a worker that is ready
+        self._unserved_since: dict[str, float] = {}  # by model that is known and has no such worker
+        self._once_known: dict[str, None] = {}
+
+    @property
+    def cards(self) -> dict[str, ModelCard]:
+        """The cards by model."""
+        return dict(self._cards.found)
+
+    @property
+    def workers(self) -> dict[str, WorkerState]:
+        """The last states of the workers by name, without those that have ended."""
+        return dict(self._workers.found)
+
+    @property
+    def servers(self) -> dict[str, ServerStatus]:
+        """The servers by name, without those that have ended."""
+        return dict(self._servers.found)
+
+    def card(self, model: str) -> ModelCard | None:
+        """Return a model's card, or None where there is none."""
+        return self._cards.found.get(model)
+
+    def versions(self, model: str) -> Mapping[str, bool]:
+        """Return a model's versions, each with whether a worker of it is ready; empty where nothing is known of it."""
+        return self._versions.get(model, {})
+
+    def is_ready(self, model: str, version: str | None = None) -> bool:
+        """Return whether a worker accepts requests for a model, or for a version of it."""
+        if version is None:
+            return model in self._defaults
+        return self.versions(model).get(version, False)
+
+    def knows(self, model: str) -> bool:
+        """Return whether a model has a card or a worker, be it ready or not."""
+        return model in self._versions
+
+    def was_known(self, model: str) -> bool:
+        """Return whether a model was here once that is not any more."""
+        return model in self._once_known
+
+    def unserved_for(self, model: str) -> float:
+        """Return for how many seconds a model that is known has had no worker for requests without a version."""
+        since = self._unserved_since.get(model)
+        return 0.0 if since is None else self._clock() - since
+
+    def put_card(self, model: str, card: ModelCard | None) -> None:
+        """Handle a card, or its removal."""
+        if self._cards.put(model, card) != card:
+            self._update({model})
+
+    def put_worker(self, worker: str, state: WorkerState | None) -> None:
+        """Handle a worker's state, or its removal.
+
+        A worker that is lost or crashed stays, as one that is not ready: it is often started again.
+        """
+        before = self._workers.found.get(worker)
+        if state is not None and _is_of_another(state, before):
+            return
+        if state is not None and state.status is WorkerStatus.STOPPED:
+            state = None
+        self._workers.put(worker, state)
+        if before is None or state is None or _service(before) != _service(state):
+            self._update(self._assign(worker, before, state))
+
+    def put_server(self, server: str, state: ServerState | None) -> None:
+        """Handle a server's state, or its removal; a question about a name changes nothing."""
+        if state is None or state.status is not ServerStatus.CLAIMING:
+            is_over = state is None or state.status is ServerStatus.STOPPED
+            self._servers.put(server, None if is_over or state is None else state.status)
+
+    def begin(self) -> None:
+        """Handle a lost connection: everything comes again with the next one."""
+        self.is_complete = False
+        for kept in (self._cards, self._workers, self._servers):
+            kept.fresh.clear()
+
+    def finish(self) -> None:
+        """Handle the marker: everything has come that the broker had kept."""
+        changed = set(self._cards.drop_stale())
+        for worker, state in self._workers.drop_stale().items():
+            changed |= self._assign(worker, state, None)
+        self._servers.drop_stale()
+        self.is_complete = True
+        self._update(changed)
+
+    def _assign(self, worker: str, before: WorkerState | None, state: WorkerState | None) -> set[str]:
+        """List a worker under the models that it serves; return those that it concerns."""
+        for model in (gone := _models(before)):
+            workers = self._serving.get(model, {})
+            workers.pop(worker, None)
+            if not workers:
+                self._serving.pop(model, None)
+        for model in (now := _models(state)):
+            if state is not None:
+                self._serving.setdefault(model, {})[worker] = state
+        return gone | now
+
+    def _update(self, models: Iterable[str]) -> None:
+        """Derive again what is served of some models."""
+        self.revision += 1
+        for model in models:
+            found: dict[str, bool] = {}
+            is_served = False
+            for state in self._serving.get(model, {}).values():
+                ready = state.status is WorkerStatus.READY
+                for served in state.models:
+                    if served.name == model:
+                        found[served.version] = ready or found.get(served.version, False)
+                        is_served = is_served or (ready and served.default)
+            card = self._cards.found.get(model)
+            if card is not None and card.version:
+                found.setdefault(card.version, False)
+            self._set(model, found, is_known=card is not None or bool(found), is_served=is_served)
+        self.on_change()
+
+    def _set(self, model: str, versions: dict[str, bool], *, is_known: bool, is_served: bool) -> None:
+        if is_known:
+            self._versions[model] = versions
+            self._once_known.pop(model, None)
+        elif self._versions.pop(model, None) is not None:
+            self._once_known[model] = None
+            if len(self._once_known) > _MOST_NAMES:
+                del self._once_known[next(iter(self._once_known))]
+        if is_served:
+            self._defaults.add(model)
+        else:
+            self._defaults.discard(model)
+        if is_served or not is_known:
+            self._unserved_since.pop(model, None)
+        else:
+            self._unserved_since.setdefault(model, self._clock())
+
+
+def _is_of_another(state: WorkerState, known: WorkerState | None) -> bool:
+    """Return whether a state is about a predecessor or a twin, or a crash whose state nothing would remove."""
+    if known is None:
+        return state.status is WorkerStatus.CRASHED
+    return state.status is not WorkerStatus.READY and state.incarnation != known.incarnation
+
+
+def _service(state: WorkerState) -> tuple[object, ...]:
+    """Return what of a worker's state decides who is served."""
+    return state.status, state.models
+
+
+def _models(state: WorkerState | None) -> set[str]:
+    return {served.name for served in state.models} if state else set()

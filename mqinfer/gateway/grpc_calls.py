@@ -1,0 +1,114 @@
+"""What both gRPC fronts share: calls of the core as handlers of grpc.aio, with bytes in and bytes out.
+
+The handler of a call runs in a task of its own. A caller that cancels, goes away, or whose deadline passes cancels that
+task, and thereby the request at the worker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from mqinfer.gateway.access import Access, Right
+from mqinfer.gateway.errors import status_of
+from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.protocol.errors import MqinferError
+
+__all__ = ["Caller", "Work", "abort", "admit", "make_server", "unary"]
+
+log = logging.getLogger("mqinfer.gateway")
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_MOST_TEXT = 2000
+"""Characters of an error's text: it travels as a header, and clients accept 8 KiB of those by default."""
+_PINGS = (  # a client that is gone without a word ends its calls within 80 s; clients may ping every 10 s themselves
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls.
+
+    Attributes:
+        name: By which callers take turns.
+        headers: Metadata of the call, with lower-case names.
+        deadline_s: Seconds that are left until the call's deadline, or None where it has none.
+    """
+
+    name: str
+    headers: Mapping[str, str]
+    deadline_s: float | None
+
+
+Work = Callable[[bytes, Caller], Awaitable[bytes]]
+"""What a method does: from the bytes of a request to those of the reply."""
+
+
+def unary(access: Access, right: Right, work: Work) -> Any:
+    """Return the handler of a method with one request and one reply.
+
+    Args:
+        access: Asked before each call.
+        right: What callers need for it.
+        work: Raises an `MqinferError` for whatever goes wrong.
+    """
+
+    async def handle(request: bytes, context: Any) -> bytes:
+        try:
+            return await work(request, admit(access, right, context))
+        except MqinferError as error:
+            failure: Exception = error
+        except Exception as error:
+            log.exception("a call of gRPC failed")
+            failure = MqinferError(f"the gateway failed: {type(error).__name__}; its log has the details")
+        await abort(context, failure)
+        raise failure  # not reached: `abort` raises
+
+    return grpc.unary_unary_rpc_method_handler(handle)
+
+
+def admit(access: Access, right: Right, context: Any) -> Caller:
+    """Return who calls, if the call is allowed.
+
+    Raises:
+        Unauthenticated: It has no credentials, or wrong ones.
+        NotAuthorized: It may not call this.
+    """
+    headers = dict(context.invocation_metadata())
+    return Caller(access.admit(right, headers, context.peer()), headers, context.time_remaining())
+
+
+async def abort(context: Any, error: BaseException) -> None:
+    """End a call with the status of an error; does not return."""
+    status = status_of(error)
+    hints: tuple[tuple[str, str], ...] = ()
+    if status.retry_after_s is not None:  # the retries of gRPC's own clients wait as long
+        hints = (("grpc-retry-pushback-ms", str(int(status.retry_after_s * 1000))),)
+    text = str(error)[:_MOST_TEXT].encode(errors="replace").decode()
+    await context.abort(_CODES[status.grpc], text, hints)
+
+
+def make_server(handlers: Iterable[Any], settings: GatewaySettings, *, shared: bool = False) -> Any:
+    """Make a server of grpc.aio, within the loop that it will run in; its ports are still to be added.
+
+    Args:
+        handlers: Generic handlers, as the fronts make them.
+        settings: Of the gateway.
+        shared: Whether other processes may listen on the same port.
+    """
+    options = (
+        ("grpc.max_receive_message_length", settings.max_input_bytes),
+        ("grpc.max_send_message_length", -1),  # workers' replies are bounded where they are received
+        ("grpc.max_concurrent_streams", settings.max_pending),
+        ("grpc.so_reuseport", int(shared)),
+        *_PINGS,
+    )
+    return grpc.aio.server(handlers=tuple(handlers), options=options)

@@ -1,0 +1,120 @@
+"""A gateway's core in the test's own loop, before a real Mosquitto and a real server of small models."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from mqinfer.broker import make_link
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.client.aio import AsyncClient
+from mqinfer.client.control import AsyncControl
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.control_server import ControlServer
+from mqinfer.cloud_worker.supervision.management import Management
+from mqinfer.cloud_worker.supervision.planning import plan
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
+from mqinfer.gateway.core import Core
+from mqinfer.models.repository import Repository
+from mqinfer.protocol.topics import Topics
+from tests.gateway.models import build_repository
+from tests.patience import PATIENT
+
+_PEERS = Path(__file__).parents[2] / ".venv-peers"
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A server of the models of `tests.gateway.models`, as `mqinfer worker` starts one, and where to reach it.
+
+    Attributes:
+        url: Broker.
+        root: Topic root.
+        server: The server's name; its processes are `{server}.0` and so on.
+        repository: The models' folder.
+    """
+
+    url: str
+    root: str
+    server: str
+    repository: Path
+
+
+class OpenCore(Protocol):
+    """Opens a core: `async with open_core() as core`."""
+
+    def __call__(self, **options: Any) -> AbstractAsyncContextManager[Core]:
+        """Open a core with these arguments of `Core`."""
+
+
+@pytest.fixture(scope="session")
+def fleet(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Serve the small models on the session's Mosquitto. Tests share it: load what a test unloads again."""
+    pytest.importorskip("onnxruntime")
+    repository = build_repository(tmp_path_factory.mktemp("gateway"))
+    topics, address = Topics(f"gateway-{os.getpid()}"), BrokerAddress.parse(broker_url)
+    template = ProcessSpec(repository, "", 0, address, WorkerOptions("server", topics), device="cpu")
+    supervisor = Supervisor(plan(Repository(repository), template), may_idle=True)
+    server = ControlServer(
+        template.options,
+        lambda name, will, handler: make_link(address, client_id=name, will=will, on_connection=handler),
+        Management(template, supervisor, None),
+        poll=None,
+    )
+    ready = threading.Semaphore(0)
+
+    def report(event: Event) -> None:
+        server.report(event)
+        if event.kind == "ready":
+            ready.release()
+
+    supervisor.on_event = report
+    server.start()
+    thread = threading.Thread(target=supervisor.run, name="supervisor")
+    thread.start()
+    try:
+        for _ in supervisor.specs:
+            assert ready.acquire(timeout=300), "not all models are served"
+        yield Fleet(broker_url, topics.root, "server", repository)
+    finally:
+        supervisor.stop()
+        thread.join()
+        server.stop()
+
+
+@pytest.fixture
+def open_core(fleet: Fleet) -> OpenCore:
+    """Open a core to the fleet in the running loop."""
+
+    @asynccontextmanager
+    async def opened(**options: Any) -> AsyncIterator[Core]:
+        async with AsyncClient(fleet.url, root=fleet.root, options=PATIENT) as client:
+            core = Core(client, AsyncControl(client), **options)
+            await core.start()
+            yield core
+
+    return opened
+
+
+@pytest.fixture(scope="session")
+def peer_python() -> Any:
+    """Return the Python of an environment with a published client, `peer_python("triton")`; skip where it is absent.
+
+    `MQINFER_PEERS` names the folder of the environments; scripts/test makes them in `.venv-peers`.
+    """
+
+    def find(name: str) -> Path:
+        python = Path(os.environ.get("MQINFER_PEERS") or _PEERS) / name / "bin" / "python"
+        if not python.exists():
+            pytest.skip(f"no environment {python.parent.parent}; scripts/test makes it")
+        return python
+
+    return find
