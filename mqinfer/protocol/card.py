@@ -5,7 +5,7 @@ The JSON is the Open Inference Protocol's model metadata, with everything else u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
@@ -119,6 +119,8 @@ class ModelCard:
         precision: Of the computation, such as `fp32`.
         backend: The engine that runs it, with its version.
         device: The device that it runs on, such as `cpu` or `cuda:0`.
+        labels: Versions by label: `stable`, `canary`.
+        traffic: Per cent of the requests that name no version by version; empty where all go to the default one.
     """
 
     name: str
@@ -135,6 +137,8 @@ class ModelCard:
     precision: str = "fp32"
     backend: str = ""
     device: str = "cpu"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    traffic: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Parameters(Struct, frozen=True):
@@ -149,6 +153,8 @@ class _Parameters(Struct, frozen=True):
     device: str = "cpu"
     image: ImageContract | None = None
     classes: tuple[ClassInfo, ...] = ()
+    labels: Mapping[str, str] = {}
+    traffic: Mapping[str, int] = {}
 
 
 class _Card(Struct, frozen=True):
@@ -179,6 +185,7 @@ def card_to_json(card: ModelCard) -> bytes:
         parameters["image"] = _image_record(card.image)
     if card.classes:
         parameters["classes"] = [{"name": entry.name, "colour": entry.colour} for entry in card.classes]
+    parameters |= {key: dict(each) for key in ("labels", "traffic") if (each := getattr(card, key))}
     metadata = {
         "name": card.name,
         "versions": card.versions,
@@ -217,6 +224,8 @@ def card_from_json(payload: Buffer) -> ModelCard:
         known.precision,
         known.backend,
         known.device,
+        known.labels,
+        known.traffic,
     )
 
 

@@ -44,6 +44,8 @@ class Operation(StrEnum):
     INDEX = "repository/index"
     LOAD = "repository/models/{model}/load"
     UNLOAD = "repository/models/{model}/unload"
+    TRAFFIC = "repository/models/{model}/traffic"
+    ROLLBACK = "repository/models/{model}/rollback"
     METADATA = "models/{model}"
     MODEL_READY = "models/{model}/ready"
     CONFIG = "models/{model}/config"
@@ -60,7 +62,12 @@ _OF_MODEL = {
     "config": Operation.CONFIG,
     "stats": Operation.STATS,
 }
-_OF_REPOSITORY = {"load": Operation.LOAD, "unload": Operation.UNLOAD}
+_OF_REPOSITORY = {
+    "load": Operation.LOAD,
+    "unload": Operation.UNLOAD,
+    "traffic": Operation.TRAFFIC,
+    "rollback": Operation.ROLLBACK,
+}
 _OF_WORKER = {"drain": Operation.DRAIN, "undrain": Operation.UNDRAIN}
 _MOST_TIMES = 4096
 """Response times that a record's median stands for, at most: a server states those of the newest requests."""

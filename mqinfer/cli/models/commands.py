@@ -14,7 +14,7 @@ from mqinfer.cli.models.profile import profile
 from mqinfer.cli.options import Connection, with_connection, with_log_options
 from mqinfer.cli.status import print_table
 from mqinfer.client import Client
-from mqinfer.client.control import ControlClient, ControlReply, check_replies
+from mqinfer.client.control import ControlClient, ControlReply, TrafficOrder, check_replies
 from mqinfer.protocol.card import card_to_json
 from mqinfer.protocol.control import Call, Operation
 
@@ -87,6 +87,63 @@ def unload(
     with _control(connection) as control:
         replies = control.unload(model, server=server, timeout=timeout)
     _print_replies(replies, as_json, lambda _: f"unloaded {model}")
+
+
+@app.command()
+@with_log_options
+@with_connection
+def traffic(
+    connection: Connection,
+    model: Model,
+    stable: Annotated[int | None, typer.Option(help="Version for requests that name none.", min=0)] = None,
+    canary: Annotated[int | None, typer.Option(help="Version to try with a share of them.", min=0)] = None,
+    share: Annotated[int | None, typer.Option(help="That share, in per cent.", min=0, max=100)] = None,
+    server: Server = None,
+    as_json: AsJson = False,
+    timeout: Timeout = 300,
+) -> None:
+    """Set which version is stable, which is the canary, and the canary's share; without options print them.
+
+    Labelled versions are served whatever the version policy selects. Each server keeps this in MODEL/traffic.toml.
+    """
+    given: TrafficOrder = {}
+    if stable is not None:
+        given["stable"] = stable
+    if canary is not None:
+        given["canary"] = canary
+    if share is not None:
+        given["share"] = share
+    if not given:
+        with Client(connection.address(), name=connection.name, root=connection.root) as client:
+            card = client.card(model, timeout)
+        _print_json({"labels": card.labels, "traffic": card.traffic, "version": card.version})
+        return
+    with _control(connection) as control:
+        replies = control.traffic(model, server=server, timeout=timeout, **given)
+    _print_replies(replies, as_json, lambda reply: _traffic(model, reply))
+
+
+@app.command()
+@with_log_options
+@with_connection
+def rollback(
+    connection: Connection,
+    model: Model,
+    server: Server = None,
+    as_json: AsJson = False,
+    timeout: Timeout = 300,
+) -> None:
+    """Remove a model's canary or, where there is none, make the stable version of before the default one again."""
+    with _control(connection) as control:
+        replies = control.rollback(model, server=server, timeout=timeout)
+    _print_replies(replies, as_json, lambda reply: _traffic(model, reply))
+
+
+def _traffic(model: str, reply: ControlReply) -> str:
+    labels, shares = reply.content["labels"], reply.content["traffic"]
+    listed = [f"{label} {version} ({shares.get(version, 0)} %)" for label, version in labels.items()]
+    alone = [f"{label} {version}" for label, version in labels.items()]
+    return f"{model}: {', '.join(listed if shares else alone)}"
 
 
 @app.command()

@@ -12,7 +12,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.cloud_worker.batching.batcher import Batcher
@@ -57,6 +58,7 @@ class Worker:
         options: WorkerOptions,
         *,
         is_default: bool = True,
+        share: int = 0,
         service_s: float = 0.0,
         incarnation: int | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -69,6 +71,7 @@ class Worker:
             make_link: How to reach the broker.
             options: Name, bounds and topics.
             is_default: Whether requests without a version are for this one.
+            share: As a canary: per cent of the requests without a version that clients send to it.
             service_s: How long one request takes, in seconds, as far as it is known before the first; 0 while unknown.
             incarnation: The number of its process's start; None for a new one.
             clock: In seconds.
@@ -124,6 +127,7 @@ class Worker:
             self._meter.counters,
             self._on_ack,
             is_default=is_default,
+            share=share,
             incarnation=incarnation,
             clock=clock,
         )
@@ -302,6 +306,12 @@ class Worker:
     def announce(self) -> None:
         """Publish card and state again."""
         self._announcer.repeat()
+
+    def assign(self, labels: Mapping[str, str], traffic: Mapping[str, int], share: int) -> None:
+        """Publish card and state with these labels and shares; as in `ModelCard` and `ServedModel`."""
+        card = replace(self.card, labels=labels, traffic=traffic)
+        self._model = replace(self._model, card=card)
+        self._announcer.assign(card, share)
 
     def refresh(self) -> None:
         """Publish the state again where its figures have changed; call it about twice a second, from one thread."""

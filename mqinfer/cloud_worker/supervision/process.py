@@ -31,6 +31,7 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.logs import LogSettings, Notice, forward_notices, set_up
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
+from mqinfer.models.repository.traffic import Traffic
 from mqinfer.models.warmup import WarmedUp, warm_up
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import (
@@ -61,7 +62,7 @@ class ProcessSpec:
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         logs: How the process logs, under its own name.
         found: The version as the repository had it when the process was planned, so that a restarted process serves
-            the same; None to look it up at the start.
+            the same; its labels may change while it runs; None to look it up at the start.
         versions: Versions that the model's card lists; empty for this one alone.
         content: Hash of the version's files when the process was planned; other content needs a new process.
         run_timeout: Seconds after which a process is killed if a request does not end, or if its main thread hangs;
@@ -177,6 +178,7 @@ def _load(spec: ProcessSpec, running: RunningRequests | None = None) -> tuple[Ca
             connect,
             options,
             is_default=is_default,
+            share=version.traffic.share_of(version.version),
             service_s=warmed_up.run_s,
             incarnation=spec.incarnation,
             running=running,
@@ -324,6 +326,9 @@ def _send(pipe: Connection, report: ProcessReport | DrainReport | Notice) -> Non
 def _execute(pipe: Connection, worker: Worker, *, draining: bool) -> bool:
     """Execute one command; return whether the process then drains and has not reported that it has drained."""
     match pipe.recv():
+        case Traffic() as traffic:
+            worker.assign(traffic.labels, traffic.shares, traffic.share_of(int(worker.card.version)))
+            pipe.send(traffic)
         case Command.STATISTICS:
             pipe.send(worker.statistics(_resident_bytes()))
         case Command.ANNOUNCE:

@@ -330,6 +330,7 @@ class Supervisor:
         for rollout in self._rollouts:
             if rollout.model == model and not rollout.switched:
                 if is_same(rollout.wanted, specs):
+                    rollout.wanted = specs  # its labels may differ
                     rollout.futures.append(future)  # an equal rollout is running
                     return
                 self._undo(rollout, Superseded(f"superseded by a later load or unload of model {model!r}"))
