@@ -16,6 +16,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
 from mqinfer.cli.local import local_worker
 from mqinfer.cli.options import Connection, TakeOver, table_console, until_signal, with_connection
+from mqinfer.client.announcer import Announcer
 from mqinfer.client.connection import Unconnected, default_name
 from mqinfer.client.control import ControlClient
 from mqinfer.client.options import ClientOptions
@@ -24,7 +25,7 @@ from mqinfer.edge_agent.bit_depths import BitDepths
 from mqinfer.edge_agent.quality_ladder import QualityBounds
 from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.report import Ending, failure_lines, summary, summary_table, write_summary
-from mqinfer.edge_agent.session import ReplaySettings, SessionReport, edge_presence, run_sessions
+from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_sessions
 from mqinfer.edge_agent.sinks.factory import SINK_KINDS
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.protocol.control import Call, ModelState, Operation
@@ -168,12 +169,12 @@ def replay(
         if local:
             for each in models:
                 stack.enter_context(local_worker(repository, each, version, broker_address, topics))
-        presence = edge_presence(client_name, topics, source, ",".join(models), window=window)
+        announcer = Announcer(client_name, topics, source, ",".join(models), window=window)
         options = ClientOptions(window=window * len(models))
-        client = Unconnected(broker_address, client_name, topics, options, presence=presence, take_over=take_over)
+        client = Unconnected(broker_address, client_name, topics, options, announcer=announcer, take_over=take_over)
         requester = client.requester
         stack.callback(requester.close)
-        stack.callback(presence.end)
+        stack.callback(announcer.presence.end)
         if not spool:
             client.open(_CONNECT_S)
         stop = until_signal()
@@ -186,6 +187,7 @@ def replay(
                 stop=stop,
                 console=Console(stderr=True),
                 connect=client.open if spool else None,
+                announcer=announcer,
             )
         except ModelNotFound as error:
             raise (None if local else failed_load(broker_address, client_name, root, models)) or error from None

@@ -9,6 +9,7 @@ from typing import Literal, Self, Unpack
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.process import Maker
+from mqinfer.client.announcer import Announcer
 from mqinfer.client.connection import LiveRegistry, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
 from mqinfer.client.options import ClientOptions, check_timeout
@@ -45,6 +46,7 @@ class AsyncClient:
         root: str = DEFAULT_ROOT,
         options: ClientOptions | None = None,
         connect_timeout: float = 10.0,
+        announce: str | None = None,
     ) -> None:
         """Prepare; `async with` or `open` connects. Arguments as for `Client`.
 
@@ -58,6 +60,7 @@ class AsyncClient:
         self._options = options or ClientOptions()
         self._connect_timeout = connect_timeout
         self._room = asyncio.Semaphore(self._options.max_pending)  # so that `submit` never blocks the loop's thread
+        self._announcer = None if announce is None else Announcer(self._name, self._topics, announce)
         self._requester: Requester | None = None
         self._registry: LiveRegistry | None = None
         self._feeds: Feeds | None = None
@@ -80,12 +83,19 @@ class AsyncClient:
         Raises:
             BrokerUnreachable: No broker answers at the address.
             NotAuthorized: The broker refused the credentials.
+            NameTaken: It is to publish a state, and another process has its name.
         """
         self._maker.check()
         self._requester = await asyncio.to_thread(
-            connect, self._address, self._name, self._topics, self._options, timeout=self._connect_timeout
+            connect,
+            self._address,
+            self._name,
+            self._topics,
+            self._options,
+            timeout=self._connect_timeout,
+            announcer=self._announcer,
         )
-        self._registry = LiveRegistry(self._requester)
+        self._registry = LiveRegistry(self._requester, self._announcer)
         self._feeds = Feeds(self._requester)
 
     async def infer(
@@ -98,6 +108,10 @@ class AsyncClient:
     ) -> InferResult:
         """Send a request and wait for its result; cancelling the task cancels it. As `Client.infer` otherwise."""
         return await self._infer(self._opened(), make_request(model, inputs, options), timeout)
+
+    async def send(self, request: InferRequest, timeout: float | None = None) -> InferResult:  # noqa: ASYNC109
+        """Send a request that is encoded already, as `infer` otherwise; its `id` and `response_topic` are set here."""
+        return await self._infer(self._opened(), request, timeout)
 
     def submit(
         self,
@@ -170,6 +184,8 @@ class AsyncClient:
         if self._feeds:
             self._feeds.end()
         if self._requester:
+            if self._announcer:
+                self._announcer.presence.end()
             await asyncio.to_thread(self._requester.close)
 
     async def __aenter__(self) -> Self:

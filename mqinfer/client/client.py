@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Literal, Self, Unpack
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
+from mqinfer.client.announcer import Announcer
 from mqinfer.client.callbacks import ReplyFuture, callback, check_may_wait, settle
 from mqinfer.client.connection import LiveRegistry, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
@@ -42,6 +43,7 @@ class Client:
         root: str = DEFAULT_ROOT,
         options: ClientOptions | None = None,
         connect_timeout: float = 10.0,
+        announce: str | None = None,
     ) -> None:
         """Connect.
 
@@ -53,18 +55,21 @@ class Client:
             root: Topic root, one for all parties of a site.
             options: How it sends; None for the defaults.
             connect_timeout: In seconds.
+            announce: What dashboards show of this client. With it the client publishes its state, and in it what it
+                waits for, which `mqinfer lag` counts; its name is then its own. None for no state.
 
         Raises:
             BrokerUnreachable: No broker answers at the address.
             NotAuthorized: The broker refused the credentials.
+            NameTaken: It is to publish a state, and another process has its name.
             ConfigError: The address or an option is wrong, or a certificate can't be read.
             BadTopic: The name or the root breaks the naming rules.
         """
         address = address_of(url, tls)
-        self._requester = connect(
-            address, name or default_name(address), Topics(root), options, timeout=connect_timeout
-        )
-        self._cards = LiveRegistry(self._requester)
+        name, topics = name or default_name(address), Topics(root)
+        self._announcer = None if announce is None else Announcer(name, topics, announce)
+        self._requester = connect(address, name, topics, options, timeout=connect_timeout, announcer=self._announcer)
+        self._cards = LiveRegistry(self._requester, self._announcer)
         self._feeds = Feeds(self._requester)
 
     @classmethod
@@ -221,6 +226,8 @@ class Client:
         check_may_wait("close()")
         self._requester.maker.check()  # before a lock, which another thread may have held at the fork
         self._feeds.end()
+        if self._announcer:
+            self._announcer.presence.end()
         self._requester.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What the broker keeps of a site: model cards, and the states of workers and servers. Pure: no thread, no link.
+"""What the broker keeps of a site: cards, and the states of workers, servers and clients. Pure: no thread, no link.
 
 The owner reports each card and state, and when a connection is lost. A broker does not say which message is the last of
 those that it has kept: the owner publishes a marker to itself behind its subscriptions, and `finish` follows when that
@@ -14,13 +14,21 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.states import ServerState, ServerStatus, WorkerState, WorkerStatus
+from mqinfer.protocol.states import ClientState, ClientStatus, ServerState, ServerStatus, WorkerState, WorkerStatus
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "SeenClient"]
 
 T = TypeVar("T")
 _MOST_NAMES = 4096
 """Names of models that were here once and are not any more; the oldest are forgotten first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenClient:
+    """A client that is ready, and when its state came, by the registry's clock."""
+
+    state: ClientState
+    at: float
 
 
 @dataclass(slots=True)
@@ -67,10 +75,11 @@ class Registry:
         self._cards = _Kept[ModelCard]()
         self._workers = _Kept[WorkerState]()
         self._servers = _Kept[ServerStatus]()
+        self._clients = _Kept[SeenClient]()
         self._serving: dict[str, dict[str, WorkerState]] = {}  # by model, by worker
         self._versions: dict[str, dict[str, bool]] = {}
         self._defaults: set[str] = set()  # models whose requests without a version have a worker that is ready
-        self._unserved_since: dict[str, float] = {}  # by model that is known and has no such worker
+        self._unserved_since: dict[str, dict[str | None, float]] = {}  # by model, by version or None for the default
         self._once_known: dict[str, None] = {}
 
     @property
@@ -87,6 +96,11 @@ class Registry:
     def servers(self) -> dict[str, ServerStatus]:
         """The servers by name, without those that have ended."""
         return dict(self._servers.found)
+
+    @property
+    def clients(self) -> dict[str, SeenClient]:
+        """The clients by name that are ready and publish a state, where these are followed."""
+        return dict(self._clients.found)
 
     def card(self, model: str) -> ModelCard | None:
         """Return a model's card, or None where there is none."""
@@ -110,9 +124,9 @@ class Registry:
         """Return whether a model was here once that is not any more."""
         return model in self._once_known
 
-    def unserved_for(self, model: str) -> float:
-        """Return for how many seconds a model that is known has had no worker for requests without a version."""
-        since = self._unserved_since.get(model)
+    def unserved_for(self, model: str, version: str | None = None) -> float:
+        """Return for how many seconds a model or version that is known has had no worker; 0 where it has one."""
+        since = self._unserved_since.get(model, {}).get(version)
         return 0.0 if since is None else self._clock() - since
 
     def put_card(self, model: str, card: ModelCard | None) -> None:
@@ -140,10 +154,18 @@ class Registry:
             is_over = state is None or state.status is ServerStatus.STOPPED
             self._servers.put(server, None if is_over or state is None else state.status)
 
+    def put_client(self, client: str, state: ClientState | None) -> None:
+        """Handle a client's state, or its removal; a question about a name changes nothing, nor does an old will."""
+        before = self._clients.found.get(client)
+        if state is None or state.status is ClientStatus.READY:
+            self._clients.put(client, None if state is None else SeenClient(state, self._clock()))
+        elif state.status is not ClientStatus.CLAIMING and before and before.state.incarnation == state.incarnation:
+            self._clients.put(client, None)
+
     def begin(self) -> None:
         """Handle a lost connection: everything comes again with the next one."""
         self.is_complete = False
-        for kept in (self._cards, self._workers, self._servers):
+        for kept in (self._cards, self._workers, self._servers, self._clients):
             kept.fresh.clear()
 
     def finish(self) -> None:
@@ -152,6 +174,7 @@ class Registry:
         for worker, state in self._workers.drop_stale().items():
             changed |= self._assign(worker, state, None)
         self._servers.drop_stale()
+        self._clients.drop_stale()
         self.is_complete = True
         self._update(changed)
 
@@ -197,10 +220,13 @@ class Registry:
             self._defaults.add(model)
         else:
             self._defaults.discard(model)
-        if is_served or not is_known:
-            self._unserved_since.pop(model, None)
-        else:
-            self._unserved_since.setdefault(model, self._clock())
+        unserved: list[str | None] = [version for version, is_ready in versions.items() if not is_ready]
+        if not is_served:
+            unserved.append(None)
+        before = self._unserved_since.pop(model, {})
+        if is_known and unserved:
+            now = self._clock()
+            self._unserved_since[model] = {version: before.get(version, now) for version in unserved}
 
 
 def _is_of_another(state: WorkerState, known: WorkerState | None) -> bool:

@@ -21,10 +21,10 @@ from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
 from mqinfer.protocol.errors import Cancelled, ModelNotFound, Superseded
-from mqinfer.protocol.header import OUTPUT_ENCODING
+from mqinfer.protocol.header import OUTPUT_ENCODING, SIGNATURE
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import Topics
-from mqinfer.protocol.types import NO_CAPTURE, Capture, EncodedTensor, InferRequest, Outcome, RequestedOutput
+from mqinfer.protocol.types import NO_CAPTURE, Capture, EncodedTensor, InferRequest, Outcome, RequestedOutput, Scalar
 
 __all__ = ["InferOptions", "Input", "Messages", "make_request", "names_label", "with_labelled_version"]
 
@@ -47,6 +47,7 @@ class InferOptions(TypedDict, total=False):
         output_encoding: Codec of the outputs, such as `raw` (the default), `mask` or `lz4`; or one for each, by name.
         capture: Where the frame came from; the result repeats it.
         priority: 1 is the highest, 0 the model's default.
+        signature: Of a SavedModel, the one to run; the card names them.
     """
 
     version: str | int | None
@@ -56,6 +57,7 @@ class InferOptions(TypedDict, total=False):
     output_encoding: str | Mapping[str, str] | None
     capture: Capture
     priority: int
+    signature: str
 
 
 _OPTIONS = frozenset(InferOptions.__annotations__)
@@ -89,8 +91,13 @@ def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions)
         outputs=_requested(options.get("outputs", ()), options.get("classification", {}), chosen),
         priority=options.get("priority", 0),
         capture=options.get("capture", NO_CAPTURE),
-        parameters={OUTPUT_ENCODING: chosen} if isinstance(chosen, str) and chosen else {},
+        parameters=_parameters(chosen, options.get("signature", "")),
     )
+
+
+def _parameters(chosen: str | Mapping[str, str] | None, signature: str) -> dict[str, Scalar]:
+    found: dict[str, Scalar] = {OUTPUT_ENCODING: chosen} if isinstance(chosen, str) and chosen else {}
+    return found | {SIGNATURE: signature} if signature else found
 
 
 def with_labelled_version(request: InferRequest, card: ModelCard) -> InferRequest:

@@ -12,10 +12,18 @@ from mqinfer.client.control.merging import merge_index, merge_statistics, withou
 from mqinfer.client.result import InferResult
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.errors import Unavailable
+from mqinfer.gateway.inference import CallCounters, Inference
 from mqinfer.protocol.card import ModelCard, card_from_json
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.decoding import write_json
-from mqinfer.protocol.errors import BadTopic, InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError
+from mqinfer.protocol.errors import (
+    BadTopic,
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotLoadable,
+    MqinferError,
+    NotAuthorized,
+)
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.topics import check_version
 from mqinfer.protocol.types import Scalar
@@ -38,21 +46,29 @@ class Core:
         control: Of this client.
         default_timeout_s: Of a call that states none.
         strict_readiness: Whether every model that has a card must have a worker, before it is ready (Triton's option).
+        model_control: Whether callers may load and unload models.
+        max_pending: Calls for inference that it accepts at a time.
+        max_bytes: Bytes of their inputs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what an operator sets
         self,
         client: AsyncClient,
         control: AsyncControl,
         default_timeout_s: float = 60.0,
         *,
         strict_readiness: bool = False,
+        model_control: bool = True,
+        max_pending: int = 1024,
+        max_bytes: int = 1 << 30,
     ) -> None:
         self._client, self._control = client, control
-        self._default_timeout_s = default_timeout_s
         self._is_strict = strict_readiness
+        self._has_control = model_control
+        self._is_draining = False
         self._registry = client.registry
         self._known = client.registry.known
+        self._inference = Inference(client, default_timeout_s, max_pending, max_bytes)
         self._answers: dict[str, Any] = {}  # of servers, by the call's path; of one revision of the registry
         self._revision = -1
 
@@ -60,23 +76,27 @@ class Core:
         """Wait until it is known what the broker keeps, two seconds at most; without it the first calls wait."""
         await self._registry.wait_until_complete()
 
+    def drain(self) -> None:
+        """Be no longer ready, so that callers go elsewhere."""
+        self._is_draining = True
+
     async def infer(self, call: InferCall) -> InferResult:
         """Send a request and wait for its result; cancelling the task cancels it at the worker.
 
         Raises:
             MqinferError: Whatever came of it; the texts begin with those of Triton where it has one.
         """
-        version = await self._find(call.model, call.version)
-        times = [each for each in (call.deadline_s, call.timeout_s, self._default_timeout_s) if each is not None]
-        return await self._client.infer(
-            call.model,
-            {tensor.name: tensor for tensor in call.inputs},
-            timeout=min(times),
-            version=version,
-            outputs=[output.name for output in call.outputs],
-            classification={each.name: each.classification for each in call.outputs if each.classification},
-            priority=call.priority,
-        )
+        try:
+            result = await self._inference.infer(call, await self._find(call.model, call.version))
+        except BaseException as error:
+            self._inference.count(call.model, error)
+            raise
+        self._inference.count(call.model, None)
+        return result
+
+    def counters(self) -> CallCounters:
+        """Return what became of the calls for inference."""
+        return self._inference.counters
 
     def live(self) -> bool:
         """Return whether the gateway runs: always."""
@@ -84,7 +104,7 @@ class Core:
 
     def ready(self) -> bool:
         """Return whether it is connected, knows what the broker keeps, and at least one worker is ready."""
-        if not self._registry.is_complete:
+        if self._is_draining or not self._registry.is_complete:
             return False
         if self._is_strict and not all(map(self._known.is_ready, self._known.cards)):
             return False
@@ -150,7 +170,9 @@ class Core:
         Raises:
             InvalidRequest: There are parameters.
             ModelNotLoadable: No server has it, or it can't be loaded.
+            NotAuthorized: Callers may not do this, or the broker does not allow the gateway to.
         """
+        self._check_control()
         failed = f"failed to load '{model[:_SHOWN]}'"
         if parameters:
             names = ", ".join(sorted(parameters))[:_SHOWN]
@@ -168,7 +190,8 @@ class Core:
         await self._registry.until(lambda: any(self._known.is_ready(model, each) for each in versions), _SEEN_S)
 
     async def unload(self, model: str) -> None:
-        """Unload a model on all servers; do nothing where none has it, as Triton."""
+        """Unload a model on all servers; do nothing where none has it, as Triton. May raise NotAuthorized as `load`."""
+        self._check_control()
         try:
             await self._control.unload(model)
         except (ModelNotFound, BadTopic):
@@ -176,6 +199,12 @@ class Core:
         except MqinferError as error:
             raise type(error)(f"failed to unload '{model[:_SHOWN]}': {error}") from error
         await self._registry.until(lambda: not any(self._known.versions(model).values()), _SEEN_S)
+
+    def _check_control(self) -> None:
+        if not self._has_control:
+            raise NotAuthorized(
+                "explicit model load / unload is not allowed here; the operator allows it by --model-control"
+            )
 
     def _checked(self, model: str, version: str | None) -> str | None:
         """Return a version, or the one that has this label, as servers name it; None where none is stated."""
@@ -194,12 +223,11 @@ class Core:
             return version
         if not await self._registry.wait_until_complete():
             return version  # without a connection nobody knows
-        name = model[:_SHOWN]
         if not known.knows(model):
             what = "has no available versions" if known.was_known(model) else "is not found"
-            raise ModelNotFound(f"Request for unknown model: '{name}' {what}")
+            raise ModelNotFound(f"{_requested(model, None)} {what}")
         if version is not None and version not in known.versions(model):
-            raise ModelNotFound(f"Request for unknown model: '{name}' version {version} is not found")
+            raise ModelNotFound(f"{_requested(model, version)} is not found")
         return version
 
     async def _ask(self, call: Call) -> list[ControlReply]:
@@ -241,9 +269,13 @@ def _checked(version: str | None) -> str | None:
         ) from None
 
 
-def _not_ready(model: str, version: str | None, why: MqinferError) -> Unavailable:
+def _requested(model: str, version: str | None) -> str:
     which = "" if version is None else f" version {version}"
-    return Unavailable(f"Request for unknown model: '{model[:_SHOWN]}'{which} is not at ready state ({why})")
+    return f"Request for unknown model: '{model[:_SHOWN]}'{which}"
+
+
+def _not_ready(model: str, version: str | None, why: MqinferError) -> Unavailable:
+    return Unavailable(f"{_requested(model, version)} is not at ready state ({why})")
 
 
 def _read(read: Callable[[S], T], replies: S) -> T:

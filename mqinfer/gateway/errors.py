@@ -24,7 +24,9 @@ from mqinfer.protocol.errors import (
 )
 
 __all__ = [
+    "FailedPrecondition",
     "GrpcCode",
+    "MethodNotAllowed",
     "NotFound",
     "Overloaded",
     "Status",
@@ -61,6 +63,8 @@ class GrpcCode(IntEnum):
 class NotFound(ModelNotFound):
     """Nothing of that name is here: a path, a region, a setting."""
 
+    code: ClassVar[str] = "not_found"
+
 
 class Overloaded(Rejected):
     """The gateway has as many calls as it accepts.
@@ -69,11 +73,14 @@ class Overloaded(Rejected):
         retry_after_s: When there will be room, in seconds.
     """
 
+    code: ClassVar[str] = "overloaded"
     retry_after_s: float = 1.0
 
 
 class TimeoutExpired(Expired):
     """The time of the request's `timeout` parameter is over."""
+
+    code: ClassVar[str] = "timeout_expired"
 
 
 class Unavailable(Unanswered):
@@ -86,6 +93,18 @@ class Unsupported(InvalidRequest):
     """The gateway does not offer this."""
 
     code: ClassVar[str] = "unsupported"
+
+
+class FailedPrecondition(InvalidRequest):
+    """The model is there, and has not what the request needs, such as a signature."""
+
+    code: ClassVar[str] = "failed_precondition"
+
+
+class MethodNotAllowed(InvalidRequest):
+    """The path exists, and has no such method of HTTP."""
+
+    code: ClassVar[str] = "method_not_allowed"
 
 
 class Unauthenticated(InvalidRequest):
@@ -118,6 +137,8 @@ _OF_CLASS: tuple[tuple[type[MqinferError], Status], ...] = (  # the first that f
     (Superseded, Status(GrpcCode.CANCELLED, 499)),
     (Unanswered, Status(GrpcCode.UNAVAILABLE, 503)),
     (Unsupported, Status(GrpcCode.UNIMPLEMENTED, 501)),
+    (FailedPrecondition, Status(GrpcCode.FAILED_PRECONDITION, 400)),
+    (MethodNotAllowed, Status(GrpcCode.UNIMPLEMENTED, 405)),
     (Unauthenticated, Status(GrpcCode.UNAUTHENTICATED, 401)),
     (InvalidRequest, Status(GrpcCode.INVALID_ARGUMENT, 400)),
     (ModelNotFound, Status(GrpcCode.NOT_FOUND, 404)),

@@ -12,7 +12,7 @@ import typer
 from mqinfer.cli.models.optimize import optimize
 from mqinfer.cli.models.profile import profile
 from mqinfer.cli.options import Connection, with_connection, with_log_options
-from mqinfer.cli.status import print_table
+from mqinfer.cli.watching.status import print_table
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, TrafficOrder, check_replies
 from mqinfer.protocol.card import card_to_json

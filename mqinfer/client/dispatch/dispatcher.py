@@ -33,7 +33,7 @@ from mqinfer.protocol.errors import (
     Rejected,
 )
 from mqinfer.protocol.header import RETRY_AFTER
-from mqinfer.protocol.states import WorkerState, WorkerStatus, is_for_canary
+from mqinfer.protocol.states import PendingRequests, WorkerState, WorkerStatus, is_for_canary
 from mqinfer.protocol.types import ErrorInfo, InferResponse, Outcome
 from mqinfer.protocol.value import value_object
 
@@ -117,6 +117,10 @@ class Dispatcher:
             retained=retained,
             bad_states=bad_states,
         )
+
+    def pending(self, now: float) -> tuple[PendingRequests, ...]:
+        """Return what has no outcome, by model."""
+        return self._table.by_model(now)
 
     def submit(self, entry: Entry) -> None:
         """Accept a request."""
