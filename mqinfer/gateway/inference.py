@@ -20,6 +20,7 @@ from mqinfer.protocol.types import InferRequest, Outcome
 
 __all__ = ["CallCounters", "Inference"]
 
+_OK = str(Outcome.OK)
 _RESTART_S = 30.0
 """A worker that is to be started again is back within this time."""
 _LEAST_ROOM = 16
@@ -72,7 +73,7 @@ class Inference:
     def count(self, model: str, error: BaseException | None) -> None:
         """Count the outcome of a call."""
         if error is None:
-            code = Outcome.OK.value
+            code = _OK
         elif isinstance(error, MqinferError):
             code = error.code
         else:
