@@ -18,10 +18,11 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from mqinfer.broker.waker import Waker
-from mqinfer.cloud_worker.supervision.child import Child, Phase, ProcessView, ServerStatistics, StatisticsQuery
+from mqinfer.cloud_worker.supervision.child import Child, Phase, ProcessView
 from mqinfer.cloud_worker.supervision.planning import is_same
 from mqinfer.cloud_worker.supervision.process import Command, ProcessReport, ProcessSpec
 from mqinfer.cloud_worker.supervision.rollout import Rollout, Step, begin
+from mqinfer.cloud_worker.supervision.statistics import ServerStatistics, StatisticsQuery, Totals
 from mqinfer.logs import is_logged
 from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.errors import Cancelled, ModelNotLoadable, Superseded
@@ -119,6 +120,7 @@ class Supervisor:
     _children: list[Child] = field(default_factory=list)
     _rollouts: list[Rollout] = field(default_factory=list)
     _queries: list[StatisticsQuery] = field(default_factory=list)
+    _totals: Totals = field(default_factory=Totals)
     _views: tuple[ProcessView, ...] = ()
     _inbox: Inbox = field(default_factory=Inbox)
     _waker: Waker | None = None
@@ -241,9 +243,10 @@ class Supervisor:
         for rollout in list(self._rollouts):
             self._advance(rollout, now)
         self._children = [child for child in self._children if child.phase is not Phase.GONE]
+        self._totals.keep(self._children)
         for query in [each for each in self._queries if each.is_over(now)]:
             self._queries.remove(query)
-            query.finish()
+            query.finish(self._totals, self._children)
 
     def _check_progress(self, now: float) -> None:
         """Kill the processes that hang, once an interval."""
@@ -297,6 +300,7 @@ class Supervisor:
 
     def _reap(self, child: Child) -> None:
         child.reap(time.monotonic())
+        self._totals.ended(child)
         kinds = {Phase.FAILED: "failed", Phase.WAITING: "crashed", Phase.GONE: "stopped"}
         detail = "" if child.phase is Phase.GONE else child.reason
         self._emit(child, kinds[child.phase], detail, child.crashed, child.running)
