@@ -109,6 +109,10 @@ class AsyncClient:
         """Send a request and wait for its result; cancelling the task cancels it. As `Client.infer` otherwise."""
         return await self._infer(self._opened(), make_request(model, inputs, options), timeout)
 
+    async def send(self, request: InferRequest, timeout: float | None = None) -> InferResult:  # noqa: ASYNC109
+        """Send a request that is encoded already, as `infer` otherwise; its `id` and `response_topic` are set here."""
+        return await self._infer(self._opened(), request, timeout)
+
     def submit(
         self,
         model: str,

@@ -79,7 +79,7 @@ class Registry:
         self._serving: dict[str, dict[str, WorkerState]] = {}  # by model, by worker
         self._versions: dict[str, dict[str, bool]] = {}
         self._defaults: set[str] = set()  # models whose requests without a version have a worker that is ready
-        self._unserved_since: dict[str, float] = {}  # by model that is known and has no such worker
+        self._unserved_since: dict[str, dict[str | None, float]] = {}  # by model, by version or None for the default
         self._once_known: dict[str, None] = {}
 
     @property
@@ -124,9 +124,9 @@ class Registry:
         """Return whether a model was here once that is not any more."""
         return model in self._once_known
 
-    def unserved_for(self, model: str) -> float:
-        """Return for how many seconds a model that is known has had no worker for requests without a version."""
-        since = self._unserved_since.get(model)
+    def unserved_for(self, model: str, version: str | None = None) -> float:
+        """Return for how many seconds a model or version that is known has had no worker; 0 where it has one."""
+        since = self._unserved_since.get(model, {}).get(version)
         return 0.0 if since is None else self._clock() - since
 
     def put_card(self, model: str, card: ModelCard | None) -> None:
@@ -220,10 +220,13 @@ class Registry:
             self._defaults.add(model)
         else:
             self._defaults.discard(model)
-        if is_served or not is_known:
-            self._unserved_since.pop(model, None)
-        else:
-            self._unserved_since.setdefault(model, self._clock())
+        unserved: list[str | None] = [version for version, is_ready in versions.items() if not is_ready]
+        if not is_served:
+            unserved.append(None)
+        before = self._unserved_since.pop(model, {})
+        if is_known and unserved:
+            now = self._clock()
+            self._unserved_since[model] = {version: before.get(version, now) for version in unserved}
 
 
 def _is_of_another(state: WorkerState, known: WorkerState | None) -> bool:

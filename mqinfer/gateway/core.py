@@ -12,10 +12,17 @@ from mqinfer.client.control.merging import merge_index, merge_statistics, withou
 from mqinfer.client.result import InferResult
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.errors import Unavailable
+from mqinfer.gateway.inference import CallCounters, Inference
 from mqinfer.protocol.card import ModelCard, card_from_json
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.decoding import write_json
-from mqinfer.protocol.errors import BadTopic, InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError
+from mqinfer.protocol.errors import (
+    BadTopic,
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotLoadable,
+    MqinferError,
+)
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.topics import check_version
 from mqinfer.protocol.types import Scalar
@@ -38,21 +45,25 @@ class Core:
         control: Of this client.
         default_timeout_s: Of a call that states none.
         strict_readiness: Whether every model that has a card must have a worker, before it is ready (Triton's option).
+        max_pending: Calls for inference that it accepts at a time.
+        max_bytes: Bytes of their inputs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what an operator sets
         self,
         client: AsyncClient,
         control: AsyncControl,
         default_timeout_s: float = 60.0,
         *,
         strict_readiness: bool = False,
+        max_pending: int = 1024,
+        max_bytes: int = 1 << 30,
     ) -> None:
         self._client, self._control = client, control
-        self._default_timeout_s = default_timeout_s
         self._is_strict = strict_readiness
         self._registry = client.registry
         self._known = client.registry.known
+        self._inference = Inference(client, default_timeout_s, max_pending, max_bytes)
         self._answers: dict[str, Any] = {}  # of servers, by the call's path; of one revision of the registry
         self._revision = -1
 
@@ -66,17 +77,17 @@ class Core:
         Raises:
             MqinferError: Whatever came of it; the texts begin with those of Triton where it has one.
         """
-        version = await self._find(call.model, call.version)
-        times = [each for each in (call.deadline_s, call.timeout_s, self._default_timeout_s) if each is not None]
-        return await self._client.infer(
-            call.model,
-            {tensor.name: tensor for tensor in call.inputs},
-            timeout=min(times),
-            version=version,
-            outputs=[output.name for output in call.outputs],
-            classification={each.name: each.classification for each in call.outputs if each.classification},
-            priority=call.priority,
-        )
+        try:
+            result = await self._inference.infer(call, await self._find(call.model, call.version))
+        except BaseException as error:
+            self._inference.count(call.model, error)
+            raise
+        self._inference.count(call.model, None)
+        return result
+
+    def counters(self) -> CallCounters:
+        """Return what became of the calls for inference."""
+        return self._inference.counters
 
     def live(self) -> bool:
         """Return whether the gateway runs: always."""
@@ -189,12 +200,11 @@ class Core:
             return version
         if not await self._registry.wait_until_complete():
             return version  # without a connection nobody knows
-        name = model[:_SHOWN]
         if not known.knows(model):
             what = "has no available versions" if known.was_known(model) else "is not found"
-            raise ModelNotFound(f"Request for unknown model: '{name}' {what}")
+            raise ModelNotFound(f"{_requested(model, None)} {what}")
         if version is not None and version not in known.versions(model):
-            raise ModelNotFound(f"Request for unknown model: '{name}' version {version} is not found")
+            raise ModelNotFound(f"{_requested(model, version)} is not found")
         return version
 
     async def _ask(self, call: Call) -> list[ControlReply]:
@@ -236,9 +246,13 @@ def _checked(version: str | None) -> str | None:
         ) from None
 
 
-def _not_ready(model: str, version: str | None, why: MqinferError) -> Unavailable:
+def _requested(model: str, version: str | None) -> str:
     which = "" if version is None else f" version {version}"
-    return Unavailable(f"Request for unknown model: '{model[:_SHOWN]}'{which} is not at ready state ({why})")
+    return f"Request for unknown model: '{model[:_SHOWN]}'{which}"
+
+
+def _not_ready(model: str, version: str | None, why: MqinferError) -> Unavailable:
+    return Unavailable(f"{_requested(model, version)} is not at ready state ({why})")
 
 
 def _read(read: Callable[[S], T], replies: S) -> T:

@@ -61,6 +61,8 @@ class GrpcCode(IntEnum):
 class NotFound(ModelNotFound):
     """Nothing of that name is here: a path, a region, a setting."""
 
+    code: ClassVar[str] = "not_found"
+
 
 class Overloaded(Rejected):
     """The gateway has as many calls as it accepts.
@@ -69,11 +71,14 @@ class Overloaded(Rejected):
         retry_after_s: When there will be room, in seconds.
     """
 
+    code: ClassVar[str] = "overloaded"
     retry_after_s: float = 1.0
 
 
 class TimeoutExpired(Expired):
     """The time of the request's `timeout` parameter is over."""
+
+    code: ClassVar[str] = "timeout_expired"
 
 
 class Unavailable(Unanswered):

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mqinfer.cloud_worker.batching.batch_policy import Choice, FinishedBatch, FixedPolicy
 from mqinfer.cloud_worker.batching.batcher import PRIORITY_TURNS, Batch, Batcher, Ready
-from mqinfer.cloud_worker.batching.fair_queue import FairQueue
+from mqinfer.fair_queue import FairQueue
 
 
 class Noting(FixedPolicy):

@@ -19,9 +19,9 @@ from unittest.mock import patch
 from mqinfer.broker import presence
 from mqinfer.client import requester
 from mqinfer.cloud_worker.batching.batcher import Batch, Batcher, Ready
-from mqinfer.cloud_worker.batching.fair_queue import FairQueue, Queued
 from mqinfer.cloud_worker.serving import replies, service, worker
 from mqinfer.cloud_worker.serving.pipeline import FinishedRun
+from mqinfer.fair_queue import FairQueue, Queued
 from mqinfer.protocol.errors import MqinferError
 from tests.simulation.world import running
 

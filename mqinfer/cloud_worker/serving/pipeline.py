@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from mqinfer.cloud_worker.batching.batcher import Batch, Batcher, Ready
-from mqinfer.cloud_worker.batching.fair_queue import FairQueue, Queued
+from mqinfer.fair_queue import FairQueue, Queued
 from mqinfer.protocol.errors import MqinferError
 
 __all__ = ["FinishedRun", "Pipeline"]

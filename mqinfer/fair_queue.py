@@ -7,7 +7,7 @@ one request now and then is next in line, however many another one has sent.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter
 from typing import Generic, NamedTuple, TypeVar
 
@@ -49,10 +49,16 @@ class FairQueue(Generic[T]):
         """Clients whose turns are remembered; bounded."""
         return len(self._last)
 
-    def put(self, item: T, client: str) -> None:
-        """Add a client's new request."""
+    def put(self, item: T, client: str) -> Queued[T]:
+        """Add a client's new request; return its place."""
         self._number += 1
-        insort(self._line, Queued(self.next_turn(client), self._number, client, item))
+        queued = Queued(self.next_turn(client), self._number, client, item)
+        insort(self._line, queued)
+        return queued
+
+    def remove(self, queued: Queued[T]) -> None:
+        """Remove a request that is in line."""
+        del self._line[bisect_left(self._line, queued)]
 
     def pop(self) -> Queued[T]:
         """Remove and return the first request in line."""

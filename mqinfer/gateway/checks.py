@@ -1,0 +1,134 @@
+"""Checks of a call against the model's card, in the words of Triton; what a card can't decide is left to the worker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from mqinfer.broker.packets import buffer_size
+from mqinfer.gateway.calls import InferCall
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.datatypes import Datatype, nbytes
+from mqinfer.protocol.errors import BadTensor, LimitExceeded
+from mqinfer.protocol.header import IMAGE_ENCODING
+from mqinfer.protocol.types import EncodedTensor, TensorSpec
+
+__all__ = ["CardChecks"]
+
+_SHOWN = 200
+"""Characters of a caller's text that an error repeats."""
+
+
+_MOST_SHOWN = 16
+"""Inputs, and axes, that an error names."""
+
+
+class CardChecks:
+    """The checks that one card makes possible; made once a card.
+
+    Attributes:
+        card: The card.
+    """
+
+    def __init__(self, card: ModelCard) -> None:
+        """Prepare.
+
+        Args:
+            card: Of the version that the calls are for.
+        """
+        self.card = card
+        self._inputs = {spec.name: spec for spec in card.inputs}
+        self._outputs = {spec.name for spec in card.outputs}
+        self._most = card.max_batch_size
+
+    def check(self, call: InferCall) -> None:
+        """Raise where no worker could serve a call.
+
+        Raises:
+            BadTensor: A name, datatype, shape, batch or size is wrong.
+            LimitExceeded: The batch is larger than the model takes.
+        """
+        specs, inputs = self._inputs, call.inputs
+        if len(inputs) != len(specs):
+            raise self._wrong_count(inputs)
+        seen: dict[str, EncodedTensor] = {}
+        for tensor in inputs:
+            spec = specs.get(tensor.name)
+            if spec is None:
+                raise self._unexpected(tensor.name)
+            if tensor.name in seen:
+                raise self._twice(tensor.name)
+            seen[tensor.name] = tensor
+            if IMAGE_ENCODING not in tensor.parameters:  # of a picture the worker makes the model's input
+                self._check_tensor(tensor, spec)
+        if self._most:
+            self._check_batch(inputs)
+        for output in call.outputs:
+            if output.name not in self._outputs:
+                what = f"unexpected inference output '{output.name[:_SHOWN]}' for model '{self._name}'"
+                raise BadTensor(f"{what}; it has: {', '.join(sorted(self._outputs))}")
+
+    @property
+    def _name(self) -> str:
+        return self.card.name
+
+    def _check_tensor(self, tensor: EncodedTensor, spec: TensorSpec) -> None:
+        if tensor.datatype != spec.datatype:
+            raise BadTensor(
+                f"inference input '{tensor.name}' data-type is '{tensor.datatype}', but model '{self._name}' expects "
+                f"'{spec.datatype}'"
+            )
+        shape, declared = tensor.shape, spec.shape
+        fits = len(shape) == len(declared)
+        for size, expected in zip(shape, declared, strict=False):  # a loop: it runs for every input of a call
+            fits = fits and size >= 0 and expected in {size, -1}
+        if not fits:
+            raise self._wrong_shape(tensor, spec)
+        if tensor.encoding == "raw" and spec.datatype is not Datatype.BYTES:
+            size = buffer_size(tensor.data)
+            if size != (expected := nbytes(spec.datatype, shape)):
+                of = f"for input '{tensor.name}' for model '{self._name}'"
+                raise BadTensor(f"input byte size mismatch {of}. Expected {expected}, got {size}")
+
+    def _check_batch(self, inputs: Sequence[EncodedTensor]) -> None:
+        rows = None
+        for tensor in inputs:
+            if IMAGE_ENCODING in tensor.parameters:
+                continue
+            if rows is not None and rows != tensor.shape[0]:
+                raise BadTensor(f"input '{tensor.name}' batch size does not match other inputs for '{self._name}'")
+            rows = tensor.shape[0]
+        if rows is not None and rows > self._most:
+            raise LimitExceeded(f"inference request batch-size must be <= {self._most} for '{self._name}', got {rows}")
+
+    def _wrong_count(self, inputs: Sequence[EncodedTensor]) -> BadTensor:
+        given = [tensor.name[:_SHOWN] for tensor in inputs[:_MOST_SHOWN]]
+        unknown = [tensor.name for tensor in inputs if tensor.name not in self._inputs]
+        if unknown:
+            return self._unexpected(unknown[0])
+        counts = Counter(tensor.name for tensor in inputs)
+        twice = [name for name, count in counts.items() if count > 1]
+        if twice:
+            return self._twice(twice[0])
+        missing = sorted(self._inputs.keys() - counts.keys())
+        return BadTensor(
+            f"expected {len(self._inputs)} inputs but got {len(inputs)} inputs for model '{self._name}'. Got input(s) "
+            f"{given}, but missing required input(s) {missing}. Please provide all required input(s)."
+        )
+
+    def _unexpected(self, name: str) -> BadTensor:
+        known = ", ".join(sorted(self._inputs))
+        return BadTensor(f"unexpected inference input '{name[:_SHOWN]}' for model '{self._name}'; it takes: {known}")
+
+    def _twice(self, name: str) -> BadTensor:
+        return BadTensor(f"input '{name}' already exists in request; model '{self._name}' takes each input once")
+
+    def _wrong_shape(self, tensor: EncodedTensor, spec: TensorSpec) -> BadTensor:
+        what = f"unexpected shape for input '{tensor.name}' for model '{self._name}'"
+        note = ". The first axis is the batch" if self._most and len(tensor.shape) == len(spec.shape) - 1 else ""
+        return BadTensor(f"{what}. Expected {_text(spec.shape)}, got {_text(tensor.shape)}{note}")
+
+
+def _text(shape: Sequence[int]) -> str:
+    """Return a shape as Triton writes it."""
+    return f"[{','.join(map(str, shape[:_MOST_SHOWN]))}]"

@@ -1,0 +1,206 @@
+"""Calls for inference: checked, admitted in turns, sent, and counted by what came of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mqinfer.broker.packets import buffer_size
+from mqinfer.client.aio import AsyncClient
+from mqinfer.client.result import InferResult
+from mqinfer.gateway.admission import Admission, AdmissionState, Ticket
+from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.checks import CardChecks
+from mqinfer.gateway.errors import Overloaded, TimeoutExpired
+from mqinfer.protocol.errors import Cancelled, Expired, MqinferError, NoWorker, Rejected
+from mqinfer.protocol.states import WorkerState, WorkerStatus
+from mqinfer.protocol.types import InferRequest, Outcome
+
+__all__ = ["CallCounters", "Inference"]
+
+_RESTART_S = 30.0
+"""A worker that is to be started again is back within this time."""
+_LEAST_ROOM = 16
+"""Calls of a model that are sent at a time where its workers state no capacity."""
+_MOST_MODELS = 1024
+"""Models whose checks and room are kept ready."""
+_LONGEST_PAUSE_S = 60.0
+"""A caller is told to come back after this at the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallCounters:
+    """What became of the calls; each has one outcome.
+
+    Attributes:
+        admission: What is pending, and what was refused by which bound.
+        outcomes: Calls by model and `ok` or the code of the error; the model is empty where it is not known here.
+    """
+
+    admission: AdmissionState
+    outcomes: Mapping[tuple[str, str], int]
+
+
+class Inference:
+    """Sends calls through one client, from its loop.
+
+    Args:
+        client: Open.
+        default_timeout_s: Of a call that states none.
+        max_pending: Calls accepted at a time.
+        max_bytes: Bytes of their inputs.
+    """
+
+    def __init__(self, client: AsyncClient, default_timeout_s: float, max_pending: int, max_bytes: int) -> None:
+        self._client = client
+        self._registry = client.registry
+        self._known = client.registry.known
+        self._default_timeout_s = default_timeout_s
+        self._admission = Admission(max_pending, max_bytes, self._room, self._retry_after)
+        self._checks: dict[str, CardChecks] = {}
+        self._rooms: dict[str, int] = {}
+        self._revision = -1
+        self._outcomes: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def counters(self) -> CallCounters:
+        """What became of the calls so far."""
+        return CallCounters(self._admission.state, dict(self._outcomes))
+
+    def count(self, model: str, error: BaseException | None) -> None:
+        """Count the outcome of a call."""
+        if error is None:
+            code = Outcome.OK.value
+        elif isinstance(error, MqinferError):
+            code = error.code
+        else:
+            code = Cancelled.code if isinstance(error, asyncio.CancelledError) else MqinferError.code
+        self._outcomes[model if self._known.knows(model) else "", code] += 1
+
+    async def infer(self, call: InferCall, version: str | None) -> InferResult:
+        """Send a call and wait for its result; cancelling the task cancels it, also at the worker.
+
+        Args:
+            call: For a model that is known, as far as that is known.
+            version: The version, as servers name it; None for the default one.
+
+        Raises:
+            MqinferError: Whatever came of it.
+        """
+        self._check(call, version)
+        limit_s, is_parameter = self._limit(call)
+        ticket = self._admission.enter(call.model, call.caller, sum([buffer_size(each.data) for each in call.inputs]))
+        try:
+            if not ticket.is_running:
+                limit_s = await self._wait_for_turn(ticket, limit_s)
+            request = InferRequest(
+                id="",
+                model_name=call.model,
+                inputs=call.inputs,
+                model_version=version,
+                outputs=call.outputs,
+                priority=call.priority,
+            )
+            return await self._client.send(request, limit_s)
+        except Expired as error:
+            if is_parameter:
+                raise TimeoutExpired(f"Request timeout expired: {error}") from error
+            raise
+        except Rejected as error:
+            if isinstance(error, Overloaded):
+                raise
+            raise Rejected(f"Exceeds maximum queue size: {error}") from error
+        finally:
+            self._admission.leave(ticket)
+
+    async def _wait_for_turn(self, ticket: Ticket, limit_s: float) -> float:
+        """Wait until a call may be sent; return the time left."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+
+        def settle(error: Overloaded | None) -> None:
+            if turn.done():
+                return
+            if error is None:
+                turn.set_result(None)
+            else:
+                turn.set_exception(error)
+
+        ticket.settle = settle
+        deadline = loop.time() + limit_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                await turn
+        except TimeoutError:
+            raise Expired(f"it was not its turn within {limit_s:.3g} s: this gateway's callers ask for more") from None
+        return max(1e-6, deadline - loop.time())
+
+    def _limit(self, call: InferCall) -> tuple[float, bool]:
+        """Return how long a call may take, in seconds, and whether its `timeout` parameter decides that.
+
+        Raises:
+            Expired: Its time is over.
+        """
+        limit_s, is_parameter = self._default_timeout_s, False
+        if call.deadline_s is not None and call.deadline_s < limit_s:
+            limit_s = call.deadline_s
+        if call.timeout_s is not None and call.timeout_s < limit_s:
+            limit_s, is_parameter = call.timeout_s, True
+        if limit_s <= 0:
+            raise TimeoutExpired("Request timeout expired") if is_parameter else Expired("the deadline has passed")
+        return limit_s, is_parameter
+
+    def _check(self, call: InferCall, version: str | None) -> None:
+        """Raise where no worker could serve a call; the rest is decided by the worker.
+
+        A model without a worker is refused once a restart of one would be over. Until then the client is patient:
+        while processes are replaced or start again, a worker may be ready any moment.
+
+        Raises:
+            NoWorker: There has been no worker for a while.
+            BadTensor, LimitExceeded: As for `CardChecks.check`.
+        """
+        known = self._known
+        if not known.is_ready(call.model, version) and self._is_unserved(call.model, version):
+            which = "" if version is None else f" version {version}"
+            raise NoWorker(
+                f"Request for unknown model: '{call.model}'{which} is not at ready state: no worker has served it for "
+                f"{_RESTART_S:g} s; `mqinfer models index` shows why"
+            )
+        card = known.card(call.model)
+        if card is None or version not in {None, card.version}:
+            return
+        checks = self._checks.get(call.model)
+        if checks is None or checks.card is not card:
+            if len(self._checks) >= _MOST_MODELS:
+                self._checks.clear()
+            checks = self._checks[call.model] = CardChecks(card)
+        checks.check(call)
+
+    def _is_unserved(self, model: str, version: str | None) -> bool:
+        return self._known.unserved_for(model, version) > _RESTART_S and self._registry.is_complete
+
+    def _room(self, model: str) -> int:
+        """Return how many calls of a model the workers accept; the others wait where callers take turns."""
+        if self._revision != self._known.revision or len(self._rooms) > _MOST_MODELS:
+            self._revision = self._known.revision
+            self._rooms.clear()
+        room = self._rooms.get(model)
+        if room is None:
+            room = self._rooms[model] = max(_LEAST_ROOM, sum(state.capacity for state in self._serving(model)))
+        return room
+
+    def _retry_after(self, model: str, calls: int) -> float:
+        """Return when a model's workers may have finished so many calls, in seconds."""
+        rate = sum(1e6 / max(1, state.service_time_us) for state in self._serving(model) if state.service_time_us)
+        return min(max(1.0, calls / rate), _LONGEST_PAUSE_S) if rate else 1.0
+
+    def _serving(self, model: str) -> list[WorkerState]:
+        workers = self._known.workers.values()
+        return [
+            state
+            for state in workers
+            if state.status is WorkerStatus.READY and any(served.name == model for served in state.models)
+        ]
