@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mqinfer._version import __version__
-from mqinfer.cli import bag, bench, broker, demo, infer, models, replay, worker
+from mqinfer.cli import bag, bench, broker, demo, gateway, infer, models, replay, worker
 from mqinfer.cli.exit_codes import EXIT_CODES, exit_code, print_error
 from mqinfer.cli.options import with_log_options
 from mqinfer.cli.watching import lag, status
@@ -30,6 +30,7 @@ app.command()(with_log_options(demo.demo))
 app.command()(with_log_options(worker.worker))
 app.command()(with_log_options(replay.replay))
 app.command()(with_log_options(infer.infer))
+app.command()(with_log_options(gateway.gateway))
 app.command()(with_log_options(status.status))
 app.command()(with_log_options(lag.lag))
 app.add_typer(broker.app, name="broker")

@@ -15,6 +15,7 @@ from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.checks import CardChecks
 from mqinfer.gateway.errors import Overloaded, TimeoutExpired
 from mqinfer.protocol.errors import Cancelled, Expired, MqinferError, NoWorker, Rejected
+from mqinfer.protocol.header import SIGNATURE
 from mqinfer.protocol.states import WorkerState, WorkerStatus
 from mqinfer.protocol.types import InferRequest, Outcome
 
@@ -102,6 +103,7 @@ class Inference:
                 model_version=version,
                 outputs=call.outputs,
                 priority=call.priority,
+                parameters={SIGNATURE: call.signature} if call.signature else {},
             )
             return await self._client.send(request, limit_s)
         except Expired as error:
@@ -167,10 +169,10 @@ class Inference:
             which = "" if version is None else f" version {version}"
             raise NoWorker(
                 f"Request for unknown model: '{call.model}'{which} is not at ready state: no worker has served it for "
-                f"{_RESTART_S:g} s; `mqinfer models index` shows why"
+                f"{_RESTART_S:g} s; `mqinfer models list` shows why"
             )
         card = known.card(call.model)
-        if card is None or version not in {None, card.version}:
+        if card is None or version not in {None, card.version} or call.signature:  # another one's inputs
             return
         checks = self._checks.get(call.model)
         if checks is None or checks.card is not card:
