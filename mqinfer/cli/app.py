@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from mqinfer._version import __version__
-from mqinfer.cli import bag, bench, broker, demo, infer, models, replay, status, worker
+from mqinfer.cli import bag, bench, broker, demo, gateway, infer, models, replay, worker
 from mqinfer.cli.exit_codes import EXIT_CODES, exit_code, print_error
 from mqinfer.cli.options import with_log_options
+from mqinfer.cli.watching import lag, status
 from mqinfer.logs import LogSettings, set_up
 from mqinfer.protocol.errors import MqinferError
 
@@ -29,7 +30,9 @@ app.command()(with_log_options(demo.demo))
 app.command()(with_log_options(worker.worker))
 app.command()(with_log_options(replay.replay))
 app.command()(with_log_options(infer.infer))
+app.command()(with_log_options(gateway.gateway))
 app.command()(with_log_options(status.status))
+app.command()(with_log_options(lag.lag))
 app.add_typer(broker.app, name="broker")
 app.add_typer(models.app, name="models")
 app.add_typer(bag.app, name="bag")

@@ -14,7 +14,7 @@ import typer
 
 from mqinfer.broker.connect import make_link, resolve
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Role
-from mqinfer.broker.mosquitto.access import BROKER, DEFAULT_PROCESSES, DEFAULT_SUBS
+from mqinfer.broker.mosquitto.access import BROKER, DEFAULT_GATEWAY_PROCESSES, DEFAULT_PROCESSES, DEFAULT_SUBS
 from mqinfer.broker.mosquitto.check import Checker, enter_without_login
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.expiry import entries
@@ -128,14 +128,23 @@ def add(
             "NAME.rear too. May be repeated."
         ),
     ] = None,
-    processes: Annotated[int, typer.Option(help="Largest number of processes of a worker.", min=1)] = DEFAULT_PROCESSES,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Largest number of processes of a worker ({DEFAULT_PROCESSES} by default) or of a gateway "
+            f"({DEFAULT_GATEWAY_PROCESSES}).",
+            min=1,
+        ),
+    ] = None,
     days: Days = DEFAULT_DAYS,
     root: Root = "mqinfer/v1",
 ) -> None:
     """Grant a client access, or renew its certificate or password. A running broker applies it within a second."""
     folder = BrokerFolder(directory)
     if sub and role is not Role.VEHICLE:
-        raise ConfigError("--sub is for vehicles; a worker has --processes, and other clients need no sub-names")
+        raise ConfigError(
+            "--sub is for vehicles; workers and gateways have --processes, and other clients need no sub-names"
+        )
     login = folder.add(
         role,
         name,

@@ -11,10 +11,11 @@ from typing import Literal, Self, Unpack
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.process import Maker
+from mqinfer.client.announcer import Announcer
 from mqinfer.client.connection import LiveRegistry, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
 from mqinfer.client.options import ClientOptions, check_timeout
-from mqinfer.client.request import InferOptions, Input, make_request
+from mqinfer.client.request import InferOptions, Input, make_request, names_label, with_labelled_version
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import Counters, InferResult
 from mqinfer.client.stream import AsyncStream
@@ -47,6 +48,7 @@ class AsyncClient:
         root: str = DEFAULT_ROOT,
         options: ClientOptions | None = None,
         connect_timeout: float = 10.0,
+        announce: str | None = None,
     ) -> None:
         """Prepare; `async with` or `open` connects. Arguments as for `Client`.
 
@@ -60,6 +62,8 @@ class AsyncClient:
         self._options = options or ClientOptions()
         self._connect_timeout = connect_timeout
         self._room = asyncio.Semaphore(self._options.max_pending)  # so that `submit` never blocks the loop's thread
+        self.announcer: Announcer | None = None if announce is None else Announcer(self._name, self._topics, announce)
+        """Publishes the client's state; None where it has none."""
         self._requester: Requester | None = None
         self._registry: LiveRegistry | None = None
         self._feeds: Feeds | None = None
@@ -83,12 +87,19 @@ class AsyncClient:
         Raises:
             BrokerUnreachable: No broker answers at the address.
             NotAuthorized: The broker refused the credentials.
+            NameTaken: It is to publish a state, and another process has its name.
         """
         self._maker.check()
         self._requester = await asyncio.to_thread(
-            connect, self._address, self._name, self._topics, self._options, timeout=self._connect_timeout
+            connect,
+            self._address,
+            self._name,
+            self._topics,
+            self._options,
+            timeout=self._connect_timeout,
+            announcer=self.announcer,
         )
-        self._registry = LiveRegistry(self._requester)
+        self._registry = LiveRegistry(self._requester, self.announcer)
         self._feeds = Feeds(self._requester)
 
     async def infer(
@@ -137,7 +148,10 @@ class AsyncClient:
         timeout: float | None = None,
         **options: Unpack[InferOptions],
     ) -> AsyncStream:
-        """Open a stream of frames to a model, as `Client.stream` does; the client must be open."""
+        """Open a stream of frames to a model, as `Client.stream` does; the client must be open.
+
+        Its version is a number: what a label stands for is in the `labels` of `await client.card(model)`.
+        """
         self._opened()
         if self._feeds is None:  # pragma: no cover  set together with the requester
             raise RuntimeError("open the client first")
@@ -174,6 +188,8 @@ class AsyncClient:
         if self._feeds:
             self._feeds.end()
         if self._requester:
+            if self.announcer:
+                self.announcer.presence.end()
             await asyncio.to_thread(self._requester.close)
 
     async def __aenter__(self) -> Self:
@@ -192,6 +208,8 @@ class AsyncClient:
         request: InferRequest,
         timeout: float | None,  # noqa: ASYNC109  as for `infer`
     ) -> InferResult:
+        if request.model_version is not None and names_label(request):
+            request = with_labelled_version(request, await self.card(request.model_name))
         if self._room.locked():
             timeout = await self._wait_for_room(timeout)
         else:

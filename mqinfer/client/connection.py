@@ -16,14 +16,15 @@ from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.connect import make_link, resolve
 from mqinfer.broker.environment import Variable
 from mqinfer.broker.link import ConnectionHandler, Link, Message
-from mqinfer.broker.presence import Presence, make_client_id
+from mqinfer.broker.presence import make_client_id
 from mqinfer.broker.process import Maker
+from mqinfer.client.announcer import Announcer
 from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.card import ModelCard, read_card
 from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, MqinferError, NameTaken
-from mqinfer.protocol.states import ClientStatus, read_server_state, read_worker_state
+from mqinfer.protocol.states import ClientStatus, read_client_state, read_server_state, read_worker_state
 from mqinfer.protocol.topics import Topics, check_name
 
 __all__ = ["LiveRegistry", "Unconnected", "address_of", "connect", "default_name", "random_name", "read_environment"]
@@ -102,7 +103,7 @@ class Unconnected:
         name: The client's name in its topics; must be unique.
         topics: Below the root of the site.
         options: How it sends.
-        presence: The client's state on the broker; None for none.
+        announcer: Publishes the client's state; None for none.
         take_over: Whether another process that has the name must give it up.
 
     Raises:
@@ -117,11 +118,12 @@ class Unconnected:
         topics: Topics | None = None,
         options: ClientOptions | None = None,
         *,
-        presence: Presence | None = None,
+        announcer: Announcer | None = None,
         take_over: bool = False,
     ) -> None:
         check_name("client", name)
         address = resolve(url)
+        presence = announcer.presence if announcer else None
         client_id, will = (presence.client_id, presence.will) if presence else (make_client_id(name), None)
 
         def make(on_connection: ConnectionHandler) -> Link:
@@ -133,8 +135,8 @@ class Unconnected:
             return make_link(address, client_id=client_id, will=will, on_connection=tell)
 
         self.requester = Requester(make, name, topics or Topics(), options or ClientOptions())
-        if presence:
-            presence.attach(self.requester.link, self.requester.give_up)
+        if announcer:
+            announcer.attach(self.requester)
         self._presence, self._take_over = presence, take_over
 
     def open(self, timeout: float) -> None:
@@ -153,7 +155,7 @@ def connect(  # noqa: PLR0913 - what a client is
     options: ClientOptions | None = None,
     *,
     timeout: float = 10.0,
-    presence: Presence | None = None,
+    announcer: Announcer | None = None,
     take_over: bool = False,
 ) -> Requester:
     """Return a requester that is connected and receives its replies.
@@ -164,7 +166,7 @@ def connect(  # noqa: PLR0913 - what a client is
         topics: Below the root of the site.
         options: How it sends.
         timeout: For the connection, in seconds.
-        presence: The client's state on the broker; None for none.
+        announcer: Publishes the client's state; None for none.
         take_over: Whether another process that has the name must give it up.
 
     Raises:
@@ -174,7 +176,7 @@ def connect(  # noqa: PLR0913 - what a client is
         NotConnected: The connection was lost before it was known who has the name.
         BadTopic: The name breaks the naming rules.
     """
-    made = Unconnected(url, name, topics, options, presence=presence, take_over=take_over)
+    made = Unconnected(url, name, topics, options, announcer=announcer, take_over=take_over)
     try:
         made.open(timeout)
     except NameTaken:
@@ -191,12 +193,18 @@ class LiveRegistry:
 
     Args:
         requester: Open.
+        announcer: Of the requester; None where it has none.
         clock: In seconds.
     """
 
-    def __init__(self, requester: Requester, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, requester: Requester, announcer: Announcer | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.known = requester.registry
         """What has come; readable from any thread."""
+        self.watches_clients = False
+        """Whether `follow` receives the states of clients, too; set it before."""
+        self._presence = announcer.presence if announcer else None
         self._requester = requester
         self._maker = Maker("a client's collection of model cards")
         self._link, self._topics = requester.link, requester.topics
@@ -294,11 +302,21 @@ class LiveRegistry:
             if not self._requester.options.lanes:
                 self._link.subscribe(self._topics.worker_states(), self._on_worker)
             self._link.subscribe(self._topics.control_states(), self._on_server)
-            self._link.subscribe(self._topics.client_state(self._requester.name), self._on_marker, retained=False)
+            self._follow_clients()
             self._is_following = True
         self.known.on_change = self._notify
         self._requester.watch(self._mark)
         self._mark()
+
+    def _follow_clients(self) -> None:
+        """Receive what comes on the client's own state topic, and on those of others where they are to be watched."""
+        own = self._topics.client_state(self._requester.name)
+        if self.watches_clients:
+            if self._presence:
+                self._link.unsubscribe(own)  # the filter for all covers it
+            self._link.subscribe(self._topics.client_states(), self._on_client)
+        else:
+            self._link.subscribe(own, self._on_client, retained=False)
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call something after each change of what is served or known, on the link's thread; it must not raise."""
@@ -333,9 +351,20 @@ class LiveRegistry:
     def _on_ack(self, _code: int) -> None:
         self._is_acked, self._received_at = True, self._clock()
 
-    def _on_marker(self, message: Message) -> None:
-        if message.correlation_data == self._marker:
-            self.known.finish()
+    def _on_client(self, message: Message) -> None:
+        if not len(message.payload) and message.correlation_data is not None:  # a marker: this client's, or another's
+            if message.correlation_data == self._marker:
+                self.known.finish()
+            return
+        if self._presence and message.topic == self._topics.client_state(self._requester.name):
+            self._presence.receive(message)
+        try:
+            client, state = read_client_state(self._topics, message.topic, message.payload)
+        except MqinferError as error:
+            self._bad_states.add(message.topic, error)
+            return
+        self.known.put_client(client, state)
+        self._notify()
 
     def _on_card(self, message: Message) -> None:
         self._received_at = self._clock()

@@ -1,4 +1,4 @@
-"""What the broker keeps of a site: model cards, and the states of workers and servers. Pure: no thread, no link.
+"""What the broker keeps of a site: cards, and the states of workers, servers and clients. Pure: no thread, no link.
 
 The owner reports each card and state, and when a connection is lost. A broker does not say which message is the last of
 those that it has kept: the owner publishes a marker to itself behind its subscriptions, and `finish` follows when that
@@ -14,13 +14,21 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.states import ServerState, ServerStatus, WorkerState, WorkerStatus
+from mqinfer.protocol.states import ClientState, ClientStatus, ServerState, ServerStatus, WorkerState, WorkerStatus
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "SeenClient"]
 
 T = TypeVar("T")
 _MOST_NAMES = 4096
 """Names of models that were here once and are not any more; the oldest are forgotten first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenClient:
+    """A client that is ready, and when its state came, by the registry's clock."""
+
+    state: ClientState
+    at: float
 
 
 @dataclass(slots=True)
@@ -67,6 +75,7 @@ class Registry:
         self._cards = _Kept[ModelCard]()
         self._workers = _Kept[WorkerState]()
         self._servers = _Kept[ServerStatus]()
+        self._clients = _Kept[SeenClient]()
         self._serving: dict[str, dict[str, WorkerState]] = {}  # by model, by worker
         self._versions: dict[str, dict[str, bool]] = {}
         self._defaults: set[str] = set()  # models whose requests without a version have a worker that is ready
@@ -87,6 +96,11 @@ class Registry:
     def servers(self) -> dict[str, ServerStatus]:
         """The servers by name, without those that have ended."""
         return dict(self._servers.found)
+
+    @property
+    def clients(self) -> dict[str, SeenClient]:
+        """The clients by name that are ready and publish a state, where these are followed."""
+        return dict(self._clients.found)
 
     def card(self, model: str) -> ModelCard | None:
         """Return a model's card, or None where there is none."""
@@ -140,10 +154,18 @@ class Registry:
             is_over = state is None or state.status is ServerStatus.STOPPED
             self._servers.put(server, None if is_over or state is None else state.status)
 
+    def put_client(self, client: str, state: ClientState | None) -> None:
+        """Handle a client's state, or its removal; a question about a name changes nothing, nor does an old will."""
+        before = self._clients.found.get(client)
+        if state is None or state.status is ClientStatus.READY:
+            self._clients.put(client, None if state is None else SeenClient(state, self._clock()))
+        elif state.status is not ClientStatus.CLAIMING and before and before.state.incarnation == state.incarnation:
+            self._clients.put(client, None)
+
     def begin(self) -> None:
         """Handle a lost connection: everything comes again with the next one."""
         self.is_complete = False
-        for kept in (self._cards, self._workers, self._servers):
+        for kept in (self._cards, self._workers, self._servers, self._clients):
             kept.fresh.clear()
 
     def finish(self) -> None:
@@ -152,6 +174,7 @@ class Registry:
         for worker, state in self._workers.drop_stale().items():
             changed |= self._assign(worker, state, None)
         self._servers.drop_stale()
+        self._clients.drop_stale()
         self.is_complete = True
         self._update(changed)
 

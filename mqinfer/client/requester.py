@@ -9,6 +9,7 @@ runs.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -40,7 +41,7 @@ from mqinfer.protocol.errors import (
     Rejected,
     Superseded,
 )
-from mqinfer.protocol.states import read_worker_state
+from mqinfer.protocol.states import PendingRequests, read_worker_state
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferRequest, InferResponse, Outcome
 
@@ -90,7 +91,9 @@ class Requester:
         self._failure: LinkError | None = None
         self._watchers: list[Callable[[], None]] = []
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="mqinfer-client-decode")
-        self._timer = Timer(self._lock, lambda: self._dispatcher.wake_at, self._pump, clock, self._on_defect)
+        self._repeat_s, self._repeated = math.inf, _do_nothing
+        self._repeat_at = math.inf
+        self._timer = Timer(self._lock, self._due, self._on_timer, clock, self._on_defect)
         self.link = make_link(self._on_connection)
 
     def open(self, timeout: float = 10.0) -> None:
@@ -108,6 +111,7 @@ class Requester:
                 self.link.subscribe(self.topics.worker_states(), self._on_state)
         except NotAuthorized as error:
             log.info("%s; requests go over the models' channels, not to workers that this client chooses", error)
+        self._repeat_at = self._clock() + self._repeat_s
         self._timer.start()
 
     def submit(self, request: InferRequest, timeout: float | None, settle: Settle, *, waits: bool = True) -> str:
@@ -162,6 +166,10 @@ class Requester:
         """Call something after each connection, each loss of it and a failure, on the link's thread."""
         self._watchers.append(callback)
 
+    def repeat(self, seconds: float, action: Callable[[], None]) -> None:
+        """Call something at this interval from `open` to `close`, on the timer's thread; it must return at once."""
+        self._repeat_s, self._repeated = seconds, action
+
     def cancel(self, request_id: str, why: Cancelled | Superseded | None = None) -> bool:
         """Cancel a request: it ends as `cancelled` or `superseded`, and a worker that has it skips it.
 
@@ -208,6 +216,11 @@ class Requester:
         self.maker.check()
         with self._lock:
             return self._dispatcher.counters(self._malformed.count, self._retained.count, self._bad_states.count)
+
+    def pending(self) -> tuple[PendingRequests, ...]:
+        """Return what has no outcome, by model."""
+        with self._lock:
+            return self._dispatcher.pending(self._clock())
 
     def close(self, timeout: float = 5.0) -> None:
         """Cancel what is pending, then disconnect and join the threads."""
@@ -266,6 +279,15 @@ class Requester:
 
     def _pump(self) -> None:
         self._report(lambda _: None)
+
+    def _due(self) -> float:
+        return min(self._dispatcher.wake_at, self._repeat_at)
+
+    def _on_timer(self) -> None:
+        self._pump()
+        if self._clock() >= self._repeat_at:
+            self._repeat_at = self._clock() + self._repeat_s
+            self._repeated()
 
     def _publish(self, entry: Entry) -> bool:
         """Publish a request; return False, once the dispatcher knows, where that can't be done."""
@@ -401,6 +423,10 @@ class Requester:
             end_thread_in_child()
         log.critical("a client's timer failed, and with it the client", exc_info=error)
         self.give_up(LinkError(f"the client's timer failed: {error!r}; make a new client"))
+
+
+def _do_nothing() -> None:
+    """Do nothing: what is repeated unless `repeat` says otherwise."""
 
 
 def _without_id(topic: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -135,6 +136,21 @@ class ModelRun:
         self._source_error: SourceError | None = None
         self._failure: MqinferError | None = None
         self._is_read = False
+        self._began = time.monotonic()
+
+    def waiting(self) -> tuple[int, float]:
+        """Return how many frames were read and have no outcome, and the age of the oldest in seconds; thread-safe."""
+        now = time.monotonic()
+        if self._replay is not None:
+            count, since = self._replay.waiting()
+        else:  # in the spool, before the model is known
+            count, since = self.spooled, self._began
+        return count, now - since if count else 0.0
+
+    @property
+    def spooled(self) -> int:
+        """Number of frames in the spool; thread-safe."""
+        return 0 if self._spool is None else len(self._spool)
 
     def prepare(self, timeout: float) -> None:
         """Wait for the model's card, and open the files; with a spool a card may come later.

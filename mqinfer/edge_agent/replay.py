@@ -124,6 +124,12 @@ class Replay:
         """Number of frames that were read and have no outcome yet."""
         return len(self._pending)
 
+    def waiting(self) -> tuple[int, float]:
+        """Return how many frames were read and have no outcome yet, and when the oldest was; thread-safe."""
+        with self._changed:
+            oldest = next(iter(self._pending.values()), None)
+            return len(self._pending), oldest.read_at if oldest else 0.0
+
     @property
     def refusal(self) -> MqinferError | None:
         """Why the run ends early: every frame failed, for a reason that the others would meet too."""

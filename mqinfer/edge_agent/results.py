@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
@@ -51,6 +52,7 @@ class PendingFrame:
         spooled_as: Its number in the spool; 0 if it is not there.
         request_id: Of its latest request; empty before the first one.
         placement: Where it lies in what the model sees; known once it was put into the spool by this run.
+        read_at: When it was read, or taken up from the spool of an earlier run, in seconds of the monotonic clock.
     """
 
     number: int
@@ -59,6 +61,7 @@ class PendingFrame:
     spooled_as: int = 0
     request_id: str = ""
     placement: Placement | None = None
+    read_at: float = field(default_factory=time.monotonic)
 
     @property
     def capture(self) -> Capture:

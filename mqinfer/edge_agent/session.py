@@ -14,19 +14,15 @@ from rich.console import Console
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
 from mqinfer.bags.pacing import Pacer, replay
 from mqinfer.bags.sources import is_live, open_source
-from mqinfer.broker.presence import Presence
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.fan_out import FanOut
 from mqinfer.edge_agent.model_run import ModelRun, ReplaySettings, SessionReport, Site
 from mqinfer.edge_agent.report import Goal, progress
-from mqinfer.logs import without_logins
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError
-from mqinfer.protocol.states import ClientState, ClientStatus
-from mqinfer.protocol.topics import Topics
 
-__all__ = ["ReplaySettings", "SessionReport", "edge_presence", "run_session", "run_sessions"]
+__all__ = ["ReplaySettings", "SessionReport", "run_session", "run_sessions"]
 
 Connect = Callable[[float], None]
 """Connects within this many seconds, or raises."""
@@ -53,6 +49,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
     stop: threading.Event,
     console: Console,
     connect: Connect | None = None,
+    on_runs: Callable[[Sequence[ModelRun]], None] = lambda _: None,
 ) -> list[SessionReport]:
     """Replay a source against some models; it is read once.
 
@@ -64,6 +61,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
         stop: Ends the replay early once pending frames have their outcome; set if the connection fails for good.
         console: For the progress display.
         connect: Connects the requester while a spool keeps the frames; None where it is connected.
+        on_runs: Receives the runs of the models, which can be watched from then on.
 
     Returns:
         One report a model, in their order.
@@ -84,6 +82,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
         site = Site(requester, shelf, broker, stop, is_endless, max(filled, 1))
         own = [settings] if len(models) == 1 else [_own(settings, model) for model in models]
         runs = [stack.enter_context(closing(ModelRun(each, site))) for each in own]
+        on_runs(runs)
         with nullcontext() if connect is None else _connecting(connect, requester, stop):
             for run in runs:
                 run.prepare(_patience(settings, requester))
@@ -91,28 +90,6 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
             with progress(shown, console):
                 _run_all(runs, _frames(settings, source, stop))
         return [run.report() for run in runs]
-
-
-def edge_presence(  # noqa: PLR0913 - what is published of an edge
-    name: str, topics: Topics, source: str, model: str, *, window: int, incarnation: int | None = None
-) -> Presence:
-    """Return the presence of one run of an edge: `lost` as its will.
-
-    Args:
-        name: Name of its client.
-        topics: Below the root of the site.
-        source: Name of its source.
-        model: Name of the model that it sends to; several are separated by commas.
-        window: Upper bound of its requests in flight.
-        incarnation: Start number of the process; None for a new one.
-    """
-
-    def encode(status: str, incarnation: int) -> bytes:
-        seen = without_logins(source)
-        return ClientState(name, ClientStatus(status), incarnation, seen, model, window, presence.take_over).to_json()
-
-    presence = Presence(name, topics.client_state(name), encode, incarnation=incarnation)
-    return presence
 
 
 def _own(settings: ReplaySettings, model: str) -> ReplaySettings:

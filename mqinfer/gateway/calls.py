@@ -23,6 +23,7 @@ class InferCall:
         timeout_s: The request's `timeout` parameter in seconds, or None; past it the request ends in another way.
         priority: 1 is the highest, 0 the model's default.
         traceparent: W3C trace context, or empty.
+        signature: Of a SavedModel; empty for the model's own.
     """
 
     model: str
@@ -34,3 +35,4 @@ class InferCall:
     timeout_s: float | None = None
     priority: int = 0
     traceparent: str = ""
+    signature: str = ""

@@ -22,6 +22,7 @@ from mqinfer.protocol.errors import (
     ModelNotFound,
     ModelNotLoadable,
     MqinferError,
+    NotAuthorized,
 )
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.topics import check_version
@@ -45,6 +46,7 @@ class Core:
         control: Of this client.
         default_timeout_s: Of a call that states none.
         strict_readiness: Whether every model that has a card must have a worker, before it is ready (Triton's option).
+        model_control: Whether callers may load and unload models.
         max_pending: Calls for inference that it accepts at a time.
         max_bytes: Bytes of their inputs.
     """
@@ -56,11 +58,14 @@ class Core:
         default_timeout_s: float = 60.0,
         *,
         strict_readiness: bool = False,
+        model_control: bool = True,
         max_pending: int = 1024,
         max_bytes: int = 1 << 30,
     ) -> None:
         self._client, self._control = client, control
         self._is_strict = strict_readiness
+        self._has_control = model_control
+        self._is_draining = False
         self._registry = client.registry
         self._known = client.registry.known
         self._inference = Inference(client, default_timeout_s, max_pending, max_bytes)
@@ -70,6 +75,10 @@ class Core:
     async def start(self) -> None:
         """Wait until it is known what the broker keeps, two seconds at most; without it the first calls wait."""
         await self._registry.wait_until_complete()
+
+    def drain(self) -> None:
+        """Be no longer ready, so that callers go elsewhere."""
+        self._is_draining = True
 
     async def infer(self, call: InferCall) -> InferResult:
         """Send a request and wait for its result; cancelling the task cancels it at the worker.
@@ -89,13 +98,17 @@ class Core:
         """Return what became of the calls for inference."""
         return self._inference.counters
 
+    def waiting(self) -> dict[str, tuple[int, float]]:
+        """Return by model how many calls wait for their turn, and since when the first does; thread-safe."""
+        return self._inference.waiting()
+
     def live(self) -> bool:
         """Return whether the gateway runs: always."""
         return True
 
     def ready(self) -> bool:
         """Return whether it is connected, knows what the broker keeps, and at least one worker is ready."""
-        if not self._registry.is_complete:
+        if self._is_draining or not self._registry.is_complete:
             return False
         if self._is_strict and not all(map(self._known.is_ready, self._known.cards)):
             return False
@@ -107,7 +120,7 @@ class Core:
         Raises:
             InvalidRequest: The version is no number.
         """
-        return self._known.is_ready(model, _checked(version))
+        return self._known.is_ready(model, self._checked(model, version))
 
     async def metadata(self, model: str, version: str | None = None) -> ModelCard:
         """Return a model's card; its `versions` are those that are ready.
@@ -161,7 +174,9 @@ class Core:
         Raises:
             InvalidRequest: There are parameters.
             ModelNotLoadable: No server has it, or it can't be loaded.
+            NotAuthorized: Callers may not do this, or the broker does not allow the gateway to.
         """
+        self._check_control()
         failed = f"failed to load '{model[:_SHOWN]}'"
         if parameters:
             names = ", ".join(sorted(parameters))[:_SHOWN]
@@ -179,7 +194,8 @@ class Core:
         await self._registry.until(lambda: any(self._known.is_ready(model, each) for each in versions), _SEEN_S)
 
     async def unload(self, model: str) -> None:
-        """Unload a model on all servers; do nothing where none has it, as Triton."""
+        """Unload a model on all servers; do nothing where none has it, as Triton. May raise NotAuthorized as `load`."""
+        self._check_control()
         try:
             await self._control.unload(model)
         except (ModelNotFound, BadTopic):
@@ -188,6 +204,18 @@ class Core:
             raise type(error)(f"failed to unload '{model[:_SHOWN]}': {error}") from error
         await self._registry.until(lambda: not any(self._known.versions(model).values()), _SEEN_S)
 
+    def _check_control(self) -> None:
+        if not self._has_control:
+            raise NotAuthorized(
+                "explicit model load / unload is not allowed if polling is enabled; the gateway's operator allows it "
+                "by --model-control"
+            )
+
+    def _checked(self, model: str, version: str | None) -> str | None:
+        """Return a version, or the one that has this label, as servers name it; None where none is stated."""
+        card = self._known.card(model) if version else None
+        return _checked(card.labels.get(version, version) if card and version else version)
+
     async def _find(self, model: str, version: str | None) -> str | None:
         """Return the version as servers name it, once it is known that there may be such a model and version.
 
@@ -195,7 +223,7 @@ class Core:
             ModelNotFound: There is none.
             InvalidRequest: The version is no number.
         """
-        version, known = _checked(version), self._known
+        version, known = self._checked(model, version), self._known
         if known.knows(model) and (version is None or version in known.versions(model)):
             return version
         if not await self._registry.wait_until_complete():

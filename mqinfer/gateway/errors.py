@@ -24,7 +24,9 @@ from mqinfer.protocol.errors import (
 )
 
 __all__ = [
+    "FailedPrecondition",
     "GrpcCode",
+    "MethodNotAllowed",
     "NotFound",
     "Overloaded",
     "Status",
@@ -93,6 +95,18 @@ class Unsupported(InvalidRequest):
     code: ClassVar[str] = "unsupported"
 
 
+class FailedPrecondition(InvalidRequest):
+    """The model is there, and has not what the request needs, such as a signature."""
+
+    code: ClassVar[str] = "failed_precondition"
+
+
+class MethodNotAllowed(InvalidRequest):
+    """The path exists, and has no such method of HTTP."""
+
+    code: ClassVar[str] = "method_not_allowed"
+
+
 class Unauthenticated(InvalidRequest):
     """The caller has no credentials, or wrong ones."""
 
@@ -123,6 +137,8 @@ _OF_CLASS: tuple[tuple[type[MqinferError], Status], ...] = (  # the first that f
     (Superseded, Status(GrpcCode.CANCELLED, 499)),
     (Unanswered, Status(GrpcCode.UNAVAILABLE, 503)),
     (Unsupported, Status(GrpcCode.UNIMPLEMENTED, 501)),
+    (FailedPrecondition, Status(GrpcCode.FAILED_PRECONDITION, 400)),
+    (MethodNotAllowed, Status(GrpcCode.UNIMPLEMENTED, 405)),
     (Unauthenticated, Status(GrpcCode.UNAUTHENTICATED, 401)),
     (InvalidRequest, Status(GrpcCode.INVALID_ARGUMENT, 400)),
     (ModelNotFound, Status(GrpcCode.NOT_FOUND, 404)),

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.errors import status_of
 from mqinfer.gateway.settings import GatewaySettings
-from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.datatypes import Buffer
+from mqinfer.protocol.errors import InvalidRequest, MqinferError
 
-__all__ = ["Caller", "Work", "abort", "admit", "make_server", "unary"]
+__all__ = ["Caller", "Work", "abort", "admit", "known", "make_server", "parse", "text_of", "unary"]
 
 log = logging.getLogger("mqinfer.gateway")
 
@@ -64,11 +66,8 @@ def unary(access: Access, right: Right, work: Work) -> Any:
     async def handle(request: bytes, context: Any) -> bytes:
         try:
             return await work(request, admit(access, right, context))
-        except MqinferError as error:
-            failure: Exception = error
-        except Exception as error:
-            log.exception("a call of gRPC failed")
-            failure = MqinferError(f"the gateway failed: {type(error).__name__}; its log has the details")
+        except Exception as error:  # noqa: BLE001 - the call's root; `known` logs what nobody has foreseen
+            failure = known(error)
         await abort(context, failure)
         raise failure  # not reached: `abort` raises
 
@@ -83,7 +82,14 @@ def admit(access: Access, right: Right, context: Any) -> Caller:
         NotAuthorized: It may not call this.
     """
     headers = dict(context.invocation_metadata())
-    return Caller(access.admit(right, headers, context.peer()), headers, context.time_remaining())
+    name = access.admit(right, headers, context.peer(), certificate=_certificate(context), is_grpc=True)
+    return Caller(name, headers, context.time_remaining())
+
+
+def _certificate(context: Any) -> str:
+    """Return the common name of the client's certificate, or nothing where it showed none."""
+    names = context.auth_context().get("x509_common_name")
+    return names[0].decode(errors="replace") if names else ""
 
 
 async def abort(context: Any, error: BaseException) -> None:
@@ -92,8 +98,34 @@ async def abort(context: Any, error: BaseException) -> None:
     hints: tuple[tuple[str, str], ...] = ()
     if status.retry_after_s is not None:  # the retries of gRPC's own clients wait as long
         hints = (("grpc-retry-pushback-ms", str(int(status.retry_after_s * 1000))),)
-    text = str(error)[:_MOST_TEXT].encode(errors="replace").decode()
-    await context.abort(_CODES[status.grpc], text, hints)
+    await context.abort(_CODES[status.grpc], text_of(error), hints)
+
+
+def text_of(error: BaseException) -> str:
+    """Return an error's text as gRPC can carry it."""
+    return str(error)[:_MOST_TEXT].encode(errors="replace").decode()
+
+
+def known(error: Exception) -> MqinferError:
+    """Return the error that a caller receives; one that nobody has foreseen is logged, and its text is not sent."""
+    if isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, MqinferError):
+        return error
+    log.error("a call of gRPC failed", exc_info=error)
+    return MqinferError(f"the gateway failed ({type(error).__name__}); its log has the details")
+
+
+def parse(kind: Any, data: Buffer) -> Any:
+    """Return a message of a class that `make_messages` made.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise InvalidRequest(f"the request is not a {kind.DESCRIPTOR.name} of Protocol Buffers ({error})") from error
 
 
 def make_server(handlers: Iterable[Any], settings: GatewaySettings, *, shared: bool = False) -> Any:

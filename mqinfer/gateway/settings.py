@@ -36,6 +36,8 @@ class GatewaySettings:
         metrics_port: Prometheus.
         tfs_grpc_port: TensorFlow Serving over gRPC.
         tfs_rest_port: TensorFlow Serving over HTTP.
+        tfs_rest_timeout: Of a call of TensorFlow Serving's REST API, where it is shorter than `timeout`.
+        tfs_cors: Whether pages of any origin may call that API.
         server_name: What it calls itself in metadata.
         timeout: Of a call that states none.
         max_pending: Calls without an outcome that it accepts at a time.
@@ -54,6 +56,8 @@ class GatewaySettings:
     metrics_port: int = 8002
     tfs_grpc_port: int = 8500
     tfs_rest_port: int = 8501
+    tfs_rest_timeout: float = 30.0
+    tfs_cors: bool = False
     server_name: str = "mqinfer"
     timeout: float = 60.0
     max_pending: int = 1024

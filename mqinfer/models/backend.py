@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from mqinfer.protocol.card import Signature
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "SignatureBackend"]
 
 
 class Backend(Protocol):
@@ -55,3 +56,16 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release memory and devices; the back end can't be used afterwards."""
+
+
+@runtime_checkable
+class SignatureBackend(Backend, Protocol):
+    """A back end that runs one of the signatures of a model, such as a SavedModel."""
+
+    @property
+    def signature(self) -> Signature | None:
+        """The one that it runs; None where the model's file names none."""
+
+    @property
+    def others(self) -> Sequence[SignatureBackend]:
+        """The model's further signatures; closed with this one."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mqinfer.logs import log_once
 from mqinfer.models.adapters import reshaped, with_filled_batches
-from mqinfer.models.backend import Backend
+from mqinfer.models.backend import Backend, SignatureBackend
 from mqinfer.models.backends.onnx_file import check_external_data
-from mqinfer.models.card import image_contract, make_card
+from mqinfer.models.card import image_contract, make_card, max_batch_size
 from mqinfer.models.engines import choose_loader, platform_of
 from mqinfer.models.ensemble.ensemble import compose
 from mqinfer.models.load_options import LoadOptions, RequestedDevice, TensorOptions, default_threads, parse_device
@@ -20,7 +20,7 @@ from mqinfer.models.postprocess.stage import with_postprocessing
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.config import InstanceKind, ModelConfig, TensorConfig
 from mqinfer.models.repository.files import check_model_files
-from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.card import ModelCard, Signature
 from mqinfer.protocol.datatypes import array_bytes
 from mqinfer.protocol.errors import ConfigError, LimitExceeded, ModelNotLoadable, MqinferError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
@@ -32,11 +32,19 @@ log = logging.getLogger("mqinfer.models")
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in memory with its card and its configuration."""
+    """A model in memory with its card and its configuration.
+
+    Attributes:
+        backend: Runs it.
+        card: Describes it.
+        config: Its configuration.
+        signatures: Its further signatures by name, each with a back end and a card of its own.
+    """
 
     backend: Backend
     card: ModelCard
     config: ModelConfig
+    signatures: Mapping[str, LoadedModel] = field(default_factory=dict)
 
 
 def load_model(model: ModelVersion, *, device: str = "auto", versions: Sequence[int] = ()) -> LoadedModel:
@@ -99,9 +107,39 @@ def _load(model: ModelVersion, device: str, versions: Sequence[int]) -> LoadedMo
         unless_complete.callback(backend.close)
         network = reshaped(with_filled_batches(backend, model.config.max_batch_size), model.config)
         finished = _finished(network, model.config)
-        loaded = LoadedModel(finished, make_card(model, finished, versions), model.config)
+        card = make_card(model, finished, versions)
+        signatures = _further_signatures(backend, card, model.config)
+        card = replace(card, signatures=_all_signatures(backend, card, signatures))
+        loaded = LoadedModel(finished, card, model.config, signatures)
         unless_complete.pop_all()
     return loaded
+
+
+def _further_signatures(backend: Backend, card: ModelCard, config: ModelConfig) -> dict[str, LoadedModel]:
+    """Return the signatures that requests may ask for beside the one that the model serves by default."""
+    found: dict[str, LoadedModel] = {}
+    for other in backend.others if isinstance(backend, SignatureBackend) else ():
+        if other.signature is not None:
+            rows = min(card.max_batch_size, max_batch_size(other.inputs, other.outputs))
+            most = card.max_batch_size if rows > 1 else rows
+            own = replace(
+                card,
+                inputs=other.inputs,
+                outputs=other.outputs,
+                max_batch_size=most,
+                image=None,
+                classes=(),
+                signatures=(replace(other.signature, max_batch_size=most),),
+            )
+            found[other.signature.name] = LoadedModel(other, own, config)
+    return found
+
+
+def _all_signatures(backend: Backend, card: ModelCard, further: Mapping[str, LoadedModel]) -> tuple[Signature, ...]:
+    if not isinstance(backend, SignatureBackend) or backend.signature is None:
+        return ()
+    own = replace(backend.signature, max_batch_size=card.max_batch_size)
+    return (own, *(signature for model in further.values() for signature in model.card.signatures))
 
 
 def _warn_of_accelerators(model: ModelVersion, engine: str) -> None:

@@ -5,13 +5,14 @@ The JSON is the Open Inference Protocol's model metadata, with everything else u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.decoding import read_json, write_json
 from mqinfer.protocol.errors import LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
@@ -25,6 +26,8 @@ __all__ = [
     "Layout",
     "ModelCard",
     "Resize",
+    "Signature",
+    "SignatureTensor",
     "card_from_json",
     "card_to_json",
     "read_card",
@@ -101,6 +104,42 @@ class ClassInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class SignatureTensor:
+    """An input or output of a signature, as the model's file states it.
+
+    Attributes:
+        name: By which requests and replies name it.
+        datatype: Open Inference Protocol datatype.
+        shape: -1 where any size will do; None where the file leaves the number of axes open.
+        tensor: Its name in the model's graph, such as `x:0`.
+    """
+
+    name: str
+    datatype: Datatype
+    shape: tuple[Annotated[int, Meta(ge=-1)], ...] | None
+    tensor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One of the functions of a SavedModel; the request parameter `signature_name` chooses it.
+
+    Attributes:
+        name: Such as `serving_default`.
+        method: Its `method_name`, such as `tensorflow/serving/predict`.
+        inputs: What it takes.
+        outputs: What it returns.
+        max_batch_size: The most rows that a request may have; 0 where it has no batch axis.
+    """
+
+    name: str
+    method: str = ""
+    inputs: tuple[SignatureTensor, ...] = ()
+    outputs: tuple[SignatureTensor, ...] = ()
+    max_batch_size: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCard:
     """The Open Inference Protocol's model metadata, and what else a sender needs.
 
@@ -119,6 +158,9 @@ class ModelCard:
         precision: Of the computation, such as `fp32`.
         backend: The engine that runs it, with its version.
         device: The device that it runs on, such as `cpu` or `cuda:0`.
+        signatures: Of a SavedModel, those that can be asked for; first the one that runs without `signature_name`.
+        labels: Versions by label: `stable`, `canary`.
+        traffic: Per cent of the requests that name no version by version; empty where all go to the default one.
     """
 
     name: str
@@ -135,6 +177,9 @@ class ModelCard:
     precision: str = "fp32"
     backend: str = ""
     device: str = "cpu"
+    signatures: tuple[Signature, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    traffic: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Parameters(Struct, frozen=True):
@@ -149,6 +194,9 @@ class _Parameters(Struct, frozen=True):
     device: str = "cpu"
     image: ImageContract | None = None
     classes: tuple[ClassInfo, ...] = ()
+    signatures: tuple[Signature, ...] = ()
+    labels: Mapping[str, str] = {}
+    traffic: Mapping[str, int] = {}
 
 
 class _Card(Struct, frozen=True):
@@ -179,6 +227,9 @@ def card_to_json(card: ModelCard) -> bytes:
         parameters["image"] = _image_record(card.image)
     if card.classes:
         parameters["classes"] = [{"name": entry.name, "colour": entry.colour} for entry in card.classes]
+    if card.signatures:
+        parameters["signatures"] = [asdict(signature) for signature in card.signatures]
+    parameters |= {key: dict(each) for key in ("labels", "traffic") if (each := getattr(card, key))}
     metadata = {
         "name": card.name,
         "versions": card.versions,
@@ -217,6 +268,9 @@ def card_from_json(payload: Buffer) -> ModelCard:
         known.precision,
         known.backend,
         known.device,
+        known.signatures,
+        known.labels,
+        known.traffic,
     )
 
 

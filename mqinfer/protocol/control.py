@@ -7,9 +7,11 @@ of Triton (https://github.com/triton-inference-server/server/blob/main/docs/prot
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import zip_longest
 from statistics import median
 from typing import Any
 
@@ -44,11 +46,15 @@ class Operation(StrEnum):
     INDEX = "repository/index"
     LOAD = "repository/models/{model}/load"
     UNLOAD = "repository/models/{model}/unload"
+    TRAFFIC = "repository/models/{model}/traffic"
+    ROLLBACK = "repository/models/{model}/rollback"
     METADATA = "models/{model}"
     MODEL_READY = "models/{model}/ready"
     CONFIG = "models/{model}/config"
     STATS = "models/{model}/stats"
     ALL_STATS = "models/stats"
+    DRAIN = "workers/{worker}/drain"
+    UNDRAIN = "workers/{worker}/undrain"
 
 
 _ALONE = {operation.value: operation for operation in Operation if "{" not in operation}
@@ -58,7 +64,13 @@ _OF_MODEL = {
     "config": Operation.CONFIG,
     "stats": Operation.STATS,
 }
-_OF_REPOSITORY = {"load": Operation.LOAD, "unload": Operation.UNLOAD}
+_OF_REPOSITORY = {
+    "load": Operation.LOAD,
+    "unload": Operation.UNLOAD,
+    "traffic": Operation.TRAFFIC,
+    "rollback": Operation.ROLLBACK,
+}
+_OF_WORKER = {"drain": Operation.DRAIN, "undrain": Operation.UNDRAIN}
 _MOST_TIMES = 4096
 """Response times that a record's median stands for, at most: a server states those of the newest requests."""
 _REASONS = (Outcome.CANCELLED, Outcome.SUPERSEDED)
@@ -72,17 +84,19 @@ class Call:
         operation: What it asks for.
         model: The model that it concerns; empty for none.
         version: Of the model; None for the default one, or for all.
+        worker: A server, which stands for all its worker processes, or one of these; empty for none.
     """
 
     operation: Operation
     model: str = ""
     version: str | None = None
+    worker: str = ""
 
     @property
     def path(self) -> str:
         """The part of the topic behind the client's name."""
         model = self.model if self.version is None else f"{self.model}/versions/{check_version(self.version)}"
-        return self.operation.format(model=model)
+        return self.operation.format(model=model, worker=self.worker)
 
 
 def read_path(levels: Sequence[str]) -> Call:
@@ -97,6 +111,8 @@ def read_path(levels: Sequence[str]) -> Call:
     match levels:
         case ["repository", "models", model, verb] if verb in _OF_REPOSITORY:
             return Call(_OF_REPOSITORY[verb], check_name("model", model))
+        case ["workers", worker, verb] if verb in _OF_WORKER:
+            return Call(_OF_WORKER[verb], worker=check_name("worker", worker))
         case ["models", model, "versions", version, *rest] if _verb(rest) in _OF_MODEL:
             return Call(_OF_MODEL[_verb(rest)], check_name("model", model), check_version(version))
         case ["models", model, *rest] if _verb(rest) in _OF_MODEL:
@@ -187,6 +203,12 @@ class ModelStatistics:
         batches: Times by number of rows.
         memory_bytes: Resident memory of the processes.
         recent_ns: Times of the newest successful requests of each process, from receipt to reply, in nanoseconds.
+        counters: What the processes count, by name: replies by outcome, what was dropped by reason, and others.
+        histograms: By `success`, `queue`, `compute_input`, `compute_infer` and `compute_output`: at index n how many
+            of the successful requests' times had n bits, in nanoseconds.
+        depth: Requests accepted and not answered.
+        capacity: Requests that the processes accept at a time.
+        oldest_ns: Age of the oldest request that is queued, in nanoseconds.
     """
 
     last_inference: int = 0
@@ -201,6 +223,15 @@ class ModelStatistics:
     batches: Mapping[int, BatchStatistics] = field(default_factory=dict)
     memory_bytes: int = 0
     recent_ns: tuple[int, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
+    histograms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    depth: int = 0
+    capacity: int = 0
+    oldest_ns: int = 0
+
+    def ended(self) -> ModelStatistics:
+        """Return what stays of a process that has ended: what it has counted."""
+        return replace(self, memory_bytes=0, recent_ns=(), depth=0, capacity=0, oldest_ns=0)
 
     def __add__(self, other: ModelStatistics) -> ModelStatistics:
         nothing = BatchStatistics()
@@ -218,6 +249,11 @@ class ModelStatistics:
             {size: self.batches.get(size, nothing) + other.batches.get(size, nothing) for size in sizes},
             self.memory_bytes + other.memory_bytes,
             self.recent_ns + other.recent_ns,
+            dict(Counter(self.counters) + Counter(other.counters)),
+            _add_up(self.histograms, other.histograms),
+            self.depth + other.depth,
+            self.capacity + other.capacity,
+            max(self.oldest_ns, other.oldest_ns),
         )
 
     @classmethod
@@ -306,6 +342,13 @@ class _Record(Struct, frozen=True):
     batch_stats: tuple[_Batch, ...] = ()
     memory_usage: tuple[_Memory, ...] = ()
     response_time: _Times = _Times()
+
+
+def _add_up(one: Mapping[str, Sequence[int]], other: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    return {
+        name: tuple(map(sum, zip_longest(one.get(name, ()), other.get(name, ()), fillvalue=0)))
+        for name in one.keys() | other.keys()
+    }
 
 
 class CallBody(Struct, frozen=True):

@@ -36,6 +36,7 @@ __all__ = [
     "OUTPUT_ENCODING",
     "RAW_SIZE",
     "RETRY_AFTER",
+    "SIGNATURE",
     "TENSOR_PARAMETERS",
     "OutputShape",
     "Parameters",
@@ -57,6 +58,9 @@ IMAGE_ENCODING = "image_encoding"
 
 OUTPUT_ENCODING = "output_encoding"
 """Request parameter: the codec for every output that the request does not name one for."""
+
+SIGNATURE = "signature_name"
+"""Request parameter: the signature of a SavedModel that is to run; without it the model's own choice."""
 
 RAW_SIZE = "raw_size"
 """Parameter of a compressed BYTES tensor: bytes of its raw form."""

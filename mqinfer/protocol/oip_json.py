@@ -52,6 +52,7 @@ __all__ = [
     "BINARY_OUTPUT",
     "CONTENT_TYPE",
     "HEADER_LENGTH",
+    "data_of_array",
     "decode_request",
     "decode_response",
     "encode_request",
@@ -241,9 +242,7 @@ def _input(tensor: EncodedTensor, tail: list[Buffer] | None) -> dict[str, Any]:
     if tensor.encoding != "raw":
         raise BadEncoding(f"tensor {tensor.name!r}: JSON data can't be encoded as {tensor.encoding!r}; use binary")
     raw = from_raw(tensor.name, tensor.datatype, tensor.shape, tensor.data)
-    return _describe(tensor.name, tensor.datatype, tensor.shape, parameters) | {
-        "data": _data_of_array(tensor.name, raw)
-    }
+    return _describe(tensor.name, tensor.datatype, tensor.shape, parameters) | {"data": data_of_array(tensor.name, raw)}
 
 
 def _check_elements(count: int) -> None:
@@ -258,7 +257,7 @@ def _check_elements(count: int) -> None:
 def _output(name: str, output: Array, tail: list[Buffer] | None) -> dict[str, Any]:
     datatype = datatype_of(output.dtype)
     if tail is None:
-        return _describe(name, datatype, output.shape, {}) | {"data": _data_of_array(name, output)}
+        return _describe(name, datatype, output.shape, {}) | {"data": data_of_array(name, output)}
     data = raw_bytes(name, little_endian(output))
     tail.append(data)
     return _describe(name, datatype, output.shape, {"binary_data_size": memoryview(data).nbytes})
@@ -306,7 +305,7 @@ def _tensor(entry: _Tensor, tail: memoryview, limits: Limits) -> tuple[EncodedTe
     further = scalars(parameters, TENSOR_PARAMETERS, f"tensor {name!r}")
     size = known.binary_data_size
     if size is None:
-        data = _raw_of_data(name, datatype, shape, entry.data or [])
+        data = raw_of_data(name, datatype, shape, entry.data or [])
         return EncodedTensor(name, datatype, shape, "raw", data, further), tail
     if size > len(tail):
         raise BadTensor(
@@ -315,7 +314,7 @@ def _tensor(entry: _Tensor, tail: memoryview, limits: Limits) -> tuple[EncodedTe
     return EncodedTensor(name, datatype, shape, known.encoding, tail[:size], further), tail[size:]
 
 
-def _raw_of_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: list[Any]) -> bytes:
+def raw_of_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: list[Any]) -> bytes:
     """Return the raw form of a tensor's `data`.
 
     Args:
@@ -341,7 +340,7 @@ def _raw_of_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: li
     return bytes(flat) if datatype is Datatype.BOOL else _raw_integers(name, datatype, flat)
 
 
-def _data_of_array(name: str, array: Array) -> list[Any]:
+def data_of_array(name: str, array: Array) -> list[Any]:
     """Return a tensor's flat `data`.
 
     Raises:

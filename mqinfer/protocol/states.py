@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Meta, Struct, field, to_builtins
+from xxhash import xxh3_64_intdigest
 
 from mqinfer.protocol.decoding import MAX_STATE_BYTES, read_json, write_json
 from mqinfer.protocol.topics import ModelName, Name, RequestId, Topics, check_same
@@ -19,12 +20,15 @@ __all__ = [
     "AnyState",
     "ClientState",
     "ClientStatus",
+    "PendingRequests",
     "ServedModel",
     "ServerState",
     "ServerStatus",
     "WorkerState",
     "WorkerStatus",
+    "is_for_canary",
     "read_any_state",
+    "read_client_state",
     "read_server_state",
     "read_worker_state",
 ]
@@ -68,6 +72,9 @@ class ClientStatus(StrEnum):
     LOST = "lost"
 
 
+Share = Annotated[int, Meta(ge=0, le=100)]
+
+
 class ServedModel(Struct, frozen=True):
     """A model version that a worker serves.
 
@@ -75,11 +82,13 @@ class ServedModel(Struct, frozen=True):
         name: Name of the model.
         version: The version.
         default: Whether it serves the requests that name no version.
+        share: As a canary: per cent of the requests that name no version that clients send to it instead.
     """
 
     name: ModelName
     version: str = ""
     default: bool = True
+    share: Share = 0
 
 
 class WorkerState(Struct, frozen=True):
@@ -110,10 +119,13 @@ class WorkerState(Struct, frozen=True):
     running: tuple[RequestId, ...] = ()
 
     def to_json(self) -> bytes:
-        """Return it as JSON; `running` only where it names a request."""
+        """Return it as JSON; `running` only where it names a request, `share` only where there is one."""
         fields = to_builtins(self)
         if not self.running:
             del fields["running"]
+        for model in fields["models"]:
+            if not model["share"]:
+                del model["share"]
         return write_json(fields, f"state of worker {self.worker!r}")
 
     @classmethod
@@ -157,8 +169,29 @@ class ServerState(Struct, frozen=True):
         return read_json(payload, cls, "server state", MAX_STATE_BYTES)
 
 
+class PendingRequests(Struct, frozen=True):
+    """The requests of a client to one model that have no outcome, when its state was published.
+
+    Attributes:
+        model: Name of the model.
+        queued: Requests that are not published.
+        in_flight: Requests that are published and not answered.
+        oldest_ms: Age of the oldest one, in milliseconds.
+    """
+
+    model: ModelName
+    queued: Count = 0
+    in_flight: Count = 0
+    oldest_ms: Count = 0
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.queued + self.in_flight
+
+
 class ClientState(Struct, frozen=True):
-    """The state of a client that dashboards list, such as an edge.
+    """The state of a client that dashboards list, such as an edge or a gateway.
 
     Attributes:
         client: Its name.
@@ -168,6 +201,7 @@ class ClientState(Struct, frozen=True):
         model: The model that it asks.
         window: Most requests that it has in flight.
         take_over: Whether it takes the name from a client that started earlier.
+        pending: What it waits for, by model; None of a client that does not state it.
     """
 
     client: Name
@@ -177,10 +211,24 @@ class ClientState(Struct, frozen=True):
     model: str = ""
     window: Count = 0
     take_over: bool = False
+    pending: tuple[PendingRequests, ...] | None = None
 
     def to_json(self) -> bytes:
-        """Return it as JSON; `take_over` only where it is set."""
-        return write_json(_fields(self), f"state of client {self.client!r}")
+        """Return it as JSON; `take_over` only where it is set, `pending` only where it is stated."""
+        fields = _fields(self)
+        if self.pending is None:
+            del fields["pending"]
+        return write_json(fields, f"state of client {self.client!r}")
+
+    @classmethod
+    def from_json(cls, payload: Buffer) -> ClientState:
+        """Decode it from JSON.
+
+        Raises:
+            BadEnvelope: A field is missing or has the wrong type.
+            LimitExceeded: It is longer than 64 KiB.
+        """
+        return read_json(payload, cls, "client state", MAX_STATE_BYTES)
 
 
 def _fields(state: ServerState | ClientState) -> dict[str, Any]:
@@ -188,6 +236,16 @@ def _fields(state: ServerState | ClientState) -> dict[str, Any]:
     if not state.take_over:
         del fields["take_over"]
     return fields
+
+
+def is_for_canary(request_id: str, share: int) -> bool:
+    """Return whether a request that names no version goes to the canary; all clients and attempts decide alike.
+
+    Args:
+        request_id: Its id.
+        share: The canary's share, in per cent.
+    """
+    return xxh3_64_intdigest(request_id.encode()) % 100 < share
 
 
 def read_worker_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str, WorkerState | None]:
@@ -207,6 +265,13 @@ def read_server_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str,
     server = topics.parse_control_state(topic)
     state = ServerState.from_json(payload) if payload else None
     return check_same("server", server, state.server if state else server), state
+
+
+def read_client_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str, ClientState | None]:
+    """Return the client that a state topic names, and its state; as `read_worker_state`."""
+    client = topics.parse_client_state(topic)
+    state = ClientState.from_json(payload) if payload else None
+    return check_same("client", client, state.client if state else client), state
 
 
 class AnyState(Struct):

@@ -239,6 +239,10 @@ class Topics:
         """Return the topic of a client's state (retained, and its will)."""
         return f"{self.root}/clients/{check_name('client', client)}/state"
 
+    def client_states(self) -> str:
+        """Return the filter for all clients' states."""
+        return f"{self.root}/clients/+/state"
+
     def control(self, server: str, client: str, path: str) -> str:
         """Return the topic of a call to a server, or to `all`; `path` is that of a `mqinfer.protocol.control.Call`."""
         return f"{_control(self.root, server)}/{check_name('client', client)}/{path}"
@@ -302,6 +306,13 @@ class Topics:
             case ["workers", worker, "state"]:
                 return check_name("worker", worker)
         raise _foreign(self.root, topic, "worker state")
+
+    def parse_client_state(self, topic: str) -> str:
+        """Return the client of a state topic."""
+        match _levels(self.root, topic):
+            case ["clients", client, "state"]:
+                return check_name("client", client)
+        raise _foreign(self.root, topic, "client state")
 
     def parse_card(self, topic: str) -> str:
         """Return the model of a card topic."""

@@ -35,7 +35,7 @@ __all__ = [
 PATIENCE = 60.0
 NOT_AUTHORIZED = 0x87
 ROOT = "mqinfer/v1"
-NO_WORKERS = ["car-1", "dash", "op"]
+NO_WORKERS = ["car-1", "dash", "op", "gw"]
 """Clients of the broker `secured` whose roles may not serve."""
 
 

@@ -74,7 +74,7 @@ def open_place() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def secured(open_place: Path) -> Iterator[Secured]:
-    """Two vehicles, two workers, a dashboard, an operator, one with a password, and a witness who may do anything."""
+    """One client of each role and more, one of them with a password, and a witness who may do anything."""
     pytest.importorskip("cryptography")
     try:
         find_mosquitto()
@@ -83,7 +83,13 @@ def secured(open_place: Path) -> Iterator[Secured]:
     password_port, websockets_port = free_port(), free_port()
     folder = BrokerFolder(open_place / "broker")
     folder.init(ports=Ports(1, password_port, websockets_port, "127.0.0.1"))
-    clients = {"car-1": Role.VEHICLE, "car-2": Role.VEHICLE, "dash": Role.DASHBOARD, "op": Role.OPERATOR}
+    clients = {
+        "car-1": Role.VEHICLE,
+        "car-2": Role.VEHICLE,
+        "dash": Role.DASHBOARD,
+        "op": Role.OPERATOR,
+        "gw": Role.GATEWAY,
+    }
     logins = {name: folder.add(role, name) for name, role in clients.items()}
     logins |= {name: folder.add(Role.WORKER, name, processes=2) for name in ("w", "v", "blind", "witness")}
     logins["pass-car"] = folder.add(Role.VEHICLE, "pass-car", by_password=True)
@@ -114,6 +120,7 @@ def small(open_place: Path, unique: Callable[[str], str]) -> Iterator[Secured]:
         "car-2": Role.VEHICLE,
         "dash": Role.DASHBOARD,
         "op": Role.OPERATOR,
+        "gw": Role.GATEWAY,
         "w": Role.WORKER,
     }
     logins = {name: folder.add(role, name) for name, role in roles.items()}

@@ -31,6 +31,9 @@ TOPICS = {
     "other's request": f"{R}/models/m/infer/car-2",
     "sub-name's request": f"{R}/models/m/infer/{{me}}.rear",
     "sub-name's version request": f"{R}/models/m/versions/3/infer/{{me}}.rear",
+    "process's request": f"{R}/models/m/infer/{{me}}.0",
+    "process's way to a lane": f"{R}/workers/w.0/infer/m/{{me}}.0",
+    "request of a process too many": f"{R}/models/m/infer/{{me}}.8",
     "request of a sub-name that nobody granted": f"{R}/models/m/infer/{{me}}.roof",
     "request of other's sub-name": f"{R}/models/m/infer/car-2.rear",
     "version request": f"{R}/models/m/versions/3/infer/{{me}}",
@@ -47,6 +50,7 @@ TOPICS = {
     "result": f"{R}/results/m/{{me}}/r",
     "other's result": f"{R}/results/m/car-2/r",
     "sub-name's result": f"{R}/results/m/{{me}}.rear/r",
+    "process's result": f"{R}/results/m/{{me}}.0/r",
     "result of other's sub-name": f"{R}/results/m/car-2.rear/r",
     "card": f"{R}/models/m/card",
     "state of w.0": f"{R}/workers/w.0/state",
@@ -62,6 +66,10 @@ TOPICS = {
     "statistics of w": f"{R}/control/w/{{me}}/models/stats",
     "statistics of a model": f"{R}/control/all/{{me}}/models/m/stats",
     "statistics of a version": f"{R}/control/all/{{me}}/models/m/versions/3/stats",
+    "process's index": f"{R}/control/all/{{me}}.0/repository/index",
+    "metadata of a model": f"{R}/control/all/{{me}}/models/m",
+    "metadata of a version": f"{R}/control/all/{{me}}/models/m/versions/3",
+    "configuration of a version": f"{R}/control/w/{{me}}/models/m/versions/3/config",
     "configuration of a model": f"{R}/control/w/{{me}}/models/m/config",
     "order to w": f"{R}/control/w/{{me}}/repository/models/m/load",
     "order to v": f"{R}/control/v/{{me}}/repository/models/m/load",
@@ -79,18 +87,21 @@ SERVER_STATES = {"state of server w", "state of server v"}
 CLIENT_STATES = {"client state", "other's client state", "sub-name's client state", "state of other's sub-name"}
 REPLIES = {name for name in TOPICS if "result" in name or "reply" in name}
 REQUESTS = {name for name in TOPICS if "request" in name and "lane" not in name and "itself" not in name}
+LANES = {name for name in TOPICS if "to a lane" in name or "lane request" in name} - {"other's lane request to v"}
 CANCELLATIONS = {name for name in TOPICS if "cancellation" in name}
 STATISTICS = {name for name in TOPICS if name.startswith("statistics")}
 QUESTIONS = {"index of w", "index of all", *STATISTICS}
+OF_MODELS = {f"{what} of a {which}" for what in ("metadata", "configuration") for which in ("model", "version")}
 OF_CONTROL = {name for name, topic in TOPICS.items() if "/control/w/" in topic or "/control/all/" in topic}
 ASKING = {"request", "version request", "lane request", "cancellation", "client state"}
 OF_SUB_NAMES = {f"sub-name's {name}" for name in (*ASKING - {"lane request"}, "way to a lane")}
 
 WRITES = {
     "car-1": ASKING | OF_SUB_NAMES,
-    "w": {"card", "state of w.0", "state of server w", "w.1's request", *REPLIES},
+    "w": {"card", "state of w.0", "state of server w", "w.1's request", "process's request", *REPLIES},
     "dash": QUESTIONS,
-    "op": {"order to w", "order to v", "order to all", "configuration of a model", *QUESTIONS, *ASKING},
+    "op": {"order to w", "order to v", "order to all", *OF_MODELS, *QUESTIONS, *ASKING},
+    "gw": {"process's request", "process's way to a lane", "process's index", *OF_MODELS, *QUESTIONS, *ASKING},
 }
 READS = {
     "car-1": {
@@ -104,9 +115,7 @@ READS = {
     },
     "w": {
         *REQUESTS,
-        "lane request",
-        "sub-name's way to a lane",
-        "other's lane request",
+        *LANES,
         "w.1's request to itself",
         *CANCELLATIONS,
         "card",
@@ -115,6 +124,7 @@ READS = {
     },
     "dash": {*REPLIES, "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
     "op": {"result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
+    "gw": {"result", "process's result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
 }
 CELLS = [(who, what) for who in WRITES for what in TOPICS]
 
@@ -125,7 +135,7 @@ def links(request: pytest.FixtureRequest, secured: Any) -> Iterator[Links]:
     where = secured.address if request.param == "certificates" else secured.browser
     opened = {
         name: PahoLink(where(name), client_id=f"{request.param}-{name}")
-        for name in ("car-1", "w", "dash", "op", "witness")
+        for name in ("car-1", "w", "dash", "op", "gw", "witness")
     }
     for link in opened.values():
         link.open(PATIENCE)

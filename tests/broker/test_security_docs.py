@@ -26,7 +26,13 @@ AWAITED = {
 
 @pytest.mark.parametrize(
     ("role", "name"),
-    [(Role.VEHICLE, "car-1"), (Role.WORKER, "gpu-1"), (Role.DASHBOARD, "wall"), (Role.OPERATOR, "ann")],
+    [
+        (Role.VEHICLE, "car-1"),
+        (Role.WORKER, "gpu-1"),
+        (Role.DASHBOARD, "wall"),
+        (Role.OPERATOR, "ann"),
+        (Role.GATEWAY, "gw-1"),
+    ],
 )
 def test_rules_in_the_documentation(role: Role, name: str) -> None:
     """Line by line, with one process of a worker, and without a vehicle's sub-names."""

@@ -27,6 +27,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.client import AsyncClient, Client
+from mqinfer.client.announcer import Announcer
 from mqinfer.client.connection import connect
 from mqinfer.client.control import AsyncControl, ControlClient
 from mqinfer.client.requester import Requester
@@ -36,7 +37,6 @@ from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
-from mqinfer.edge_agent.session import edge_presence
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import NameTaken, NotAuthorized
@@ -91,10 +91,10 @@ def edge() -> Iterator[Callable[..., Requester]]:
     with ExitStack() as stack:
 
         def start(address: BrokerAddress, name: str, **options: Any) -> Requester:
-            presence = edge_presence(name, Topics(), "drive.bag", "echo", window=8)
-            requester = connect(address, name, presence=presence, **options)
+            announcer = Announcer(name, Topics(), "drive.bag", "echo", window=8)
+            requester = connect(address, name, announcer=announcer, **options)
             stack.callback(requester.close)
-            stack.callback(presence.publish, "stopped")
+            stack.callback(announcer.presence.publish, "stopped")
             return requester
 
         yield start
@@ -363,3 +363,19 @@ def test_the_commands(secured: Any, write_echo: WriteEcho, tmp_path: Path) -> No
                 ["operator", "op"],
                 ["worker", "w"],
             ]
+
+
+@pytest.mark.parametrize(("login", "sees_others"), [("dash", True), ("op", True), ("car-1", False)])
+def test_who_may_read_what_waits_in_clients(secured: Any, login: str, *, sees_others: bool) -> None:
+    """Dashboards and operators read the states of all clients; a vehicle that of its own name alone."""
+
+    async def look() -> set[str]:
+        async with AsyncClient(secured.address(login), name=login) as client:
+            client.registry.watches_clients = True
+            assert await client.registry.wait_until_complete()
+            return set(client.registry.known.clients)
+
+    with ExitStack() as stack:
+        for car in ("car-1", "car-2"):
+            stack.enter_context(Client(secured.address(car), name=car, announce="drive.bag"))
+        assert asyncio.run(look()) == ({"car-1", "car-2"} if sees_others else {"car-1"})

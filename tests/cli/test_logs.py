@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mqinfer.cli.status import print_table
+from mqinfer.cli.watching.status import print_table
 from mqinfer.logs import LogFormat, LogLevel, LogSettings, Notice, forward_notices, log_dropped, log_once, set_up
 
 LOG = logging.getLogger("mqinfer.tests")

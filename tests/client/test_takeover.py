@@ -17,11 +17,11 @@ import pytest
 from mqinfer import Client, ClientOptions
 from mqinfer.broker import Message, make_link
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.client.announcer import Announcer
 from mqinfer.client.connection import connect
 from mqinfer.client.request import make_request
 from mqinfer.client.result import InferResult
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.edge_agent.session import edge_presence
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 from tests.patience import PATIENT
@@ -67,8 +67,8 @@ def test_all_that_is_public_is_not_enough(server: MosquittoServer, serve: Serve,
     """An attacker takes over each id that it can make of names and incarnations: nothing happens to anybody."""
     topics = Topics()
     serve(server.url, write_echo("echo", ECHO, delay_ms=2), name="gpu-1")
-    presence = edge_presence("car-1", topics, "drive.bag", "echo", window=8)
-    edge = connect(server.url, "car-1", topics, replace(PATIENT, window=8), presence=presence)
+    announcer = Announcer("car-1", topics, "drive.bag", "echo", window=8)
+    edge = connect(server.url, "car-1", topics, replace(PATIENT, window=8), announcer=announcer)
     stop, states, lost = threading.Event(), dict[str, int](), list[str]()
     attempts = 0
 

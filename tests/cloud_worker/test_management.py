@@ -20,12 +20,13 @@ from mqinfer.broker.link import Link, Message, MessageHandler
 from mqinfer.client import Client
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.cloud_worker.supervision.child import Phase, ProcessView, ServerStatistics
+from mqinfer.cloud_worker.supervision.child import Phase, ProcessView
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.planning import plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.records import config_record, index
+from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Problem, Repository, Scan
@@ -71,6 +72,13 @@ class Fleet:
             self.hold.append(future)
         return future
 
+    def drain(self, worker: str, *, on: bool = True) -> Future[list[str]]:
+        """Drain at once."""
+        self.processes = [replace(view, draining=on) for view in self.processes]
+        future: Future[list[str]] = Future()
+        future.set_result([f"{worker}.0"])
+        return future
+
     def statistics(self) -> Future[ServerStatistics]:
         """Return the statistics of one process; a second one hangs."""
         future: Future[ServerStatistics] = Future()
@@ -107,6 +115,8 @@ def view(phase: Phase, reason: str = "", version: int = 1) -> ProcessView:
         ([view(Phase.READY), view(Phase.FAILED, "no file")], ModelState.READY, "no file"),
         ([view(Phase.DRAINING)], ModelState.UNLOADING, ""),
         ([view(Phase.DRAINING), view(Phase.STARTING)], ModelState.LOADING, ""),
+        ([replace(view(Phase.READY), draining=True)], ModelState.UNLOADING, ""),
+        ([replace(view(Phase.READY), draining=True), view(Phase.READY)], ModelState.READY, ""),
         ([view(Phase.FAILED, "no file")], ModelState.UNAVAILABLE, "no file"),
         ([view(Phase.WAITING, "exit code -9")], ModelState.UNAVAILABLE, "exit code -9"),
         ([view(Phase.STARTING, "x"), view(Phase.WAITING, "exit code -9")], ModelState.LOADING, "exit code -9; x"),

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,21 @@ from mqinfer.bags.writer import BagWriter
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.memory import MemoryLink
+from mqinfer.client.announcer import Announcer
 from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
+from mqinfer.edge_agent.metrics import pending_frames
+from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.report import summary
-from mqinfer.edge_agent.session import ReplaySettings, SessionReport, edge_presence, run_session
+from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session, run_sessions
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.images.picture import RawImage
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, NameTaken, SourceError
+from mqinfer.protocol.states import ClientState, PendingRequests
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Capture
 
@@ -226,8 +231,8 @@ def test_an_edge_says_of_itself_that_it_is_there(url: str, unique: Callable[[str
 
     name, topics = unique("edge"), Topics()
     watcher.subscribe(topics.client_state(name), note)
-    presence = edge_presence(name, topics, "drive.bag", "echo", window=3, incarnation=17)
-    edge = connect(url, name, topics, presence=presence)
+    announcer = Announcer(name, topics, "drive.bag", "echo", window=3, incarnation=17)
+    edge = connect(url, name, topics, announcer=announcer)
     link = edge.link
     assert isinstance(link, MemoryLink)
     link.drop()
@@ -243,4 +248,43 @@ def test_an_edge_says_of_itself_that_it_is_there(url: str, unique: Callable[[str
         "source": "drive.bag",
         "model": "echo",
         "window": 3,
+        "pending": [],
     }
+
+
+def test_an_edge_says_what_waits_in_it(
+    drive: Path, url: str, serve: Serve, write_echo: WriteEcho, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Frames in its spool count before there is a card or a worker; at the end nothing waits."""
+    announcer = Announcer(unique("edge"), Topics(), "drive.bag", "echo", refresh_s=0.01)
+    edge = connect(url, unique("edge"), announcer=announcer)
+    kept = threading.Event()
+
+    def receive(message: Message) -> None:
+        state = ClientState.from_json(message.payload)
+        for each in state.pending or ():
+            if each.queued == FRAMES:
+                seen.append(each)
+                kept.set()
+
+    seen: list[PendingRequests] = []
+    watcher = make_link(url, client_id=unique("watcher"))
+    watcher.open()
+    watcher.subscribe(Topics().client_states(), receive)
+    settings = settings_for(drive, spool=tmp_path / "spool", card_timeout=300)
+    runs: list[ModelRun] = []
+    announcer.pending = partial(pending_frames, edge, runs)
+    console, stop = Console(file=StringIO()), threading.Event()
+    thread = threading.Thread(
+        target=lambda: run_sessions(
+            settings, ["echo"], edge, broker="memory", stop=stop, console=console, on_runs=runs.extend
+        )
+    )
+    thread.start()
+    assert kept.wait(120)
+    assert (seen[0].model, seen[0].in_flight) == ("echo", 0)
+    serve(url, write_echo("echo", ("image", "UINT8", [-1, 32, 48, 3])))
+    thread.join(120)
+    assert announcer.pending() == []
+    edge.close()
+    watcher.close()

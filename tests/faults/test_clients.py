@@ -22,11 +22,11 @@ from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.client.announcer import Announcer
 from mqinfer.client.connection import connect
 from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.session import edge_presence
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
 from mqinfer.protocol.errors import MessageTooLarge, NameTaken
 from mqinfer.protocol.topics import Topics
@@ -211,8 +211,8 @@ def test_twin_edges(workers: Start, own_broker: MosquittoServer, topics: Topics,
     workers(200, url=own_broker.url)
 
     def twin(incarnation: int, *, take_over: bool = False) -> Requester:
-        presence = edge_presence("twin", topics, "drive.bag", "echo", window=16, incarnation=incarnation)
-        return connect(own_broker.url, "twin", topics, presence=presence, take_over=take_over)
+        announcer = Announcer("twin", topics, "drive.bag", "echo", window=16, incarnation=incarnation)
+        return connect(own_broker.url, "twin", topics, announcer=announcer, take_over=take_over)
 
     with ExitStack() as stack:
         elder = twin(1)

@@ -77,7 +77,8 @@ def test_every_field_of_a_reply_and_of_a_state_is_described() -> None:
     """The same for replies, timings and states."""
     renamed = {"timeout_us": "timeout", "capture": "capture_time_ns"}
     names = [field.name for message in (InferRequest, InferResponse, Timings) for field in fields(message)]
-    for name in [*names, *WorkerState.__struct_encode_fields__]:
+    described = (WorkerState, states.ClientState, states.PendingRequests)
+    for name in [*names, *(field for state in described for field in state.__struct_encode_fields__)]:
         assert f"`{renamed.get(name, name)}`" in TEXT, name
 
 
@@ -114,15 +115,15 @@ def test_control_is_that_of_the_code() -> None:
 
 
 def test_the_states_are_those_of_the_code() -> None:
-    """Every field and status of the state of a worker and of an edge."""
+    """Every field and status of the state of a worker and of a client."""
     text = TEXT[TEXT.index("A **worker state**") :]
     worker = states.WorkerState("w", states.WorkerStatus.CRASHED, 1, running=("1",)).to_json()
-    edge_text = text[text.index("An **edge state**") :]
-    edge = states.ClientState("c", states.ClientStatus.READY, 1).to_json()
+    client_text = text[text.index("A **client state**") :]
+    client = states.ClientState("c", states.ClientStatus.READY, 1, pending=()).to_json()
     assert [name for name in json.loads(worker) if f"`{name}`" not in text] == []
-    assert [name for name in json.loads(edge) if f"`{name}`" not in edge_text] == []
+    assert [name for name in json.loads(client) if f"`{name}`" not in client_text] == []
     assert [each for each in states.WorkerStatus if f"`{each}`" not in text] == []
-    assert [each for each in states.ClientStatus if f"`{each}`" not in edge_text] == []
+    assert [each for each in states.ClientStatus if f"`{each}`" not in client_text] == []
 
 
 def test_content_types_are_named() -> None:

@@ -12,12 +12,14 @@ from mqinfer.protocol.states import (
     AnyState,
     ClientState,
     ClientStatus,
+    PendingRequests,
     ServedModel,
     ServerState,
     ServerStatus,
     WorkerState,
     WorkerStatus,
     read_any_state,
+    read_client_state,
     read_server_state,
     read_worker_state,
 )
@@ -146,3 +148,34 @@ def test_a_crash_names_requests() -> None:
     for bad in ("", "a/b", "x" * 65, "a\n"):
         with pytest.raises(BadEnvelope):
             WorkerState.from_json(WorkerState("w", WorkerStatus.CRASHED, 1, running=(bad,)).to_json())
+
+
+def test_a_clients_state_is_read_back() -> None:
+    """With what waits, without it, and from a client of before there was such a field."""
+    topics = Topics()
+    pending = (PendingRequests("seg", 3, 16, 812), PendingRequests("det"))
+    for state in (
+        ClientState("c", ClientStatus.READY, 17, "drive.bag", "seg,det", 8, pending=pending),
+        ClientState("c", ClientStatus.READY, 17, pending=()),
+        ClientState("c", ClientStatus.LOST, 17),
+    ):
+        assert read_client_state(topics, topics.client_state("c"), state.to_json()) == ("c", state)
+    assert b"pending" not in ClientState("c", ClientStatus.LOST, 17).to_json()
+    assert read_client_state(topics, topics.client_state("c"), b"") == ("c", None)
+    with pytest.raises(BadTopic, match=r"'c-2'.*'c'"):
+        read_client_state(topics, topics.client_state("c-2"), ClientState("c", ClientStatus.READY, 1).to_json())
+
+
+@pytest.mark.parametrize("pending", [{}, [{}], [{"model": "a/b"}], [{"model": "m", "queued": -1}], "seg", [None]])
+def test_wrong_figures_of_a_client_are_refused(pending: object) -> None:
+    """They would get into sums and onto screens."""
+    fields = {"client": "c", "status": "ready", "boot": 1, "pending": pending}
+    with pytest.raises(BadEnvelope, match="pending"):
+        ClientState.from_json(json.dumps(fields).encode())
+
+
+def test_the_state_of_a_client_of_many_models_fits() -> None:
+    """128 models with names of 64 characters and the largest figures are less than a state may be long."""
+    pending = tuple(PendingRequests("m" * 64, 10**9, 10**9, 10**12) for _ in range(128))
+    state = ClientState("c" * 64, ClientStatus.READY, 1 << 60, pending=pending)
+    assert ClientState.from_json(state.to_json()) == state

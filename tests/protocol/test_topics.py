@@ -63,6 +63,7 @@ def test_topics_are_those_of_the_design() -> None:
         topics.worker_state("w"),
         topics.worker_states(),
         topics.client_state("c"),
+        topics.client_states(),
     ]
     assert found == [
         "mqinfer/v1/models/m/infer/c",
@@ -79,6 +80,7 @@ def test_topics_are_those_of_the_design() -> None:
         "mqinfer/v1/workers/w/state",
         "mqinfer/v1/workers/+/state",
         "mqinfer/v1/clients/c/state",
+        "mqinfer/v1/clients/+/state",
     ]
 
 

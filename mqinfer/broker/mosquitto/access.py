@@ -17,6 +17,7 @@ from mqinfer.protocol.topics import CONTROL, DEFAULT_ROOT, EVERY_SERVER, Topics,
 
 __all__ = [
     "BROKER",
+    "DEFAULT_GATEWAY_PROCESSES",
     "DEFAULT_PROCESSES",
     "DEFAULT_SUBS",
     "GUARD",
@@ -38,6 +39,9 @@ GUARD = "GUARD"
 
 DEFAULT_PROCESSES = 64
 """Processes that a worker's rules allow for: instances, of all models, counting both versions during a swap."""
+
+DEFAULT_GATEWAY_PROCESSES = 8
+"""Processes that a gateway's rules allow for."""
 
 DEFAULT_SUBS = ("front", "rear", "left", "right")
 """Sub-names of a vehicle: beside `car-1` its rules allow `car-1.front` and so on, one for each of its processes.
@@ -61,7 +65,7 @@ _SECTION = re.compile(
 )
 _NAMES = re.compile(r"^topic readwrite \S.*/clients/(?P<name>[^/\n]+)/state$", re.MULTILINE)
 _ROOT = re.compile(r"^topic \w+ (?P<root>\S.*)/models/\+/card$", re.MULTILINE)
-_LANE = re.compile(r"topic read .*/workers/[^/]+/infer/\+/\+")
+_PROCESS = re.compile(r"topic read .*/(workers/[^/]+/infer/\+/\+|results/\+/[^/]+\.[0-9]+/\+)")
 _CONNECTIONS = 16
 _SWEPT = (
     "models/+/infer/+",
@@ -81,10 +85,11 @@ class Role(StrEnum):
     WORKER = "worker"
     DASHBOARD = "dashboard"
     OPERATOR = "operator"
+    GATEWAY = "gateway"
 
 
 def access_rules(
-    role: Role, name: str, topics: Topics, processes: int = DEFAULT_PROCESSES, subs: Sequence[str] = DEFAULT_SUBS
+    role: Role, name: str, topics: Topics, processes: int | None = None, subs: Sequence[str] = DEFAULT_SUBS
 ) -> list[str]:
     """List a client's rules, each as `read FILTER`, `write FILTER` or `readwrite FILTER`.
 
@@ -92,21 +97,25 @@ def access_rules(
 
     Args:
         role: What the client is.
-        name: Its user name, which is its name in topics too; a worker's processes are called `NAME.0`, `NAME.1`, …
+        name: Its user name, which is its name in topics too; processes of a worker, and several ones of a gateway, are
+            called `NAME.0`, `NAME.1`, …
         topics: The site's.
-        processes: Of a worker.
+        processes: Of a worker or a gateway; None for as many as usual.
         subs: Sub-names of a vehicle: it may also be called `NAME.SUB` with each of them.
 
     Raises:
         BadTopic: The name breaks the rules for names.
-        ConfigError: A worker can't have this name, or so many processes; or a sub-name is wrong.
+        ConfigError: A client of the role can't have this name, or so many processes; or a sub-name is wrong.
     """
     check_name("client", name)
     if name == BROKER:
         raise ConfigError(f"client name {name!r} is reserved for the broker's own certificate; choose another one")
     if role is Role.WORKER:
-        _check_worker(name, processes)
-        return list(_worker(name, topics.root, processes))
+        own = _processes(role, name, DEFAULT_PROCESSES if processes is None else processes)
+        return list(_worker(name, topics.root, own))
+    if role is Role.GATEWAY:
+        own = _processes(role, name, DEFAULT_GATEWAY_PROCESSES if processes is None else processes)
+        return list(_gateway([name, *(own if len(own) > 1 else ())], topics.root))
     if role is Role.VEHICLE:
         wanted = [sub for sub in dict.fromkeys(subs) if sub not in DEFAULT_SUBS or is_name(f"{name}.{sub}")]
         return list(_vehicle(name, topics.root, [_check_sub(name, sub) for sub in wanted]))
@@ -117,15 +126,17 @@ def access_rules(
     return list(_RULES[role](name, topics.root))
 
 
-def _check_worker(name: str, processes: int) -> None:
+def _processes(role: Role, name: str, count: int) -> list[str]:
+    """Return the names of the processes of a worker or a gateway."""
     if name == EVERY_SERVER or _NUMBERED.fullmatch(name):
         raise ConfigError(
-            f"worker name {name!r} is reserved; choose one that is not {EVERY_SERVER!r} and has no number "
+            f"{role} name {name!r} is reserved; choose one that is not {EVERY_SERVER!r} and has no number "
             "behind its last dot"
         )
-    if not 1 <= processes <= _MOST_PROCESSES:
-        raise ConfigError(f"{processes} processes of a worker; expected 1 to {_MOST_PROCESSES}")
-    check_name("worker", f"{name}.{processes - 1}")
+    if not 1 <= count <= _MOST_PROCESSES:
+        raise ConfigError(f"{count} processes of a {role}; expected 1 to {_MOST_PROCESSES}")
+    check_name(role, f"{name}.{count - 1}")
+    return [f"{name}.{number}" for number in range(count)]
 
 
 def _check_sub(name: str, sub: str) -> str:
@@ -151,13 +162,12 @@ def _asking(name: str, root: str) -> Iterator[str]:
     yield f"readwrite {root}/clients/{name}/state"
 
 
-def _worker(name: str, root: str, processes: int) -> Iterator[str]:
+def _worker(name: str, root: str, own: Sequence[str]) -> Iterator[str]:
     yield f"write {root}/results/+/+/+"
     yield f"read {root}/models/+/infer/+"
     yield f"read {root}/models/+/versions/+/infer/+"
     yield f"read {root}/models/+/cancel/+"
     yield f"readwrite {root}/models/+/card"
-    own = [f"{name}.{number}" for number in range(processes)]
     yield from (f"read {root}/workers/{worker}/infer/+/+" for worker in own)
     yield from (f"readwrite {root}/workers/{worker}/state" for worker in own)
     yield f"read {root}/workers/+/state"
@@ -188,10 +198,27 @@ def _operator(name: str, root: str) -> Iterator[str]:
     yield f"read {root}/models/+/card"
 
 
+def _gateway(names: Sequence[str], root: str) -> Iterator[str]:
+    for name in names:
+        yield from _asking(name, root)
+    yield f"read {root}/{CONTROL}/+/state"
+    yield f"read {root}/workers/+/state"
+    yield f"read {root}/clients/+/state"
+    yield f"read {root}/models/+/card"
+    for name in names:
+        yield from (f"write {root}/{CONTROL}/+/{name}/{path}" for path in (*_QUESTIONS, *_OF_MODELS))
+
+
 _RULES = {Role.DASHBOARD: _dashboard, Role.OPERATOR: _operator}
 _STATS = Operation.STATS.format(model="+")
 # What a dashboard may ask servers: what they serve, and how often and how fast. None of it changes anything.
 _QUESTIONS = (Operation.INDEX, Operation.ALL_STATS, _STATS, _STATS.replace("/+/", "/+/versions/+/"))
+# What a gateway may ask beside: what each model and each version of it is.
+_OF_MODELS = tuple(
+    operation.format(model=model)
+    for operation in (Operation.METADATA, Operation.CONFIG)
+    for model in ("+", "+/versions/+")
+)
 
 
 def sections(text: str) -> dict[str, str]:
@@ -252,11 +279,11 @@ def guarded_rules(text: str, suspended: Container[str]) -> str:
 
 
 def most_connections(text: str) -> dict[str, int]:
-    """Return how many connections and sessions each user of an access file may have: 16, and 2 for each lane."""
+    """Return how many connections and sessions each user of an access file may have: 16, and 2 for each process."""
     most: dict[str, int] = {}
     for user, line in _by_user(text):
         if user is not None:
-            most[user] = most.get(user, _CONNECTIONS) + 2 * bool(_LANE.fullmatch(line))
+            most[user] = most.get(user, _CONNECTIONS) + 2 * bool(_PROCESS.fullmatch(line))
     return most
 
 

@@ -24,7 +24,6 @@ from pathlib import Path
 
 from mqinfer.broker.mosquitto.access import (
     BROKER,
-    DEFAULT_PROCESSES,
     DEFAULT_SUBS,
     Role,
     access_rules,
@@ -217,7 +216,7 @@ class BrokerFolder:
         name: str,
         *,
         topics: Topics | None = None,
-        processes: int = DEFAULT_PROCESSES,
+        processes: int | None = None,
         subs: Sequence[str] = DEFAULT_SUBS,
         days: int = DEFAULT_DAYS,
         by_password: bool = False,
@@ -228,7 +227,7 @@ class BrokerFolder:
             role: What it is.
             name: Its user name, and its name in topics.
             topics: The site's.
-            processes: Of a worker, at most.
+            processes: Of a worker or a gateway, at most; None for as many as usual.
             subs: Sub-names of a vehicle's processes.
             days: Validity of its certificate.
             by_password: Whether it receives a password in place of a certificate.

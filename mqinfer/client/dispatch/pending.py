@@ -19,6 +19,7 @@ from mqinfer.client.dispatch.lane import Lane
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.datatypes import Array, Buffer
 from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.states import PendingRequests
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings
 
 __all__ = ["SLACK", "Entry", "PendingTable", "Place", "RetryBudget", "Settle", "Start"]
@@ -267,6 +268,17 @@ class PendingTable:
                 entry.refused_since = None
                 entry.lost_on = entry.crashed_on  # wills of that connection are void, the servers' reports are not
         return recalled
+
+    def by_model(self, now: float) -> tuple[PendingRequests, ...]:
+        """Return how many requests there are for each model, and how old the oldest is."""
+        counts: dict[str, list[float]] = {}  # queued or set aside, in flight, and when the oldest was submitted
+        for entry in self.entries.values():  # in the order of submission
+            of_model = counts.setdefault(entry.request.model_name, [0, 0, entry.submitted])
+            of_model[entry.place is Place.IN_FLIGHT] += 1
+        return tuple(
+            PendingRequests(model, int(queued), int(in_flight), max(0, round((now - oldest) * 1e3)))
+            for model, (queued, in_flight, oldest) in counts.items()
+        )
 
     def overdue(self, now: float) -> list[Entry]:
         """Return what is in flight and got no reply in the time of one attempt."""

@@ -24,8 +24,8 @@ from mqinfer.models.postprocess.classification import classify
 from mqinfer.models.postprocess.stage import Postprocessed, network_of
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import BadTensor, ModelFailed, ModelNotFound, MqinferError
-from mqinfer.protocol.header import IMAGE_ENCODING, OUTPUT_ENCODING
+from mqinfer.protocol.errors import BadTensor, InvalidRequest, ModelFailed, ModelNotFound, MqinferError
+from mqinfer.protocol.header import IMAGE_ENCODING, OUTPUT_ENCODING, SIGNATURE
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import EncodedTensor, InferRequest, TensorSpec
 from mqinfer.protocol.value import value_object
@@ -47,6 +47,7 @@ class Prepared:
         rows: Entries on the batch axis; 1 where there is none.
         outputs: Names of the network's outputs that are wanted, empty for all.
         key: Requests with equal keys may share a batch.
+        service: Runs it: that of the requested signature.
         decode_ns: Time in codecs, in nanoseconds.
         preprocess_ns: Time in the processing of images, in nanoseconds.
     """
@@ -55,6 +56,7 @@ class Prepared:
     rows: int
     outputs: tuple[str, ...]
     key: Hashable
+    service: InferenceService
     decode_ns: int
     preprocess_ns: int
 
@@ -109,6 +111,10 @@ class InferenceService:
         self._max_rows = model.card.max_batch_size
         self._network = network_of(model.backend)
         self._stage = model.backend if isinstance(model.backend, Postprocessed) else None
+        self._signature = model.card.signatures[0].name if model.card.signatures else ""
+        self._signatures = {
+            name: InferenceService(each, limits, ran, came_apart) for name, each in model.signatures.items()
+        }
 
     @property
     def max_rows(self) -> int:
@@ -121,8 +127,10 @@ class InferenceService:
         Raises:
             ModelNotFound: It is for another model or version.
             BadImage: A picture's pixels are not what its encoding says.
-            InvalidRequest: A name, shape, datatype, codec or size is wrong.
+            InvalidRequest: A signature, name, shape, datatype, codec or size is wrong.
         """
+        if request.parameters and (requested := self._requested(request)) is not self:
+            return requested.prepare(request)
         if request.model_name != self._name:
             raise ModelNotFound(f"this worker serves model {self._name!r}, not {request.model_name!r}")
         if request.model_version not in {None, self._version}:
@@ -144,14 +152,19 @@ class InferenceService:
         if self._stage is not None:
             outputs = self._stage.needed(outputs)
         if self._max_rows == 0:  # no batch axis: nothing is shared, one after the other
-            return Prepared(inputs, 1, outputs, None, decode_ns, preprocess_ns)
+            return Prepared(inputs, 1, outputs, self._signature or None, self, decode_ns, preprocess_ns)
         rows, shapes = self._batch_axis(inputs)
-        return Prepared(inputs, rows, outputs, (outputs, shapes), decode_ns, preprocess_ns)
+        return Prepared(inputs, rows, outputs, (outputs, shapes, self._signature), self, decode_ns, preprocess_ns)
 
     def run(self, batch: Sequence[Prepared]) -> list[Completed]:
         """Run a batch of equal keys; where it fails, each member runs alone, so that one can't spoil the others."""
+        service = batch[0].service
+        if service is not self:
+            return service.run(batch)
         if len(batch) == 1:
             return [self._run_alone(batch[0])]
+        if not self._max_rows:  # a signature without a batch axis, of a model with one
+            return [self._run_alone(item) for item in batch]
         started = time.perf_counter_ns()
         try:
             outputs = self._network.infer(_join([item.inputs for item in batch]), batch[0].outputs)
@@ -182,6 +195,8 @@ class InferenceService:
             BadTensor: An output can't be classified, or boxes are wanted of several pictures.
             ModelFailed: The outputs are not what `model.toml` says.
         """
+        if request.parameters and (requested := self._requested(request)) is not self:
+            return requested.finish(request, outputs)
         if self._stage is not None:
             outputs = self._stage.finish(outputs, [output.name for output in request.outputs])
         if not request.outputs:
@@ -205,6 +220,16 @@ class InferenceService:
         for name, array in outputs.items():
             tensors.append(encode_tensor(name, array, wanted.get(name, default)))
         return tuple(tensors)
+
+    def _requested(self, request: InferRequest) -> InferenceService:
+        """Return the service of the signature that a request asks for."""
+        name = request.parameters.get(SIGNATURE, "")
+        if name in {"", self._signature}:
+            return self
+        if name not in self._signatures:
+            known = ", ".join(filter(None, [self._signature, *self._signatures])) or "none"
+            raise InvalidRequest(f"model {self._name!r} has no signature {str(name)[:80]!r}; it has: {known}")
+        return self._signatures[str(name)]
 
     def _check_names(self, request: InferRequest) -> None:
         expected, inputs = self._inputs, request.inputs

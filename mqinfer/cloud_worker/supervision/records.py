@@ -11,7 +11,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from mqinfer.cloud_worker.supervision.child import Phase, ProcessView, ServerStatistics
+from mqinfer.cloud_worker.supervision.child import Phase, ProcessView
+from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.models.repository import Scan
 from mqinfer.models.repository.config import ModelConfig, VersionPolicy
 from mqinfer.protocol.card import ModelCard
@@ -112,7 +113,7 @@ def index(scan: Scan, processes: Iterable[ProcessView]) -> list[IndexEntry]:
 
 
 def _entry(name: str, version: int, views: Sequence[ProcessView]) -> IndexEntry:
-    phases = {view.phase for view in views}
+    phases = {Phase.DRAINING if view.draining else view.phase for view in views}
     reason = "; ".join(sorted({view.reason for view in views if view.reason}))
     if Phase.READY in phases:
         return IndexEntry(name, str(version), ModelState.READY, reason)

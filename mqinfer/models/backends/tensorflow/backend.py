@@ -11,6 +11,7 @@ import numpy as np
 
 from mqinfer.models.backends.tensorflow.runtime import running
 from mqinfer.models.load_options import TensorOptions, with_configured_shapes
+from mqinfer.protocol.card import Signature
 from mqinfer.protocol.datatypes import BY_NAME, Array, Datatype
 from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
@@ -83,14 +84,24 @@ class TensorFlowModel:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     precision: str = "fp32"
+    signature: Signature | None = None
 
 
 class TensorFlowBackend:
-    """A loaded TensorFlow model."""
+    """A loaded TensorFlow model.
+
+    Args:
+        tensorflow: The module.
+        model: What a loader found.
+        device: That it runs on.
+        others: The model's further signatures, which share its variables.
+    """
 
     concurrency = 1
 
-    def __init__(self, tensorflow: Any, model: TensorFlowModel, device: str) -> None:
+    def __init__(
+        self, tensorflow: Any, model: TensorFlowModel, device: str, others: Sequence[TensorFlowBackend] = ()
+    ) -> None:
         self._tensorflow = tensorflow
         self._path = model.path
         self._call: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = model.call
@@ -100,6 +111,8 @@ class TensorFlowBackend:
         self.inputs = model.inputs
         self.outputs = model.outputs
         self.precision = model.precision
+        self.signature = model.signature
+        self.others = tuple(others)
 
     def infer(self, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> dict[str, Array]:
         """Run the model once.
@@ -118,6 +131,8 @@ class TensorFlowBackend:
     def close(self) -> None:
         """Release the function; TensorFlow releases memory only when the process ends."""
         self._call = None
+        for other in self.others:
+            other.close()
 
 
 def _as_array(tensor: Any) -> Array:

@@ -9,7 +9,7 @@ their optimizer. Those run in a session of their own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,26 @@ from typing import Any
 
 from mqinfer.logs import log_once
 from mqinfer.models.backend import Backend
-from mqinfer.models.backends.tensorflow.backend import TensorFlowBackend, TensorFlowModel, input_specs, output_specs
+from mqinfer.models.backends.tensorflow.backend import (
+    TensorFlowBackend,
+    TensorFlowModel,
+    input_specs,
+    output_specs,
+)
 from mqinfer.models.backends.tensorflow.runtime import choose_device, import_tensorflow, loading
 from mqinfer.models.load_options import LoadOptions
+from mqinfer.protocol.card import Signature, SignatureTensor
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
+from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["Signature", "choose_signature", "load", "load_in_session", "serving_tags", "tensor_names"]
+__all__ = [
+    "Function",
+    "choose_signature",
+    "load",
+    "load_in_session",
+    "serving_tags",
+    "tensor_names",
+]
 
 log = logging.getLogger("mqinfer.models")
 
@@ -42,21 +56,30 @@ def load(path: Path, options: LoadOptions) -> Backend:
     tensorflow = import_tensorflow()
     device = choose_device(tensorflow, options.device, options.threads)
     with loading(path):
-        signatures = _signatures(tensorflow, path)
-    numeric = {name: _takes_numbers(signature) for name, signature in signatures.items()}
-    signature = signatures[choose_signature(numeric, options.signature, path)]
-    model = TensorFlowModel(
-        "tensorflow_savedmodel",
-        path,
-        signature.call,
-        input_specs(signature.inputs, options.inputs, path),
-        output_specs(signature.outputs, options.outputs, path),
-        options.precision,
+        functions = _functions_of(tensorflow, path)
+        definitions = _definitions(path)
+    numeric = {name: _takes_numbers(function) for name, function in functions.items()}
+    chosen = choose_signature(numeric, options.signature, path)
+    served = _model(path, chosen, functions[chosen], options, definitions.get(chosen))
+    others = []
+    for name in sorted(set(functions) - {chosen}) if served.signature else ():
+        try:
+            others.append(_model(path, name, functions[name], LoadOptions(), definitions.get(name)))
+        except ModelNotLoadable as error:
+            log_once(log, logging.INFO, "signature %s can't be requested: %s", name, error)
+    return TensorFlowBackend(
+        tensorflow, served, device, [TensorFlowBackend(tensorflow, other, device) for other in others]
     )
-    return TensorFlowBackend(tensorflow, model, device)
 
 
-def _signatures(tensorflow: Any, path: Path) -> Mapping[str, Signature]:
+def _model(path: Path, name: str, function: Function, options: LoadOptions, definition: Any) -> TensorFlowModel:
+    inputs = input_specs(function.inputs, options.inputs, path)
+    outputs = output_specs(function.outputs, options.outputs, path)
+    signature = None if definition is None else _described(name, definition, inputs, outputs)
+    return TensorFlowModel("tensorflow_savedmodel", path, function.call, inputs, outputs, options.precision, signature)
+
+
+def _functions_of(tensorflow: Any, path: Path) -> Mapping[str, Function]:
     try:
         return _functions(_load(tensorflow, path))
     except Exception as error:  # noqa: BLE001 - of whatever class, AttributeError among them
@@ -82,20 +105,20 @@ def _load(tensorflow: Any, path: Path) -> Any:
         return tensorflow.saved_model.load(path, tags=["serve"])
 
 
-def _functions(loaded: Any) -> dict[str, Signature]:
+def _functions(loaded: Any) -> dict[str, Function]:
     def call(name: str, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         # The variables live as long as the loaded object, which this function keeps.
         results: Mapping[str, Any] = loaded.signatures[name](**feeds)
         return results
 
     return {
-        name: Signature(function.structured_input_signature[1], function.structured_outputs, partial(call, name))
+        name: Function(function.structured_input_signature[1], function.structured_outputs, partial(call, name))
         for name, function in loaded.signatures.items()
     }
 
 
-def _takes_numbers(signature: Signature) -> bool:
-    return all(spec.dtype.name != "string" for spec in signature.inputs.values())
+def _takes_numbers(function: Function) -> bool:
+    return all(spec.dtype.name != "string" for spec in function.inputs.values())
 
 
 def choose_signature(numeric: Mapping[str, bool], configured: str | None, path: Path) -> str:
@@ -133,7 +156,7 @@ def choose_signature(numeric: Mapping[str, bool], configured: str | None, path: 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Signature:
+class Function:
     """One of a SavedModel's functions.
 
     Attributes:
@@ -147,7 +170,7 @@ class Signature:
     call: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
-def load_in_session(tensorflow: Any, path: Path) -> dict[str, Signature]:
+def load_in_session(tensorflow: Any, path: Path) -> dict[str, Function]:
     """Load a SavedModel as TensorFlow 1 does: variables, assets, tables, and what else the model initialises.
 
     The session has the devices and threads that the process has; it lives as long as the signatures do.
@@ -168,15 +191,46 @@ def load_in_session(tensorflow: Any, path: Path) -> dict[str, Signature]:
 
 def serving_tags(path: Path) -> list[str]:
     """Return the tags of the graph to serve: TensorFlow loads it by exactly its tags, such as `serve` and `gpu`."""
+    graph = _graph_to_serve(path)
+    return ["serve"] if graph is None else list(graph.meta_info_def.tags)
+
+
+def _definitions(path: Path) -> Mapping[str, Any]:
+    """Return the SignatureDefs of a SavedModel's file, by name."""
+    graph = _graph_to_serve(path) if (path / "saved_model.pb").is_file() else None
+    return {} if graph is None else graph.signature_def
+
+
+def _graph_to_serve(path: Path) -> Any:
     from tensorflow.core.protobuf import saved_model_pb2
 
     content = saved_model_pb2.SavedModel()
     content.ParseFromString((path / "saved_model.pb").read_bytes())
-    found = [list(graph.meta_info_def.tags) for graph in content.meta_graphs]
-    return next((tags for tags in found if "serve" in tags), found[0] if found else ["serve"])
+    graphs = list(content.meta_graphs)
+    return next((graph for graph in graphs if "serve" in graph.meta_info_def.tags), graphs[0] if graphs else None)
 
 
-def _signature(session: Any, definition: Any) -> Signature:
+def _described(
+    name: str, definition: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> Signature | None:
+    """Return what requests need to ask for a signature; None where it has sparse tensors, which have three names."""
+    taken, made = dict(definition.inputs), dict(definition.outputs)
+    if not (taken.keys() >= {spec.name for spec in inputs} and made.keys() >= {spec.name for spec in outputs}):
+        return None
+    return Signature(
+        name,
+        definition.method_name,
+        tuple([_described_tensor(spec, taken[spec.name]) for spec in inputs]),
+        tuple([_described_tensor(spec, made[spec.name]) for spec in outputs]),
+    )
+
+
+def _described_tensor(spec: TensorSpec, info: Any) -> SignatureTensor:
+    # Datatypes and shapes are those that run: old files state others. That the rank is open is the file's to say.
+    return SignatureTensor(spec.name, spec.datatype, None if info.tensor_shape.unknown_rank else spec.shape, info.name)
+
+
+def _signature(session: Any, definition: Any) -> Function:
     inputs = _tensors(session.graph, definition.inputs)
     outputs = _tensors(session.graph, definition.outputs)
     run = session.make_callable(list(outputs.values()), list(inputs.values()))
@@ -184,7 +238,7 @@ def _signature(session: Any, definition: Any) -> Signature:
     def call(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         return dict(zip(outputs, run(*(feeds[name].numpy() for name in inputs)), strict=True))
 
-    return Signature(inputs, outputs, call)
+    return Function(inputs, outputs, call)
 
 
 def tensor_names(infos: Mapping[str, Any]) -> dict[str, str]:

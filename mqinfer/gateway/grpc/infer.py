@@ -1,0 +1,141 @@
+"""`ModelInfer`, and `ModelStreamInfer`: many requests and their replies over one stream."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import grpc
+
+from mqinfer.client.result import InferResult
+from mqinfer.gateway.access import Access, Right
+from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.grpc.replies import error_message, response, stream_response
+from mqinfer.gateway.grpc.requests import LARGE, Request, read_call, read_request
+from mqinfer.gateway.grpc_calls import Caller, Work, abort, admit, known
+from mqinfer.protocol.errors import MqinferError
+
+__all__ = ["make_infer", "make_stream"]
+
+_MOST_STRINGS = 4096
+"""Strings of a result that are joined on the loop."""
+
+
+def make_infer(core: Core) -> Work:
+    """Return what `ModelInfer` does."""
+
+    async def infer(data: bytes, caller: Caller) -> bytes:
+        request = read_request(data)
+        result = await core.infer(await _call_of(request, caller))
+        if _is_slow(result):
+            return await asyncio.to_thread(response, result, request.message.id)
+        return response(result, request.message.id)
+
+    return infer
+
+
+def make_stream(core: Core, access: Access, window: int = 64) -> Any:
+    """Return the handler of `ModelStreamInfer`.
+
+    Args:
+        core: Answers the requests.
+        access: Asked at the beginning of each stream.
+        window: Requests of one stream without a reply at a time; further ones are not read until there is room, so that
+            the flow control of HTTP/2 holds back the client.
+    """
+
+    async def handle(_: Any, context: Any) -> None:
+        try:
+            caller = admit(access, Right.INFERENCE, context)
+            stream = _Stream(core, context, caller, window)
+            await stream.run()
+        except Exception as error:  # noqa: BLE001 - the call's root; `known` logs what nobody has foreseen
+            await abort(context, known(error))
+
+    return grpc.stream_stream_rpc_method_handler(handle)
+
+
+class _Stream:
+    """One stream; its requests run at the same time, each in a task of its own.
+
+    Replies come as soon as they are there. Only those to requests with the same id, or with none, keep the order of the
+    requests, because a client can't tell them apart otherwise.
+    """
+
+    def __init__(self, core: Core, context: Any, caller: Caller, window: int) -> None:
+        self._core, self._context, self._caller = core, context, caller
+        self._room = asyncio.Semaphore(window)
+        self._writing = asyncio.Lock()  # gRPC has one write at a time
+        self._ends_with_status = caller.headers.get("triton_grpc_error") == "true"
+        self._latest: dict[str, asyncio.Task[None]] = {}  # by id
+
+    async def run(self) -> None:
+        """Answer all requests; returns when the client has closed its side and has all replies.
+
+        Raises:
+            MqinferError: The first error, where the client asked for it to be the stream's status.
+        """
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._room.acquire()
+                data = await self._context.read()
+                if data is grpc.aio.EOF:
+                    return
+                self._start(group, data)
+
+    def _start(self, group: asyncio.TaskGroup, data: bytes) -> None:
+        request, request_id, model = _read(data)
+        task = group.create_task(self._answer(request, request_id, model, self._latest.get(request_id)))
+        self._latest[request_id] = task
+        task.add_done_callback(lambda done: self._forget(request_id, done))
+
+    def _forget(self, request_id: str, task: asyncio.Task[None]) -> None:
+        self._room.release()
+        if self._latest.get(request_id) is task:
+            del self._latest[request_id]
+
+    async def _answer(
+        self, request: Request | MqinferError, request_id: str, model: str, before: asyncio.Task[None] | None
+    ) -> None:
+        try:
+            result = await self._infer(request)
+            if _is_slow(result):
+                reply = await asyncio.to_thread(stream_response, result, request_id)
+            else:
+                reply = stream_response(result, request_id)
+        except Exception as error:
+            failure = known(error)
+            if self._ends_with_status:
+                raise failure from error
+            reply = error_message(failure, request_id, model)
+        if before is not None:
+            await asyncio.wait((before,))
+        async with self._writing:
+            await self._context.write(reply)
+
+    async def _infer(self, request: Request | MqinferError) -> InferResult:
+        if isinstance(request, MqinferError):
+            raise request
+        caller = replace(self._caller, deadline_s=self._context.time_remaining())
+        return await self._core.infer(await _call_of(request, caller))
+
+
+def _read(data: bytes) -> tuple[Request | MqinferError, str, str]:
+    """Return a request of a stream, or why it is none, with its id and model as far as they are known."""
+    try:
+        request = read_request(data)
+    except MqinferError as error:
+        return error, "", ""
+    return request, request.message.id, request.message.model_name
+
+
+async def _call_of(request: Request, caller: Caller) -> InferCall:
+    if request.size > LARGE:
+        return await asyncio.to_thread(read_call, request, caller)
+    return read_call(request, caller)
+
+
+def _is_slow(result: InferResult) -> bool:
+    return any(array.dtype.kind == "O" and array.size > _MOST_STRINGS for array in result.outputs.values())

@@ -1,0 +1,76 @@
+"""The outer form of Protocol Buffers: fields as views of a message's bytes, so that tensors need not be copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mqinfer.protocol.errors import InvalidRequest
+
+__all__ = ["DELIMITED", "VARINT", "delimited", "fields", "varint"]
+
+VARINT, DELIMITED = 0, 2
+_FIXED = {1: 8, 5: 4}
+_MOST_SHIFT = 63
+
+
+def fields(view: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+    """Iterate over the fields of a message.
+
+    Args:
+        view: The message's bytes.
+
+    Yields:
+        The field's number and wire type, where its tag begins, where its value begins (behind the length, if it has
+        one), and where it ends.
+
+    Raises:
+        InvalidRequest: It is no message.
+    """
+    at, end = 0, len(view)
+    while at < end:
+        start = at
+        tag, at = _read_varint(view, at, end)
+        kind = tag & 7
+        if kind == DELIMITED:
+            length, at = _read_varint(view, at, end)
+        elif kind == VARINT:
+            length = _read_varint(view, at, end)[1] - at
+        elif kind in _FIXED:
+            length = _FIXED[kind]
+        else:
+            raise _broken(f"a field of the unknown wire type {kind}")
+        if not tag >> 3 or length > end - at:
+            raise _broken("a field that ends behind it" if tag >> 3 else "a field without a number")
+        yield tag >> 3, kind, start, at, at + length
+        at += length
+
+
+def varint(value: int) -> bytes:
+    """Return a number from 0 on as a varint."""
+    pieces = bytearray()
+    while value > 0x7F:
+        pieces.append(value & 0x7F | 0x80)
+        value >>= 7
+    pieces.append(value)
+    return bytes(pieces)
+
+
+def delimited(number: int, length: int) -> bytes:
+    """Return what stands before a value of a field with a length."""
+    return varint(number << 3 | DELIMITED) + varint(length)
+
+
+def _read_varint(view: memoryview, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end and shift <= _MOST_SHIFT:
+        octet = view[at]
+        at += 1
+        value |= (octet & 0x7F) << shift
+        if octet < 0x80:
+            return value, at
+        shift += 7
+    raise _broken("a number without an end")
+
+
+def _broken(what: str) -> InvalidRequest:
+    return InvalidRequest(f"the request is not a message of Protocol Buffers: it contains {what}")

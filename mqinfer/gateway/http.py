@@ -1,0 +1,315 @@
+"""What both HTTP fronts share: routes, admission, bounded bodies and decompression, and errors as JSON.
+
+aiohttp hands bodies over as they came: its own decompression returns a truncated body without an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import unquote
+
+import numpy as np
+import orjson
+from aiohttp import ClientError, web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from mqinfer.gateway.access import Access, Right
+from mqinfer.gateway.errors import MethodNotAllowed, Overloaded, status_of
+from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.protocol.errors import BadEnvelope, LimitExceeded, MqinferError
+from mqinfer.protocol.types import Buffer
+
+__all__ = [
+    "STRINGS",
+    "Bodies",
+    "Call",
+    "Route",
+    "check_nesting",
+    "error_reply",
+    "json_reply",
+    "make_application",
+    "make_runner",
+    "unescape_path",
+]
+
+log = logging.getLogger("mqinfer.gateway")
+_server_log = log.getChild("http")
+_server_log.addFilter(lambda record: not _is_callers_fault(record))
+
+_OFFLOAD_BYTES = 64 << 10
+"""What is larger is decoded and compressed by the pool's threads; a hand-over takes longer than less than that."""
+_THREADS = 2
+_MOST_NESTED = 100
+"""Depth of JSON, as in Triton."""
+_WBITS = {"gzip": 31, "deflate": 15}
+_ACCEPTED = ("identity", *_WBITS)
+STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""A string of JSON; one without an end reaches to the text's, so that the time grows with the text alone."""
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that was admitted.
+
+    Attributes:
+        request: As aiohttp has it.
+        caller: Name of the caller, by which callers take turns.
+        parts: Groups of the route's pattern; empty where a group has none.
+    """
+
+    request: web.Request
+    caller: str
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a path does.
+
+    Attributes:
+        pattern: Of the whole path, still escaped.
+        right: What callers need.
+        methods: Handlers by HTTP method; they raise an `MqinferError` for whatever goes wrong.
+    """
+
+    pattern: re.Pattern[str]
+    right: Right
+    methods: Mapping[str, Callable[[Call], Awaitable[web.Response]]]
+
+
+class Bodies:
+    """Reads bodies within bounds, and has threads for what would hold up the loop."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._limit, self._room = settings.max_input_bytes, settings.max_bytes
+        self._pool = ThreadPoolExecutor(_THREADS, "mqinfer-gateway-http")
+
+    @asynccontextmanager
+    async def read(self, request: web.Request) -> AsyncIterator[Buffer]:
+        """Yield a request's body, decompressed; its bytes count until the end of the context.
+
+        Raises:
+            LimitExceeded: It is larger than `max_input_bytes`, also where it only says so.
+            Overloaded: The bodies of all calls together are.
+            BadEnvelope: It is cut off, not compressed as stated, or compressed in an unknown way.
+        """
+        coding = request.headers.get("Content-Encoding", "identity").strip().lower() or "identity"
+        if coding not in _ACCEPTED:
+            raise BadEnvelope(f"Unsupported compression type {coding[:40]!r}; send gzip, deflate or identity")
+        if (request.content_length or 0) > self._limit:
+            raise self._too_large(request.content_length or 0)
+        body = bytearray()
+        taken = 0
+        try:
+            async for part in _parts(request):
+                taken += self._take(len(part))
+                body += part
+                if len(body) > self._limit:
+                    raise self._too_large(len(body))
+            content: Buffer = body
+            if coding != "identity":
+                # Enlarged by up to the limit: whether there is room shows when it has been.
+                content = await self.run(len(body), decompress, body, coding, self._limit)
+                taken += self._take(len(content))
+            yield content
+        finally:
+            self._room += taken
+
+    async def run(self, size: int, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Return what a function returns: called at once for a small `size` in bytes, else by a thread of the pool."""
+        if size <= _OFFLOAD_BYTES:
+            return function(*args, **kwargs)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
+    def close(self) -> None:
+        """Wait for the threads to end."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _take(self, size: int) -> int:
+        if size > self._room:
+            raise Overloaded("the gateway holds as many bytes of bodies as it may; try again later")
+        self._room -= size
+        return size
+
+    def _too_large(self, size: int) -> LimitExceeded:
+        return LimitExceeded(
+            f"body of {size} bytes or more; at most {self._limit} are accepted. "
+            "Use --http-max-input-size to increase the limit"
+        )
+
+
+async def _parts(request: web.Request) -> AsyncIterator[bytes]:
+    try:
+        async for part in request.content.iter_any():
+            yield part
+    except (ClientError, HttpProcessingError, web.RequestPayloadError) as error:
+        raise BadEnvelope(f"the body can't be read to its end: {error}") from error
+
+
+def decompress(body: Buffer, coding: str, limit: int) -> bytes:
+    """Return what a body was before its compression.
+
+    Raises:
+        BadEnvelope: It is cut off or damaged, or something follows.
+        LimitExceeded: It has more than `limit` bytes.
+    """
+    stream = zlib.decompressobj(_WBITS[coding])
+    try:
+        found = stream.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise BadEnvelope(f"the body is not {coding}: {error}") from error
+    if len(found) > limit:
+        raise LimitExceeded(
+            f"body of more than {limit} bytes when decompressed. Use --http-max-input-size to increase the limit"
+        )
+    if not stream.eof:
+        raise BadEnvelope(f"the body ends before its {coding} stream does")
+    if stream.unused_data:
+        raise BadEnvelope(f"bytes follow the {coding} stream of the body; send one stream")
+    return found
+
+
+def compress(body: bytes, coding: str) -> bytes:
+    """Return a compressed body."""
+    stream = zlib.compressobj(zlib.Z_BEST_SPEED, wbits=_WBITS[coding])
+    return stream.compress(body) + stream.flush()
+
+
+def accepted_coding(header: str) -> str:
+    """Return the content coding that an `Accept-Encoding` prefers; the first one of equal weight, as Triton does."""
+    best, most = "identity", 0.0
+    for entry in header.split(","):
+        name, _, rest = entry.partition(";")
+        weight = re.fullmatch(r"\s*q=([01](?:\.\d{0,3})?)\s*", rest) if rest else None
+        q = float(weight[1]) if weight else float(not rest)
+        if name.strip().lower() in _ACCEPTED and q > most:
+            best, most = name.strip().lower(), q
+    return best
+
+
+def check_nesting(text: bytes) -> None:
+    """Check how deep JSON is nested, before any parser recurses into it.
+
+    Raises:
+        BadEnvelope: Deeper than 100.
+    """
+    if _depth(text) > _MOST_NESTED and _depth(STRINGS.sub(b"", text)) > _MOST_NESTED:
+        raise BadEnvelope(f"JSON nesting depth exceeds maximum allowed limit ({_MOST_NESTED})")
+
+
+def _depth(text: bytes) -> int:
+    """Return the depth of brackets, those in strings included."""
+    steps = np.frombuffer(text.translate(_STEPS, _NO_BRACKETS), np.int8)
+    depth = deepest = 0
+    for start in range(0, len(steps), _OFFLOAD_BYTES):
+        depths = depth + np.cumsum(steps[start : start + _OFFLOAD_BYTES], dtype=np.int32)
+        depth, deepest = int(depths[-1]), max(deepest, int(depths.max()))
+    return deepest
+
+
+def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """Return a reply of JSON; numbers that JSON lacks are null."""
+    return web.Response(body=orjson.dumps(content), status=status, headers=headers, content_type="application/json")
+
+
+def error_reply(error: MqinferError, headers: Mapping[str, str] | None = None) -> web.Response:
+    """Return the reply that states an error."""
+    status = status_of(error)
+    headers = dict(headers or {})
+    if status.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(status.retry_after_s)))
+    text = str(error).encode(errors="backslashreplace").decode()
+    return json_reply({"error": text}, status.http, headers)
+
+
+def unescape_path(part: str | None) -> str:
+    """Return a part of a path without its escapes; what they hold may be anything."""
+    return unquote(part or "", errors="replace")
+
+
+def make_application(
+    routes: Sequence[Route],
+    access: Access,
+    bodies: Bodies,
+    unknown: Callable[[web.Request], MqinferError],
+) -> web.Application:
+    """Return an application that finds routes by the first pattern that fits.
+
+    Args:
+        routes: In the order in which they are tried.
+        access: Asked before each call.
+        bodies: Closed with the application.
+        unknown: Returns the error for a path that there is not.
+    """
+
+    async def answer(request: web.Request) -> web.Response:
+        for route in routes:
+            found = route.pattern.fullmatch(request.rel_url.raw_path)
+            if found:
+                peer, certificate = _peer(request)
+                caller = access.admit(route.right, request.headers, peer, certificate=certificate)
+                handler = route.methods.get(request.method)
+                if handler is None:
+                    return error_reply(MethodNotAllowed("Method Not Allowed"), {"Allow": ", ".join(route.methods)})
+                return await handler(Call(request, caller, tuple(map(unescape_path, found.groups()))))
+        raise unknown(request)
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Any) -> web.StreamResponse:  # noqa: ARG001 - aiohttp's signature
+        try:
+            return await answer(request)
+        except MqinferError as error:
+            return error_reply(error)
+        except Exception as error:
+            log.exception("a call of HTTP failed: %s %.200s", request.method, request.rel_url.raw_path)
+            return error_reply(MqinferError(f"the gateway failed: {type(error).__name__}; its log has the details"))
+
+    async def close(_: web.Application) -> None:
+        await asyncio.to_thread(bodies.close)
+
+    app = web.Application(middlewares=[guard])
+    app.on_cleanup.append(close)
+    return app
+
+
+def make_runner(app: web.Application, settings: GatewaySettings) -> web.AppRunner:
+    """Return what serves an application; a caller who disconnects cancels the handler of the call."""
+    return web.AppRunner(
+        app,
+        logger=_server_log,
+        handler_cancellation=True,
+        auto_decompress=False,
+        access_log=None,
+        shutdown_timeout=settings.drain + 2.0,  # for the errors of the calls that the end of the drain cancels
+    )
+
+
+def _is_callers_fault(record: logging.LogRecord) -> bool:
+    """Return whether aiohttp logs that it has refused what is no HTTP."""
+    return record.exc_info is not None and isinstance(record.exc_info[1], HttpProcessingError)
+
+
+def _peer(request: web.Request) -> tuple[str, str]:
+    """Return the address of a connection, and the common name of its client certificate."""
+    transport = request.transport
+    if transport is None:
+        return "", ""
+    address = transport.get_extra_info("peername")
+    peer = ":".join(map(str, address[:2])) if isinstance(address, tuple) else str(address or "")
+    certificate = transport.get_extra_info("peercert") or {}
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return peer, names[0] if names else ""

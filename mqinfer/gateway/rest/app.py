@@ -1,0 +1,249 @@
+"""The paths of the Open Inference Protocol over HTTP, as Triton's server routes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from mqinfer._version import __version__
+from mqinfer.gateway.access import Access, Right
+from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.errors import NotFound, Unsupported
+from mqinfer.gateway.http import Bodies, Call, Route, accepted_coding, compress, json_reply, make_application
+from mqinfer.gateway.protocol_answers import (
+    EXTENSIONS,
+    NO_NAMED_REPOSITORY,
+    NO_SHARED_MEMORY,
+    log_settings,
+    trace_settings,
+)
+from mqinfer.gateway.rest.reply import result_size, write_reply
+from mqinfer.gateway.rest.request import (
+    HEADER_LENGTH,
+    Request,
+    expand_raw,
+    header_length,
+    read_json,
+    read_request,
+)
+from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.errors import BadEnvelope
+from mqinfer.protocol.types import TensorSpec
+
+__all__ = ["make_app"]
+
+Handler = Callable[[Call], Awaitable[web.Response]]
+_MODEL = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
+_REGION = r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?"
+_REPOSITORY = r"/v2/repository(?:/([^/]+))?"
+
+
+def make_app(core: Core, access: Access, settings: GatewaySettings) -> web.Application:
+    """Return the application of the Open Inference Protocol; see `gateway.http.make_runner` for what serves it."""
+    front = _Front(core, settings)
+
+    def route(pattern: str, right: Right, **methods: Handler) -> Route:
+        return Route(re.compile(pattern), right, methods)
+
+    return make_application(
+        [
+            route(f"{_MODEL}/infer", Right.INFERENCE, POST=front.infer),
+            route("/v2/health/live", Right.HEALTH, GET=front.live),
+            route("/v2/health/ready", Right.HEALTH, GET=front.ready),
+            route("/v2/models/stats", Right.STATISTICS, GET=front.statistics),
+            route(f"{_MODEL}/stats", Right.STATISTICS, GET=front.statistics),
+            route(f"{_MODEL}/ready", Right.HEALTH, GET=front.model_ready),
+            route(f"{_MODEL}/config", Right.MODEL_CONFIG, GET=front.config),
+            route(_MODEL, Right.METADATA, GET=front.metadata),
+            route("/v2", Right.METADATA, GET=front.server),
+            route(f"{_REPOSITORY}/index", Right.MODEL_REPOSITORY, POST=front.index),
+            route(f"{_REPOSITORY}/models/([^/]+)/load", Right.MODEL_REPOSITORY, POST=front.load),
+            route(f"{_REPOSITORY}/models/([^/]+)/unload", Right.MODEL_REPOSITORY, POST=front.unload),
+            route(f"{_REGION}/status", Right.SHARED_MEMORY, GET=_no_regions),
+            route(f"{_REGION}/unregister", Right.SHARED_MEMORY, POST=_nothing),
+            route(f"{_REGION}/register", Right.SHARED_MEMORY, POST=_no_shared_memory),
+            route(
+                r"/v2(?:/models/([^/]+))?/trace/setting",
+                Right.TRACE,
+                GET=front.trace_settings,
+                POST=front.update_trace_settings,
+            ),
+            route("/v2/logging", Right.LOGGING, GET=_log_settings, POST=front.update_log_settings),
+            route(f"{_MODEL}/(generate|generate_stream)", Right.INFERENCE, POST=front.generate),
+        ],
+        access,
+        front.bodies,
+        lambda _: NotFound("Not Found"),
+    )
+
+
+class _Front:
+    """Handlers of the paths that need the core or a body."""
+
+    def __init__(self, core: Core, settings: GatewaySettings) -> None:
+        self._core, self._settings = core, settings
+        self.bodies = Bodies(settings)
+
+    async def live(self, _: Call) -> web.Response:
+        return _state(self._core.live(), {"live": True}, "the gateway is not live")
+
+    async def ready(self, _: Call) -> web.Response:
+        return _state(self._core.ready(), {"ready": True}, "the gateway is not ready")
+
+    async def server(self, _: Call) -> web.Response:
+        return json_reply({"name": self._settings.server_name, "version": __version__, "extensions": EXTENSIONS})
+
+    async def model_ready(self, call: Call) -> web.Response:
+        model, version = _model(call)
+        is_ready = self._core.model_ready(model, version)
+        return _state(is_ready, {"name": model, "ready": True}, "Model version not ready")
+
+    async def metadata(self, call: Call) -> web.Response:
+        return json_reply(_metadata(await self._core.metadata(*_model(call))))
+
+    async def config(self, call: Call) -> web.Response:
+        return json_reply(await self._core.config(*_model(call)))
+
+    async def statistics(self, call: Call) -> web.Response:
+        model, version = _model(call) if call.parts else ("", None)
+        return json_reply({"model_stats": await self._core.statistics(model, version)})
+
+    async def infer(self, call: Call) -> web.Response:
+        model, version = _model(call)
+        headers = call.request.headers
+        async with self.bodies.read(call.request) as body:
+            length = header_length(headers.get(HEADER_LENGTH), len(body))
+            if length or not body:
+                request = await self.bodies.run(length, read_request, body, length, model)
+            else:
+                request = expand_raw(body, await self._core.metadata(model, version))
+            result = await self._core.infer(
+                InferCall(
+                    model,
+                    version,
+                    request.inputs,
+                    request.outputs,
+                    caller=call.caller,
+                    timeout_s=request.timeout_s,
+                    priority=request.priority,
+                    traceparent=headers.get("traceparent", ""),
+                )
+            )
+        return await self._reply(request, result, accepted_coding(headers.get("Accept-Encoding", "")))
+
+    async def _reply(self, request: Request, result: Any, coding: str) -> web.Response:
+        body, head = await self.bodies.run(result_size(result), write_reply, request, result)
+        headers = {"Content-Type": "application/json"}
+        if head is not None:
+            headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(head)}
+        if coding != "identity":
+            body = await self.bodies.run(len(body), compress, body, coding)
+            headers["Content-Encoding"] = coding
+        return web.Response(body=body, headers=headers)
+
+    async def generate(self, call: Call) -> web.Response:
+        await self._core.metadata(*_model(call))
+        raise Unsupported(f"{call.parts[2]} is not supported: models here answer each request once; use infer")
+
+    async def index(self, call: Call) -> web.Response:
+        _check_repository(call)
+        fields = await self._fields(call)
+        only_ready = fields.get("ready", False)
+        if not isinstance(only_ready, bool):
+            raise BadEnvelope("Invalid value for 'ready': expected a boolean")
+        return json_reply(await self._core.index(only_ready=only_ready))
+
+    async def load(self, call: Call) -> web.Response:
+        model, parameters = await self._controlled(call)
+        await self._core.load(model, parameters or None)
+        return web.Response(content_type="application/json")
+
+    async def unload(self, call: Call) -> web.Response:
+        model, parameters = await self._controlled(call)
+        if not isinstance(parameters.get("unload_dependents", False), bool):
+            raise BadEnvelope("Unable to parse 'unload_dependents': expected a boolean")
+        await self._core.unload(model)
+        return web.Response(content_type="application/json")
+
+    async def trace_settings(self, call: Call) -> web.Response:
+        if call.parts[0]:
+            await self._core.metadata(call.parts[0])
+        settings = trace_settings()
+        return json_reply({**settings, "trace_level": [settings["trace_level"]]})
+
+    async def update_trace_settings(self, call: Call) -> web.Response:
+        settings = await self._fields(call)
+        trace_settings([name for name, value in settings.items() if value is not None])
+        return await self.trace_settings(call)
+
+    async def update_log_settings(self, call: Call) -> web.Response:
+        settings = await self._fields(call)
+        log_settings([name for name, value in settings.items() if value is not None])
+        return await _log_settings(call)
+
+    async def _controlled(self, call: Call) -> tuple[str, dict[str, Any]]:
+        """Return the model of a call that loads or unloads it, and the parameters."""
+        _check_repository(call)
+        parameters: Any = (await self._fields(call)).get("parameters") or {}
+        if not isinstance(parameters, dict):
+            raise BadEnvelope("Unable to parse 'parameters': expected an object")
+        return call.parts[1], parameters
+
+    async def _fields(self, call: Call) -> dict[str, Any]:
+        """Return the fields of a body of JSON; none where it is empty."""
+        async with self.bodies.read(call.request) as body:
+            fields = await self.bodies.run(len(body), read_json, body)
+        if fields is None:
+            return {}
+        if not isinstance(fields, dict):
+            raise BadEnvelope("the body must be an object of JSON")
+        return fields
+
+
+def _check_repository(call: Call) -> None:
+    if call.parts[0]:
+        raise Unsupported(NO_NAMED_REPOSITORY)
+
+
+def _model(call: Call) -> tuple[str, str | None]:
+    """Return the model and the version that a path names."""
+    return call.parts[0], call.parts[1] or None
+
+
+def _state(is_so: bool, content: dict[str, Any], otherwise: str) -> web.Response:  # noqa: FBT001
+    return json_reply(content) if is_so else json_reply({"error": otherwise}, 400)
+
+
+def _metadata(card: ModelCard) -> dict[str, Any]:
+    return {
+        "name": card.name,
+        "versions": card.versions,
+        "platform": card.platform,
+        "inputs": [_spec(spec) for spec in card.inputs],
+        "outputs": [_spec(spec) for spec in card.outputs],
+    }
+
+
+def _spec(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": str(spec.datatype), "shape": spec.shape}
+
+
+async def _no_regions(_: Call) -> web.Response:
+    return json_reply([])
+
+
+async def _nothing(_: Call) -> web.Response:
+    return web.Response(content_type="application/json")
+
+
+async def _no_shared_memory(_: Call) -> web.Response:
+    raise Unsupported(NO_SHARED_MEMORY)
+
+
+async def _log_settings(_: Call) -> web.Response:
+    return json_reply(log_settings())

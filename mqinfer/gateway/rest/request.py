@@ -1,0 +1,328 @@
+"""From the body of an inference request to the call that the core takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from mqinfer.gateway.errors import Unsupported
+from mqinfer.gateway.http import STRINGS, check_nesting
+from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
+from mqinfer.gateway.rest.json_data import raw_of_text
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.datatypes import Buffer, Datatype, array_bytes, nbytes
+from mqinfer.protocol.decoding import refusal, scalars
+from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
+from mqinfer.protocol.header import Parameters
+from mqinfer.protocol.limits import DEFAULT_LIMITS
+from mqinfer.protocol.types import Count, EncodedTensor, RequestedOutput
+
+__all__ = ["HEADER_LENGTH", "Request", "expand_raw", "header_length", "read_json", "read_request"]
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+"""Header of HTTP: length of the JSON part before the binary tensors; 0 for a raw request."""
+
+_MOST_QUOTES = 1 << 16
+"""Of JSON in which numbers that JSON lacks are put into quotes: text between strings is searched for them."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SOURCES = ("data", "binary_data_size", "shared_memory_region")
+_FIELD = re.compile(r"'(?:[^']*\.)?(\w+)(?:\[[^']*)?'")
+
+
+class _InputParameters(Struct, frozen=True, gc=False):
+    binary_data_size: Count | None = None
+    shared_memory_region: Any = None
+
+
+class _Input(Struct, frozen=True, gc=False):
+    name: str
+    datatype: str
+    shape: tuple[Count, ...]
+    parameters: _InputParameters | None = None
+    data: Raw = Raw(b"")
+
+
+class _OutputParameters(Struct, frozen=True, gc=False):
+    binary_data: bool | None = None
+    classification: Count = 0
+    shared_memory_region: Any = None
+
+
+class _Output(Struct, frozen=True, gc=False):
+    name: str
+    parameters: _OutputParameters | None = None
+
+
+class _Request(Struct, frozen=True, gc=False):
+    inputs: list[_Input]
+    id: str = ""
+    outputs: list[_Output] | None = None
+    parameters: Parameters | None = None
+
+
+class _Parameters(Struct, frozen=True, gc=False):
+    """Parameters that Triton knows; those of sequences are read and without effect, as for its models without any."""
+
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    priority: Count = 0
+    timeout: Count = 0
+    binary_data_output: bool = False
+
+
+_KNOWN = frozenset(_Parameters.__struct_fields__)
+_DECODER = msgspec.json.Decoder(_Request)
+_DATATYPES = {str(datatype): datatype for datatype in Datatype}
+_NO_INPUT_PARAMETERS, _NO_OUTPUT_PARAMETERS, _NO_PARAMETERS = _InputParameters(), _OutputParameters(), _Parameters()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """An inference request as it came.
+
+    Attributes:
+        inputs: Tensors; their bytes are views of the body where they came as bytes.
+        id: Any text of the caller's; the reply repeats it.
+        outputs: The requested outputs; empty for all.
+        binary: Names of requested outputs that are sent as bytes.
+        all_binary: Whether outputs that nobody named are.
+        timeout_s: The parameter `timeout`, in seconds; None without one.
+        priority: The parameter.
+    """
+
+    inputs: tuple[EncodedTensor, ...]
+    id: str = ""
+    outputs: tuple[RequestedOutput, ...] = ()
+    binary: frozenset[str] = field(default=frozenset())
+    all_binary: bool = False
+    timeout_s: float | None = None
+    priority: int = 0
+
+
+def header_length(header: str | None, size: int) -> int:
+    """Return the length of a body's JSON part; 0 for a raw request.
+
+    Args:
+        header: Value of `HEADER_LENGTH`; None where the whole body is JSON.
+        size: Of the body, in bytes.
+
+    Raises:
+        BadEnvelope: It is no number, or beyond the body.
+    """
+    if header is None:
+        return size
+    if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", header, re.ASCII):
+        raise BadEnvelope(f"Unable to parse {HEADER_LENGTH}, got: {header[:40]}")
+    length = int(header)
+    if not 0 <= length <= size:
+        raise BadEnvelope(f"inference header size should be in range (0, {size}), got: {length}")
+    return length
+
+
+def read_request(body: Buffer, length: int, model: str) -> Request:
+    """Return the request that a body holds.
+
+    Args:
+        body: JSON, with binary tensors behind it.
+        length: Of the JSON.
+        model: Name of the model, for messages.
+
+    Raises:
+        InvalidRequest: Something in it is wrong, too large, or not offered here.
+    """
+    view = memoryview(body)
+    found = _parse(bytes(view[:length]))
+    known = _parameters(found.parameters)
+    inputs = tuple(_inputs(found.inputs, view[length:], model))
+    outputs = found.outputs or []
+    names = [output.name for output in outputs]
+    _check_names("output", names)
+    chosen = {output.name: output.parameters or _NO_OUTPUT_PARAMETERS for output in outputs}
+    if any(each.shared_memory_region is not None for each in chosen.values()):
+        raise Unsupported(NO_SHARED_MEMORY)
+    return Request(
+        inputs,
+        found.id,
+        tuple(RequestedOutput(name, None, each.classification) for name, each in chosen.items()),
+        frozenset(name for name, each in chosen.items() if _is_binary(each, known)),
+        known.binary_data_output,
+        known.timeout / 1e6 if known.timeout else None,
+        known.priority,
+    )
+
+
+def expand_raw(body: Buffer, card: ModelCard) -> Request:
+    """Return the request of a body that is the bytes of a model's only input, of a batch of one.
+
+    Raises:
+        BadTensor: The model has several inputs, or the shape does not follow from the bytes.
+    """
+    if len(card.inputs) != 1:
+        raise BadTensor(
+            f"Raw request must only have 1 input (found 1) to be deduced but got {len(card.inputs)} inputs in"
+            f" '{card.name}' model configuration"
+        )
+    spec, batch = card.inputs[0], (1,) if card.max_batch_size else ()
+    shape = list(spec.shape[len(batch) :])
+    data = body
+    if spec.datatype is Datatype.BYTES:
+        if shape != [1]:
+            raise BadTensor(f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]")
+        data = len(body).to_bytes(4, "little") + bytes(body)
+    elif shape.count(-1) > 1:
+        raise BadTensor(
+            f"The shape of the raw input '{spec.name}' can not be deduced because there are more than one"
+            " variable-sized dimension"
+        )
+    elif -1 in shape:
+        place = shape.index(-1)
+        shape[place] = 1
+        shape[place] = len(body) // (nbytes(spec.datatype, tuple(shape)) or 1)
+    shape_found = (*batch, *shape)
+    array_bytes(spec.name, spec.datatype, shape_found, DEFAULT_LIMITS)
+    return Request((EncodedTensor(spec.name, spec.datatype, shape_found, "raw", data),), all_binary=True)
+
+
+def read_json(text: Buffer) -> Any:
+    """Parse JSON of a few fields, such as the body of a call about a model's repository; None for no text.
+
+    Raises:
+        BadEnvelope: It is not JSON, or nested too deep.
+    """
+    if not text:
+        return None
+    check_nesting(bytes(text))
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise _not_json(error) from error
+
+
+def _parse(text: bytes) -> _Request:
+    text = text.removeprefix(_BYTE_ORDER_MARK)
+    check_nesting(text)
+    try:
+        return _decode(text)
+    except msgspec.ValidationError as error:
+        raise _wrong(error, _Request, "request") from error
+    except (ValueError, RecursionError) as error:
+        raise _not_json(error) from error
+
+
+def _decode(text: bytes) -> _Request:
+    try:
+        return _DECODER.decode(text)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        if (b"NaN" not in text and b"Infinity" not in text) or text.count(b'"') > _MOST_QUOTES:
+            raise
+        return _DECODER.decode(_quote_numbers(text))
+
+
+def _quote_numbers(text: bytes) -> bytes:
+    """Return JSON with the numbers that it lacks, but many libraries write, as strings."""
+    pieces: list[bytes] = []
+    start = 0
+    for string in STRINGS.finditer(text):
+        pieces += (_quoted(text[start : string.start()]), string[0])
+        start = string.end()
+    return b"".join((*pieces, _quoted(text[start:])))
+
+
+def _quoted(text: bytes) -> bytes:
+    quoted = text.replace(b"NaN", b'"NaN"').replace(b"Infinity", b'"Infinity"')
+    return quoted.replace(b'-"Infinity"', b'"-Infinity"')
+
+
+def _not_json(error: Exception) -> BadEnvelope:
+    return BadEnvelope(f"failed to parse the request JSON buffer: {error}")
+
+
+def _wrong(error: msgspec.ValidationError, shape: type[Struct], what: str) -> InvalidRequest:
+    """Return the error for a field of a wrong type; begins as Triton's do."""
+    found = refusal(error, shape, what)
+    named = _FIELD.search(str(found))
+    return type(found)(f"Unable to parse '{named[1]}': {found}") if named else found
+
+
+def _parameters(parameters: dict[str, Any] | None) -> _Parameters:
+    if not parameters:
+        return _NO_PARAMETERS
+    if any(name.startswith("triton_") for name in parameters):
+        raise BadEnvelope(
+            "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+        )
+    scalars(parameters, _KNOWN, "request")
+    try:
+        return msgspec.convert(parameters, _Parameters)
+    except msgspec.ValidationError as error:
+        raise _wrong(error, _Parameters, "request parameters") from error
+
+
+def _is_binary(chosen: _OutputParameters, known: _Parameters) -> bool:
+    return known.binary_data_output if chosen.binary_data is None else chosen.binary_data
+
+
+def _check_names(what: str, names: Sequence[str]) -> None:
+    if len(names) > DEFAULT_LIMITS.tensors:
+        raise LimitExceeded(f"{len(names)} {what}s; at most {DEFAULT_LIMITS.tensors} are accepted")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadTensor(f"{what} '{twice[:100]}' already exists in request; name each {what} once")
+
+
+def _inputs(described: Sequence[_Input], tail: memoryview, model: str) -> Iterator[EncodedTensor]:
+    _check_names("input", [each.name for each in described])
+    for each in described:
+        name, shape, known = each.name, each.shape, each.parameters or _NO_INPUT_PARAMETERS
+        _check_source(each, known)
+        datatype = _datatype(each)
+        array_bytes(name, datatype, shape, DEFAULT_LIMITS)
+        size = known.binary_data_size
+        if size is None:
+            data: Buffer = raw_of_text(name, datatype, shape, each.data)
+        elif size > len(tail):
+            raise BadTensor(
+                f"unexpected size for input '{name}', expecting {size - len(tail)} additional bytes for model"
+                f" '{model}'; the header {HEADER_LENGTH} states where they begin"
+            )
+        else:
+            data, tail = tail[:size], tail[size:]
+        yield EncodedTensor(name, datatype, shape, "raw", data)
+    if tail:
+        raise BadTensor(f"unexpected additional input data for model '{model}': {len(tail)} bytes")
+
+
+def _check_source(described: _Input, known: _InputParameters) -> None:
+    """Check that a tensor's content comes in one way."""
+    given = (bool(described.data), known.binary_data_size is not None, known.shared_memory_region is not None)
+    if sum(given) != 1:
+        names = [f"'{name}'" for name, is_set in zip(_SOURCES, given, strict=True) if is_set]
+        raise BadTensor(
+            "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters',"
+            f" 'shared_memory_region' in 'parameters'. But {'set ' + ' '.join(names) if names else 'no field is set'}"
+            f" for input '{described.name[:100]}'"
+        )
+    if given[2]:
+        raise Unsupported(NO_SHARED_MEMORY)
+
+
+def _datatype(described: _Input) -> Datatype:
+    name, found = described.name[:100], _DATATYPES.get(described.datatype)
+    if described.data and (found is Datatype.FP16 or described.datatype == "BF16"):
+        raise BadTensor(
+            f"receiving {described.datatype} data via JSON is not supported. Please use the binary data format for"
+            f" input {name}"
+        )
+    if found is None:
+        raise BadTensor(
+            f"invalid datatype {described.datatype[:20]!r} for input '{name}'; expected one of {', '.join(Datatype)}"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""The processes of a gateway: their start, their ports, their end."""

@@ -1,0 +1,159 @@
+"""One process of a gateway: it connects to the broker, opens the ports, and drains on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.client.aio import AsyncClient
+from mqinfer.client.control import AsyncControl
+from mqinfer.client.options import ClientOptions
+from mqinfer.gateway.access import Access, KeyFile, read_restrictions
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.serving.fronts import Fronts, places, ssl_context
+from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.protocol.errors import MissingExtra
+
+__all__ = ["GatewaySpec", "Stop", "serve"]
+
+_log = logging.getLogger("mqinfer.gateway")
+
+_WINDOW = 256
+"""Requests in flight at a time: the rest waits here, where callers take turns, and not in workers."""
+_ANSWER_S = 2.0
+"""Time for the fronts to send the errors of the calls that the end of the drain has cancelled."""
+_OVERHEAD_S = 20
+"""The system ends the process so long after the drain's end, whatever it hangs in."""
+_PACKAGES = {"grpc": "grpcio", "aiohttp": "aiohttp", "google.protobuf": "protobuf", "orjson": "orjson"}
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySpec:
+    """What a process of a gateway needs; it can be sent to another process.
+
+    Attributes:
+        address: Of the broker.
+        name: The gateway's name in topics, unique on the broker.
+        root: Prefix of all topics.
+        settings: How it serves.
+        shared: Whether other processes listen on the same ports.
+    """
+
+    address: BrokerAddress
+    name: str
+    root: str
+    settings: GatewaySettings
+    shared: bool = False
+
+
+class Stop:
+    """Two requests to end: the first one drains, the second one ends at once."""
+
+    def __init__(self) -> None:
+        self.drain, self.at_once = asyncio.Event(), asyncio.Event()
+
+    def request(self) -> None:
+        """Drain; a second call ends at once."""
+        (self.at_once if self.drain.is_set() else self.drain).set()
+
+    def on_signals(self, *numbers: signal.Signals) -> None:
+        """Call `request` at each of these signals."""
+        for number in numbers:
+            asyncio.get_running_loop().add_signal_handler(number, self.request)
+
+
+async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = lambda: None) -> None:
+    """Connect, listen, and serve until asked to stop; then finish the accepted calls.
+
+    Args:
+        spec: What to serve.
+        stop: Ends it.
+        on_ready: Called once all ports are open.
+
+    Raises:
+        MissingExtra: A package of the extra `gateway` is not installed.
+        ConfigError: A file with keys or certificates has a fault.
+        LinkError: As for a client.
+        MqinferError: A port can't be opened.
+    """
+    settings = spec.settings
+    _check_packages()
+    tls = ssl_context(settings.tls) if settings.tls else None
+    access = Access(KeyFile(settings.keys) if settings.keys else None, read_restrictions(settings.restrict))
+    async with _open_core(spec, stop) as (core, client):
+        fronts = Fronts(settings, shared=spec.shared)
+        try:
+            await fronts.open(core, access, client, tls)
+            _log.info("ready: %s", places(settings))
+            on_ready()
+            await stop.drain.wait()
+            signal.alarm(int(settings.drain) + _OVERHEAD_S)
+            await _drain(fronts, core, client, stop)
+        finally:
+            await fronts.close(0.0)
+        if client.requester.failure:
+            raise client.requester.failure
+
+
+async def _drain(fronts: Fronts, core: Core, client: AsyncClient, stop: Stop) -> None:
+    """Accept nothing more, and wait until every call has its answer; what is late is answered as cancelled."""
+    core.drain()
+    _log.info("stopping: no more calls are accepted, those under way may take %g s", fronts.settings.drain)
+    closing = asyncio.create_task(fronts.close(fronts.settings.drain + _ANSWER_S))
+    hurry = asyncio.create_task(stop.at_once.wait())
+    await asyncio.wait({closing, hurry}, timeout=fronts.settings.drain, return_when=asyncio.FIRST_COMPLETED)
+    if not closing.done():
+        _log.warning("cancelling the calls that are still under way")
+        await client.close()
+        await asyncio.wait({closing}, timeout=_ANSWER_S)
+    for task in (closing, hurry):
+        task.cancel()
+    await asyncio.gather(closing, hurry, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _open_core(spec: GatewaySpec, stop: Stop) -> AsyncIterator[tuple[Core, AsyncClient]]:
+    """Connect; a connection that has ended for good, since another process has taken the name, stops the gateway."""
+    settings, loop = spec.settings, asyncio.get_running_loop()
+    options = ClientOptions(timeout=settings.timeout, window=_WINDOW, max_pending=settings.max_pending)
+
+    def on_connection() -> None:
+        if client.requester.failure:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(stop.drain.set)
+
+    client = AsyncClient(spec.address, name=spec.name, root=spec.root, options=options, announce="gateway")
+    async with client:
+        client.requester.watch(on_connection)
+        client.registry.watches_clients = bool(settings.metrics_port)
+        core = Core(
+            client,
+            AsyncControl(client),
+            settings.timeout,
+            model_control=settings.model_control,
+            max_pending=settings.max_pending,
+            max_bytes=settings.max_bytes,
+        )
+        from mqinfer.gateway.metrics import pending_calls
+
+        if client.announcer:
+            client.announcer.pending = partial(pending_calls, core, client)
+        await core.start()
+        yield core, client
+
+
+def _check_packages() -> None:
+    from importlib.util import find_spec
+
+    for module, package in _PACKAGES.items():
+        found = False
+        with suppress(ImportError, ValueError):  # of the package that it is in; it is blocked
+            found = find_spec(module) is not None
+        if not found:
+            raise MissingExtra.of(package, "gateway")

@@ -1,0 +1,246 @@
+"""What both fronts for TensorFlow Serving's clients ask of the core: a model by its ModelSpec, and runs of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mqinfer.client.result import InferResult
+from mqinfer.codecs import encode_tensor
+from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.tfs.signatures import check_inputs, check_outputs, choose, is_own, narrowed, widened
+from mqinfer.protocol.card import ModelCard, Signature
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import InvalidRequest, LimitExceeded, ModelFailed, ModelNotFound, NoWorker
+from mqinfer.protocol.types import RequestedOutput
+
+__all__ = ["Answer", "Caller", "Spec", "Target", "find", "infer", "version_states"]
+
+_PARTS = 32
+"""Requests of one call that are pending at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A ModelSpec.
+
+    Attributes:
+        model: Its name.
+        version: As a number in decimal digits; None for the default one.
+        label: Of a version; empty for none.
+        signature: Name of the signature; empty for the model's own.
+    """
+
+    model: str
+    version: str | None = None
+    label: str = ""
+    signature: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, and until when.
+
+    Attributes:
+        name: By which callers take turns.
+        deadline_s: Seconds that are left.
+        most_bytes: Bytes that the outputs of one call may take.
+        traceparent: W3C trace context, or empty.
+    """
+
+    name: str
+    deadline_s: float
+    most_bytes: int
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What came of a call.
+
+    Attributes:
+        outputs: By name.
+        version: The version that answered.
+    """
+
+    outputs: dict[str, Array]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a ModelSpec names.
+
+    Attributes:
+        spec: The ModelSpec, with a version in place of a label.
+        card: Of the model and version.
+        signature: The requested one, or the model's own.
+    """
+
+    spec: Spec
+    card: ModelCard
+    signature: Signature
+
+
+async def find(core: Core, spec: Spec) -> Target:
+    """Find what a ModelSpec names.
+
+    Raises:
+        InvalidRequest: It names no model, or an unknown label.
+        ModelNotFound: There is no such model or version, in TensorFlow Serving's words.
+        FailedPrecondition: The model has no such signature.
+    """
+    if not spec.model:
+        raise InvalidRequest("ModelSpec has no name specified.")
+    if spec.label:
+        raise InvalidRequest(f"Unrecognized servable version label: {spec.label[:80]}")
+    try:
+        card = await core.metadata(spec.model, spec.version)
+    except ModelNotFound as error:
+        wanted = f"Latest({spec.model})" if spec.version is None else f"Specific({spec.model}, {spec.version})"
+        raise ModelNotFound(f"Servable not found for request: {wanted}") from error
+    return Target(spec, card, choose(card, spec.signature))
+
+
+async def version_states(core: Core, spec: Spec) -> dict[str, bool]:
+    """Return the versions that a ModelSpec names, each with whether it is ready.
+
+    Raises:
+        InvalidRequest: It names no model, or an unknown label.
+        ModelNotFound: There is no such model or version.
+    """
+    if not spec.model:
+        raise InvalidRequest("Missing model name in request.")
+    try:
+        versions = await core.versions(spec.model)
+    except ModelNotFound as error:
+        raise ModelNotFound(f"Could not find any versions of model {spec.model}") from error
+    if spec.label:
+        raise InvalidRequest(f"Unrecognized servable version label: {spec.label[:80]}")
+    if spec.version is None:
+        return dict(sorted(versions.items(), key=lambda each: int(each[0]), reverse=True))
+    if spec.version not in versions:
+        raise ModelNotFound(f"Could not find version {spec.version} of model {spec.model}")
+    return {spec.version: versions[spec.version]}
+
+
+async def infer(
+    core: Core, target: Target, inputs: Mapping[str, Array], caller: Caller, wanted: Sequence[str] = ()
+) -> Answer:
+    """Run a model on inputs of any number of rows.
+
+    Rows beyond `max_batch_size` are sent as several requests, `_PARTS` at a time. The version that answers the first
+    answers all; one that fails fails the call, and the others are cancelled. Where a version went away meanwhile, and
+    the caller named none, the call starts over once.
+
+    Args:
+        core: Of the gateway.
+        target: From `find`.
+        inputs: By name.
+        caller: Who calls.
+        wanted: Names of the outputs; empty for all.
+
+    Raises:
+        MqinferError: Whatever came of it.
+    """
+    signature = target.signature
+    check_inputs(signature, list(inputs))
+    check_outputs(signature, wanted)
+    arrays, axes = widened(signature, inputs)
+    run = _Run(core, target, caller, wanted)
+    rows, most = _rows(arrays), signature.max_batch_size
+    if not 0 < most < rows:
+        result = await run.one(arrays)
+        return Answer(narrowed(signature, result.outputs, axes), result.model_version)
+    parts = [slice(start, start + most) for start in range(0, rows, most)]
+    try:
+        results = await run.all(arrays, parts)
+    except (ModelNotFound, NoWorker):
+        if target.spec.version is not None:
+            raise
+        results = await run.all(arrays, parts)
+    outputs = _joined([result.outputs for result in results], rows)
+    return Answer(narrowed(signature, outputs, axes), results[0].model_version)
+
+
+def _rows(arrays: Mapping[str, Array]) -> int:
+    """Return how many rows all inputs have; 0 where they differ, which the worker refuses."""
+    counts = {array.shape[:1] for array in arrays.values()}
+    return next(iter(counts.pop()), 0) if len(counts) == 1 else 0
+
+
+def _joined(parts: Sequence[Mapping[str, Array]], rows: int) -> dict[str, Array]:
+    joined: dict[str, Array] = {}
+    for name in parts[0]:
+        try:
+            joined[name] = np.concatenate([part[name] for part in parts])
+        except (KeyError, ValueError) as error:
+            raise ModelFailed(f"output {name!r} of several requests can't be joined: {error}") from error
+        if len(joined[name]) != rows:
+            raise ModelFailed(f"output {name!r} has {len(joined[name])} rows for {rows}: it can't be joined; send less")
+    return joined
+
+
+class _Run:
+    """The requests of one call."""
+
+    def __init__(self, core: Core, target: Target, caller: Caller, wanted: Sequence[str]) -> None:
+        self._core, self._caller = core, caller
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + caller.deadline_s
+        self._call = InferCall(
+            target.spec.model,
+            target.spec.version,
+            (),
+            tuple(map(RequestedOutput, wanted)),
+            caller=caller.name,
+            signature="" if is_own(target.card, target.signature) else target.signature.name,
+            traceparent=caller.traceparent,
+        )
+
+    async def one(self, arrays: Mapping[str, Array], version: str | None = None) -> InferResult:
+        """Send one request."""
+        inputs = tuple([encode_tensor(name, array) for name, array in arrays.items()])
+        left = max(0.0, self._deadline - self._loop.time())
+        return await self._core.infer(
+            replace(self._call, inputs=inputs, deadline_s=left, version=version or self._call.version)
+        )
+
+    async def all(self, arrays: Mapping[str, Array], parts: Sequence[slice]) -> list[InferResult]:
+        """Send one request for each part of the rows, and return their results in the same order."""
+
+        def of(part: slice) -> dict[str, Array]:
+            return {name: array[part] for name, array in arrays.items()}
+
+        first = await self.one(of(parts[0]))
+        results: list[Any] = [first, *[None] * (len(parts) - 1)]
+        left = iter(range(1, len(parts)))
+        room = self._caller.most_bytes - _size(first)
+
+        async def send() -> None:
+            nonlocal room
+            for place in left:
+                results[place] = result = await self.one(of(parts[place]), first.model_version)
+                room -= _size(result)
+                if room < 0:
+                    raise LimitExceeded(
+                        f"the outputs of {len(parts)} requests take more than {self._caller.most_bytes} bytes; send "
+                        "less at once"
+                    )
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(_PARTS, len(parts) - 1)):
+                    group.create_task(send())
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return results
+
+
+def _size(result: InferResult) -> int:
+    return sum(array.nbytes for array in result.outputs.values())

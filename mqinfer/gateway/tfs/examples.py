@@ -1,0 +1,214 @@
+"""What `Classify` and `Regress` take and return: serialised `tensorflow.Example`s, and classes or values of outputs.
+
+The sentences about wrong signatures and outputs are those of TensorFlow Serving (`classifier.cc`, `regressor.cc`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mqinfer.gateway.tfs.json_tensors import is_base64, shown, to_binary
+from mqinfer.gateway.tfs.messages import messages
+from mqinfer.protocol.card import Signature
+from mqinfer.protocol.datatypes import Array, Datatype, to_bytes
+from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, ModelFailed
+
+__all__ = [
+    "CLASSIFY",
+    "REGRESS",
+    "check_classify",
+    "check_regress",
+    "classes_of",
+    "examples_from_json",
+    "examples_of",
+    "values_of",
+]
+
+CLASSIFY, REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
+"""Method names of tasks and signatures."""
+_INPUTS, _CLASSES, _SCORES, _OUTPUTS = "inputs", "classes", "scores", "outputs"
+_MOST_INT64 = (1 << 63) - 1
+
+
+def examples_of(message: Any) -> Array:
+    """Return the serialised examples of an `Input`; a context stands before each.
+
+    Raises:
+        BadTensor: There are none, or one is not an Example.
+    """
+    context = b""
+    if message.WhichOneof("kind") == "example_list_with_context":
+        found, context = message.example_list_with_context.examples, message.example_list_with_context.context
+    else:
+        found = message.example_list.examples
+    if not len(found):
+        raise BadTensor("Input is empty.")
+    return _checked([context + example for example in found])
+
+
+def _checked(examples: list[bytes]) -> Array:
+    from google.protobuf.message import DecodeError
+
+    kind = messages()["Example"]
+    for place, example in enumerate(examples):
+        try:
+            kind.FromString(example)
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise BadTensor(f"example {place} is not a tensorflow.Example: {error}") from error
+    array = np.empty(len(examples), np.object_)
+    array[:] = examples
+    return array
+
+
+def examples_from_json(content: Mapping[str, Any]) -> Array:
+    """Return the serialised examples of the body of a request to classify or regress.
+
+    Raises:
+        BadEnvelope, BadTensor: It has none, or a feature can't be one.
+    """
+    context = _example(content["context"]) if "context" in content else b""
+    if "examples" not in content:
+        raise BadEnvelope(
+            f"JSON Value: {shown(content)} When method is classify, key 'examples' is expected and was not found"
+        )
+    examples = content["examples"]
+    if not isinstance(examples, list):
+        raise BadEnvelope(f"JSON Value: {shown(content)} Expecting 'examples' value to be an list/array")
+    if not examples:
+        raise BadEnvelope(f"JSON Value: {shown(content)} 'examples' value is an empty array")
+    array = np.empty(len(examples), np.object_)
+    array[:] = [context + _example(each) for each in examples]
+    return array
+
+
+def _example(value: Any) -> bytes:
+    if not isinstance(value, dict):
+        raise BadTensor(f"Example must be JSON object but got JSON {shown(value)}")
+    example = messages()["Example"]()
+    features = example.features.feature
+    for name, content in value.items():
+        values = content if isinstance(content, list) else [content]
+        _fill_feature(name, values, features[name])
+    serialised: bytes = example.SerializeToString()
+    return serialised
+
+
+def _fill_feature(name: str, values: list[Any], feature: Any) -> None:
+    kinds = {type(each) for each in values}
+    try:
+        if kinds <= {int, bool} and kinds:
+            feature.int64_list.value.extend(map(int, values))
+        elif kinds == {float}:
+            feature.float_list.value.extend(values)
+        elif kinds <= {str, dict} and kinds:
+            feature.bytes_list.value.extend(_binary(name, each) for each in values)
+        elif kinds:
+            raise _unexpected(name, values, kinds)
+    except (OverflowError, ValueError) as error:
+        raise BadTensor(f"Feature: {name} has a number beyond int64. Only int64_t is supported.") from error
+
+
+def _binary(name: str, value: Any) -> bytes:
+    if isinstance(value, str):
+        return to_bytes(value, name)
+    if not is_base64(value):
+        raise BadTensor(f"Feature: {name} has element with unexpected JSON type: Object")
+    return to_binary(value)
+
+
+def _unexpected(name: str, values: list[Any], kinds: set[type]) -> BadTensor:
+    for kind, text in ((type(None), "Null"), (list, "Array")):
+        if kind in kinds:
+            return BadTensor(f"Feature: {name} has element with unexpected JSON type: {text}")
+    first = values[0]
+    kind_text = "float" if isinstance(first, float) else "int64" if isinstance(first, int) else "bytes"
+    return BadTensor(f"Unexpected element type in feature: {name} expecting type: {kind_text}")
+
+
+def check_classify(signature: Signature) -> None:
+    """Check that a signature can classify.
+
+    Raises:
+        InvalidRequest: It has not the inputs and outputs for it.
+    """
+    _check_inputs(signature, "classification")
+    names = {tensor.name for tensor in signature.outputs}
+    if len(names) not in {1, 2}:
+        raise InvalidRequest(f"Expected one or two output Tensors, found {len(names)}")
+    if not names & {_CLASSES, _SCORES}:
+        raise InvalidRequest(
+            'Expected classification signature outputs to contain at least one of "classes" or "scores". Signature '
+            f"was: {signature.name}, with the outputs {', '.join(sorted(names))}"
+        )
+
+
+def check_regress(signature: Signature) -> None:
+    """Check that a signature can regress; errors as for `check_classify`."""
+    _check_inputs(signature, "regression")
+    if len(signature.outputs) != 1:
+        raise InvalidRequest("Expected one output Tensor.")
+    if signature.outputs[0].name != _OUTPUTS:
+        raise InvalidRequest(f"No regression outputs found in SignatureDef: {signature.name}")
+
+
+def _check_inputs(signature: Signature, what: str) -> None:
+    if len(signature.inputs) != 1:
+        raise InvalidRequest("Expected one input Tensor.")
+    if signature.inputs[0].name != _INPUTS:
+        raise InvalidRequest(f"No {what} inputs found in SignatureDef: {signature.name}")
+    if signature.inputs[0].datatype is not Datatype.BYTES:
+        raise InvalidRequest(
+            f"signature {signature.name!r} takes {signature.inputs[0].datatype}, no serialised tensorflow.Examples; "
+            "use Predict"
+        )
+
+
+def classes_of(outputs: Mapping[str, Array], examples: int) -> list[list[tuple[str | bytes, float]]]:
+    """Return the classes of each example, with label (empty where the model has none) and score.
+
+    Raises:
+        ModelFailed: The outputs are no classes.
+    """
+    labels, scores = outputs.get(_CLASSES), outputs.get(_SCORES)
+    for name, array, kind in ((_CLASSES, labels, "O"), (_SCORES, scores, "f")):
+        if array is None:
+            continue
+        if array.ndim != 2:
+            raise ModelFailed(f"Expected Tensor shape: [batch_size num_classes] but got {list(array.shape)}")
+        if array.dtype.kind != kind:
+            raise ModelFailed(
+                f"Expected {name} Tensor of DT_{'STRING' if kind == 'O' else 'FLOAT'}. Got: {array.dtype}"
+            )
+        if len(array) != examples:
+            raise ModelFailed(f"Expected {name} output batch size of {examples}. Got: {len(array)}")
+    if labels is not None and scores is not None and labels.shape[1] != scores.shape[1]:
+        raise ModelFailed(
+            f"Tensors class and score should match in dim_size(1). Got {labels.shape[1]} vs. {scores.shape[1]}"
+        )
+    known = labels if labels is not None else scores
+    if known is None:  # pragma: no cover  the signature was checked
+        raise ModelFailed("neither classes nor scores came back")
+    names = labels.tolist() if labels is not None else [[""] * known.shape[1]] * examples
+    numbers = scores.tolist() if scores is not None else [[0.0] * known.shape[1]] * examples
+    return [list(zip(row, marks, strict=True)) for row, marks in zip(names, numbers, strict=True)]
+
+
+def values_of(outputs: Mapping[str, Array], examples: int) -> Array:
+    """Return the value of each example.
+
+    Raises:
+        ModelFailed: The outputs are not one number for each.
+    """
+    array = outputs[_OUTPUTS]
+    if array.ndim not in {1, 2} or (array.ndim > 1 and array.shape[1] != 1):
+        raise ModelFailed(
+            f"Expected output Tensor shape to be either [batch_size] or [batch_size, 1] but got {list(array.shape)}"
+        )
+    if len(array) != examples:
+        raise ModelFailed(f"Input batch size did not match output batch size: {examples} vs. {len(array)}")
+    if array.dtype.kind != "f":
+        raise ModelFailed(f"Expected output Tensor of DT_FLOAT.  Got: {array.dtype}")
+    return array.reshape(-1)

@@ -1,0 +1,238 @@
+"""TensorFlow Serving's gRPC services: PredictionService and ModelService."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import grpc
+
+from mqinfer.gateway.access import Access, Right
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.errors import GrpcCode, Unsupported
+from mqinfer.gateway.grpc_calls import Caller as GrpcCaller
+from mqinfer.gateway.grpc_calls import unary
+from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.gateway.tfs.calls import Answer, Caller, Spec, find, infer, version_states
+from mqinfer.gateway.tfs.examples import (
+    CLASSIFY,
+    REGRESS,
+    check_classify,
+    check_regress,
+    classes_of,
+    examples_of,
+    values_of,
+)
+from mqinfer.gateway.tfs.messages import SIGNATURE_DEF_URL, messages, parse
+from mqinfer.gateway.tfs.signatures import DEFAULT, signatures_of
+from mqinfer.gateway.tfs.tensors import NUMBERS, read_tensors, write_tensor
+from mqinfer.protocol.card import Signature, SignatureTensor
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import InvalidRequest
+
+__all__ = ["make_grpc_handlers"]
+
+_SIGNATURE_DEF = "signature_def"
+_AVAILABLE, _END = 30, 50
+"""States of a version (`get_model_status.proto`)."""
+
+_OFFLOAD_BYTES = 64 << 10
+"""What is larger is converted by a thread."""
+
+_R = TypeVar("_R")
+_Method = Callable[[bytes, GrpcCaller], Awaitable[bytes]]
+_CHECKS = {CLASSIFY: check_classify, REGRESS: check_regress}
+
+
+def make_grpc_handlers(core: Core, access: Access, settings: GatewaySettings) -> list[Any]:
+    """Return the handlers of both services, for `grpc_calls.make_server`."""
+    front = _Front(core, settings)
+
+    def service(name: str, **methods: tuple[Right, _Method]) -> Any:
+        handlers = {method: unary(access, right, work) for method, (right, work) in methods.items()}
+        return grpc.method_handlers_generic_handler(f"tensorflow.serving.{name}", handlers)
+
+    return [
+        service(
+            "PredictionService",
+            Predict=(Right.INFERENCE, front.predict),
+            Classify=(Right.INFERENCE, front.classify),
+            Regress=(Right.INFERENCE, front.regress),
+            MultiInference=(Right.INFERENCE, front.multi_inference),
+            GetModelMetadata=(Right.METADATA, front.metadata),
+        ),
+        service(
+            "ModelService",
+            GetModelStatus=(Right.METADATA, front.status),
+            HandleReloadConfigRequest=(Right.MODEL_REPOSITORY, _reload),
+        ),
+    ]
+
+
+class _Front:
+    """The methods, each from the bytes of a request to those of the reply."""
+
+    def __init__(self, core: Core, settings: GatewaySettings) -> None:
+        self._core, self._settings = core, settings
+
+    async def predict(self, data: bytes, caller: GrpcCaller) -> bytes:
+        request = parse("PredictRequest", data)
+        own = self._caller(caller)
+        target = await find(self._core, _spec(request))
+        inputs = await _run(len(data), read_tensors, request.inputs, self._settings.max_input_bytes)
+        answer = await infer(self._core, target, inputs, own, tuple(request.output_filter))
+        size = sum(array.nbytes for array in answer.outputs.values())
+        return await _run(size, _predict_response, target.spec, answer)
+
+    async def classify(self, data: bytes, caller: GrpcCaller) -> bytes:
+        response = messages()["ClassificationResponse"]()
+        await self._run_examples("ClassificationRequest", CLASSIFY, data, caller, response)
+        return _bytes(response)
+
+    async def regress(self, data: bytes, caller: GrpcCaller) -> bytes:
+        response = messages()["RegressionResponse"]()
+        await self._run_examples("RegressionRequest", REGRESS, data, caller, response)
+        return _bytes(response)
+
+    async def _run_examples(self, kind: str, method: str, data: bytes, caller: GrpcCaller, response: Any) -> None:
+        request = parse(kind, data)
+        spec = _spec(request)
+        answer = await self._run_task(spec, method, examples_of(request.input), self._caller(caller), response.result)
+        _fill_spec(response.model_spec, spec, answer.version)
+
+    async def _run_task(self, spec: Spec, method: str, examples: Array, caller: Caller, result: Any) -> Answer:
+        """Classify or regress examples, and fill the result with what came of it."""
+        target = await find(self._core, spec)
+        _CHECKS[method](target.signature)
+        answer = await infer(self._core, target, {target.signature.inputs[0].name: examples}, caller)
+        if method == CLASSIFY:
+            for classes in classes_of(answer.outputs, len(examples)):
+                added = result.classifications.add()
+                for label, score in classes:
+                    added.classes.add(label=_text(label), score=score)
+        else:
+            for value in values_of(answer.outputs, len(examples)).tolist():
+                result.regressions.add(value=value)
+        return answer
+
+    async def multi_inference(self, data: bytes, caller: GrpcCaller) -> bytes:
+        request = parse("MultiInferenceRequest", data)
+        _check_tasks(request.tasks)
+        examples, own = examples_of(request.input), self._caller(caller)
+        response = messages()["MultiInferenceResponse"]()
+        version: str | None = None
+        for task in request.tasks:
+            spec = _spec(task)
+            asked = spec if version is None else replace(spec, version=version, label="")
+            result = response.results.add()
+            into = result.classification_result if task.method_name == CLASSIFY else result.regression_result
+            answer = await self._run_task(asked, task.method_name, examples, own, into)
+            version = answer.version  # the one that answers the first task answers all
+            _fill_spec(result.model_spec, spec, version)
+        return _bytes(response)
+
+    async def metadata(self, data: bytes, _: GrpcCaller) -> bytes:
+        request = parse("GetModelMetadataRequest", data)
+        if not request.HasField("model_spec"):
+            raise InvalidRequest("Missing ModelSpec")
+        if not request.metadata_field:
+            raise InvalidRequest("GetModelMetadataRequest must specify at least one metadata_field")
+        for field in request.metadata_field:
+            if field != _SIGNATURE_DEF:
+                raise InvalidRequest(f"Metadata field {field[:80]} is not supported")
+        model = replace(_spec(request), signature="")
+        card = (await find(self._core, model)).card
+        found = messages()["SignatureDefMap"]()
+        for name, signature in signatures_of(card).items():
+            _fill_signature(found.signature_def[name], signature)
+        response = messages()["GetModelMetadataResponse"]()
+        response.model_spec.name = model.model
+        response.model_spec.version.value = int(card.version)
+        response.metadata[_SIGNATURE_DEF].type_url = SIGNATURE_DEF_URL
+        response.metadata[_SIGNATURE_DEF].value = found.SerializeToString()
+        return _bytes(response)
+
+    async def status(self, data: bytes, _: GrpcCaller) -> bytes:
+        request = parse("GetModelStatusRequest", data)
+        if not request.HasField("model_spec"):
+            raise InvalidRequest("Missing ModelSpec")
+        response = messages()["GetModelStatusResponse"]()
+        for version, is_ready in (await version_states(self._core, _spec(request))).items():
+            one = response.model_version_status.add(version=int(version), state=_AVAILABLE if is_ready else _END)
+            one.status.error_code = GrpcCode.OK
+        return _bytes(response)
+
+    def _caller(self, caller: GrpcCaller) -> Caller:
+        settings = self._settings
+        deadline = settings.timeout if caller.deadline_s is None else min(caller.deadline_s, settings.timeout)
+        return Caller(caller.name, deadline, settings.max_bytes, str(caller.headers.get("traceparent", "")))
+
+
+async def _reload(_: bytes, __: GrpcCaller) -> bytes:
+    raise Unsupported(
+        "HandleReloadConfigRequest is not supported: a model is never configured by a message; put it into the "
+        "repository of the workers"
+    )
+
+
+async def _run(size: int, function: Callable[..., _R], *args: Any) -> _R:
+    """Return what a function returns; large work does not hold up the loop."""
+    return function(*args) if size <= _OFFLOAD_BYTES else await asyncio.to_thread(function, *args)
+
+
+def _predict_response(spec: Spec, answer: Answer) -> bytes:
+    response = messages()["PredictResponse"]()
+    for name, array in answer.outputs.items():
+        write_tensor(array, response.outputs[name])
+    _fill_spec(response.model_spec, spec, answer.version)
+    return _bytes(response)
+
+
+def _spec(message: Any) -> Spec:
+    spec = message.model_spec
+    version = str(spec.version.value) if spec.WhichOneof("version_choice") == "version" else None
+    return Spec(spec.name, version, spec.version_label, spec.signature_name)
+
+
+def _fill_spec(message: Any, spec: Spec, version: str) -> None:
+    message.name, message.signature_name = spec.model, spec.signature or DEFAULT
+    message.version.value = int(version)
+
+
+def _check_tasks(tasks: Any) -> None:
+    names, signatures = {task.model_spec.name for task in tasks}, [_spec(task).signature or DEFAULT for task in tasks]
+    if not names or "" in names:
+        raise InvalidRequest("Found ModelSpec with an empty model name.")
+    if len(names) > 1:
+        raise InvalidRequest("All ModelSpecs in a MultiInferenceRequest must access the same model name.")
+    for place, signature in enumerate(signatures):
+        if signature in signatures[:place]:
+            raise InvalidRequest(f"Duplicate evaluation of signature: {signature}")
+    for task in tasks:
+        if task.method_name not in _CHECKS:
+            raise Unsupported(f"Unsupported signature method_name: {task.method_name[:80]}")
+
+
+def _fill_signature(message: Any, signature: Signature) -> None:
+    message.method_name = signature.method
+    for tensors, into in ((signature.inputs, message.inputs), (signature.outputs, message.outputs)):
+        for tensor in tensors:
+            _fill_info(into[tensor.name], tensor)
+
+
+def _fill_info(message: Any, tensor: SignatureTensor) -> None:
+    message.name, message.dtype = tensor.tensor, NUMBERS[tensor.datatype]
+    message.tensor_shape.unknown_rank = tensor.shape is None
+    for size in tensor.shape or ():
+        message.tensor_shape.dim.add(size=size)
+
+
+def _text(label: str | bytes) -> str:
+    return label if isinstance(label, str) else label.decode(errors="replace")
+
+
+def _bytes(message: Any) -> bytes:
+    found: bytes = message.SerializeToString()
+    return found

@@ -1,0 +1,225 @@
+"""TensorFlow Serving's REST API: status, metadata, predict, classify and regress.
+
+https://www.tensorflow.org/tfx/serving/api_rest
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from mqinfer.gateway.access import Access, Right
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.errors import FailedPrecondition, NotFound
+from mqinfer.gateway.http import (
+    Bodies,
+    Call,
+    Route,
+    accepted_coding,
+    compress,
+    json_reply,
+    make_application,
+)
+from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.gateway.tfs.calls import Caller, Spec, Target, find, infer, version_states
+from mqinfer.gateway.tfs.examples import (
+    check_classify,
+    check_regress,
+    classes_of,
+    examples_from_json,
+    values_of,
+)
+from mqinfer.gateway.tfs.json_tensors import parse, read_predict, shown, write_json, write_predictions
+from mqinfer.gateway.tfs.signatures import signatures_of
+from mqinfer.protocol.card import Signature, SignatureTensor
+from mqinfer.protocol.datatypes import Array, Datatype
+from mqinfer.protocol.errors import BadEnvelope, InvalidRequest
+
+__all__ = ["make_rest_app"]
+
+_VERSION = r"(?:/versions/(\d+)|/labels/([^/:]+))?"
+_PREDICTION = re.compile(rf"/v1/models/([^/:]+){_VERSION}:(classify|regress|predict)", re.IGNORECASE)
+_STATUS = re.compile(rf"/v1/models(?:/([^/:]+))?{_VERSION}", re.IGNORECASE)
+_METADATA = re.compile(rf"/v1/models/([^/:]+){_VERSION}/metadata", re.IGNORECASE)
+_OTHER = re.compile(r"/v1/.*", re.IGNORECASE | re.DOTALL)
+_CORS = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Methods": "POST, GET",
+    "Access-Control-Allow-Headers": "Content-Type",
+}
+_TYPES = {
+    Datatype.FP32: "DT_FLOAT", Datatype.FP64: "DT_DOUBLE", Datatype.FP16: "DT_HALF", Datatype.BYTES: "DT_STRING",
+}  # fmt: skip
+_MOST_VERSION = (1 << 63) - 1
+
+Handler = Callable[[Call], Awaitable[web.Response]]
+
+
+def make_rest_app(core: Core, access: Access, settings: GatewaySettings) -> web.Application:
+    """Return the application of the REST API; see `gateway.http.make_runner` for what serves it."""
+    front = _Front(core, settings)
+
+    def route(pattern: re.Pattern[str], right: Right, method: str, handler: Handler) -> Route:
+        others = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), _malformed)
+        return Route(pattern, right, {**others, "OPTIONS": _preflight, method: handler})
+
+    app = make_application(
+        [
+            route(_PREDICTION, Right.INFERENCE, "POST", front.run),
+            route(_METADATA, Right.METADATA, "GET", front.metadata),
+            route(_STATUS, Right.METADATA, "GET", front.status),
+            route(_OTHER, Right.HEALTH, "GET", _malformed),
+        ],
+        access,
+        front.bodies,
+        lambda _: NotFound("Not Found"),
+    )
+    if settings.tfs_cors:
+        app.on_response_prepare.append(_allow_origins)
+    return app
+
+
+async def _allow_origins(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_CORS)
+
+
+async def _malformed(call: Call) -> web.Response:
+    raise InvalidRequest(f"Malformed request: {call.request.method} {call.request.rel_url.raw_path[:200]}")
+
+
+async def _preflight(call: Call) -> web.Response:
+    if not re.match("https?://", call.request.headers.get("Origin", "")):
+        raise FailedPrecondition("Origin header is missing in CORS preflight")
+    return web.Response(content_type="application/json")
+
+
+class _Front:
+    """Handlers of the paths."""
+
+    def __init__(self, core: Core, settings: GatewaySettings) -> None:
+        self._core, self._settings = core, settings
+        self.bodies = Bodies(settings)
+
+    async def status(self, call: Call) -> web.Response:
+        states = await version_states(self._core, _spec(call))
+        return json_reply(
+            {
+                "model_version_status": [
+                    {
+                        "version": version,
+                        "state": "AVAILABLE" if is_ready else "END",
+                        "status": {"error_code": "OK", "error_message": ""},
+                    }
+                    for version, is_ready in states.items()
+                ]
+            }
+        )
+
+    async def metadata(self, call: Call) -> web.Response:
+        spec = _spec(call)
+        card = (await find(self._core, spec)).card
+        signatures = {name: _signature(signature) for name, signature in signatures_of(card).items()}
+        return json_reply(
+            {
+                "model_spec": {"name": spec.model, "signature_name": "", "version": card.version},
+                "metadata": {"signature_def": {"signature_def": signatures}},
+            }
+        )
+
+    async def run(self, call: Call) -> web.Response:
+        """Predict, classify or regress."""
+        spec, method = _spec(call), call.parts[3].lower()
+        run = {"predict": self._predict, "classify": self._classify, "regress": self._regress}[method]
+        async with self.bodies.read(call.request) as body:
+            content = await self.bodies.run(len(body), parse, body)
+            spec = Spec(spec.model, spec.version, spec.label, _signature_name(content))
+            headers = call.request.headers
+            deadline = min(self._settings.timeout, self._settings.tfs_rest_timeout)
+            caller = Caller(call.caller, deadline, self._settings.max_bytes, headers.get("traceparent", ""))
+            reply = await run(spec, content, len(body), caller)
+        return await self._reply(reply, accepted_coding(headers.get("Accept-Encoding", "")))
+
+    async def _predict(self, spec: Spec, content: dict[str, Any], size: int, caller: Caller) -> bytes:
+        target = await self._find(spec)
+        inputs, rows = await self.bodies.run(size, read_predict, content, target.signature.inputs)
+        content.clear()  # the arrays are there; the lists take much more memory
+        answer = await infer(self._core, target, inputs, caller)
+        return await self.bodies.run(_size(answer.outputs), write_predictions, answer.outputs, rows=rows)
+
+    async def _classify(self, spec: Spec, content: dict[str, Any], size: int, caller: Caller) -> bytes:
+        outputs, count = await self._run_examples(spec, content, size, caller, check_classify)
+        return write_json({"results": [_labelled(classes) for classes in classes_of(outputs, count)]})
+
+    async def _regress(self, spec: Spec, content: dict[str, Any], size: int, caller: Caller) -> bytes:
+        outputs, count = await self._run_examples(spec, content, size, caller, check_regress)
+        return write_json({"results": values_of(outputs, count)})
+
+    async def _run_examples(
+        self, spec: Spec, content: dict[str, Any], size: int, caller: Caller, check: Callable[[Signature], None]
+    ) -> tuple[Mapping[str, Array], int]:
+        examples = await self.bodies.run(size, examples_from_json, content)
+        target = await self._find(spec)
+        check(target.signature)
+        answer = await infer(self._core, target, {target.signature.inputs[0].name: examples}, caller)
+        return answer.outputs, len(examples)
+
+    async def _find(self, spec: Spec) -> Target:
+        try:
+            return await find(self._core, spec)
+        except FailedPrecondition as error:
+            name = spec.signature[:80]
+            raise InvalidRequest(f'Serving signature name: "{name}" not found in signature def') from error
+
+    async def _reply(self, body: bytes, coding: str) -> web.Response:
+        headers = {"Content-Type": "application/json"}
+        if coding != "identity":
+            body = await self.bodies.run(len(body), compress, body, coding)
+            headers["Content-Encoding"] = coding
+        return web.Response(body=body, headers=headers)
+
+
+def _spec(call: Call) -> Spec:
+    model, version, label = call.parts[:3]
+    if version and int(version[:20]) > _MOST_VERSION:
+        raise InvalidRequest(f"Failed to convert version: {version[:40]} to numeric.")
+    return Spec(model, str(int(version)) if version else None, label)
+
+
+def _signature_name(content: Mapping[str, Any]) -> str:
+    name = content.get("signature_name", "")
+    if not isinstance(name, str):
+        raise BadEnvelope(
+            f"JSON Value: {shown(content)} not formatted correctly. 'signature_name' key must be a string value."
+        )
+    return name
+
+
+def _labelled(classes: list[tuple[str | bytes, float]]) -> list[list[Any]]:
+    return [[label if isinstance(label, str) else label.decode(errors="replace"), score] for label, score in classes]
+
+
+def _size(outputs: Mapping[str, Array]) -> int:
+    return sum(array.nbytes for array in outputs.values())
+
+
+def _signature(signature: Signature) -> dict[str, Any]:
+    return {
+        "inputs": {tensor.name: _info(tensor) for tensor in signature.inputs},
+        "outputs": {tensor.name: _info(tensor) for tensor in signature.outputs},
+        "method_name": signature.method,
+        "defaults": {},
+    }
+
+
+def _info(tensor: SignatureTensor) -> dict[str, Any]:
+    return {
+        "dtype": _TYPES.get(tensor.datatype, f"DT_{tensor.datatype}"),
+        "tensor_shape": {
+            "dim": [{"size": str(size), "name": ""} for size in tensor.shape or ()],
+            "unknown_rank": tensor.shape is None,
+        },
+        "name": tensor.tensor,
+    }

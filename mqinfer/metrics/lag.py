@@ -1,0 +1,72 @@
+"""How much waits for each model: the number to scale workers by, which no broker has.
+
+Clients that publish a state say what they have queued and in flight, workers how many requests they have. Each request
+at a worker is in flight at a client, but not every client publishes a state, so of these two the larger sum counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from mqinfer.client.registry import Registry
+from mqinfer.protocol.states import WorkerStatus
+
+__all__ = ["Lag", "lag", "to_record"]
+
+_AT_WORK = frozenset({WorkerStatus.READY, WorkerStatus.DRAINING})
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What waits for one model, and who serves it.
+
+    Attributes:
+        pending: Requests without an outcome.
+        oldest_ms: Age of the oldest of those that clients have stated, in milliseconds.
+        workers: Processes that are ready.
+        capacity: Requests that these accept at a time.
+    """
+
+    pending: int = 0
+    oldest_ms: int = 0
+    workers: int = 0
+    capacity: int = 0
+
+
+def lag(known: Registry, now: float) -> dict[str, Lag]:
+    """Return the lag of each model that has a card, a worker or a request, by name.
+
+    A client that was lost has nothing pending: its requests have ended with it, or are sent again once it is back.
+
+    Args:
+        known: With the states of clients.
+        now: The reading of the registry's clock: an age grows from when the state came that named it.
+    """
+    queued, in_flight, depth, workers, capacity = (Counter[str]() for _ in range(5))
+    oldest: defaultdict[str, float] = defaultdict(float)
+    for client in known.clients.values():
+        since_ms = (now - client.at) * 1e3
+        for each in client.state.pending or ():
+            queued[each.model] += each.queued
+            in_flight[each.model] += each.in_flight
+            if each.count:
+                oldest[each.model] = max(oldest[each.model], each.oldest_ms + since_ms)
+    for worker in known.workers.values():
+        for model in {served.name for served in worker.models} if worker.status in _AT_WORK else ():
+            depth[model] += worker.depth
+            if worker.status is WorkerStatus.READY:
+                workers[model] += 1
+                capacity[model] += worker.capacity
+    return {
+        model: Lag(
+            queued[model] + max(in_flight[model], depth[model]), round(oldest[model]), workers[model], capacity[model]
+        )
+        for model in sorted({*known.cards, *queued, *depth})
+    }
+
+
+def to_record(found: Mapping[str, Lag]) -> dict[str, dict[str, int]]:
+    """Return lags as JSON types."""
+    return {model: asdict(each) for model, each in found.items()}

@@ -1,0 +1,378 @@
+"""A whole gateway process in the test's loop: its ports, TLS, keys, and what happens when it is asked to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.mosquitto.certificates import Authority
+from mqinfer.client.result import InferResult
+from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.grpc.messages import MESSAGES
+from mqinfer.gateway.serving.fronts import check_ports
+from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
+from mqinfer.gateway.settings import GatewaySettings, TlsFiles
+from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra, MqinferError, NameTaken
+from tests.gateway.conftest import Fleet
+from tests.ports import free_port
+
+KEY = "key-of-ann-0123456789"
+SLOW = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A gateway that serves."""
+
+    http: str
+    grpc: str
+    stop: Stop
+    ended: asyncio.Task[None]
+
+
+def settings_of(**changes: Any) -> GatewaySettings:
+    """Return settings with free ports for the Open Inference Protocol, and no others."""
+    off = {"metrics_port": 0, "tfs_grpc_port": 0, "tfs_rest_port": 0}
+    return GatewaySettings(**{"http_port": free_port(), "grpc_port": free_port(), **off, **changes})
+
+
+@asynccontextmanager
+async def running(fleet: Fleet, settings: GatewaySettings, name: str) -> AsyncIterator[Running]:
+    """Serve as `mqinfer gateway` does, until the end of the block."""
+    stop, ready = Stop(), asyncio.Event()
+    spec = GatewaySpec(BrokerAddress.parse(fleet.url), name, fleet.root, settings)
+    task = asyncio.create_task(serve(spec, stop, ready.set))
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait({task, waiting}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if task.done():
+        task.result()
+    scheme = "https" if settings.tls else "http"
+    try:
+        yield Running(f"{scheme}://localhost:{settings.http_port}", f"localhost:{settings.grpc_port}", stop, task)
+    finally:
+        stop.request()
+        async with asyncio.timeout(PATIENCE):
+            await task
+
+
+async def get(session: aiohttp.ClientSession, url: str, **headers: str) -> tuple[int, Any]:
+    """Return status and JSON of a reply."""
+    async with session.get(url, headers={name.replace("_", "-"): value for name, value in headers.items()}) as reply:
+        return reply.status, json.loads(await reply.read())
+
+
+async def grpc_code(channel: Any, method: str, **metadata: str) -> tuple[grpc.StatusCode, str]:
+    """Return status and text of a call with an empty request."""
+    call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+    pairs = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
+    try:
+        await call(b"", metadata=pairs, timeout=PATIENCE)
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details()
+    return grpc.StatusCode.OK, ""
+
+
+@pytest.fixture
+def spied(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[InferCall]]:
+    """Return what waits for the next call that has reached the core."""
+    calls: asyncio.Queue[InferCall] = asyncio.Queue()
+    real = Core.infer
+
+    async def infer(core: Core, call: InferCall) -> InferResult:
+        calls.put_nowait(call)
+        return await real(core, call)
+
+    monkeypatch.setattr(Core, "infer", infer)
+    return calls.get
+
+
+def test_accepted_calls_are_answered(
+    fleet: Fleet, unique: Callable[[str], str], spied: Callable[[], Awaitable[InferCall]]
+) -> None:
+    """A call that was accepted before SIGTERM has its result; new connections are refused; then the process ends.
+
+    Takes as long as one run of the slow model.
+    """
+
+    async def main() -> None:
+        async with running(fleet, settings_of(drain=PATIENCE), unique("gw")) as gateway:
+            async with aiohttp.ClientSession() as session:
+                assert await get(session, f"{gateway.http}/v2/health/ready") == (200, {"ready": True})
+                call = asyncio.create_task(session.post(f"{gateway.http}/v2/models/slow/infer", json=SLOW))
+                await spied()
+                gateway.stop.request()
+                with suppress(OSError):  # refused once it listens no more
+                    while True:
+                        _, writer = await asyncio.open_connection(*gateway.http.removeprefix("http://").split(":"))
+                        writer.close()
+                assert not gateway.ended.done()
+                async with await call as reply:
+                    assert reply.status == 200
+                    assert (await reply.json())["outputs"][0]["data"] == [1, 2, 3, 4]
+            await asyncio.wait_for(gateway.ended, PATIENCE)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("drain", [0.0, PATIENCE])
+def test_calls_that_are_late(
+    fleet: Fleet, unique: Callable[[str], str], spied: Callable[[], Awaitable[InferCall]], drain: float
+) -> None:
+    """At the end of the drain, or at a second signal, those that wait get a typed error, on either front."""
+    infer = MESSAGES["ModelInferRequest"](
+        model_name="slow", inputs=[{"name": "x", "datatype": "FP32", "shape": [1, 4]}], raw_input_contents=[b"\0" * 16]
+    )
+
+    async def main() -> None:
+        async with (
+            running(fleet, settings_of(drain=drain), unique("gw")) as gateway,
+            grpc.aio.insecure_channel(gateway.grpc) as channel,
+            aiohttp.ClientSession() as session,
+        ):
+            method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            by_http = asyncio.create_task(session.post(f"{gateway.http}/v2/models/slow/infer", json=SLOW))
+            by_grpc = method(infer.SerializeToString(), timeout=PATIENCE)
+            for _ in range(2):
+                await spied()
+            gateway.stop.request()
+            gateway.stop.request()
+            async with await by_http as reply:
+                assert reply.status == 499
+                assert "error" in await reply.json()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await by_grpc
+            assert caught.value.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+            await asyncio.wait_for(gateway.ended, PATIENCE)
+
+    asyncio.run(main())
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A certificate authority, and what it has signed."""
+
+    authority: Path
+    server: TlsFiles
+    clients: dict[str, tuple[Path, Path]]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """Certificates of a gateway on this machine, and of two callers."""
+    pytest.importorskip("cryptography")
+    folder = tmp_path_factory.mktemp("tls")
+    own = Authority.make()
+    authority = Authority(own)
+
+    def write(name: str, pair: Any) -> tuple[Path, Path]:
+        paths = folder / f"{name}.crt", folder / f"{name}.key"
+        for path, content in zip(paths, (pair.certificate, pair.key), strict=True):
+            path.write_bytes(content)
+        return paths
+
+    ca, _ = write("ca", own)
+    clients = {name: write(name, authority.client(name, 2)) for name in ("car-1", "car-2")}
+    return Files(ca, TlsFiles(*write("gateway", authority.broker(["localhost"], 2))), clients)
+
+
+def client_context(files: Files, name: str | None) -> ssl.SSLContext:
+    """Return what a client of HTTP encrypts with."""
+    context = ssl.create_default_context(cafile=files.authority)
+    if name:
+        context.load_cert_chain(*files.clients[name])
+    return context
+
+
+def client_credentials(files: Files, name: str | None) -> Any:
+    """Return what a client of gRPC encrypts with."""
+    certificate, key = (path.read_bytes() for path in files.clients[name]) if name else (None, None)
+    return grpc.ssl_channel_credentials(files.authority.read_bytes(), key, certificate)
+
+
+def test_tls(fleet: Fleet, unique: Callable[[str], str], files: Files) -> None:
+    """Both ports are encrypted; nothing is answered without."""
+
+    async def main() -> None:
+        async with (
+            running(fleet, settings_of(tls=files.server), unique("gw")) as gateway,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=client_context(files, None))) as session,
+            grpc.aio.secure_channel(gateway.grpc, client_credentials(files, None)) as channel,
+        ):
+            assert await get(session, f"{gateway.http}/v2/health/live") == (200, {"live": True})
+            assert (await grpc_code(channel, "ServerLive"))[0] is grpc.StatusCode.OK
+            with pytest.raises(aiohttp.ClientError):
+                await get(session, gateway.http.replace("https", "http") + "/v2/health/live")
+
+    asyncio.run(main())
+
+
+def test_client_certificates(fleet: Fleet, unique: Callable[[str], str], files: Files, tmp_path: Path) -> None:
+    """With --client-ca nobody gets in without a certificate; its name has the rights that the key file states."""
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[car-1]\nrights = ["metadata"]\n')
+    tls = replace(files.server, client_ca=files.authority)
+
+    async def ask(gateway: Running, name: str | None) -> list[Any]:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=client_context(files, name))) as session,
+            grpc.aio.secure_channel(gateway.grpc, client_credentials(files, name)) as channel,
+        ):
+            try:
+                status: Any = (await get(session, f"{gateway.http}/v2"))[0]
+            except aiohttp.ClientError:
+                status = None
+            return [status, (await grpc_code(channel, "ServerMetadata"))[0]]
+
+    async def main() -> None:
+        async with running(fleet, settings_of(tls=tls, keys=keys), unique("gw")) as gateway:
+            assert await ask(gateway, "car-1") == [200, grpc.StatusCode.OK]
+            assert await ask(gateway, "car-2") == [401, grpc.StatusCode.UNAUTHENTICATED]
+            assert await ask(gateway, None) == [None, grpc.StatusCode.UNAVAILABLE]
+
+    asyncio.run(main())
+
+
+def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], tmp_path: Path) -> None:
+    """By HTTP header and by metadata of gRPC, with the status codes and sentences of Triton."""
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f'[ann]\nkey = "{KEY}"\nrights = ["metadata", "infer"]\n')
+    settings = settings_of(keys=keys, restrict=("statistics:admin-key=open",))
+    bearer = f"Bearer {KEY}"
+
+    async def main() -> None:
+        async with (
+            running(fleet, settings, unique("gw")) as gateway,
+            grpc.aio.insecure_channel(gateway.grpc) as channel,
+            aiohttp.ClientSession() as session,
+        ):
+            stats, load = f"{gateway.http}/v2/models/stats", f"{gateway.http}/v2/repository/index"
+            assert await get(session, f"{gateway.http}/v2/health/ready") == (200, {"ready": True})
+            assert (await get(session, f"{gateway.http}/v2"))[0] == 401
+            assert (await get(session, f"{gateway.http}/v2", Authorization=bearer))[0] == 200
+            assert await get(session, stats, Authorization=bearer) == (
+                403,
+                {"error": "This API is restricted, expecting header 'admin-key'"},
+            )
+            assert (await get(session, stats, Authorization=bearer, admin_key="open"))[0] == 200
+            async with session.post(load, headers={"Authorization": bearer}) as reply:
+                assert reply.status == 403
+            assert (await grpc_code(channel, "ServerMetadata"))[0] is grpc.StatusCode.UNAUTHENTICATED
+            assert (await grpc_code(channel, "ServerMetadata", authorization=bearer))[0] is grpc.StatusCode.OK
+            assert await grpc_code(channel, "ModelStatistics", authorization=bearer) == (
+                grpc.StatusCode.PERMISSION_DENIED,
+                "This protocol is restricted, expecting header 'triton-grpc-protocol-admin-key'",
+            )
+            allowed = {"authorization": bearer, "triton_grpc_protocol_admin_key": "open"}
+            assert (await grpc_code(channel, "ModelStatistics", **allowed))[0] is grpc.StatusCode.OK
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("field", ["http_port", "grpc_port"])
+def test_a_port_that_is_in_use(fleet: Fleet, unique: Callable[[str], str], field: str) -> None:
+    """One message with the port, the option and what to do; what was open by then is closed again."""
+    settings = settings_of()
+
+    async def main() -> None:
+        async with running(fleet, settings, unique("gw")):
+            other = settings_of(**{field: getattr(settings, field)})
+            option = field.replace("_", "-")
+            message = f"can't listen on 127.0.0.1:{getattr(settings, field)} .* with --{option}"
+            with pytest.raises(MqinferError, match=message):
+                check_ports(other)
+            with pytest.raises(MqinferError, match=message):
+                async with running(fleet, other, unique("gw")):
+                    pass
+
+    asyncio.run(main())
+    check_ports(settings)
+
+
+def test_ports_that_are_off(fleet: Fleet, unique: Callable[[str], str], caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing listens there, and the line that names the ports leaves them out."""
+    caplog.set_level("INFO", "mqinfer.gateway")
+
+    async def main() -> None:
+        async with (
+            running(fleet, settings_of(grpc_port=0), unique("gw")) as gateway,
+            aiohttp.ClientSession() as session,
+        ):
+            assert (await get(session, f"{gateway.http}/v2/health/live"))[0] == 200
+
+    asyncio.run(main())
+    (line,) = (record.getMessage() for record in caplog.records if record.getMessage().startswith("ready:"))
+    assert "HTTP on 127.0.0.1:" in line
+    assert "gRPC" not in line
+
+
+def test_files_with_faults(fleet: Fleet, unique: Callable[[str], str], files: Files, tmp_path: Path) -> None:
+    """Options that can't be used end the start with their names."""
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("no certificate")
+    faults: dict[str, dict[str, Any]] = {
+        "--tls-cert": {"tls": TlsFiles(wrong, files.server.key)},
+        "--client-ca": {"tls": replace(files.server, client_ca=tmp_path / "absent")},
+        "key file": {"keys": tmp_path / "absent"},
+        "--restrict": {"restrict": ("x",)},
+    }
+
+    async def main() -> None:
+        for match, fault in faults.items():
+            with pytest.raises(ConfigError, match=match):
+                async with running(fleet, settings_of(**fault), unique("gw")):
+                    pass
+
+    asyncio.run(main())
+
+
+def test_a_missing_extra(fleet: Fleet, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the command that installs it."""
+    monkeypatch.setitem(sys.modules, "orjson", None)
+
+    async def main() -> None:
+        with pytest.raises(MissingExtra, match=r"orjson is not installed; run: pip install 'mqinfer\[gateway\]'"):
+            async with running(fleet, settings_of(), unique("gw")):
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_name_that_another_process_has(fleet: Fleet, unique: Callable[[str], str]) -> None:
+    """The second gateway of a name is refused, the first one goes on."""
+    name = unique("gw")
+
+    async def main() -> None:
+        async with running(fleet, settings_of(), name) as gateway:
+            with pytest.raises(NameTaken):
+                async with running(fleet, settings_of(), name):
+                    pass
+            assert not gateway.ended.done()
+
+    asyncio.run(main())
+
+
+def test_no_broker(fleet: Fleet, unique: Callable[[str], str]) -> None:
+    """As every program that finds none: it ends with an error that a restart may help."""
+
+    async def main() -> None:
+        nowhere = replace(fleet, url=f"mqtt://127.0.0.1:{free_port()}")
+        with pytest.raises(BrokerUnreachable):
+            async with running(nowhere, settings_of(), unique("gw")):
+                pass
+
+    asyncio.run(main())
