@@ -22,7 +22,7 @@ def save_half_plus_two(tf: Any, save_tf1: Callable[..., Path], folder: Path, plu
     def build(v1: Any) -> tuple[dict[str, Any], Any]:
         half, offset = v1.Variable(0.5, name="a"), v1.Variable(plus, name="b")
         example = v1.placeholder(tf.string, name="tf_example")
-        parsed = v1.parse_example(example, {"x": v1.FixedLenFeature([1], tf.float32)})["x"]
+        parsed = tf.reshape(v1.parse_example(example, {"x": v1.FixedLenFeature([1], tf.float32)})["x"], [-1, 1])
         x = v1.placeholder(tf.float32, [None, 1], "x")
         y = tf.add(half * x, offset, "y")
         name_of = v1.as_string(x, name="label")

@@ -146,9 +146,9 @@ def test_status_and_metadata(run: Run) -> None:
             }  # fmt: skip
             assert signature["method_name"] == "tensorflow/serving/predict"
         x = np.ones((1, 1), np.float32)
-        for version in (1, 2):
-            _, spec = await front.predict("identity_fp32", {"INPUT0": x}, version={"value": version})
-            assert spec.version.value == version
+        for number in (1, 2):
+            _, spec = await front.predict("identity_fp32", {"INPUT0": x}, version={"value": number})
+            assert spec.version.value == number
 
     run(ask)
 
