@@ -147,8 +147,8 @@ class Bodies:
 
     def _too_large(self, size: int) -> LimitExceeded:
         return LimitExceeded(
-            f"body of {size} bytes or more; at most {self._limit} are accepted. "
-            "Use --http-max-input-size to increase the limit"
+            f"request JSON size of {size} bytes exceeds the maximum allowed input size of {self._limit} bytes, which"
+            " holds for all of the body. Use --http-max-input-size to increase the limit."
         )
 
 
@@ -174,7 +174,7 @@ def decompress(body: Buffer, coding: str, limit: int) -> bytes:
         raise BadEnvelope(f"the body is not {coding}: {error}") from error
     if len(found) > limit:
         raise LimitExceeded(
-            f"body of more than {limit} bytes when decompressed. Use --http-max-input-size to increase the limit"
+            f"body of more than {limit} bytes when decompressed. Use --http-max-input-size to increase the limit."
         )
     if not stream.eof:
         raise BadEnvelope(f"the body ends before its {coding} stream does")
@@ -201,13 +201,14 @@ def accepted_coding(header: str) -> str:
     return best
 
 
-def check_nesting(text: bytes) -> None:
+def check_nesting(text: Buffer) -> None:
     """Check how deep JSON is nested, before any parser recurses into it.
 
     Raises:
         BadEnvelope: Deeper than 100.
     """
-    if _depth(text) > _MOST_NESTED and _depth(STRINGS.sub(b"", text)) > _MOST_NESTED:
+    whole = bytes(text)
+    if _depth(whole) > _MOST_NESTED and _depth(STRINGS.sub(b"", whole)) > _MOST_NESTED:
         raise BadEnvelope(f"JSON nesting depth exceeds maximum allowed limit ({_MOST_NESTED})")
 
 

@@ -171,8 +171,7 @@ def test_tensors_that_do_not_fit(calling: Calling) -> None:
             [tensor | {"shape": [1] * 17}],
             [tensor | {"data": [1, None]}],
             [tensor | {"data": [1, "x"]}],
-            [tensor | {"data": [1, [2]]}],
-            [tensor | {"data": [[1], [2]]}],
+            [tensor | {"data": [1, []]}],
             [tensor | {"data": 5}],
             [tensor | {"datatype": "FP31"}],
             [tensor | {"parameters": {"binary_data_size": 8}}],
@@ -220,6 +219,8 @@ def test_nesting(calling: Calling) -> None:
                 if not body.startswith(b'{"id"'):
                     assert reply.error == "JSON nesting depth exceeds maximum allowed limit (100)"
         assert (await front.infer("identity_fp32", GOOD | {"id": "[{" * 5000})).status == 200
+        reply = await front("POST", "/v2/repository/index", b'{"ready":%b}' % (b"[" * 250_000 + b"]" * 250_000))
+        assert (reply.status, reply.error) == (400, "Invalid value for 'ready': expected a boolean")
 
     calling(ask)
 
