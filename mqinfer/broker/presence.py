@@ -182,6 +182,13 @@ class Presence:
         if status is not None:
             self._send(self._state(status, qos))
 
+    def publish_and_wait(self) -> None:
+        """Publish the state again, and wait up to two seconds until the broker has passed it on."""
+        self._acked.clear()
+        self.publish()
+        if self._link is not None and self._link.connected:
+            self._acked.wait(_PATIENCE_S)
+
     def end(self) -> None:
         """Publish `stopped`, remove the retained state, and publish nothing more; nothing if there was no state."""
         if self._status is not None:

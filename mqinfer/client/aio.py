@@ -13,7 +13,7 @@ from mqinfer.client.announcer import Announcer
 from mqinfer.client.connection import LiveRegistry, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
 from mqinfer.client.options import ClientOptions, check_timeout
-from mqinfer.client.request import InferOptions, Input, make_request
+from mqinfer.client.request import InferOptions, Input, make_request, names_label, with_labelled_version
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import Counters, InferResult
 from mqinfer.client.stream import AsyncStream
@@ -144,7 +144,10 @@ class AsyncClient:
         timeout: float | None = None,
         **options: Unpack[InferOptions],
     ) -> AsyncStream:
-        """Open a stream of frames to a model, as `Client.stream` does; the client must be open."""
+        """Open a stream of frames to a model, as `Client.stream` does; the client must be open.
+
+        Its version is a number: what a label stands for is in the `labels` of `await client.card(model)`.
+        """
         self._opened()
         if self._feeds is None:  # pragma: no cover  set together with the requester
             raise RuntimeError("open the client first")
@@ -201,6 +204,8 @@ class AsyncClient:
         request: InferRequest,
         timeout: float | None,  # noqa: ASYNC109  as for `infer`
     ) -> InferResult:
+        if request.model_version is not None and names_label(request):
+            request = with_labelled_version(request, await self.card(request.model_name))
         if self._room.locked():
             timeout = await self._wait_for_room(timeout)
         else:

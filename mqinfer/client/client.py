@@ -14,12 +14,13 @@ from mqinfer.client.callbacks import ReplyFuture, callback, check_may_wait, sett
 from mqinfer.client.connection import LiveRegistry, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
 from mqinfer.client.options import ClientOptions, check_timeout
-from mqinfer.client.request import InferOptions, Input, make_request
+from mqinfer.client.request import InferOptions, Input, make_request, names_label, with_labelled_version
 from mqinfer.client.result import Counters, InferResult
 from mqinfer.client.stream import Stream
 from mqinfer.client.window import Policy
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
+from mqinfer.protocol.types import InferRequest
 
 __all__ = ["Client"]
 
@@ -121,8 +122,11 @@ class Client:
         """
         if callback.maker:
             check_may_wait("infer()")
+        request = make_request(model, inputs, options)
+        if options and names_label(request):
+            request = self._labelled(request)
         results: SimpleQueue[InferResult] = SimpleQueue()
-        self._requester.submit(make_request(model, inputs, options), timeout, results.put)
+        self._requester.submit(request, timeout, results.put)
         result = results.get()
         result.raise_for_outcome()
         return result
@@ -150,8 +154,11 @@ class Client:
             TypeError: There is no such option.
         """
         future, maker = ReplyFuture(), self._requester.maker
+        request = make_request(model, inputs, options)
+        if options and names_label(request):
+            request = self._labelled(request)
         request_id = self._requester.submit(
-            make_request(model, inputs, options),
+            request,
             timeout,
             lambda result: settle(future, maker, result),
             waits=not callback.maker,
@@ -176,13 +183,16 @@ class Client:
                 one that was queued before, which ends as `superseded`. `all`: `put` waits for room.
             window: Upper bound of the frames in flight; how many there are follows from the delay of the replies.
             timeout: Of each frame from when it is sent, in seconds; None for that of the client's options.
-            **options: As for `infer`.
+            **options: As for `infer`; a label stands for the version that has it now.
 
         Raises:
             ConfigError: The policy is unknown, or a number out of range.
             TypeError: There is no such option.
             Cancelled: The client is closed.
         """
+        asked = make_request(model, {}, options)
+        if names_label(asked):
+            options["version"] = self._labelled(asked).model_version
         return Stream(self._feeds.open(model, policy, window, timeout, options))
 
     def card(self, model: str, timeout: float | None = None) -> ModelCard:
@@ -202,6 +212,10 @@ class Client:
     def counters(self) -> Counters:
         """Return what became of all requests."""
         return self._requester.counters()
+
+    def _labelled(self, request: InferRequest) -> InferRequest:
+        card = self._cards.known.card(request.model_name) or self.card(request.model_name)
+        return with_labelled_version(request, card)
 
     def close(self) -> None:
         """Cancel what is pending, end the streams, and disconnect.

@@ -16,16 +16,17 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.packets import buffer_size
 from mqinfer.client.dispatch.pending import Entry
 from mqinfer.codecs import encode_tensor
+from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
-from mqinfer.protocol.errors import Cancelled, Superseded
+from mqinfer.protocol.errors import Cancelled, ModelNotFound, Superseded
 from mqinfer.protocol.header import OUTPUT_ENCODING, SIGNATURE
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import NO_CAPTURE, Capture, EncodedTensor, InferRequest, Outcome, RequestedOutput, Scalar
 
-__all__ = ["InferOptions", "Input", "Messages", "make_request"]
+__all__ = ["InferOptions", "Input", "Messages", "make_request", "names_label", "with_labelled_version"]
 
 Input = npt.NDArray[Any] | EncodedTensor
 _FRESH_S = 0.001
@@ -38,7 +39,8 @@ class InferOptions(TypedDict, total=False):
     """Optional properties of a request.
 
     Attributes:
-        version: Version of the model; without it the one that the model's policy prefers.
+        version: Version of the model, or a label such as `stable`; without it the default one, or the canary for the
+            share of the requests that operators have set.
         encoding: Codec of the inputs, such as `raw` (the default), `lz4`, `jpeg:90`.
         outputs: Names of the outputs wanted; without it all, or those that the next two name.
         classification: By output, how many top classes replace it, as `value:index[:label]`.
@@ -96,6 +98,27 @@ def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions)
 def _parameters(chosen: str | Mapping[str, str] | None, signature: str) -> dict[str, Scalar]:
     found: dict[str, Scalar] = {OUTPUT_ENCODING: chosen} if isinstance(chosen, str) and chosen else {}
     return found | {SIGNATURE: signature} if signature else found
+
+
+def with_labelled_version(request: InferRequest, card: ModelCard) -> InferRequest:
+    """Return a request for the version that has the label which it names.
+
+    Raises:
+        ModelNotFound: The model has no version of that label.
+    """
+    label = request.model_version or ""
+    if label not in card.labels:
+        known = ", ".join(sorted(card.labels)) or "none"
+        raise ModelNotFound(
+            f"model {request.model_name!r} has no version labelled {label[:80]!r} (labels: {known}); "
+            "expected a number, or set a label with mqinfer models traffic"
+        )
+    return replace(request, model_version=card.labels[label])
+
+
+def names_label(request: InferRequest) -> bool:
+    """Return whether a request names its version by a label."""
+    return request.model_version is not None and not request.model_version.isdigit()
 
 
 def _unknown(names: Iterable[str]) -> TypeError:

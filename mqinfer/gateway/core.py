@@ -116,7 +116,7 @@ class Core:
         Raises:
             InvalidRequest: The version is no number.
         """
-        return self._known.is_ready(model, _checked(version))
+        return self._known.is_ready(model, self._checked(model, version))
 
     async def metadata(self, model: str, version: str | None = None) -> ModelCard:
         """Return a model's card; its `versions` are those that are ready.
@@ -206,6 +206,11 @@ class Core:
                 "explicit model load / unload is not allowed here; the operator allows it by --model-control"
             )
 
+    def _checked(self, model: str, version: str | None) -> str | None:
+        """Return a version, or the one that has this label, as servers name it; None where none is stated."""
+        card = self._known.card(model) if version else None
+        return _checked(card.labels.get(version, version) if card and version else version)
+
     async def _find(self, model: str, version: str | None) -> str | None:
         """Return the version as servers name it, once it is known that there may be such a model and version.
 
@@ -213,7 +218,7 @@ class Core:
             ModelNotFound: There is none.
             InvalidRequest: The version is no number.
         """
-        version, known = _checked(version), self._known
+        version, known = self._checked(model, version), self._known
         if known.knows(model) and (version is None or version in known.versions(model)):
             return version
         if not await self._registry.wait_until_complete():

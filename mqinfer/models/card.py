@@ -47,6 +47,8 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
         precision=backend.precision,
         backend=backend.engine,
         device=backend.device,
+        labels=model.traffic.labels,
+        traffic=model.traffic.shares,
     )
 
 

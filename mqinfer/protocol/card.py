@@ -5,7 +5,7 @@ The JSON is the Open Inference Protocol's model metadata, with everything else u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
@@ -159,6 +159,8 @@ class ModelCard:
         backend: The engine that runs it, with its version.
         device: The device that it runs on, such as `cpu` or `cuda:0`.
         signatures: Of a SavedModel, those that can be asked for; first the one that runs without `signature_name`.
+        labels: Versions by label: `stable`, `canary`.
+        traffic: Per cent of the requests that name no version by version; empty where all go to the default one.
     """
 
     name: str
@@ -176,6 +178,8 @@ class ModelCard:
     backend: str = ""
     device: str = "cpu"
     signatures: tuple[Signature, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    traffic: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Parameters(Struct, frozen=True):
@@ -191,6 +195,8 @@ class _Parameters(Struct, frozen=True):
     image: ImageContract | None = None
     classes: tuple[ClassInfo, ...] = ()
     signatures: tuple[Signature, ...] = ()
+    labels: Mapping[str, str] = {}
+    traffic: Mapping[str, int] = {}
 
 
 class _Card(Struct, frozen=True):
@@ -223,6 +229,7 @@ def card_to_json(card: ModelCard) -> bytes:
         parameters["classes"] = [{"name": entry.name, "colour": entry.colour} for entry in card.classes]
     if card.signatures:
         parameters["signatures"] = [asdict(signature) for signature in card.signatures]
+    parameters |= {key: dict(each) for key in ("labels", "traffic") if (each := getattr(card, key))}
     metadata = {
         "name": card.name,
         "versions": card.versions,
@@ -262,6 +269,8 @@ def card_from_json(payload: Buffer) -> ModelCard:
         known.backend,
         known.device,
         known.signatures,
+        known.labels,
+        known.traffic,
     )
 
 

@@ -44,11 +44,15 @@ class Operation(StrEnum):
     INDEX = "repository/index"
     LOAD = "repository/models/{model}/load"
     UNLOAD = "repository/models/{model}/unload"
+    TRAFFIC = "repository/models/{model}/traffic"
+    ROLLBACK = "repository/models/{model}/rollback"
     METADATA = "models/{model}"
     MODEL_READY = "models/{model}/ready"
     CONFIG = "models/{model}/config"
     STATS = "models/{model}/stats"
     ALL_STATS = "models/stats"
+    DRAIN = "workers/{worker}/drain"
+    UNDRAIN = "workers/{worker}/undrain"
 
 
 _ALONE = {operation.value: operation for operation in Operation if "{" not in operation}
@@ -58,7 +62,13 @@ _OF_MODEL = {
     "config": Operation.CONFIG,
     "stats": Operation.STATS,
 }
-_OF_REPOSITORY = {"load": Operation.LOAD, "unload": Operation.UNLOAD}
+_OF_REPOSITORY = {
+    "load": Operation.LOAD,
+    "unload": Operation.UNLOAD,
+    "traffic": Operation.TRAFFIC,
+    "rollback": Operation.ROLLBACK,
+}
+_OF_WORKER = {"drain": Operation.DRAIN, "undrain": Operation.UNDRAIN}
 _MOST_TIMES = 4096
 """Response times that a record's median stands for, at most: a server states those of the newest requests."""
 _REASONS = (Outcome.CANCELLED, Outcome.SUPERSEDED)
@@ -72,17 +82,19 @@ class Call:
         operation: What it asks for.
         model: The model that it concerns; empty for none.
         version: Of the model; None for the default one, or for all.
+        worker: A server, which stands for all its worker processes, or one of these; empty for none.
     """
 
     operation: Operation
     model: str = ""
     version: str | None = None
+    worker: str = ""
 
     @property
     def path(self) -> str:
         """The part of the topic behind the client's name."""
         model = self.model if self.version is None else f"{self.model}/versions/{check_version(self.version)}"
-        return self.operation.format(model=model)
+        return self.operation.format(model=model, worker=self.worker)
 
 
 def read_path(levels: Sequence[str]) -> Call:
@@ -97,6 +109,8 @@ def read_path(levels: Sequence[str]) -> Call:
     match levels:
         case ["repository", "models", model, verb] if verb in _OF_REPOSITORY:
             return Call(_OF_REPOSITORY[verb], check_name("model", model))
+        case ["workers", worker, verb] if verb in _OF_WORKER:
+            return Call(_OF_WORKER[verb], worker=check_name("worker", worker))
         case ["models", model, "versions", version, *rest] if _verb(rest) in _OF_MODEL:
             return Call(_OF_MODEL[_verb(rest)], check_name("model", model), check_version(version))
         case ["models", model, *rest] if _verb(rest) in _OF_MODEL:

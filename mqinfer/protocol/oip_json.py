@@ -242,9 +242,7 @@ def _input(tensor: EncodedTensor, tail: list[Buffer] | None) -> dict[str, Any]:
     if tensor.encoding != "raw":
         raise BadEncoding(f"tensor {tensor.name!r}: JSON data can't be encoded as {tensor.encoding!r}; use binary")
     raw = from_raw(tensor.name, tensor.datatype, tensor.shape, tensor.data)
-    return _describe(tensor.name, tensor.datatype, tensor.shape, parameters) | {
-        "data": data_of_array(tensor.name, raw)
-    }
+    return _describe(tensor.name, tensor.datatype, tensor.shape, parameters) | {"data": data_of_array(tensor.name, raw)}
 
 
 def _check_elements(count: int) -> None:

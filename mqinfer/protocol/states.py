@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Meta, Struct, field, to_builtins
+from xxhash import xxh3_64_intdigest
 
 from mqinfer.protocol.decoding import MAX_STATE_BYTES, read_json, write_json
 from mqinfer.protocol.topics import ModelName, Name, RequestId, Topics, check_same
@@ -25,6 +26,7 @@ __all__ = [
     "ServerStatus",
     "WorkerState",
     "WorkerStatus",
+    "is_for_canary",
     "read_any_state",
     "read_client_state",
     "read_server_state",
@@ -70,6 +72,9 @@ class ClientStatus(StrEnum):
     LOST = "lost"
 
 
+Share = Annotated[int, Meta(ge=0, le=100)]
+
+
 class ServedModel(Struct, frozen=True):
     """A model version that a worker serves.
 
@@ -77,11 +82,13 @@ class ServedModel(Struct, frozen=True):
         name: Name of the model.
         version: The version.
         default: Whether it serves the requests that name no version.
+        share: As a canary: per cent of the requests that name no version that clients send to it instead.
     """
 
     name: ModelName
     version: str = ""
     default: bool = True
+    share: Share = 0
 
 
 class WorkerState(Struct, frozen=True):
@@ -112,10 +119,13 @@ class WorkerState(Struct, frozen=True):
     running: tuple[RequestId, ...] = ()
 
     def to_json(self) -> bytes:
-        """Return it as JSON; `running` only where it names a request."""
+        """Return it as JSON; `running` only where it names a request, `share` only where there is one."""
         fields = to_builtins(self)
         if not self.running:
             del fields["running"]
+        for model in fields["models"]:
+            if not model["share"]:
+                del model["share"]
         return write_json(fields, f"state of worker {self.worker!r}")
 
     @classmethod
@@ -226,6 +236,16 @@ def _fields(state: ServerState | ClientState) -> dict[str, Any]:
     if not state.take_over:
         del fields["take_over"]
     return fields
+
+
+def is_for_canary(request_id: str, share: int) -> bool:
+    """Return whether a request that names no version goes to the canary; all clients and attempts decide alike.
+
+    Args:
+        request_id: Its id.
+        share: The canary's share, in per cent.
+    """
+    return xxh3_64_intdigest(request_id.encode()) % 100 < share
 
 
 def read_worker_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str, WorkerState | None]:

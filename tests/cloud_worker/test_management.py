@@ -71,6 +71,13 @@ class Fleet:
             self.hold.append(future)
         return future
 
+    def drain(self, worker: str, *, on: bool = True) -> Future[list[str]]:
+        """Drain at once."""
+        self.processes = [replace(view, draining=on) for view in self.processes]
+        future: Future[list[str]] = Future()
+        future.set_result([f"{worker}.0"])
+        return future
+
     def statistics(self) -> Future[ServerStatistics]:
         """Return the statistics of one process; a second one hangs."""
         future: Future[ServerStatistics] = Future()
@@ -107,6 +114,8 @@ def view(phase: Phase, reason: str = "", version: int = 1) -> ProcessView:
         ([view(Phase.READY), view(Phase.FAILED, "no file")], ModelState.READY, "no file"),
         ([view(Phase.DRAINING)], ModelState.UNLOADING, ""),
         ([view(Phase.DRAINING), view(Phase.STARTING)], ModelState.LOADING, ""),
+        ([replace(view(Phase.READY), draining=True)], ModelState.UNLOADING, ""),
+        ([replace(view(Phase.READY), draining=True), view(Phase.READY)], ModelState.READY, ""),
         ([view(Phase.FAILED, "no file")], ModelState.UNAVAILABLE, "no file"),
         ([view(Phase.WAITING, "exit code -9")], ModelState.UNAVAILABLE, "exit code -9"),
         ([view(Phase.STARTING, "x"), view(Phase.WAITING, "exit code -9")], ModelState.LOADING, "exit code -9; x"),

@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mqinfer import Outcome
 from mqinfer.broker import make_link
-from mqinfer.broker.link import Link, Message
+from mqinfer.broker.link import Link, Message, ReasonCode
 from mqinfer.broker.memory import MemoryLink
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.errors import BrokerUnreachable
+from tests.cloud_worker.conftest import TOPICS
 
 Serve = Callable[..., Worker]
 Gated = Callable[..., tuple[LoadedModel, Any]]
@@ -37,6 +39,34 @@ def test_draining_replies_to_everything_accepted(url: str, serve: Serve, gated: 
     backend.gate.set()
     assert {bare.read().outcome for _ in range(5)} == {Outcome.OK}
     stopper.join(10)
+
+
+def test_a_drained_worker_comes_back(
+    url: str, serve: Serve, gated: Gated, bare: Any, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers what it has, leaves all request topics and stays connected; then it serves again."""
+    monkeypatch.setattr("mqinfer.cloud_worker.serving.worker._QUIET_S", 0.0)
+    model, backend = gated()
+    links: list[Link] = []
+    worker = serve(url, model, links=links)
+    backend.gate.clear()
+    bare.link.publish(bare.binary())
+    assert backend.entered.acquire(timeout=10)
+    worker.drain()
+    assert not worker.is_drained()
+    backend.gate.set()
+    assert bare.read().outcome is Outcome.OK
+    until(worker.is_drained)
+    codes: list[int] = []
+    lane = replace(bare.binary("1" * 32), topic=TOPICS.lane(worker.name, "echo", "bare"))
+    for message in (bare.binary("2" * 32), lane):
+        bare.link.publish(message, codes.append)
+    until(lambda: len(codes) == 2)
+    assert codes == 2 * [ReasonCode.NO_MATCHING_SUBSCRIBERS]
+    assert links[0].connected
+    worker.undrain()
+    assert bare.ask(lane).outcome is Outcome.OK
+    assert bare.ask(bare.binary("3" * 32)).outcome is Outcome.OK
 
 
 def test_what_can_not_be_drained_in_time_is_turned_away(

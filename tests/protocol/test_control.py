@@ -17,6 +17,7 @@ plain = [each for each in Operation if "{" not in each]
 calls = st.one_of(
     st.builds(Call, st.sampled_from(plain)),
     st.builds(Call, st.sampled_from([Operation.LOAD, Operation.UNLOAD]), names),
+    st.builds(lambda each, name: Call(each, worker=name), st.sampled_from([Operation.DRAIN, Operation.UNDRAIN]), names),
     # A model that is called `stats` can be asked about by a version only: `models/stats` means all models.
     st.builds(Call, st.sampled_from(versioned), names.filter(lambda name: name != "stats"), versions),
 )

@@ -14,7 +14,7 @@ from mqinfer.cli.models.profile import profile
 from mqinfer.cli.options import Connection, with_connection, with_log_options
 from mqinfer.cli.watching.status import print_table
 from mqinfer.client import Client
-from mqinfer.client.control import ControlClient, ControlReply, check_replies
+from mqinfer.client.control import ControlClient, ControlReply, TrafficOrder, check_replies
 from mqinfer.protocol.card import card_to_json
 from mqinfer.protocol.control import Call, Operation
 
@@ -23,6 +23,7 @@ __all__ = ["app"]
 Server = Annotated[str | None, typer.Option(help="Server to address (its `mqinfer worker --name`); all by default.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
+Worker = Annotated[str, typer.Argument(help="A server (its `mqinfer worker --name`), or one process, such as gpu-1.0.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the replies.", min=0.001, max=1e6)]
 
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -86,6 +87,90 @@ def unload(
     with _control(connection) as control:
         replies = control.unload(model, server=server, timeout=timeout)
     _print_replies(replies, as_json, lambda _: f"unloaded {model}")
+
+
+@app.command()
+@with_log_options
+@with_connection
+def traffic(
+    connection: Connection,
+    model: Model,
+    stable: Annotated[int | None, typer.Option(help="Version for requests that name none.", min=0)] = None,
+    canary: Annotated[int | None, typer.Option(help="Version to try with a share of them.", min=0)] = None,
+    share: Annotated[int | None, typer.Option(help="That share, in per cent.", min=0, max=100)] = None,
+    server: Server = None,
+    as_json: AsJson = False,
+    timeout: Timeout = 300,
+) -> None:
+    """Set which version is stable, which is the canary, and the canary's share; without options print them.
+
+    Labelled versions are served whatever the version policy selects. Each server keeps this in MODEL/traffic.toml.
+    """
+    given: TrafficOrder = {}
+    if stable is not None:
+        given["stable"] = stable
+    if canary is not None:
+        given["canary"] = canary
+    if share is not None:
+        given["share"] = share
+    if not given:
+        with Client(connection.address(), name=connection.name, root=connection.root) as client:
+            card = client.card(model, timeout)
+        _print_json({"labels": card.labels, "traffic": card.traffic, "version": card.version})
+        return
+    with _control(connection) as control:
+        replies = control.traffic(model, server=server, timeout=timeout, **given)
+    _print_replies(replies, as_json, lambda reply: _traffic(model, reply))
+
+
+@app.command()
+@with_log_options
+@with_connection
+def rollback(
+    connection: Connection,
+    model: Model,
+    server: Server = None,
+    as_json: AsJson = False,
+    timeout: Timeout = 300,
+) -> None:
+    """Remove a model's canary or, where there is none, make the stable version of before the default one again."""
+    with _control(connection) as control:
+        replies = control.rollback(model, server=server, timeout=timeout)
+    _print_replies(replies, as_json, lambda reply: _traffic(model, reply))
+
+
+def _traffic(model: str, reply: ControlReply) -> str:
+    labels, shares = reply.content["labels"], reply.content["traffic"]
+    listed = [f"{label} {version} ({shares.get(version, 0)} %)" for label, version in labels.items()]
+    alone = [f"{label} {version}" for label, version in labels.items()]
+    return f"{model}: {', '.join(listed if shares else alone)}"
+
+
+@app.command()
+@with_log_options
+@with_connection
+def drain(
+    connection: Connection,
+    worker: Worker,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait; the worker drains on after them.", max=1e6)] = 60,
+) -> None:
+    """Have a worker accept nothing more, and wait until it has answered what it has: for an upgrade.
+
+    It stays connected, and `undrain` has it serve again. A process that is started anew serves.
+    """
+    with _control(connection) as control:
+        names = control.drain(worker, timeout=timeout)
+    typer.echo(f"drained {', '.join(names)}")
+
+
+@app.command()
+@with_log_options
+@with_connection
+def undrain(connection: Connection, worker: Worker, timeout: Timeout = 10) -> None:
+    """Have a worker that was drained serve again."""
+    with _control(connection) as control:
+        names = control.drain(worker, on=False, timeout=timeout)
+    typer.echo(f"serves again: {', '.join(names)}")
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.connect import make_link, resolve
@@ -22,7 +22,21 @@ from mqinfer.protocol.errors import MqinferError, NoWorker
 from mqinfer.protocol.states import ServerStatus, WorkerState, WorkerStatus, read_server_state, read_worker_state
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics, check_name
 
-__all__ = ["ControlClient"]
+__all__ = ["ControlClient", "TrafficOrder"]
+
+
+class TrafficOrder(TypedDict, total=False):
+    """What an operator sets of a model's versions.
+
+    Attributes:
+        stable: The default version; if it was the canary, there is none any more.
+        canary: The version that gets a share of the requests that name none.
+        share: That share, in per cent.
+    """
+
+    stable: int
+    canary: int
+    share: int
 
 
 class ControlClient:
@@ -176,6 +190,61 @@ class ControlClient:
     def unload(self, model: str, *, server: str | None = None, timeout: float = 60.0) -> list[ControlReply]:
         """Unload a model; when this returns, its processes have ended. Arguments and errors as for `load`."""
         return check_replies(self.ask(Call(Operation.UNLOAD, model), server=server, timeout=timeout))
+
+    def drain(self, worker: str, *, on: bool = True, timeout: float = 60.0) -> list[str]:
+        """Have worker processes accept nothing more, and wait until they have answered what they have.
+
+        They stay connected, and `on=False` has them serve again. A process that is started anew serves.
+
+        Args:
+            worker: A server, for all its processes, or one process, such as `gpu-1.0`.
+            on: Whether they drain.
+            timeout: In seconds; after it they drain on, and another call waits further.
+
+        Returns:
+            Names of the processes.
+
+        Raises:
+            NoWorker: There is no such server or process.
+            MqinferError: It failed; the reason is in the message.
+        """
+        call = Call(Operation.DRAIN if on else Operation.UNDRAIN, worker=worker)
+        server, _, number = worker.rpartition(".")
+        try:
+            replies = self.ask(call, server=worker, timeout=timeout)
+        except NoWorker:
+            if not number.isdecimal() or not server:
+                raise
+            replies = self.ask(call, server=server, timeout=timeout)
+        (reply,) = check_replies(replies)
+        return list(reply.content["workers"])
+
+    def traffic(
+        self,
+        model: str,
+        *,
+        server: str | None = None,
+        timeout: float = 300.0,
+        **order: Unpack[TrafficOrder],
+    ) -> list[ControlReply]:
+        """Label versions of a model and set the canary's share. When this returns, it holds.
+
+        Args:
+            model: Its folder in the servers' repositories.
+            server: Name of the server; None for all that have the model.
+            timeout: In seconds.
+            **order: `stable`, `canary` and `share`, see `TrafficOrder`; what is left out stays.
+
+        Raises:
+            MqinferError: A server failed; its name and the reason are in the message.
+        """
+        return check_replies(
+            self.ask(Call(Operation.TRAFFIC, model), {"parameters": order}, server=server, timeout=timeout)
+        )
+
+    def rollback(self, model: str, *, server: str | None = None, timeout: float = 300.0) -> list[ControlReply]:
+        """Remove the canary or, where there is none, make the stable version of before the default one again."""
+        return check_replies(self.ask(Call(Operation.ROLLBACK, model), server=server, timeout=timeout))
 
     def close(self) -> None:
         """Disconnect."""

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from mqinfer.broker.link import ReasonCode
 from mqinfer.client.dispatch.blame import Blame, poison
 from mqinfer.client.dispatch.fleet import Fleet, NoLane
-from mqinfer.client.dispatch.lane import Lane, doubled
+from mqinfer.client.dispatch.lane import CANARY, Lane, doubled
 from mqinfer.client.dispatch.pending import Entry, PendingTable, Place, RetryBudget
 from mqinfer.client.options import NAME_HINT, ClientOptions
 from mqinfer.client.result import Counters
@@ -33,7 +33,7 @@ from mqinfer.protocol.errors import (
     Rejected,
 )
 from mqinfer.protocol.header import RETRY_AFTER
-from mqinfer.protocol.states import PendingRequests, WorkerState, WorkerStatus
+from mqinfer.protocol.states import PendingRequests, WorkerState, WorkerStatus, is_for_canary
 from mqinfer.protocol.types import ErrorInfo, InferResponse, Outcome
 from mqinfer.protocol.value import value_object
 
@@ -125,6 +125,8 @@ class Dispatcher:
     def submit(self, entry: Entry) -> None:
         """Accept a request."""
         self._submitted += 1
+        if self._fleet.shares:
+            self._split(entry)
         self._table.add(entry)
 
     def take(self, now: float, *, connected: bool = True) -> Step:
@@ -286,12 +288,21 @@ class Dispatcher:
         self._check_at = self.wake_at = math.inf
         return ended
 
+    def _split(self, entry: Entry) -> None:
+        """Assign a request without a version to the model's canary, if it is one of its share."""
+        model, version = entry.channel
+        share = self._fleet.shares.get(model)
+        if share and version is None and is_for_canary(entry.request.id, share):
+            entry.channel = (model, CANARY)
+
     def _launch_next(self, now: float) -> Entry | None:
         table, fleet = self._table, self._fleet
         for channel, queue in table.queues.items():
             entry = next(iter(queue.values()))
             crashed = bool(entry.lost_on)
             to = fleet.choose(channel, now, queued=len(queue), crashed=crashed, deadline=entry.deadline)
+            if channel[1] == CANARY and isinstance(to, NoLane) and fleet.falls_back(channel, now, len(queue)):
+                to = fleet.choose((channel[0], None), now, crashed=crashed, deadline=entry.deadline)
             if to is NoLane.SHARED and crashed:
                 # It would meet the next worker before that is known, and the crash would be nobody's.
                 if (other := _first_without_loss(queue)) is None:

@@ -64,7 +64,11 @@ class _Unserved:
 
 
 class Fleet:
-    """The workers by name. Not thread-safe."""
+    """The workers by name. Not thread-safe.
+
+    Attributes:
+        shares: Per cent of the requests without a version that go to the canary, by model; only of models with one.
+    """
 
     def __init__(self, silence: Silence | None = None) -> None:
         """Start with no worker.
@@ -76,6 +80,7 @@ class Fleet:
         self._lanes: dict[str, Lane] = {}
         self._serving: dict[Channel, list[Lane]] = {}  # open lanes by channel; forgotten when a state changes them
         self._turn = 0
+        self.shares: dict[str, int] = {}
         self._shared: dict[str, float] = {}  # smoothed seconds from publication to reply, by model
         self._unserved: dict[Channel, _Unserved] = {}
 
@@ -105,20 +110,21 @@ class Fleet:
         before = lane.open, lane.models
         lane.update(state)
         if replaced or before != (lane.open, lane.models):
-            self._serving.clear()
+            self._forget()
         for channel in [channel for channel in self._unserved if lane.open and lane.serves(*channel)]:
             del self._unserved[channel]
         return replaced
 
     def remove(self, worker: str) -> Lane | None:
         """Drop a worker whose state was removed from the broker; return its lane, or None where it is not known."""
-        self._serving.clear()
-        return self._lanes.pop(worker, None)
+        lane = self._lanes.pop(worker, None)
+        self._forget()
+        return lane
 
     def close(self, lane: Lane) -> None:
         """Send a worker nothing until its next state: it does not subscribe to its lane any more."""
         lane.open = False
-        self._serving.clear()
+        self._forget()
 
     def choose(
         self, channel: Channel, now: float, *, queued: int = 1, crashed: bool = False, deadline: float = math.inf
@@ -201,8 +207,22 @@ class Fleet:
     def clear(self) -> None:
         """Drop everything: on a new connection the broker sends the states of all workers again."""
         self._lanes.clear()
-        self._serving.clear()
+        self._forget()
         self._unserved.clear()
+
+    def falls_back(self, channel: Channel, now: float, queued: int) -> bool:
+        """Return whether a canary's requests go to the default version instead of waiting.
+
+        That is where no worker of it answers, or more requests are queued for it than its workers take at a time.
+        """
+        usable = [lane for lane in self._serving.get(channel, ()) if lane.is_usable(now)]
+        return queued > sum(max(1, lane.limit) for lane in usable)
+
+    def _forget(self) -> None:
+        """Derive again who serves what, with the next request."""
+        self._serving.clear()
+        served = [each for lane in self._lanes.values() if lane.open for each in lane.models if each.share]
+        self.shares = {each.name: max(other.share for other in served if other.name == each.name) for each in served}
 
     def _find(self, channel: Channel) -> list[Lane]:
         if len(self._serving) >= _MOST_CHANNELS:

@@ -12,7 +12,10 @@ from mqinfer.client.options import Silence
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import WorkerLoad
 
-__all__ = ["Lane", "doubled"]
+__all__ = ["CANARY", "Lane", "doubled"]
+
+CANARY = "canary"
+"""Stands for a version where a request names none and goes to the canary."""
 
 _FIRST_LIMIT = 1
 """Requests in flight at a worker until its first reply, which states how many it allows this client."""
@@ -79,9 +82,10 @@ class Lane:
         return max(self.closed_until, self._quarantined_until)
 
     def serves(self, model: str, version: str | None) -> bool:
-        """Return whether it serves a model, in the version asked for or, where none is, in the default one."""
+        """Return whether it serves a model: in a version, as its canary or, where none is stated, as the default."""
         return any(
-            each.name == model and (each.default if version is None else each.version == version)
+            each.name == model
+            and (each.default if version is None else each.share > 0 if version == CANARY else each.version == version)
             for each in self.models
         )
 

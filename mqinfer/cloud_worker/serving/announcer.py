@@ -34,6 +34,7 @@ class Announcer:
         counters: Returns what it has counted.
         on_ack: Called with the reason code of each state that was published.
         is_default: Whether requests without a version are for it.
+        share: As a canary: per cent of the requests without a version that are for it.
         incarnation: The number of its process's start; None for a new one.
         clock: In seconds.
     """
@@ -47,10 +48,11 @@ class Announcer:
         on_ack: Ack,
         *,
         is_default: bool,
+        share: int = 0,
         incarnation: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._card = card
+        self._card, self._share = card, share
         self._options = options
         self._load = load
         self._counters = counters
@@ -84,6 +86,12 @@ class Announcer:
         self._publishes_card = self._is_default and status is WorkerStatus.READY
         self._publish_card()
         self.presence.publish(status)
+
+    def assign(self, card: ModelCard, share: int) -> None:
+        """Publish a card with other labels and a state with another share; return when the broker passes them on."""
+        self._card, self._share = card, share
+        self._publish_card()
+        self.presence.publish_and_wait()
 
     def repeat(self) -> None:
         """Publish card and state again."""
@@ -149,7 +157,7 @@ class Announcer:
             worker=self._options.name,
             status=WorkerStatus(status),
             incarnation=incarnation,
-            models=(ServedModel(self._card.name, self._card.version, self._is_default),),
+            models=(ServedModel(self._card.name, self._card.version, self._is_default, self._share),),
             capacity=self._options.capacity,
             depth=load.depth,
             service_time_us=load.service_time_us,

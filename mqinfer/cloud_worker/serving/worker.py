@@ -3,7 +3,7 @@
 The way of a request: the link's thread receives it (`_receive`); a thread of the pipeline reads and prepares it, and
 one runs it in a batch and replies (`.processing`). Short work for an idle worker never leaves the link's thread.
 Shutting down goes in this order: state `draining`, unsubscribe, finish what was accepted, state `stopped`, remove the
-state, disconnect.
+state, disconnect. A worker that an operator drains stops behind the third of these, and can come back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.cloud_worker.batching.batcher import Batcher
@@ -39,6 +40,8 @@ __all__ = ["LinkMaker", "Worker"]
 log = logging.getLogger("mqinfer.cloud_worker")
 _SILENCE_S = 0.1
 """A draining worker leaves its lane after so long without a request: every client knows of the draining then."""
+_QUIET_S = 1.0
+"""The same for one that an operator drains: nobody waits for its process, and its machine may be busy."""
 _UNFINISHED_S = 1.0
 """A worker that could not drain leaves its threads to themselves after so long: the task of one may never end."""
 LinkMaker = Callable[[str, Message, ConnectionHandler], Link]
@@ -55,6 +58,7 @@ class Worker:
         options: WorkerOptions,
         *,
         is_default: bool = True,
+        share: int = 0,
         service_s: float = 0.0,
         incarnation: int | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -67,6 +71,7 @@ class Worker:
             make_link: How to reach the broker.
             options: Name, bounds and topics.
             is_default: Whether requests without a version are for this one.
+            share: As a canary: per cent of the requests without a version that clients send to it.
             service_s: How long one request takes, in seconds, as far as it is known before the first; 0 while unknown.
             incarnation: The number of its process's start; None for a new one.
             clock: In seconds.
@@ -83,6 +88,8 @@ class Worker:
         )
         self._draining = False
         self._came = threading.Event()  # set by each request while draining
+        self._quiet_since = 0.0  # as far as `is_drained` has found out
+        self._subscribed: set[tuple[str, str | None]] = set()  # of `_subscriptions`
         self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows)
         self._max_queued = self._schedule.max_queued
         self._inline_s = 0.0 if self._schedule.gathers else options.inline_s
@@ -120,6 +127,7 @@ class Worker:
             self._meter.counters,
             self._on_ack,
             is_default=is_default,
+            share=share,
             incarnation=incarnation,
             clock=clock,
         )
@@ -189,8 +197,7 @@ class Worker:
             self._link.open(timeout)
             self._announcer.attach(self._link)
             self._link.subscribe(self._options.topics.cancel_filter(self.card.name), self._cancel, retained=False)
-            for topic_filter, share in self._subscriptions():
-                self._link.subscribe(topic_filter, self._receive, share=share, retained=False)
+            self._join()
             self._announcer.publish(WorkerStatus.READY)
             self._announcer.check_taken()
         except BaseException:
@@ -209,13 +216,10 @@ class Worker:
         Args:
             timeout: For what was accepted, in seconds.
         """
-        self._draining = True
-        self._announcer.publish(WorkerStatus.DRAINING)
-        *channels, (lane, _) = self._subscriptions()
-        for topic_filter, share in channels:
-            self._link.unsubscribe(topic_filter, share=share)
-        self._await_silence(timeout)
-        self._link.unsubscribe(lane)
+        self.drain()
+        if self._subscribed:
+            self._await_silence(timeout)
+        self._leave(self._subscriptions())
         drained = self._pipeline.drain(timeout)
         if not drained:
             log.warning("worker %s stops with %d requests unfinished after %g s", self.name, self.depth, timeout)
@@ -229,6 +233,56 @@ class Worker:
         self._link.close()
         if math.isinf(self._pipeline.busy_since):  # else a thread is still in it
             self._model.backend.close()
+
+    def drain(self) -> None:
+        """Accept nothing more from the models' channels, and announce that; what comes over the lane is still served.
+
+        Raises:
+            BrokerUnreachable: The broker does not answer; call it again.
+        """
+        self._draining, self._quiet_since = True, self._clock()
+        self._announcer.publish(WorkerStatus.DRAINING)
+        *channels, _ = self._subscriptions()
+        self._leave(channels)
+
+    def is_drained(self) -> bool:
+        """Return whether, after `drain`, nothing is accepted any more and all that was accepted is answered.
+
+        The lane is left once nothing has come over it for `_QUIET_S`.
+
+        Raises:
+            BrokerUnreachable: The broker does not answer; call it again.
+        """
+        if self._came.is_set():
+            self._came.clear()
+            self._quiet_since = self._clock()
+        if self._clock() - self._quiet_since >= _QUIET_S:
+            self._leave(self._subscriptions())
+        return not self._subscribed and self.depth == 0
+
+    def undrain(self) -> None:
+        """Serve again after `drain`.
+
+        Raises:
+            BrokerUnreachable: The broker does not answer; call it again.
+        """
+        self._draining = False
+        self._join()
+        self._announcer.publish(WorkerStatus.READY)
+
+    def _join(self) -> None:
+        for each in self._subscriptions():
+            if each not in self._subscribed:
+                topic_filter, share = each
+                self._link.subscribe(topic_filter, self._receive, share=share, retained=False)
+                self._subscribed.add(each)
+
+    def _leave(self, subscriptions: Iterable[tuple[str, str | None]]) -> None:
+        for each in subscriptions:
+            if each in self._subscribed:
+                topic_filter, share = each
+                self._link.unsubscribe(topic_filter, share=share)
+                self._subscribed.remove(each)
 
     def _await_silence(self, timeout: float) -> None:
         """Wait until no request has come for a moment, or the link is down."""
@@ -252,6 +306,12 @@ class Worker:
     def announce(self) -> None:
         """Publish card and state again."""
         self._announcer.repeat()
+
+    def assign(self, labels: Mapping[str, str], traffic: Mapping[str, int], share: int) -> None:
+        """Publish card and state with these labels and shares; as in `ModelCard` and `ServedModel`."""
+        card = replace(self.card, labels=labels, traffic=traffic)
+        self._model = replace(self._model, card=card)
+        self._announcer.assign(card, share)
 
     def refresh(self) -> None:
         """Publish the state again where its figures have changed; call it about twice a second, from one thread."""

@@ -14,8 +14,9 @@ from multiprocessing.context import SpawnProcess
 
 from mqinfer.broker.presence import new_incarnation
 from mqinfer.cloud_worker.serving.running import RunningRequests
-from mqinfer.cloud_worker.supervision.process import Command, ProcessReport, ProcessSpec, run_process
+from mqinfer.cloud_worker.supervision.process import Command, DrainReport, ProcessReport, ProcessSpec, run_process
 from mqinfer.logs import Notice, log_once
+from mqinfer.models.repository.traffic import Traffic
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import ModelStatistics
 
@@ -58,6 +59,7 @@ class ProcessView:
         card: Card of the model; None until the process has served.
         reason: Why it failed or crashed last; of one that serves, why its warm-up has proven nothing.
         pid: Process id; None while it does not run.
+        draining: Whether an operator drains it or has drained it.
     """
 
     spec: ProcessSpec
@@ -65,6 +67,12 @@ class ProcessView:
     card: ModelCard | None = None
     reason: str = ""
     pid: int | None = None
+    draining: bool = False
+
+    @property
+    def serves(self) -> bool:
+        """Whether it takes requests."""
+        return self.phase is Phase.READY and not self.draining
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +99,9 @@ class Child:
         running: Ids of the requests that this process worked on when it ended, as far as it named them all.
         is_queried: Whether a statistics query is open. A second one is not sent: a process that hangs must not fill
             its pipe.
+        draining: Whether an operator drains it or has drained it; a new process of it serves.
+        drain_report: The last reply to that; None until it comes.
+        is_assigning: Whether it has labels to publish and has not reported that it has.
     """
 
     spec: ProcessSpec
@@ -110,11 +121,15 @@ class Child:
     run_timeout: float = 0.0
     crashed: int = 0
     running: tuple[str, ...] = ()
+    draining: bool = False
+    drain_report: DrainReport | None = None
+    is_assigning: bool = False
     progress: ctypes.c_double | None = None
     _memory: ctypes.Array[ctypes.c_ubyte] | None = None
     _seen: float = 0.0
     _stuck_s: float = 0.0
     _killed: str = ""
+    _reassigned: Traffic | None = None
     _lost_starts: int = 0
 
     @property
@@ -135,7 +150,8 @@ class Child:
     def view(self) -> ProcessView:
         """Return a snapshot for other threads."""
         reason = self.reason or (self.untried if self.phase is Phase.READY else "")
-        return ProcessView(self.spec, self.phase, self.card, reason, self.process.pid if self.process else None)
+        pid = self.process.pid if self.process else None
+        return ProcessView(self.spec, self.phase, self.card, reason, pid, self.draining)
 
     def watched(self) -> list[Connection | int]:
         """Return the ends for `multiprocessing.connection.wait`: the process's sentinel and its status pipe."""
@@ -160,6 +176,7 @@ class Child:
         stated = self.spec.run_timeout
         self.run_timeout = 0.0 if stated == 0 else max(_LOAD_TIMEOUT_S, stated or 0.0)
         self.is_final = self.is_waiting = self.is_queried = False
+        self.drain_report = self._reassigned = None
 
     def read(self) -> ProcessReport | ModelStatistics | None:
         """Receive one message from the process; None where it has closed its pipe."""
@@ -174,6 +191,10 @@ class Child:
         if isinstance(received, Notice):
             log_once(logging.getLogger(received.logger), received.level, "%s: %s", self.title, received.text)
             return None
+        if isinstance(received, DrainReport):
+            self.drain_report = received
+        elif isinstance(received, Traffic) and self.spec.found:
+            self.is_assigning = received != self.spec.found.traffic
         if not isinstance(received, ProcessReport):
             return None
         # A model that can't be loaded for now, with its repository away, say, is tried again if it has served before.
@@ -182,11 +203,13 @@ class Child:
         if received.card and self.phase is Phase.STARTING:
             self.phase, self.card, self.untried = Phase.READY, received.card, received.untried
             self._stuck_s = 0.0
+            if self._reassigned is not None:
+                self.is_assigning = self.send(self._reassigned)
             default = max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * received.service_s)
             self.run_timeout = default if self.spec.run_timeout is None else self.spec.run_timeout
         return received
 
-    def send(self, command: Command) -> bool:
+    def send(self, command: Command | Traffic) -> bool:
         """Send a command to the process; return False where its pipe is closed."""
         if self.pipe is None or (command is Command.STATISTICS and self.is_queried):
             return self.pipe is not None
@@ -195,6 +218,19 @@ class Child:
             self.is_queried = self.is_queried or command is Command.STATISTICS
             return True
         return False
+
+    def assign(self, traffic: Traffic) -> None:
+        """Have the process publish other labels of the model's versions, now and after each restart."""
+        found = self.spec.found
+        if found is None or found.traffic == traffic:
+            return
+        self.spec = replace(self.spec, found=replace(found, traffic=traffic))
+        if self.card:
+            self.card = replace(self.card, labels=traffic.labels, traffic=traffic.shares)
+        if self.phase is Phase.READY:
+            self.is_assigning = self.send(traffic)
+        elif self.phase is Phase.STARTING:
+            self._reassigned = traffic  # sent once it serves
 
     def drain(self, kill_at: float) -> None:
         """Ask the process to finish its accepted requests and exit; kill one that has not served yet."""
@@ -246,6 +282,7 @@ class Child:
         self.crashed = 0
         if self.process is None:
             return
+        self.draining = self.is_assigning = False
         self.process.join()
         while self.pipe and self.pipe.poll():  # its last report may explain the exit
             self.read()

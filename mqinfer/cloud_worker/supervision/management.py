@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -15,6 +16,7 @@ from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.records import config_record, index, statistics_record
 from mqinfer.models.repository import Repository, Scan
 from mqinfer.models.repository.config import ModelConfig
+from mqinfer.models.repository.traffic import read_traffic, write_traffic
 from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.control import Call, CallBody, ModelState, Operation
 from mqinfer.protocol.errors import ConfigError, InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError
@@ -41,6 +43,9 @@ class Fleet(Protocol):
 
     def statistics(self) -> Future[ServerStatistics]:
         """Query the statistics of every process."""
+
+    def drain(self, worker: str, *, on: bool = True) -> Future[list[str]]:
+        """Drain processes, or have them serve again; the future receives their names."""
 
 
 class Management:
@@ -79,8 +84,12 @@ class Management:
                 return self._load(call.model, body)
             case Operation.UNLOAD:
                 return self._unload(call.model)
+            case Operation.TRAFFIC | Operation.ROLLBACK:
+                return self._direct(call, body)
             case Operation.STATS | Operation.ALL_STATS:
                 return _then(self._supervisor.statistics(), lambda found: statistics_record(found, call))
+            case Operation.DRAIN | Operation.UNDRAIN:
+                return self._drain(call.worker, on=call.operation is Operation.DRAIN)
         return _done(self._reply_at_once(call, body))
 
     def serves(self, model: str) -> bool:
@@ -129,11 +138,13 @@ class Management:
             case Operation.LIVE:
                 return {"live": True}
             case Operation.READY:
-                return {"ready": all(view.phase in _HEALTHY for view in self._supervisor.processes)}
+                processes = self._supervisor.processes
+                return {"ready": all(view.phase in _HEALTHY and not view.draining for view in processes)}
             case Operation.INDEX:
                 return self._index(only_ready=body.ready)
             case Operation.MODEL_READY:
-                return {"name": call.model, "ready": any(_fits(view, call) for view in self._ready(call.model))}
+                serving = [view for view in self._of(call.model) if view.serves]
+                return {"name": call.model, "ready": any(_fits(view, call) for view in serving)}
         config, card = self._loaded(call)
         return json.loads(card_to_json(card)) if call.operation is Operation.METADATA else config_record(config, card)
 
@@ -154,6 +165,17 @@ class Management:
                 f"load does not accept the parameters {', '.join(refused)[:200]}: a model and its configuration are "
                 "never taken from a message; put them into the repository"
             )
+        specs = self._wanted_now(model)
+        reply = {"name": model, "versions": _versions(specs)}
+        return _then(self._roll_out(model, specs), lambda _: reply)
+
+    def _wanted_now(self, model: str) -> list[ProcessSpec]:
+        """Plan a model's processes by what is in the repository now.
+
+        Raises:
+            ModelNotLoadable: Something in the model's folder is wrong.
+            ModelNotFound: There is no such model.
+        """
         scan = self._scan()
         if problems := [problem.reason for problem in scan.problems if problem.model == model]:
             raise ModelNotLoadable("; ".join(problems))
@@ -161,9 +183,44 @@ class Management:
         if not specs:
             known = ", ".join(sorted({version.name for version in scan.models})) or "none"
             raise ModelNotFound(f"repository {self._template.repository} has no model {model!r}; it has: {known}")
-        versions = sorted({spec.version for spec in specs})
-        reply = {"name": model, "versions": [str(version) for version in versions]}
-        return _then(self._roll_out(model, specs), lambda _: reply)
+        return specs
+
+    def _direct(self, call: Call, body: CallBody) -> Future[Any]:
+        """Label versions and set the canary's share, in the repository and then in the processes.
+
+        Where that fails, both are as before.
+        """
+        model, folder = call.model, self._template.repository / call.model
+        served = [view.spec for view in self._ready(model)]
+        current = next((spec.version for spec in served if spec.found and spec.found.is_default), None)
+        if current is None:
+            raise ModelNotFound(f"model {model!r} is not ready on server {self._template.options.name}")
+        before = read_traffic(folder)
+        after = before.rolled_back() if call.operation is Operation.ROLLBACK else before.moved(current, **_order(body))
+        self._check_versions(model, after.versions)
+        write_traffic(folder, after)
+
+        def undo() -> None:
+            if read_traffic(folder) == after:  # else a later order has replaced it
+                write_traffic(folder, before)
+
+        try:
+            specs = self._wanted_now(model)
+            done = self._roll_out(model, specs)
+        except MqinferError:
+            undo()
+            raise
+        done.add_done_callback(lambda future: undo() if future.exception() else None)
+        reply = {"name": model, "versions": _versions(specs), "labels": after.labels, "traffic": after.shares}
+        return _then(done, lambda _: reply)
+
+    def _check_versions(self, model: str, versions: Sequence[int]) -> None:
+        """Raise ModelNotFound unless the repository has all these versions of a model."""
+        try:
+            for version in versions:
+                Repository(self._template.repository).find(model, version)
+        except ModelNotLoadable as error:
+            raise ModelNotFound(str(error)) from error
 
     def _unload(self, model: str) -> Future[Any]:
         if not self._of(model):
@@ -172,6 +229,10 @@ class Management:
         done = self._supervisor.roll_out(model, (), self._template.options.name)
         self._wanted[model] = self._plan(self._scan(), model)
         return _then(done, lambda _: {"name": model})
+
+    def _drain(self, worker: str, *, on: bool) -> Future[Any]:
+        reply = {"name": worker, "drained": on}
+        return _then(self._supervisor.drain(worker, on=on), lambda names: reply | {"workers": names})
 
     def _roll_out(self, model: str, specs: Sequence[ProcessSpec]) -> Future[None]:
         self._wanted[model] = specs
@@ -195,6 +256,29 @@ class Management:
             f"{version}model {call.model!r} is not ready on server {self._template.options.name}; "
             "request repository/index for its state"
         )
+
+
+def _versions(specs: Sequence[ProcessSpec]) -> list[str]:
+    return [str(version) for version in sorted({spec.version for spec in specs})]
+
+
+_NUMBER = re.compile("[0-9]{1,18}")
+
+
+def _order(body: CallBody) -> dict[str, int | None]:
+    """Read the parameters of a `traffic` call.
+
+    Raises:
+        InvalidRequest: There is none, one is unknown, or one is no whole number.
+    """
+    given = {name: body.parameters[name] for name in body.further} if body.parameters else {}
+    known = ("stable", "canary", "share")
+    if not given or (unknown := sorted(given.keys() - set(known))):
+        raise InvalidRequest(f"traffic: {', '.join(unknown)[:200]!r} given; expected parameters of {', '.join(known)}")
+    wrong = [name for name, value in given.items() if isinstance(value, bool) or not _NUMBER.fullmatch(str(value))]
+    if wrong:
+        raise InvalidRequest(f"traffic: {wrong[0]} = {str(given[wrong[0]])[:80]!r}: expected a whole number")
+    return {name: int(given[name]) if name in given else None for name in known}
 
 
 _HEALTHY = {Phase.READY, Phase.DRAINING}

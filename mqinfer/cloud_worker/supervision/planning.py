@@ -9,6 +9,7 @@ from itertools import count
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.content_hash import content_hash
+from mqinfer.models.repository.traffic import Traffic
 from mqinfer.protocol.errors import ModelNotFound
 from mqinfer.protocol.topics import check_name
 
@@ -132,4 +133,6 @@ def is_same(one: Sequence[ProcessSpec], other: Sequence[ProcessSpec]) -> bool:
 
 
 def _nameless(spec: ProcessSpec) -> ProcessSpec:
-    return replace(spec, options=replace(spec.options, name=""))
+    """Return a spec without its name, and without the labels, which change while a process runs."""
+    found = spec.found and replace(spec.found, traffic=Traffic())
+    return replace(spec, options=replace(spec.options, name=""), found=found)

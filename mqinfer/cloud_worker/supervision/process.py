@@ -31,6 +31,7 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.logs import LogSettings, Notice, forward_notices, set_up
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
+from mqinfer.models.repository.traffic import Traffic
 from mqinfer.models.warmup import WarmedUp, warm_up
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import (
@@ -43,7 +44,7 @@ from mqinfer.protocol.errors import (
     NotConnected,
 )
 
-__all__ = ["Command", "ProcessReport", "ProcessSpec", "find_version", "run_process", "serve"]
+__all__ = ["Command", "DrainReport", "ProcessReport", "ProcessSpec", "find_version", "run_process", "serve"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
 
@@ -61,7 +62,7 @@ class ProcessSpec:
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         logs: How the process logs, under its own name.
         found: The version as the repository had it when the process was planned, so that a restarted process serves
-            the same; None to look it up at the start.
+            the same; its labels may change while it runs; None to look it up at the start.
         versions: Versions that the model's card lists; empty for this one alone.
         content: Hash of the version's files when the process was planned; other content needs a new process.
         run_timeout: Seconds after which a process is killed if a request does not end, or if its main thread hangs;
@@ -85,6 +86,8 @@ class ProcessSpec:
 
 _CHECK_S = 0.5
 """Interval at which a process reports its progress and checks whether its connection has failed for good."""
+_DRAIN_CHECK_S = 0.05
+"""Interval at which a process that drains checks whether it has answered everything."""
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 5.0
 """Pause before attempt n to reach a broker that is away: `min(_LAST_RETRY_S, 2**n * _FIRST_RETRY_S)`."""
 _ASKED = "it was asked to stop by a signal"
@@ -97,6 +100,8 @@ class Command(Enum):
 
     STATISTICS = "send ModelStatistics back"
     ANNOUNCE = "publish state and card again"
+    DRAIN = "accept nothing more, and send DrainReport back when all is answered"
+    UNDRAIN = "serve again, and send DrainReport back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,19 @@ class ProcessReport:
     untried: str = ""
     is_final: bool = False
     is_waiting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReport:
+    """Reply of a process to `Command.DRAIN` or `UNDRAIN`.
+
+    Attributes:
+        drained: Whether it accepts nothing and has answered everything; False when it serves again.
+        error: Why neither could be reached; empty otherwise.
+    """
+
+    drained: bool
+    error: str = ""
 
 
 def find_version(repository: Repository, model: str, version: int) -> tuple[ModelVersion, list[int]]:
@@ -160,6 +178,7 @@ def _load(spec: ProcessSpec, running: RunningRequests | None = None) -> tuple[Ca
             connect,
             options,
             is_default=is_default,
+            share=version.traffic.share_of(version.version),
             service_s=warmed_up.run_s,
             incarnation=spec.incarnation,
             running=running,
@@ -214,12 +233,14 @@ def run_process(
         return
     _send(pipe, ProcessReport(card=worker.card, service_s=warmed_up.run_s, untried=warmed_up.untried))
     with contextlib.suppress(EOFError, OSError):  # the supervisor has exited
+        draining = False
         while not stop.is_set() and not worker.failure:
             if progress is not None:
                 progress.value = worker.progress()
             worker.refresh()
-            if pipe in wait([pipe, waker.fileno()], _CHECK_S):
-                _execute(pipe, worker)
+            draining = draining and not _report_drained(pipe, worker)
+            if pipe in wait([pipe, waker.fileno()], _DRAIN_CHECK_S if draining else _CHECK_S):
+                draining = _execute(pipe, worker, draining=draining)
             waker.drain()
     failure = worker.failure
     # Sent before it drains: from now on the supervisor bounds its time, and its end is no crash.
@@ -297,16 +318,49 @@ def _end_before_the_supervisor() -> None:
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
-def _send(pipe: Connection, report: ProcessReport | Notice) -> None:
+def _send(pipe: Connection, report: ProcessReport | DrainReport | Notice) -> None:
     with contextlib.suppress(OSError):  # the supervisor has exited; the next read finds that out
         pipe.send(report)
 
 
-def _execute(pipe: Connection, worker: Worker) -> None:
-    if pipe.recv() is Command.STATISTICS:
-        pipe.send(worker.statistics(_resident_bytes()))
+def _execute(pipe: Connection, worker: Worker, *, draining: bool) -> bool:
+    """Execute one command; return whether the process then drains and has not reported that it has drained."""
+    match pipe.recv():
+        case Traffic() as traffic:
+            worker.assign(traffic.labels, traffic.shares, traffic.share_of(int(worker.card.version)))
+            pipe.send(traffic)
+        case Command.STATISTICS:
+            pipe.send(worker.statistics(_resident_bytes()))
+        case Command.ANNOUNCE:
+            worker.announce()
+        case Command.DRAIN | Command.UNDRAIN as command:
+            return _drain(pipe, worker, on=command is Command.DRAIN)
+    return draining
+
+
+def _drain(pipe: Connection, worker: Worker, *, on: bool) -> bool:
+    try:
+        if on:
+            worker.drain()
+            return True
+        worker.undrain()
+    except MqinferError as error:  # the broker does not answer; the operator tries again
+        _send(pipe, DrainReport(not on, str(error)))
     else:
-        worker.announce()
+        _send(pipe, DrainReport(drained=False))
+    return False
+
+
+def _report_drained(pipe: Connection, worker: Worker) -> bool:
+    """Send a `DrainReport` once the worker has drained, or can't; return whether it was sent."""
+    try:
+        if not worker.is_drained():
+            return False
+        report = DrainReport(drained=True)
+    except MqinferError as error:
+        report = DrainReport(drained=False, error=str(error))
+    _send(pipe, report)
+    return True
 
 
 def _resident_bytes() -> int:

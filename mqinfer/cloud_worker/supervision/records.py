@@ -112,7 +112,7 @@ def index(scan: Scan, processes: Iterable[ProcessView]) -> list[IndexEntry]:
 
 
 def _entry(name: str, version: int, views: Sequence[ProcessView]) -> IndexEntry:
-    phases = {view.phase for view in views}
+    phases = {Phase.DRAINING if view.draining else view.phase for view in views}
     reason = "; ".join(sorted({view.reason for view in views if view.reason}))
     if Phase.READY in phases:
         return IndexEntry(name, str(version), ModelState.READY, reason)

@@ -50,9 +50,10 @@ class Rollout:
     @property
     def next_step(self) -> Step:
         """Next step, from the phases of the processes."""
-        if self.switched:
-            return Step.DONE if all(child.is_over for child in [*self.old, *self.leaving]) else Step.WAIT
         awaited = [*self.new, *self.kept]
+        if self.switched:
+            is_over = all(child.is_over for child in [*self.old, *self.leaving])
+            return Step.DONE if is_over and not any(child.is_assigning for child in awaited) else Step.WAIT
         if any(map(_has_failed, awaited)):
             return Step.UNDO
         return Step.SWITCH if all(child.phase is Phase.READY for child in awaited) else Step.WAIT
@@ -63,8 +64,12 @@ class Rollout:
         return "; ".join(f"{child.title}: {child.reason}" for child in [*self.new, *self.kept] if _has_failed(child))
 
     def switch(self, kill_at: float) -> None:
-        """Drain the old processes."""
+        """Drain the old processes; the others publish the labels that were wanted last."""
         self.switched = True
+        for spec in self.wanted:
+            for child in (*self.new, *self.kept):
+                if spec.found and child.spec.version == spec.version:
+                    child.assign(spec.found.traffic)
         for child in self.old:
             child.drain(kill_at)
 

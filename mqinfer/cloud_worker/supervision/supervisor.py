@@ -19,12 +19,13 @@ from typing import Any, TypeVar
 
 from mqinfer.broker.waker import Waker
 from mqinfer.cloud_worker.supervision.child import Child, Phase, ProcessView, ServerStatistics, StatisticsQuery
+from mqinfer.cloud_worker.supervision.drains import DrainOrder
 from mqinfer.cloud_worker.supervision.planning import is_same
 from mqinfer.cloud_worker.supervision.process import Command, ProcessReport, ProcessSpec
 from mqinfer.cloud_worker.supervision.rollout import Rollout, Step, begin
 from mqinfer.logs import is_logged
 from mqinfer.protocol.control import ModelStatistics
-from mqinfer.protocol.errors import Cancelled, ModelNotLoadable, Superseded
+from mqinfer.protocol.errors import Cancelled, ModelNotLoadable, NoWorker, Superseded
 
 __all__ = ["Event", "Inbox", "Supervisor"]
 
@@ -119,6 +120,7 @@ class Supervisor:
     _children: list[Child] = field(default_factory=list)
     _rollouts: list[Rollout] = field(default_factory=list)
     _queries: list[StatisticsQuery] = field(default_factory=list)
+    _drains: list[DrainOrder] = field(default_factory=list)
     _views: tuple[ProcessView, ...] = ()
     _inbox: Inbox = field(default_factory=Inbox)
     _waker: Waker | None = None
@@ -194,6 +196,22 @@ class Supervisor:
         query = StatisticsQuery(0.0, [])
         return self._request(query.future, lambda: self._query(query))
 
+    def drain(self, worker: str, *, on: bool = True) -> Future[list[str]]:
+        """Have processes accept nothing more and answer what they have, or serve again; thread-safe.
+
+        They stay connected. A new process, also of one that crashed, serves.
+
+        Args:
+            worker: Name of the process; that of the server, without `.N`, for all that serve or start.
+            on: Whether they drain.
+
+        Returns:
+            Future of their names, which completes when all have answered everything, or serve again. It raises
+            NoWorker where there is no such process, Unanswered, Superseded or Cancelled.
+        """
+        future: Future[list[str]] = Future()
+        return self._request(future, lambda: self._order_drain(worker, DrainOrder((), on, future)))
+
     def _request(self, future: Future[T], action: Callable[[], None]) -> Future[T]:
         if self._inbox.put(action, future):
             self._wake()
@@ -244,6 +262,9 @@ class Supervisor:
         for query in [each for each in self._queries if each.is_over(now)]:
             self._queries.remove(query)
             query.finish()
+        for order in [each for each in self._drains if each.is_over]:
+            self._drains.remove(order)
+            order.finish()
 
     def _check_progress(self, now: float) -> None:
         """Kill the processes that hang, once an interval."""
@@ -284,6 +305,8 @@ class Supervisor:
         elif isinstance(received, ProcessReport) and child.phase is Phase.READY:
             if received.card:
                 self._served = True
+                for order in self._drains:
+                    order.started(child)
                 where = f"{received.card.backend} on {received.card.device}"
                 self._emit(child, "ready", "; ".join(filter(None, [where, received.untried])))
             else:  # it ends by itself, and drains first
@@ -307,6 +330,7 @@ class Supervisor:
         for rollout in self._rollouts:
             if rollout.model == model and not rollout.switched:
                 if is_same(rollout.wanted, specs):
+                    rollout.wanted = specs  # its labels may differ
                     rollout.futures.append(future)  # an equal rollout is running
                     return
                 self._undo(rollout, Superseded(f"superseded by a later load or unload of model {model!r}"))
@@ -338,6 +362,20 @@ class Supervisor:
         query.deadline = time.monotonic() + _STATISTICS_TIMEOUT_S
         self._queries.append(query)
 
+    def _order_drain(self, worker: str, order: DrainOrder) -> None:
+        mine = [child for child in self._children if worker in {child.name, child.name.rpartition(".")[0]}]
+        order.children = [child for child in mine if child.phase in {Phase.READY, Phase.STARTING}]
+        if not order.children:
+            running = ", ".join(sorted(child.name for child in self._children if child.process)) or "none"
+            raise NoWorker(f"no process {worker!r} serves here (processes: {running})")
+        for earlier in [each for each in self._drains if each.on != order.on]:
+            if not set(map(id, earlier.children)).isdisjoint(map(id, order.children)):
+                self._drains.remove(earlier)
+                earlier.supersede(Superseded(f"superseded by a later {'drain' if order.on else 'undrain'} of {worker}"))
+        order.begin()
+        self._drains.append(order)
+        self._update_views()
+
     def _stop_children(self, waker: Waker) -> None:
         deadline = time.monotonic() + self.stop_timeout
         running = [child for child in self._children if child.process]
@@ -359,8 +397,10 @@ class Supervisor:
         """Close the inbox and cancel everything that waits."""
         futures = self._inbox.close()
         futures += [query.future for query in self._queries]
+        futures += [order.future for order in self._drains]
         futures += [future for rollout in self._rollouts for future in rollout.futures]
         self._queries.clear()
+        self._drains.clear()
         self._rollouts.clear()
         for future in futures:
             future.set_exception(Cancelled(_STOPPING))

@@ -6,7 +6,7 @@ it becomes a Problem. Links that lead out of the repository are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from mqinfer.models.repository.config import EnsembleStep, ModelConfig
 from mqinfer.models.repository.config_files import CONFIG_FILE, CONFIG_FILES, combine, read_layer, with_named_files
 from mqinfer.models.repository.config_keys import Layer
 from mqinfer.models.repository.files import SUFFIXES, check_inside, inner_path
+from mqinfer.models.repository.traffic import TRAFFIC_FILE, Traffic, read_traffic
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable, MqinferError
 from mqinfer.protocol.topics import check_name
 
@@ -32,8 +33,9 @@ class ModelVersion:
         version: The version's folder as a number (`00000123` is 123).
         path: The model file, or a SavedModel's folder; of an ensemble the version's folder.
         config: Its configuration.
-        is_default: Whether requests without a version get this one (the highest one served).
+        is_default: Whether requests without a version get this one: the stable one, else the highest one served.
         parts: The models of an ensemble, one for each step.
+        traffic: Labels of the model's versions, and the canary's share.
     """
 
     name: str
@@ -42,6 +44,7 @@ class ModelVersion:
     config: ModelConfig = field(default_factory=ModelConfig)
     is_default: bool = True
     parts: tuple[ModelVersion, ...] = ()
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +65,44 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """A model's folder: its configuration, and its versions' folders by number."""
+    """A model's folder: its configuration, its versions' folders by number, and their labels."""
 
     path: Path
     layers: tuple[Layer, ...]
     numbered: dict[int, Path]
+    traffic: Traffic
 
     @property
     def chosen(self) -> tuple[int, ...]:
-        """The versions that the model's policy selects, at least one."""
+        """The versions that the model's policy selects or that have a label, at least one, in ascending order."""
         policy = combine(self.layers).version_policy
+        labelled = [version for version in self.traffic.versions if version in self.numbered]
         chosen = policy.select(tuple(self.numbered))
-        if chosen:
-            return chosen
+        if chosen or labelled:
+            return tuple(sorted({*chosen, *labelled}))
         if self.numbered:
             asked = f"version_policy asks for {list(policy.specific)}, there are {sorted(self.numbered)}"
             raise ModelNotLoadable(f"{self.path}: {asked}")
         raise ModelNotLoadable(
             f"{self.path}: no version folder (1, 2, …) in it; put the model into a folder named by its version number"
+        )
+
+    def default(self, versions: Sequence[int]) -> int:
+        """Return which of the given versions requests without a version get."""
+        stable = self.traffic.stable
+        if stable is not None and stable in versions:
+            return stable
+        return max([version for version in versions if version != self.traffic.canary] or versions)
+
+    def missing(self) -> str:
+        """Return what is wrong with the labels: a version that has one is not there; empty otherwise."""
+        labels = {label: int(version) for label, version in self.traffic.labels.items()}
+        absent = [f"{label} = {version}" for label, version in labels.items() if version not in self.numbered]
+        if not absent:
+            return ""
+        return (
+            f"{self.path / TRAFFIC_FILE}: {', '.join(absent)}: there is no such version; there are "
+            f"{sorted(self.numbered)}; edit or remove the file, or put the version back"
         )
 
 
@@ -153,7 +176,9 @@ class Repository:
         for file, layer in zip(CONFIG_FILES, layers, strict=True):
             if layer.get("name") not in {None, name}:
                 raise ConfigError(f"{path / file}: name = {layer['name']!r}: expected the folder's name, {name!r}")
-        return _Folder(path, layers, _numbered_folders(path))
+        if (path / TRAFFIC_FILE).exists():
+            check_inside(path / TRAFFIC_FILE, self._path)
+        return _Folder(path, layers, _numbered_folders(path), read_traffic(path))
 
     def _layer(self, path: Path) -> Layer:
         if path.exists():
@@ -169,7 +194,12 @@ class Repository:
                 found.append(self._version(folder, number))
             except (MqinferError, OSError) as error:
                 problems.append(Problem(folder.path.name, str(error)))
-        return (replace(version, is_default=version is found[-1]) for version in found)
+        if problem := folder.missing():
+            problems.append(Problem(folder.path.name, problem))
+        numbers = [version.version for version in found]
+        default = folder.default(numbers) if found else None
+        traffic = folder.traffic.among(numbers)
+        return (replace(each, is_default=each.version == default, traffic=traffic) for each in found)
 
     def _version(self, folder: _Folder, number: int, above: tuple[str, ...] = ()) -> ModelVersion:
         path = folder.numbered[number]
@@ -205,7 +235,7 @@ class Repository:
         if not (self._path / check_name("model", name)).is_dir():
             raise ModelNotLoadable("there is no such model in the repository")
         folder = self._open(name)
-        number = folder.chosen[-1] if version is None else version
+        number = folder.default(folder.chosen) if version is None else version
         if number not in folder.numbered:
             raise ModelNotLoadable(f"there is no version {number} of it; it has {sorted(folder.numbered)}")
         return self._version(folder, number, above)

@@ -1,0 +1,144 @@
+"""Which version of a model is the default one, and which other one gets a share of its requests: `MODEL/traffic.toml`.
+
+Operators set it (`mqinfer models traffic`), and each server writes it, so that it holds beyond a restart. It names
+versions only; nothing of a model comes from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from mqinfer.models.repository.tables import integer, read_toml, table
+from mqinfer.protocol.errors import ConfigError, InvalidRequest
+
+__all__ = ["TRAFFIC_FILE", "Traffic", "read_traffic", "write_traffic"]
+
+TRAFFIC_FILE = "traffic.toml"
+_HEAD = "# Written by `mqinfer models traffic` and `rollback`. After an edit: `mqinfer models load`.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The labels of a model's versions, and the canary's share.
+
+    Attributes:
+        stable: Version labelled `stable`: the default one; None for the highest one served.
+        canary: Version labelled `canary`; None for none.
+        share: Per cent of the requests without a version that the canary gets.
+        previous: The stable version before this one, for a rollback.
+    """
+
+    stable: int | None = None
+    canary: int | None = None
+    share: int = 0
+    previous: int | None = None
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The versions with a label; they are served whatever the model's version policy selects."""
+        return tuple(each for each in (self.stable, self.canary) if each is not None)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The versions by label, as a card lists them."""
+        named = {"stable": self.stable, "canary": self.canary}
+        return {label: str(version) for label, version in named.items() if version is not None}
+
+    @property
+    def shares(self) -> dict[str, int]:
+        """The per cent of the requests without a version by version, as a card lists them; empty without a split."""
+        if self.stable is None or self.canary is None or not self.share:
+            return {}
+        return {str(self.stable): 100 - self.share, str(self.canary): self.share}
+
+    def share_of(self, version: int) -> int:
+        """Return the share that a version gets as the canary; 0 for any other one."""
+        return self.share if version == self.canary and self.stable is not None else 0
+
+    def among(self, versions: Collection[int]) -> Traffic:
+        """Return the policy without the labels of versions that are not among the given ones."""
+        canary = self.canary if self.canary in versions else None
+        share = 0 if canary is None else self.share
+        return Traffic(self.stable if self.stable in versions else None, canary, share, self.previous)
+
+    def moved(self, current: int, *, stable: int | None, canary: int | None, share: int | None) -> Traffic:
+        """Return what follows from an operator's order; None leaves something as it is.
+
+        Args:
+            current: The default version now.
+            stable: The new stable version.
+            canary: The new canary.
+            share: The canary's new share.
+
+        Raises:
+            InvalidRequest: The order contradicts itself.
+        """
+        before = current if self.stable is None else self.stable
+        chosen = before if stable is None else stable
+        other = self.canary if canary is None else canary
+        if other == chosen:
+            if canary is not None:
+                raise InvalidRequest(f"version {chosen} is the stable one; choose another version for the canary")
+            other = None  # the canary becomes the stable version
+        if share is not None and not 0 <= share <= 100:
+            raise InvalidRequest(f"a share of {share} per cent is not possible; expected 0 to 100")
+        if share and other is None:
+            raise InvalidRequest("there is no canary to give a share to; name one with --canary VERSION")
+        kept = self.share if other == self.canary else 0
+        part = 0 if other is None else kept if share is None else share
+        return Traffic(chosen, other, part, self.previous if chosen == before else before)
+
+    def rolled_back(self) -> Traffic:
+        """Return the policy without the canary or, where there is none, with the stable version of before.
+
+        Raises:
+            InvalidRequest: There is neither.
+        """
+        if self.canary is not None:
+            return replace(self, canary=None, share=0)
+        if self.previous is None:
+            raise InvalidRequest("there is nothing to roll back: no canary, and no earlier stable version")
+        return Traffic(stable=self.previous)
+
+
+_NUMBER = integer(0)
+_CHECK = table({"stable": _NUMBER, "canary": _NUMBER, "share": integer(0, 100), "previous": _NUMBER}, Traffic)
+
+
+def read_traffic(folder: Path) -> Traffic:
+    """Return the policy in a model's folder; one that sets nothing where there is no file.
+
+    Raises:
+        ConfigError: The file is wrong; the message has the key and what is expected.
+    """
+    path = folder / TRAFFIC_FILE
+    if not path.exists():
+        return Traffic()
+    found: Traffic = read_toml(path, _CHECK)
+    if found.canary is not None and found.canary == found.stable:
+        raise ConfigError(f"{path}: canary = {found.canary}: expected another version than the stable one")
+    return found
+
+
+def write_traffic(folder: Path, traffic: Traffic) -> None:
+    """Write the policy into a model's folder, all of it or nothing; remove the file if it sets nothing.
+
+    Raises:
+        ConfigError: It can't be written.
+    """
+    path, new = folder / TRAFFIC_FILE, folder / f".{TRAFFIC_FILE}"
+    values = {each.name: getattr(traffic, each.name) for each in fields(traffic)}
+    lines = [f"{key} = {value}\n" for key, value in values.items() if value != getattr(Traffic(), key)]
+    try:
+        if traffic == Traffic():
+            path.unlink(missing_ok=True)
+            return
+        new.write_text(_HEAD + "".join(lines), encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise ConfigError(f"{path}: can't be written: {error.strerror or error}; nothing was changed") from error

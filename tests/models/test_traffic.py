@@ -1,0 +1,118 @@
+"""Labels of versions and the canary's share: what an order means, and how it is kept in a model's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mqinfer.errors import ConfigError, InvalidRequest
+from mqinfer.models.repository import Repository
+from mqinfer.models.repository.traffic import TRAFFIC_FILE, Traffic, read_traffic, write_traffic
+
+WriteEcho = Callable[..., Path]
+
+
+@pytest.mark.parametrize(
+    ("before", "order", "after"),
+    [
+        (Traffic(), {"canary": 3, "share": 10}, Traffic(2, 3, 10)),
+        (Traffic(), {"stable": 1}, Traffic(1, previous=2)),
+        (Traffic(2, 3, 10), {"share": 50}, Traffic(2, 3, 50)),
+        (Traffic(2, 3, 10), {"share": 0}, Traffic(2, 3, 0)),
+        (Traffic(2, 3, 10), {"canary": 4}, Traffic(2, 4, 0)),
+        (Traffic(2, 3, 10), {"stable": 3}, Traffic(3, previous=2)),
+        (Traffic(2, 3, 10, 1), {"stable": 2}, Traffic(2, 3, 10, 1)),
+        (Traffic(2, 3, 10, 1), {"stable": 1}, Traffic(1, 3, 10, 2)),
+        (Traffic(3, previous=2), {"canary": 2, "share": 5}, Traffic(3, 2, 5, 2)),
+    ],
+)
+def test_what_an_order_means(before: Traffic, order: dict[str, int], after: Traffic) -> None:
+    """What is left out stays; a new canary begins without a share; a canary that becomes stable is none any more."""
+    given = {"stable": None, "canary": None, "share": None} | order
+    assert before.moved(2, **given) == after
+
+
+@pytest.mark.parametrize(
+    ("order", "why"),
+    [
+        ({"canary": 2}, "version 2 is the stable one"),
+        ({"share": 5}, "there is no canary"),
+        ({"canary": 3, "share": 101}, "expected 0 to 100"),
+    ],
+)
+def test_orders_that_are_refused(order: dict[str, int], why: str) -> None:
+    """The canary differs from the stable version, and a share needs one."""
+    given = {"stable": None, "canary": None, "share": None} | order
+    with pytest.raises(InvalidRequest, match=why):
+        Traffic().moved(2, **given)
+
+
+def test_a_rollback_ends_the_canary_first() -> None:
+    """Then it goes back to the stable version of before, once."""
+    promoted = Traffic(3, 4, 10, previous=2)
+    assert promoted.rolled_back() == Traffic(3, previous=2)
+    assert promoted.rolled_back().rolled_back() == Traffic(2)
+    with pytest.raises(InvalidRequest, match="nothing to roll back"):
+        Traffic(2).rolled_back()
+
+
+def test_labelled_versions_are_served(write_echo: WriteEcho) -> None:
+    """Also where the version policy selects others; the stable one is the default."""
+    for version in (1, 2, 3):
+        repository = write_echo("echo", version=version)
+
+    def served() -> list[tuple[int, bool]]:
+        return [(each.version, each.is_default) for each in Repository(repository).models()]
+
+    assert served() == [(3, True)]
+    write_traffic(repository / "echo", Traffic(2, 3, 10))
+    assert served() == [(2, True), (3, False)]
+    assert {each.traffic for each in Repository(repository).models()} == {Traffic(2, 3, 10)}
+    assert Repository(repository).find("echo").version == 2
+    write_traffic(repository / "echo", Traffic(1))
+    assert served() == [(1, True), (3, False)]
+    write_traffic(repository / "echo", Traffic())
+    assert not (repository / "echo" / TRAFFIC_FILE).exists()
+    assert served() == [(3, True)]
+
+
+def test_a_label_without_its_version(write_echo: WriteEcho) -> None:
+    """It is a problem of the model; what is there is served, and the canary alone does not become the default."""
+    for version in (2, 3):
+        repository = write_echo("echo", version=version)
+    write_traffic(repository / "echo", Traffic(1, 3, 10))
+    scan = Repository(repository).scan()
+    assert [(each.version, each.is_default, each.traffic) for each in scan.models] == [(3, True, Traffic(None, 3, 10))]
+    (problem,) = scan.problems
+    assert problem.reason.endswith(
+        f"{TRAFFIC_FILE}: stable = 1: there is no such version; there are [2, 3]; edit or remove the file, or put the "
+        "version back"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("stabel = 2", "stabel.*stable"),
+        ("share = 101", "share = 101: expected a whole number from 0 to 100"),
+        ("stable = '2'", "stable = '2': expected a whole number"),
+        ("stable = 2\ncanary = 2", "canary = 2: expected another version"),
+        ("stable", "not valid TOML"),
+    ],
+)
+def test_files_that_are_wrong(tmp_path: Path, text: str, why: str) -> None:
+    """File, key and what is expected."""
+    (tmp_path / TRAFFIC_FILE).write_text(text)
+    with pytest.raises(ConfigError, match=rf"{TRAFFIC_FILE}: .*{why}"):
+        read_traffic(tmp_path)
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    """Version 0 too; a folder that can't be written is an error."""
+    for traffic in (Traffic(0, 1, 100), Traffic(2, previous=0), Traffic(2, 3)):
+        write_traffic(tmp_path, traffic)
+        assert read_traffic(tmp_path) == traffic
+    with pytest.raises(ConfigError, match=r"can't be written: .*; nothing was changed"):
+        write_traffic(tmp_path / "absent", Traffic(1))

@@ -1,0 +1,115 @@
+"""Two versions that share a model's requests, with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer import AsyncClient, Client
+from mqinfer.errors import InvalidRequest, ModelNotFound
+from mqinfer.models.repository.traffic import Traffic, read_traffic
+from mqinfer.protocol.types import Outcome
+from tests.patience import PATIENT
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+X = np.zeros((1, 4), np.float32)
+
+
+class Callers:
+    """Threads that call a model without a version until `stop`; they count the versions that answer."""
+
+    def __init__(self, client: Client, count: int = 4) -> None:
+        self._client, self._enough = client, threading.Event()
+        self.versions: Counter[str] = Counter()
+        self._threads = [threading.Thread(target=self._run, name=f"caller-{number}") for number in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        while not self._enough.is_set():
+            self.versions[self._client.infer("echo", {"x": X}, timeout=120).model_version] += 1
+
+    def stop(self) -> None:
+        """Wait for what is in flight."""
+        self._enough.set()
+        for thread in self._threads:
+            thread.join(120)
+
+
+def served(client: Client, count: int = 60, **options: Any) -> Counter[str]:
+    """Return how many of so many requests each version answered."""
+    return Counter(client.infer("echo", {"x": X}, timeout=60, **options).model_version for _ in range(count))
+
+
+async def ask_for(label: str, url: str, root: str) -> str:
+    """Send a request for a label from asyncio; return the version that answered."""
+    async with AsyncClient(url, root=root) as client:
+        return (await client.infer("echo", {"x": X}, version=label)).model_version
+
+
+def test_a_canary_from_its_first_request_to_its_rollback(
+    write_echo: Callable[..., Path], managed: Callable[..., Any], broker_url: str
+) -> None:
+    """A share, all, a rollback, a promotion and its rollback, under load: nothing fails, and each holds at once."""
+    repository = write_echo("echo", delay_ms=2)
+    server = managed(repository)
+    control, root = server.control, server.topics.root
+    control.load("echo")
+    write_echo("echo", version=2, delay_ms=2)
+    with Client(broker_url, root=root, options=PATIENT) as client, Client(broker_url, root=root) as other:
+        callers = Callers(client)
+        try:
+            (reply,) = control.traffic("echo", canary=2, share=30)
+            assert reply.content["traffic"] == {"1": 70, "2": 30}
+            assert reply.content["versions"] == ["1", "2"]
+            split = served(other, 200)
+            assert 25 <= split["2"] <= 105  # 60 expected, and 6.5 is the standard deviation
+            assert served(other, 5, version="canary") == {"2": 5}
+            assert served(other, 5, version="stable") == {"1": 5}
+            assert other.card("echo").labels == {"stable": "1", "canary": "2"}
+            with pytest.raises(ModelNotFound, match="labelled 'next'"):
+                other.infer("echo", {"x": X}, version="next")
+            assert asyncio.run(ask_for("canary", broker_url, root)) == "2"
+            control.traffic("echo", share=100)
+            assert served(other) == {"2": 60}
+            control.rollback("echo")
+            assert served(other) == {"1": 60}
+            control.traffic("echo", stable=2)
+            assert served(other) == {"2": 60}
+            control.rollback("echo")
+            assert served(other) == {"1": 60}
+        finally:
+            callers.stop()
+        counters = client.counters()
+    assert counters.outcomes[Outcome.OK] == counters.submitted
+    assert set(callers.versions) == {"1", "2"}
+    with pytest.raises(InvalidRequest, match="nothing to roll back"):
+        control.rollback("echo")
+    assert read_traffic(repository / "echo") == Traffic(1)
+
+
+def test_an_order_that_fails_changes_nothing(
+    write_echo: Callable[..., Path], managed: Callable[..., Any], broker_url: str
+) -> None:
+    """A version that is not there, or can't be loaded: the file and the processes stay as they are."""
+    repository = write_echo("echo")
+    server = managed(repository)
+    server.control.load("echo")
+    server.control.traffic("echo", stable=1)
+    write_echo("echo", version=2)
+    (repository / "echo" / "2" / "model.echo").write_text("no toml at all", encoding="utf-8")
+    with pytest.raises(ModelNotFound, match="no version 9 of it"):
+        server.control.traffic("echo", canary=9, share=10)
+    with pytest.raises(Exception, match="version 2: model_not_loadable"):
+        server.control.traffic("echo", canary=2, share=10)
+    assert read_traffic(repository / "echo") == Traffic(1)
+    with Client(broker_url, root=server.topics.root) as client:
+        assert served(client, 10) == {"1": 10}
+        assert client.card("echo").traffic == {}
