@@ -203,7 +203,8 @@ class Core:
     def _check_control(self) -> None:
         if not self._has_control:
             raise NotAuthorized(
-                "explicit model load / unload is not allowed here; the operator allows it by --model-control"
+                "explicit model load / unload is not allowed if polling is enabled; the gateway's operator allows it "
+                "by --model-control"
             )
 
     def _checked(self, model: str, version: str | None) -> str | None:
