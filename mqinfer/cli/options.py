@@ -25,10 +25,13 @@ __all__ = [
     "CertFile",
     "Connection",
     "KeyFile",
+    "MetricsBind",
+    "MetricsPort",
     "Name",
     "PasswordFile",
     "Root",
     "TakeOver",
+    "TritonMetrics",
     "table_console",
     "until_signal",
     "with_connection",
@@ -72,6 +75,18 @@ Name = Annotated[
 TakeOver = Annotated[
     bool,
     typer.Option("--take-over", help="End another process of the same name; without it this one is refused."),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        envvar="MQINFER_METRICS_PORT", help="Port of the metrics for Prometheus; none by default.", min=0, max=65535
+    ),
+]
+MetricsBind = Annotated[
+    str, typer.Option(envvar="MQINFER_METRICS_BIND", help="Address that the metrics are served on.")
+]
+TritonMetrics = Annotated[
+    bool, typer.Option("--triton-metrics", help="Add the metrics of inference under Triton's names (nv_...), too.")
 ]
 Root = Annotated[str, typer.Option(help="Prefix of all topics.")]
 _LogLevel = Annotated[

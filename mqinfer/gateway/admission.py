@@ -174,16 +174,18 @@ class Admission:
             ticket.settle(None)
 
     def _make_room(self, model: str, own: _Caller, size: int) -> None:
-        """Refuse calls that wait, of callers that have more of them than this one will have; raise if none is left."""
-        while self._is_full():
-            most = max(self._callers.values(), key=lambda each: len(each.queued))
-            if len(most.queued) <= len(own.queued) + 1:
-                raise self._refuse(model, "count", f"{self._max_pending} calls are pending")
-            self._evict(most)
-        while self._bytes + size > self._max_bytes:
+        """Refuse calls that wait, of the caller that has most of them, if it keeps as much as this one has then."""
+        excess = self._bytes + size - self._max_bytes
+        if excess > 0:
             most = max(self._callers.values(), key=lambda each: each.queued_bytes)
-            if most.queued_bytes <= own.queued_bytes + size:
+            if most.queued_bytes - excess < own.queued_bytes + size:
                 raise self._refuse(model, "bytes", f"calls of {self._bytes} bytes are pending")
+            while self._bytes + size > self._max_bytes:
+                self._evict(most)
+        if self._is_full():
+            most = max(self._callers.values(), key=lambda each: len(each.queued))
+            if len(most.queued) - 1 < len(own.queued) + 1:
+                raise self._refuse(model, "count", f"{self._max_pending} calls are pending")
             self._evict(most)
 
     def _evict(self, caller: _Caller) -> None:

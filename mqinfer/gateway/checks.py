@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from mqinfer.broker.packets import buffer_size
@@ -16,6 +17,10 @@ __all__ = ["CardChecks"]
 
 _SHOWN = 200
 """Characters of a caller's text that an error repeats."""
+
+
+_MOST_SHOWN = 16
+"""Inputs, and axes, that an error names."""
 
 
 class CardChecks:
@@ -76,7 +81,7 @@ class CardChecks:
         shape, declared = tensor.shape, spec.shape
         fits = len(shape) == len(declared)
         for size, expected in zip(shape, declared, strict=False):  # a loop: it runs for every input of a call
-            fits = fits and (size == expected or (expected == -1 and size >= 0))
+            fits = fits and size >= 0 and expected in {size, -1}
         if not fits:
             raise self._wrong_shape(tensor, spec)
         if tensor.encoding == "raw" and spec.datatype is not Datatype.BYTES:
@@ -97,15 +102,17 @@ class CardChecks:
             raise LimitExceeded(f"inference request batch-size must be <= {self._most} for '{self._name}', got {rows}")
 
     def _wrong_count(self, inputs: Sequence[EncodedTensor]) -> BadTensor:
-        given = [tensor.name for tensor in inputs]
-        unknown = [name for name in given if name not in self._inputs]
+        given = [tensor.name[:_SHOWN] for tensor in inputs[:_MOST_SHOWN]]
+        unknown = [tensor.name for tensor in inputs if tensor.name not in self._inputs]
         if unknown:
             return self._unexpected(unknown[0])
-        missing = sorted(self._inputs.keys() - set(given))
-        if not missing:
-            return self._twice(next(name for name in given if given.count(name) > 1))
+        counts = Counter(tensor.name for tensor in inputs)
+        twice = [name for name, count in counts.items() if count > 1]
+        if twice:
+            return self._twice(twice[0])
+        missing = sorted(self._inputs.keys() - counts.keys())
         return BadTensor(
-            f"expected {len(self._inputs)} inputs but got {len(given)} inputs for model '{self._name}'. Got input(s) "
+            f"expected {len(self._inputs)} inputs but got {len(inputs)} inputs for model '{self._name}'. Got input(s) "
             f"{given}, but missing required input(s) {missing}. Please provide all required input(s)."
         )
 
@@ -124,4 +131,4 @@ class CardChecks:
 
 def _text(shape: Sequence[int]) -> str:
     """Return a shape as Triton writes it."""
-    return f"[{','.join(map(str, shape[:32]))}]"
+    return f"[{','.join(map(str, shape[:_MOST_SHOWN]))}]"

@@ -26,11 +26,10 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.cli.exit_codes import ExitCode
-from mqinfer.client import Client
-from mqinfer.client.aio import AsyncClient
+from mqinfer.client import AsyncClient, Client
 from mqinfer.client.announcer import Announcer
 from mqinfer.client.connection import connect
-from mqinfer.client.control import ControlClient
+from mqinfer.client.control import AsyncControl, ControlClient
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
@@ -212,6 +211,53 @@ def test_an_operator_manages(secured: Any, write_echo: WriteEcho) -> None:
                 control.ask(Call(Operation.INDEX), timeout=60)
         with ControlClient(secured.address("op"), name="op-2") as other, pytest.raises(NotAuthorized, match="--name"):
             other.ask(Call(Operation.INDEX), timeout=60)
+
+
+@pytest.mark.parametrize(("who", "has_marker"), [("car-1", True), ("op", True), ("dash", False)])
+def test_everybody_learns_what_there_is(
+    secured: Any, serve: Serve, write_echo: WriteEcho, who: str, *, has_marker: bool
+) -> None:
+    """Within its rules a client finds out what the broker keeps, and when all has come; without a marker by a pause."""
+    serve(secured.address("w"), write_echo("echo"), name="w.0")
+
+    async def run() -> None:
+        async with AsyncClient(secured.address(who), name=who) as client:
+            registry = client.registry
+            assert await registry.wait_until_complete()
+            assert registry.known.is_complete == has_marker
+            assert registry.known.is_ready("echo")
+            assert registry.known.card("echo")
+            assert not registry.known.knows("other")
+
+    asyncio.run(run())
+
+
+def test_an_operator_asks_many_questions_at_a_time(secured: Any, write_echo: WriteEcho) -> None:
+    """Over one connection and under one name, requests and all questions get their own replies; others are refused."""
+
+    async def run() -> None:
+        async with AsyncClient(secured.address("op"), name="op") as client:
+            control = AsyncControl(client)
+            expected = {
+                Operation.INDEX: {"name", "version", "state", "reason"},
+                Operation.SERVER: {"name", "version", "extensions"},
+                Operation.LIVE: {"live"},
+            }
+            calls = [Call(operation) for operation in expected] * 10
+            for call, (reply,) in zip(
+                calls, await asyncio.gather(*(control.ask(call, timeout=60) for call in calls)), strict=True
+            ):
+                content = reply.content[0] if isinstance(reply.content, list) else reply.content
+                assert set(content) - {"server"} == expected[call.operation]
+            counters = client.counters()
+            assert (counters.malformed, counters.late) == (0, 0)
+        async with AsyncClient(secured.address("car-1"), name="car-1") as client:
+            with pytest.raises(NotAuthorized, match="car-1"):
+                await AsyncControl(client).ask(Call(Operation.INDEX), timeout=60)
+
+    with server(secured, write_echo("echo")), ControlClient(secured.address("op"), name="op") as control:
+        control.wait_for("w")
+        asyncio.run(run())
 
 
 def test_no_worker_answers_into_anothers_results(

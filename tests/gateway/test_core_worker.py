@@ -1,0 +1,197 @@
+"""What happens at the worker: cancelled calls, deadlines, turns; a real worker that the test holds with a gate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer.client import AsyncClient
+from mqinfer.client.control import AsyncControl
+from mqinfer.cloud_worker.serving.worker import Worker
+from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.errors import GrpcCode, Overloaded, TimeoutExpired, status_of
+from mqinfer.models.backends.echo import EchoBackend
+from mqinfer.models.loading import LoadedModel, load_model
+from mqinfer.models.repository import Repository
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.errors import Expired
+from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import EncodedTensor
+from tests.cloud_worker.conftest import GatedEcho
+from tests.patience import PATIENT
+
+X = EncodedTensor("x", Datatype.FP32, (1, 4), "raw", np.ones((1, 4), "<f4").tobytes())
+
+
+def call(**options: Any) -> InferCall:
+    """Make a call of the model."""
+    return InferCall("echo", None, (X,), **options)
+
+
+class Held:
+    """A core before a worker whose runs wait for a gate."""
+
+    def __init__(self, core: Core, worker: Worker, backend: GatedEcho) -> None:
+        self.core, self.worker, self.backend = core, worker, backend
+
+    async def entered(self) -> None:
+        """Wait until a run has begun."""
+        assert await asyncio.to_thread(self.backend.entered.acquire, timeout=60)
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for something that threads do and tell nobody."""
+        async with asyncio.timeout(60):
+            while not is_so():  # noqa: ASYNC110  worker and client tell nobody
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def hold(
+    broker_url: str, unique: Callable[[str], str], serve: Callable[..., Worker], write_echo: Callable[..., Path]
+) -> Any:
+    """Return a context manager that opens a core before a real worker of batches of one, with the gate closed."""
+
+    @asynccontextmanager
+    async def opened(**options: Any) -> AsyncIterator[Held]:
+        topics = Topics(unique("root"))
+        (version,) = Repository(write_echo(config="max_batch_size = 1")).models()
+        loaded = load_model(version, device="cpu")
+        assert isinstance(loaded.backend, EchoBackend)
+        backend = GatedEcho(loaded.backend)
+        worker = serve(broker_url, LoadedModel(backend, loaded.card, loaded.config), topics=topics, inline_s=0.0)
+        try:
+            async with AsyncClient(broker_url, root=topics.root, options=PATIENT) as client:
+                core = Core(client, AsyncControl(client), **options)
+                await core.start()
+                assert await client.registry.until(lambda: core.model_ready("echo"), 60)
+                await core.infer(call())  # what one takes is known, and the worker's window
+                backend.entered.acquire()
+                backend.runs.clear()
+                backend.gate.clear()
+                yield Held(core, worker, backend)
+        finally:
+            backend.gate.set()
+
+    return opened
+
+
+def test_a_cancelled_call_is_cancelled_at_the_worker(hold: Any) -> None:
+    """One that waits there is never run, and is counted; the next one runs as soon as the one before has ended."""
+
+    async def run() -> None:
+        async with hold() as held:
+            first = asyncio.create_task(held.core.infer(call()))
+            await held.entered()
+            second = asyncio.create_task(held.core.infer(call()))
+            await held.until(lambda: held.worker.depth == 2)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            third = asyncio.create_task(held.core.infer(call()))
+            await held.until(lambda: held.worker.depth == 3)  # the worker has read the cancellation, too
+            held.backend.gate.set()
+            for task in (first, third):
+                assert (await task).outputs["x"].tolist() == [[1.0] * 4]
+            await held.until(lambda: held.worker.depth == 0)
+            assert held.backend.runs == [1, 1]
+            assert held.worker.counters() == {"ok": 3, "skipped_cancelled": 1}
+            assert held.core.counters().outcomes == {("echo", "ok"): 3, ("echo", "cancelled"): 1}
+            assert held.core.counters().admission.running == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("options", "default_s", "error", "grpc", "words"),
+    [
+        ({"deadline_s": 0.2}, 60.0, Expired, GrpcCode.DEADLINE_EXCEEDED, "model 'echo': no reply within 0.2 s"),
+        ({"timeout_s": 0.2}, 60.0, TimeoutExpired, GrpcCode.UNAVAILABLE, "Request timeout expired"),
+        ({"deadline_s": 50.0, "timeout_s": 0.2}, 60.0, TimeoutExpired, GrpcCode.UNAVAILABLE, "Request timeout expired"),
+        (
+            {"deadline_s": 0.2, "timeout_s": 50.0},
+            60.0,
+            Expired,
+            GrpcCode.DEADLINE_EXCEEDED,
+            "model 'echo': no reply within 0.2 s",
+        ),
+        ({}, 0.2, Expired, GrpcCode.DEADLINE_EXCEEDED, "model 'echo': no reply within 0.2 s"),
+        ({"deadline_s": 0.0}, 60.0, Expired, GrpcCode.DEADLINE_EXCEEDED, "the deadline has passed"),
+        ({"timeout_s": -1.0}, 60.0, TimeoutExpired, GrpcCode.UNAVAILABLE, "Request timeout expired"),
+    ],
+)
+def test_the_first_of_the_times_ends_a_call(
+    hold: Any, options: dict[str, float], default_s: float, error: type[Expired], grpc: GrpcCode, words: str
+) -> None:
+    """Before a model that never answers: the call's deadline, its `timeout` parameter or the default."""
+
+    async def run() -> None:
+        async with hold(default_timeout_s=default_s) as held:
+            with pytest.raises(Expired) as found:
+                async with asyncio.timeout(20):
+                    await held.core.infer(call(**options))
+            assert type(found.value) is error
+            assert status_of(found.value).grpc is grpc
+            assert str(found.value).startswith(words)
+
+    asyncio.run(run())
+
+
+def test_one_callers_flood_does_not_starve_another(hold: Any) -> None:
+    """Of 200 calls of one and 2 of another that came later, the two are among the next; the bounds hold."""
+
+    async def run() -> None:
+        async with hold(max_pending=256) as held:
+            order: list[str] = []
+
+            async def ask(caller: str) -> None:
+                await held.core.infer(call(caller=caller))
+                order.append(caller)
+
+            flood = [asyncio.create_task(ask("many")) for _ in range(200)]
+            await held.entered()
+            few = [asyncio.create_task(ask("few")) for _ in range(2)]
+            gathered = asyncio.gather(*flood, *few, return_exceptions=True)
+            await held.until(lambda: held.core.counters().admission.queued > 0)
+            state = held.core.counters().admission
+            assert state.running < 100  # what the worker accepts; the rest waits where callers take turns
+            held.backend.gate.set()
+            results = await gathered
+            refused = [each for each in results if each is not None]
+            assert len(refused) == 8  # beyond three quarters of 256
+            assert all(isinstance(each, Overloaded) and each.retry_after_s >= 1 for each in refused)
+            places = [place for place, caller in enumerate(order) if caller == "few"]
+            assert len(order) == 194
+            assert max(places) <= state.running + 4
+            assert held.core.counters().admission.refused == {"share": 8}
+
+    asyncio.run(run())
+
+
+def test_a_call_that_waits_for_its_turn_can_be_cancelled_or_expire(hold: Any) -> None:
+    """It leaves the line and is never sent; the others keep their turns."""
+
+    async def run() -> None:
+        async with hold() as held:
+            running = [asyncio.create_task(held.core.infer(call(caller="many"))) for _ in range(80)]
+            await held.until(lambda: held.core.counters().admission.queued > 0)
+            waits = asyncio.create_task(held.core.infer(call(caller="few")))
+            await asyncio.sleep(0)
+            with pytest.raises(TimeoutExpired, match=r"^Request timeout expired: it was not its turn"):
+                await held.core.infer(call(caller="few", timeout_s=0.05))
+            waits.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waits
+            held.backend.gate.set()
+            await asyncio.gather(*running)
+            assert len(held.backend.runs) == 80
+            state = held.core.counters().admission
+            assert (state.running, state.queued, state.bytes) == (0, 0, 0)
+
+    asyncio.run(run())
