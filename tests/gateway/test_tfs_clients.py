@@ -17,8 +17,7 @@ import pytest
 
 pytest.importorskip("grpc")
 pytest.importorskip("aiohttp")
-from tests.gateway.conftest import Fleet, core_of
-from tests.gateway.conftest import serving as serving_models
+from tests.gateway.conftest import Fleet, core_of, serve_repository
 from tests.gateway.saved_models import SIGNATURES, save_half_plus_two
 from tests.gateway.tfs_front import TfsFront, serving
 
@@ -143,7 +142,7 @@ def half_plus_two(
         save_half_plus_two(tf, save_tf1, folder / version / "model.savedmodel", plus)
     (folder / "model.toml").write_text("version_policy = { all = {} }\n")
     (folder / "traffic.toml").write_text("stable = 124\ncanary = 123\n")
-    with serving_models(broker_url, f"saved-{os.getpid()}", folder.parent) as (served, _):
+    with serve_repository(folder.parent, broker_url, "saved") as served:
         yield served
 
 

@@ -1,3 +1,3 @@
-"""Debian's Prometheus scrapes a worker, a gateway and an edge, and answers the queries of the dashboard and the rules."""
+"""Debian's Prometheus scrapes a worker, a gateway and an edge, and answers what the dashboard and the rules ask."""
 
 from __future__ import annotations
