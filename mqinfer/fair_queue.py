@@ -40,6 +40,10 @@ class FairQueue(Generic[T]):
         """Count the requests in line."""
         return len(self._line)
 
+    def items(self) -> list[T]:
+        """Return the requests in line."""
+        return [each.item for each in self._line]
+
     @property
     def remembered_clients(self) -> int:
         """Clients whose turns are remembered; bounded."""
@@ -74,7 +78,7 @@ class FairQueue(Generic[T]):
 
     def clear(self) -> list[T]:
         """Remove and return everything."""
-        items = [each.item for each in self._line]
+        items = self.items()
         self._line.clear()
         return items
 

@@ -32,7 +32,7 @@ def gateway(
         int, typer.Option(help=f"Port of the Open Inference Protocol over gRPC; {_OFF}", min=0, max=65535)
     ] = _DEFAULTS.grpc_port,
     metrics_port: Annotated[
-        int, typer.Option(help=f"Port of the metrics for Prometheus, and of /lag; {_OFF}", min=0, max=65535)
+        int, typer.Option(help=f"Port of Prometheus' metrics and of /lag; {_OFF}", min=0, max=65535)
     ] = _DEFAULTS.metrics_port,
     tfs_grpc_port: Annotated[
         int, typer.Option(help=f"Port of TensorFlow Serving's gRPC API; {_OFF}", min=0, max=65535)
@@ -62,6 +62,9 @@ def gateway(
     http_max_input_size: Annotated[
         int, typer.Option(help="Largest request in bytes, also once it is decompressed.", min=1)
     ] = DEFAULT_LIMITS.payload_bytes,
+    strict_readiness: Annotated[
+        bool, typer.Option("--strict-readiness", help="Be ready only while every model has a worker that is ready.")
+    ] = False,
     drain: Annotated[
         float, typer.Option(help="Time for the accepted calls to end after SIGTERM, in seconds.", min=0)
     ] = _DEFAULTS.drain,
@@ -101,15 +104,17 @@ def gateway(
         keys=keys,
         restrict=tuple(restrict or ()),
         model_control=model_control,
+        strict_readiness=strict_readiness,
     )
     address = resolve(connection.address())
     name = check_name("client", connection.name or address.login_name or f"gateway-{secrets.token_hex(4)}")
     logs.rename_process(name)
     from mqinfer.gateway.serving.fronts import check_ports
-    from mqinfer.gateway.serving.process import GatewaySpec
+    from mqinfer.gateway.serving.process import GatewaySpec, check_packages
     from mqinfer.gateway.serving.processes import run_alone, run_several
 
     spec = GatewaySpec(address, name, connection.root, settings)
+    check_packages()
     check_ports(settings)
     if processes == 1:
         run_alone(spec)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,19 +16,30 @@ from mqinfer.bags.sources import is_live
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
 from mqinfer.cli.local import local_worker
-from mqinfer.cli.options import Connection, TakeOver, table_console, until_signal, with_connection
+from mqinfer.cli.options import (
+    Connection,
+    MetricsBind,
+    MetricsPort,
+    TakeOver,
+    table_console,
+    until_signal,
+    with_connection,
+)
 from mqinfer.client.announcer import Announcer
 from mqinfer.client.connection import Unconnected, default_name
 from mqinfer.client.control import ControlClient
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.bit_depths import BitDepths
+from mqinfer.edge_agent.metrics import edge_metrics, pending_frames
+from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.quality_ladder import QualityBounds
 from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.report import Ending, failure_lines, summary, summary_table, write_summary
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_sessions
 from mqinfer.edge_agent.sinks.factory import SINK_KINDS
 from mqinfer.images.demosaic import Demosaic
+from mqinfer.metrics.endpoint import LOOPBACK, serving_metrics
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, ModelNotLoadable, MqinferError
 from mqinfer.protocol.topics import Topics
@@ -131,6 +143,8 @@ def replay(
     ] = None,
     spool_mb: Annotated[int, typer.Option(help="Bound of the spool, in megabytes of encoded frames.", min=1)] = 4096,
     take_over: TakeOver = False,
+    metrics_port: MetricsPort = None,
+    metrics_bind: MetricsBind = LOOPBACK,
 ) -> None:
     """Send the frames of a recorded drive to a model, and keep the results."""
     chosen = policy or (Policy.LATEST if is_live(source) else Policy.ALL)
@@ -175,6 +189,9 @@ def replay(
         requester = client.requester
         stack.callback(requester.close)
         stack.callback(announcer.presence.end)
+        runs: list[ModelRun] = []
+        announcer.pending = partial(pending_frames, requester, runs)
+        stack.enter_context(serving_metrics(edge_metrics(requester, runs), metrics_port, metrics_bind))
         if not spool:
             client.open(_CONNECT_S)
         stop = until_signal()
@@ -187,7 +204,7 @@ def replay(
                 stop=stop,
                 console=Console(stderr=True),
                 connect=client.open if spool else None,
-                announcer=announcer,
+                on_runs=runs.extend,
             )
         except ModelNotFound as error:
             raise (None if local else failed_load(broker_address, client_name, root, models)) or error from None

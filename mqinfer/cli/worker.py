@@ -15,13 +15,15 @@ import typer
 
 from mqinfer import logs
 from mqinfer.broker.connect import make_link, resolve
-from mqinfer.cli.options import Connection, TakeOver, with_connection
+from mqinfer.cli.options import Connection, MetricsBind, MetricsPort, TakeOver, TritonMetrics, with_connection
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
+from mqinfer.cloud_worker.supervision.metrics import server_metrics
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
+from mqinfer.metrics.endpoint import LOOPBACK, serving_metrics
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics, check_name
@@ -72,6 +74,9 @@ def worker(
             min=0,
         ),
     ] = None,
+    metrics_port: MetricsPort = None,
+    metrics_bind: MetricsBind = LOOPBACK,
+    triton_metrics: TritonMetrics = False,
 ) -> None:
     """Serve the models of a repository until Ctrl-C, each instance in its own process. See also: `mqinfer models`."""
     group = check_name("worker group", group)
@@ -107,11 +112,12 @@ def worker(
     )
     supervisor.on_event = control.report
     _stop_on_signals(supervisor)
-    control.start(take_over=take_over)
-    try:
-        served = supervisor.run()
-    finally:
-        control.stop()
+    with serving_metrics(server_metrics(supervisor, control, triton=triton_metrics), metrics_port, metrics_bind):
+        control.start(take_over=take_over)
+        try:
+            served = supervisor.run()
+        finally:
+            control.stop()
     if control.failure:
         raise control.failure
     if not served and not begins_empty:

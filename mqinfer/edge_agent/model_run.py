@@ -144,8 +144,13 @@ class ModelRun:
         if self._replay is not None:
             count, since = self._replay.waiting()
         else:  # in the spool, before the model is known
-            count, since = len(self._spool or ()), self._began
+            count, since = self.spooled, self._began
         return count, now - since if count else 0.0
+
+    @property
+    def spooled(self) -> int:
+        """Number of frames in the spool; thread-safe."""
+        return 0 if self._spool is None else len(self._spool)
 
     def prepare(self, timeout: float) -> None:
         """Wait for the model's card, and open the files; with a spool a card may come later.

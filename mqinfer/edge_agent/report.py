@@ -19,9 +19,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mqinfer.edge_agent.latency import Percentiles
 from mqinfer.edge_agent.sinks.sink import set_aside, writing
 from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
+from mqinfer.metrics.histogram import Percentiles
 from mqinfer.protocol.types import Outcome
 
 __all__ = [

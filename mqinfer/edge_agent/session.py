@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -15,7 +14,6 @@ from rich.console import Console
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
 from mqinfer.bags.pacing import Pacer, replay
 from mqinfer.bags.sources import is_live, open_source
-from mqinfer.client.announcer import Announcer
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
@@ -23,7 +21,6 @@ from mqinfer.edge_agent.fan_out import FanOut
 from mqinfer.edge_agent.model_run import ModelRun, ReplaySettings, SessionReport, Site
 from mqinfer.edge_agent.report import Goal, progress
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError
-from mqinfer.protocol.states import PendingRequests
 
 __all__ = ["ReplaySettings", "SessionReport", "run_session", "run_sessions"]
 
@@ -52,7 +49,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
     stop: threading.Event,
     console: Console,
     connect: Connect | None = None,
-    announcer: Announcer | None = None,
+    on_runs: Callable[[Sequence[ModelRun]], None] = lambda _: None,
 ) -> list[SessionReport]:
     """Replay a source against some models; it is read once.
 
@@ -64,7 +61,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
         stop: Ends the replay early once pending frames have their outcome; set if the connection fails for good.
         console: For the progress display.
         connect: Connects the requester while a spool keeps the frames; None where it is connected.
-        announcer: Of the requester; states what waits for the models from now on.
+        on_runs: Receives the runs of the models, which can be watched from then on.
 
     Returns:
         One report a model, in their order.
@@ -85,8 +82,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
         site = Site(requester, shelf, broker, stop, is_endless, max(filled, 1))
         own = [settings] if len(models) == 1 else [_own(settings, model) for model in models]
         runs = [stack.enter_context(closing(ModelRun(each, site))) for each in own]
-        if announcer:
-            announcer.pending = partial(_pending, requester, runs)
+        on_runs(runs)
         with nullcontext() if connect is None else _connecting(connect, requester, stop):
             for run in runs:
                 run.prepare(_patience(settings, requester))
@@ -94,18 +90,6 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
             with progress(shown, console):
                 _run_all(runs, _frames(settings, source, stop))
         return [run.report() for run in runs]
-
-
-def _pending(requester: Requester, runs: Sequence[ModelRun]) -> list[PendingRequests]:
-    """Return what waits for each model: the frames that were read and have no outcome, those in spools included."""
-    in_flight = {each.model: each.in_flight for each in requester.pending()}
-    found = []
-    for run in runs:
-        model, (count, oldest_s) = run.settings.options.model, run.waiting()
-        sent = min(count, in_flight.get(model, 0))
-        if count:
-            found.append(PendingRequests(model, count - sent, sent, round(oldest_s * 1e3)))
-    return found
 
 
 def _own(settings: ReplaySettings, model: str) -> ReplaySettings:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.latency import Histogram, Percentiles
+from mqinfer.metrics.histogram import Histogram, Percentiles
 from mqinfer.protocol.errors import Cancelled, MqinferError
 from mqinfer.protocol.types import Outcome, Timings
 
@@ -177,7 +177,7 @@ class ReplayStatistics:
     """Counts frames and outcomes, and measures stages. Thread-safe.
 
     Rates count from its construction. Percentiles cover the whole run and are within 1/128 of the true ones
-    (`mqinfer.edge_agent.latency`). They leave out frames without a result, whose times measure the deadline and not the
+    (`mqinfer.metrics.histogram`). They leave out frames without a result, whose times measure the deadline and not the
     path; the outcomes count those.
 
     Args:
@@ -229,15 +229,25 @@ class ReplayStatistics:
                 )
                 stream.count_failure(Failure(code, 1, message))
 
+    def durations(self) -> dict[str, Histogram]:
+        """Return the durations of all streams by stage, and under `total` those from submission to outcome."""
+        with self._lock:
+            total = self._total()
+        return {"total": total.latency, **total.stages}
+
     def snapshot(self) -> Snapshot:
         """Return the counters at this moment."""
         with self._lock:
             seconds = (self._clock() - self._started) / 1e9
-            total = _Stream()
-            for stream in self._streams.values():
-                total.add(stream)
+            total = self._total()
             streams = tuple(stream.snapshot(source, seconds) for source, stream in self._streams.items())
             return total.snapshot("", seconds, streams)
+
+    def _total(self) -> _Stream:
+        total = _Stream()
+        for stream in self._streams.values():
+            total.add(stream)
+        return total
 
     def _stream(self, source: str) -> _Stream:
         if source not in self._streams:

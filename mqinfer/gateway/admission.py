@@ -6,6 +6,7 @@ client, which would send them in the order in which they came. Pure: no thread, 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ __all__ = ["Admission", "AdmissionState", "Ticket"]
 _SHARE = 0.75
 """One caller may have this share of the calls and bytes, so that there is always room for another one."""
 
+_MOST_IDLE = 64
+"""Above this number of models, those without calls are forgotten."""
+
 
 @dataclass(slots=True, eq=False)
 class Ticket:
@@ -30,6 +34,7 @@ class Ticket:
         size: Bytes of the inputs.
         settle: Called once for a ticket that had to wait: with None when the call may be sent, or with the error.
         is_running: Whether the call may be sent.
+        since: When it began to wait for its turn, in seconds of its owner's clock.
     """
 
     model: str
@@ -38,6 +43,7 @@ class Ticket:
     settle: Callable[[Overloaded | None], None] = lambda _: None
     is_running: bool = True
     place: Queued[Ticket] | None = None
+    since: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,11 @@ class Admission:
         """What was accepted and refused."""
         return AdmissionState(self._running, self._queued, self._bytes, self._accepted, dict(self._refused))
 
+    def waiting(self) -> dict[str, tuple[int, float]]:
+        """Return by model how many calls wait, and since when the first does; from any thread."""
+        found = {lane.model: [ticket.since for ticket in lane.queue.items()] for lane in list(self._lanes.values())}
+        return {model: (len(times), min(times)) for model, times in found.items() if times}
+
     def enter(self, model: str, caller: str, size: int) -> Ticket:
         """Accept a call; it may be sent where its ticket `is_running`, else once `settle` is called.
 
@@ -157,7 +168,7 @@ class Admission:
             self._running -= 1
         self._forget(ticket)
         self._start(lane)
-        if not lane.running and not lane.queue:
+        if not lane.running and not lane.queue and len(self._lanes) > _MOST_IDLE:
             del self._lanes[ticket.model]
 
     def _is_full(self) -> bool:

@@ -98,6 +98,10 @@ class Core:
         """Return what became of the calls for inference."""
         return self._inference.counters
 
+    def waiting(self) -> dict[str, tuple[int, float]]:
+        """Return by model how many calls wait for their turn, and since when the first does; thread-safe."""
+        return self._inference.waiting()
+
     def live(self) -> bool:
         """Return whether the gateway runs: always."""
         return True

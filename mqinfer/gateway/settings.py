@@ -48,6 +48,7 @@ class GatewaySettings:
         keys: File of the callers and their keys; None: everybody may call.
         restrict: Calls that need a header, as `access.read_restrictions` takes them.
         model_control: Whether callers may load and unload models.
+        strict_readiness: Whether it is ready only while every model has a worker that is.
     """
 
     bind: str = "127.0.0.1"
@@ -68,3 +69,4 @@ class GatewaySettings:
     keys: Path | None = None
     restrict: tuple[str, ...] = ()
     model_control: bool = False
+    strict_readiness: bool = False

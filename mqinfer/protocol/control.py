@@ -7,9 +7,11 @@ of Triton (https://github.com/triton-inference-server/server/blob/main/docs/prot
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import zip_longest
 from statistics import median
 from typing import Any
 
@@ -201,6 +203,12 @@ class ModelStatistics:
         batches: Times by number of rows.
         memory_bytes: Resident memory of the processes.
         recent_ns: Times of the newest successful requests of each process, from receipt to reply, in nanoseconds.
+        counters: What the processes count, by name: replies by outcome, what was dropped by reason, and others.
+        histograms: By `success`, `queue`, `compute_input`, `compute_infer` and `compute_output`: at index n how many
+            of the successful requests' times had n bits, in nanoseconds.
+        depth: Requests accepted and not answered.
+        capacity: Requests that the processes accept at a time.
+        oldest_ns: Age of the oldest request that is queued, in nanoseconds.
     """
 
     last_inference: int = 0
@@ -215,6 +223,15 @@ class ModelStatistics:
     batches: Mapping[int, BatchStatistics] = field(default_factory=dict)
     memory_bytes: int = 0
     recent_ns: tuple[int, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
+    histograms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    depth: int = 0
+    capacity: int = 0
+    oldest_ns: int = 0
+
+    def ended(self) -> ModelStatistics:
+        """Return what stays of a process that has ended: what it has counted."""
+        return replace(self, memory_bytes=0, recent_ns=(), depth=0, capacity=0, oldest_ns=0)
 
     def __add__(self, other: ModelStatistics) -> ModelStatistics:
         nothing = BatchStatistics()
@@ -232,6 +249,11 @@ class ModelStatistics:
             {size: self.batches.get(size, nothing) + other.batches.get(size, nothing) for size in sizes},
             self.memory_bytes + other.memory_bytes,
             self.recent_ns + other.recent_ns,
+            dict(Counter(self.counters) + Counter(other.counters)),
+            _add_up(self.histograms, other.histograms),
+            self.depth + other.depth,
+            self.capacity + other.capacity,
+            max(self.oldest_ns, other.oldest_ns),
         )
 
     @classmethod
@@ -320,6 +342,13 @@ class _Record(Struct, frozen=True):
     batch_stats: tuple[_Batch, ...] = ()
     memory_usage: tuple[_Memory, ...] = ()
     response_time: _Times = _Times()
+
+
+def _add_up(one: Mapping[str, Sequence[int]], other: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    return {
+        name: tuple(map(sum, zip_longest(one.get(name, ()), other.get(name, ()), fillvalue=0)))
+        for name in one.keys() | other.keys()
+    }
 
 
 class CallBody(Struct, frozen=True):

@@ -20,12 +20,13 @@ from mqinfer.broker.link import Link, Message, MessageHandler
 from mqinfer.client import Client
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.cloud_worker.supervision.child import Phase, ProcessView, ServerStatistics
+from mqinfer.cloud_worker.supervision.child import Phase, ProcessView
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.planning import plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.records import config_record, index
+from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Problem, Repository, Scan

@@ -8,9 +8,10 @@ import pytest
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cloud_worker.serving.options import WorkerOptions
-from mqinfer.cloud_worker.supervision.child import Child, Phase, StatisticsQuery
+from mqinfer.cloud_worker.supervision.child import Child, Phase
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.rollout import Rollout, Step
+from mqinfer.cloud_worker.supervision.statistics import StatisticsQuery, Totals
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import Duration, ModelStatistics
 
@@ -68,13 +69,39 @@ def test_a_statistics_query_adds_up_and_ends() -> None:
     query = StatisticsQuery(5.0, [one, two, three])
     for each in (one, two, two, stranger):
         query.add(each, ModelStatistics(inference_count=2, success=Duration(1, 10)))
+        each.statistics = ModelStatistics(inference_count=2, success=Duration(1, 10))
     assert query.waiting == [three]
     assert not query.is_over(4.9)
     assert query.is_over(5.0)
-    query.finish()
+    three.statistics = ModelStatistics(inference_count=5, depth=1)  # of its last reply
+    query.finish(Totals(), [one, two, three])
     found = query.future.result(0)
     assert found.models == {("m", 1): ModelStatistics(inference_count=4, success=Duration(2, 20))}
     assert found.missing == ("w.0",)
+    assert found.totals == {("m", 1): ModelStatistics(inference_count=9, success=Duration(2, 20), depth=1)}
+
+
+def test_counters_do_not_go_back_when_a_process_ends() -> None:
+    """What ended processes had counted stays in the sums, what they had at work does not; an unloaded model is gone."""
+    totals, one, two = Totals(), child(Phase.READY), child(Phase.READY)
+    times = {"queue": (0, 1, 2), "success": (3,)}
+    one.statistics = ModelStatistics(10, 7, counters={"ok": 7}, depth=3, capacity=8, oldest_ns=5, histograms=times)
+    two.statistics = ModelStatistics(20, 1, counters={"ok": 1, "dropped_x": 2}, depth=1, capacity=8, histograms=times)
+    (before,) = totals.sums([one, two]).values()
+    assert (before.inference_count, before.counters, before.depth) == (8, {"ok": 8, "dropped_x": 2}, 4)
+    one.crashed = 17
+    totals.ended(one)
+    (after,) = totals.sums([one, two]).values()
+    assert (after.inference_count, after.counters, after.histograms) == (8, before.counters, before.histograms)
+    assert (after.depth, after.capacity, after.oldest_ns) == (1, 8, 0)
+    assert after.histograms == {"queue": (0, 2, 4), "success": (6,)}
+    assert totals.crashes == {("m", 1): 1}
+    one.statistics = ModelStatistics(inference_count=1)  # it was started again
+    assert totals.sums([one, two])["m", 1].inference_count == 9
+    totals.keep([one])
+    assert totals.crashes
+    totals.keep([])
+    assert (totals.sums([]), totals.crashes) == ({}, {})
 
 
 def test_a_statistics_query_ends_with_the_last_process() -> None:

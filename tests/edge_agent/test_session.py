@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
+from mqinfer.edge_agent.metrics import pending_frames
+from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.report import summary
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session, run_sessions
@@ -269,15 +272,13 @@ def test_an_edge_says_what_waits_in_it(
     watcher.open()
     watcher.subscribe(Topics().client_states(), receive)
     settings = settings_for(drive, spool=tmp_path / "spool", card_timeout=300)
+    runs: list[ModelRun] = []
+    announcer.pending = partial(pending_frames, edge, runs)
+    console, stop = Console(file=StringIO()), threading.Event()
     thread = threading.Thread(
-        target=run_sessions,
-        args=(settings, ["echo"], edge),
-        kwargs={
-            "broker": "memory",
-            "stop": threading.Event(),
-            "console": Console(file=StringIO()),
-            "announcer": announcer,
-        },
+        target=lambda: run_sessions(
+            settings, ["echo"], edge, broker="memory", stop=stop, console=console, on_runs=runs.extend
+        )
     )
     thread.start()
     assert kept.wait(120)

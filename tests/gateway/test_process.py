@@ -23,7 +23,7 @@ from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc.messages import MESSAGES
 from mqinfer.gateway.serving.fronts import check_ports
-from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
+from mqinfer.gateway.serving.process import GatewaySpec, Stop, check_packages, serve
 from mqinfer.gateway.settings import GatewaySettings, TlsFiles
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra, MqinferError, NameTaken
 from tests.gateway.conftest import Fleet
@@ -340,16 +340,12 @@ def test_files_with_faults(fleet: Fleet, unique: Callable[[str], str], files: Fi
     asyncio.run(main())
 
 
-def test_a_missing_extra(fleet: Fleet, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message has the command that installs it."""
+    check_packages()
     monkeypatch.setitem(sys.modules, "orjson", None)
-
-    async def main() -> None:
-        with pytest.raises(MissingExtra, match=r"orjson is not installed; run: pip install 'mqinfer\[gateway\]'"):
-            async with running(fleet, settings_of(), unique("gw")):
-                pass
-
-    asyncio.run(main())
+    with pytest.raises(MissingExtra, match=r"orjson is not installed; run: pip install 'mqinfer\[gateway\]'"):
+        check_packages()
 
 
 def test_a_name_that_another_process_has(fleet: Fleet, unique: Callable[[str], str]) -> None:

@@ -104,6 +104,10 @@ class Batcher(Generic[T]):
         """Count the requests that wait."""
         return self._items
 
+    def items(self) -> list[T]:
+        """Return the requests that wait."""
+        return [waiting.ready.item for waiting in self._all()]
+
     @property
     def known_keys(self) -> int:
         """Keys whose policies are kept; bounded."""
@@ -179,7 +183,7 @@ class Batcher(Generic[T]):
 
     def clear(self) -> list[T]:
         """Remove and return everything."""
-        left = [waiting.ready.item for waiting in self._all()]
+        left = self.items()
         self._known.clear()
         self._groups.clear()
         self._items = 0

@@ -107,6 +107,11 @@ class Pipeline(Generic[M, T]):
         """Requests that no thread has taken up."""
         return len(self._queue) + len(self._batcher)
 
+    def waiting(self) -> list[M | T]:
+        """Return the requests that no thread has taken up, prepared or not."""
+        with self._lock:
+            return [*self._queue.items(), *self._batcher.items()]
+
     @property
     def prepared(self) -> int:
         """Of those the ones that are prepared and wait for the model."""

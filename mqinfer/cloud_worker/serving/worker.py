@@ -183,7 +183,17 @@ class Worker:
         Args:
             memory_bytes: Resident memory of the process, repeated in the statistics.
         """
-        return self._meter.statistics(memory_bytes)
+        received = [
+            each.incoming.received if isinstance(each, PreparedRequest) else each.received
+            for each in self._pipeline.waiting()
+        ]
+        oldest = max(0.0, self._clock() - min(received)) if received else 0.0
+        return replace(
+            self._meter.statistics(memory_bytes),
+            depth=self.depth,
+            capacity=self._options.capacity,
+            oldest_ns=round(oldest * 1e9),
+        )
 
     def start(self, timeout: float = 10.0) -> None:
         """Connect, publish `ready`, and serve.

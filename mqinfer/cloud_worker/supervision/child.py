@@ -1,4 +1,4 @@
-"""One worker process as its supervisor sees it (start, status pipe, drain, reap), and a query to several of them."""
+"""One worker process as its supervisor sees it: start, status pipe, drain, reap."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import logging
 import multiprocessing
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from multiprocessing.connection import Connection
@@ -20,7 +19,7 @@ from mqinfer.models.repository.traffic import Traffic
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import ModelStatistics
 
-__all__ = ["Child", "Phase", "ProcessView", "ServerStatistics", "StatisticsQuery"]
+__all__ = ["Child", "Phase", "ProcessView"]
 
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.1, 30.0
 """Delay before restart n of a process that keeps crashing: `min(_LAST_DELAY_S, 2**n * _FIRST_DELAY_S)`."""
@@ -102,6 +101,7 @@ class Child:
         draining: Whether an operator drains it or has drained it; a new process of it serves.
         drain_report: The last reply to that; None until it comes.
         is_assigning: Whether it has labels to publish and has not reported that it has.
+        statistics: The latest of the running process, or of the one that ended last, until `Totals` has them.
     """
 
     spec: ProcessSpec
@@ -126,6 +126,7 @@ class Child:
     is_assigning: bool = False
     progress: ctypes.c_double | None = None
     _memory: ctypes.Array[ctypes.c_ubyte] | None = None
+    statistics: ModelStatistics = field(default_factory=ModelStatistics)
     _seen: float = 0.0
     _stuck_s: float = 0.0
     _killed: str = ""
@@ -186,7 +187,7 @@ class Child:
             self._close_pipe()
             return None
         if isinstance(received, ModelStatistics):
-            self.is_queried = False
+            self.is_queried, self.statistics = False, received
             return received
         if isinstance(received, Notice):
             log_once(logging.getLogger(received.logger), received.level, "%s: %s", self.title, received.text)
@@ -315,48 +316,3 @@ class Child:
         if self.pipe:
             self.pipe.close()
         self.pipe = None
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStatistics:
-    """Statistics of a server's processes.
-
-    Attributes:
-        models: Sums over the processes of each model and version.
-        missing: Names of the processes that did not reply in time.
-    """
-
-    models: dict[tuple[str, int], ModelStatistics]
-    missing: tuple[str, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class StatisticsQuery:
-    """A query for the statistics of several processes, with a deadline.
-
-    Attributes:
-        deadline: When it ends without the missing replies, on the supervisor's clock.
-        waiting: Processes that have not replied.
-        future: Receives the sums.
-    """
-
-    deadline: float
-    waiting: list[Child]
-    future: Future[ServerStatistics] = field(default_factory=Future)
-    _models: dict[tuple[str, int], ModelStatistics] = field(default_factory=dict)
-
-    def add(self, child: Child, statistics: ModelStatistics) -> None:
-        """Add a process's reply to the sum of its model; ignore a second reply of the same process."""
-        if child not in self.waiting:
-            return
-        self.waiting.remove(child)
-        key = child.spec.model, child.spec.version
-        self._models[key] = self._models.get(key, ModelStatistics()) + statistics
-
-    def is_over(self, now: float) -> bool:
-        """Whether every process has replied or exited, or the deadline has passed."""
-        return now >= self.deadline or all(child.process is None for child in self.waiting)
-
-    def finish(self) -> None:
-        """Complete the future with the replies so far and the names of the missing processes."""
-        self.future.set_result(ServerStatistics(self._models, tuple(child.name for child in self.waiting)))

@@ -110,6 +110,11 @@ class ControlServer:
         """Why no client can reach it: its name is taken, or its connection has failed for good; None otherwise."""
         return self._presence.failure or self._link.failure
 
+    @property
+    def connected(self) -> bool:
+        """Whether it is connected to the broker."""
+        return self._link.connected
+
     def start(self, timeout: float = 10.0, *, take_over: bool = False) -> None:
         """Connect, publish `ready` and accept requests.
 

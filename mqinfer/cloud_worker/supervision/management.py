@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from mqinfer._version import __version__
-from mqinfer.cloud_worker.supervision.child import Phase, ProcessView, ServerStatistics
+from mqinfer.cloud_worker.supervision.child import Phase, ProcessView
 from mqinfer.cloud_worker.supervision.planning import is_same, plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.records import config_record, index, statistics_record
+from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.models.repository import Repository, Scan
 from mqinfer.models.repository.config import ModelConfig
 from mqinfer.models.repository.traffic import read_traffic, write_traffic

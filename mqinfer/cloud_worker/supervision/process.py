@@ -34,6 +34,7 @@ from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.traffic import Traffic
 from mqinfer.models.warmup import WarmedUp, warm_up
 from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.errors import (
     BrokerUnreachable,
     LinkError,
@@ -250,6 +251,7 @@ def run_process(
         worker.stop(timeout=_NO_DRAIN_S if failure else _DRAIN_S)
     except MqinferError as error:  # the link's thread hangs in a request
         log.error("worker %s could not drain: %s", worker.name, error)  # noqa: TRY400 - one line says it
+    _send(pipe, worker.statistics())  # so that its last requests are among the server's sums
     if failure:
         log.debug("worker %s exits: %s", worker.name, failure)  # its supervisor logs the reason
     logging.shutdown()
@@ -318,7 +320,7 @@ def _end_before_the_supervisor() -> None:
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
-def _send(pipe: Connection, report: ProcessReport | DrainReport | Notice) -> None:
+def _send(pipe: Connection, report: ProcessReport | DrainReport | Notice | ModelStatistics) -> None:
     with contextlib.suppress(OSError):  # the supervisor has exited; the next read finds that out
         pipe.send(report)
 

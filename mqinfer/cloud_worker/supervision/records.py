@@ -11,7 +11,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from mqinfer.cloud_worker.supervision.child import Phase, ProcessView, ServerStatistics
+from mqinfer.cloud_worker.supervision.child import Phase, ProcessView
+from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.models.repository import Scan
 from mqinfer.models.repository.config import ModelConfig, VersionPolicy
 from mqinfer.protocol.card import ModelCard

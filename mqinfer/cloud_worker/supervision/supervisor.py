@@ -18,11 +18,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from mqinfer.broker.waker import Waker
-from mqinfer.cloud_worker.supervision.child import Child, Phase, ProcessView, ServerStatistics, StatisticsQuery
+from mqinfer.cloud_worker.supervision.child import Child, Phase, ProcessView
 from mqinfer.cloud_worker.supervision.drains import DrainOrder
 from mqinfer.cloud_worker.supervision.planning import is_same
 from mqinfer.cloud_worker.supervision.process import Command, ProcessReport, ProcessSpec
 from mqinfer.cloud_worker.supervision.rollout import Rollout, Step, begin
+from mqinfer.cloud_worker.supervision.statistics import ServerStatistics, StatisticsQuery, Totals
 from mqinfer.logs import is_logged
 from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.errors import Cancelled, ModelNotLoadable, NoWorker, Superseded
@@ -120,6 +121,7 @@ class Supervisor:
     _children: list[Child] = field(default_factory=list)
     _rollouts: list[Rollout] = field(default_factory=list)
     _queries: list[StatisticsQuery] = field(default_factory=list)
+    _totals: Totals = field(default_factory=Totals)
     _drains: list[DrainOrder] = field(default_factory=list)
     _views: tuple[ProcessView, ...] = ()
     _inbox: Inbox = field(default_factory=Inbox)
@@ -259,9 +261,10 @@ class Supervisor:
         for rollout in list(self._rollouts):
             self._advance(rollout, now)
         self._children = [child for child in self._children if child.phase is not Phase.GONE]
+        self._totals.keep(self._children)
         for query in [each for each in self._queries if each.is_over(now)]:
             self._queries.remove(query)
-            query.finish()
+            query.finish(self._totals, self._children)
         for order in [each for each in self._drains if each.is_over]:
             self._drains.remove(order)
             order.finish()
@@ -320,6 +323,7 @@ class Supervisor:
 
     def _reap(self, child: Child) -> None:
         child.reap(time.monotonic())
+        self._totals.ended(child)
         kinds = {Phase.FAILED: "failed", Phase.WAITING: "crashed", Phase.GONE: "stopped"}
         detail = "" if child.phase is Phase.GONE else child.reason
         self._emit(child, kinds[child.phase], detail, child.crashed, child.running)

@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.aio import AsyncClient
@@ -19,7 +20,7 @@ from mqinfer.gateway.serving.fronts import Fronts, places, ssl_context
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import MissingExtra
 
-__all__ = ["GatewaySpec", "Stop", "serve"]
+__all__ = ["GatewaySpec", "Stop", "check_packages", "serve"]
 
 _log = logging.getLogger("mqinfer.gateway")
 
@@ -76,13 +77,11 @@ async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = la
         on_ready: Called once all ports are open.
 
     Raises:
-        MissingExtra: A package of the extra `gateway` is not installed.
         ConfigError: A file with keys or certificates has a fault.
         LinkError: As for a client.
         MqinferError: A port can't be opened.
     """
     settings = spec.settings
-    _check_packages()
     tls = ssl_context(settings.tls) if settings.tls else None
     access = Access(KeyFile(settings.keys) if settings.keys else None, read_restrictions(settings.restrict))
     async with _open_core(spec, stop) as (core, client):
@@ -135,15 +134,25 @@ async def _open_core(spec: GatewaySpec, stop: Stop) -> AsyncIterator[tuple[Core,
             client,
             AsyncControl(client),
             settings.timeout,
+            strict_readiness=settings.strict_readiness,
             model_control=settings.model_control,
             max_pending=settings.max_pending,
             max_bytes=settings.max_bytes,
         )
+        from mqinfer.gateway.metrics import pending_calls
+
+        if client.announcer:
+            client.announcer.pending = partial(pending_calls, core, client)
         await core.start()
         yield core, client
 
 
-def _check_packages() -> None:
+def check_packages() -> None:
+    """Check that the packages of the extra `gateway` are installed.
+
+    Raises:
+        MissingExtra: One is not.
+    """
     from importlib.util import find_spec
 
     for module, package in _PACKAGES.items():

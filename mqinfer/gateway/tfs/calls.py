@@ -97,14 +97,22 @@ async def find(core: Core, spec: Spec) -> Target:
     """
     if not spec.model:
         raise InvalidRequest("ModelSpec has no name specified.")
-    if spec.label:
-        raise InvalidRequest(f"Unrecognized servable version label: {spec.label[:80]}")
     try:
+        if spec.label:
+            spec = await _resolved(core, spec)
         card = await core.metadata(spec.model, spec.version)
     except ModelNotFound as error:
         wanted = f"Latest({spec.model})" if spec.version is None else f"Specific({spec.model}, {spec.version})"
         raise ModelNotFound(f"Servable not found for request: {wanted}") from error
     return Target(spec, card, choose(card, spec.signature))
+
+
+async def _resolved(core: Core, spec: Spec) -> Spec:
+    """Return a ModelSpec with the version that its label stands for."""
+    version = (await core.metadata(spec.model)).labels.get(spec.label)
+    if version is None:
+        raise InvalidRequest(f"Unrecognized servable version label: {spec.label[:80]}")
+    return replace(spec, version=version, label="")
 
 
 async def version_states(core: Core, spec: Spec) -> dict[str, bool]:
@@ -118,10 +126,10 @@ async def version_states(core: Core, spec: Spec) -> dict[str, bool]:
         raise InvalidRequest("Missing model name in request.")
     try:
         versions = await core.versions(spec.model)
+        if spec.label:
+            spec = await _resolved(core, spec)
     except ModelNotFound as error:
         raise ModelNotFound(f"Could not find any versions of model {spec.model}") from error
-    if spec.label:
-        raise InvalidRequest(f"Unrecognized servable version label: {spec.label[:80]}")
     if spec.version is None:
         return dict(sorted(versions.items(), key=lambda each: int(each[0]), reverse=True))
     if spec.version not in versions:

@@ -29,13 +29,14 @@ class Percentiles:
 class Histogram:
     """Counts durations. Not thread-safe: whoever shares one holds a lock."""
 
-    __slots__ = ("_buckets", "_count", "_maximum", "_minimum")
+    __slots__ = ("_buckets", "_count", "_maximum", "_minimum", "_total")
 
     def __init__(self) -> None:
         self._buckets: Counter[int] = Counter()
         self._count = 0
         self._minimum = 0
         self._maximum = 0
+        self._total = 0
 
     @property
     def count(self) -> int:
@@ -49,6 +50,7 @@ class Histogram:
         self._maximum = max(self._maximum, value)
         self._buckets[_bucket(value)] += 1
         self._count += 1
+        self._total += value
 
     def merge(self, other: Histogram) -> None:
         """Add everything that another histogram recorded."""
@@ -58,6 +60,7 @@ class Histogram:
         self._maximum = max(self._maximum, other._maximum)
         self._buckets.update(other._buckets)
         self._count += other._count
+        self._total += other._total
 
     def percentile(self, percent: float) -> int | None:
         """Return the nearest-rank percentile in nanoseconds, within 1/128; None where nothing was recorded.
@@ -72,6 +75,18 @@ class Histogram:
             if seen >= rank:
                 return self._maximum if seen == self._count else max(self._minimum, _middle(bucket))
         return None
+
+    def lengths(self) -> list[int]:
+        """Return at index n how many durations have n bits; `Samples.durations` takes it."""
+        found: Counter[int] = Counter()
+        for bucket, count in self._buckets.items():
+            found[_middle(bucket).bit_length()] += count
+        return [found[bits] for bits in range(max(found, default=0) + 1)]
+
+    @property
+    def total(self) -> int:
+        """The sum of the durations, in nanoseconds."""
+        return self._total
 
     def percentiles(self) -> Percentiles:
         """Return the three percentiles that are shown everywhere."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.edge_agent.latency import Histogram, Percentiles
+from mqinfer.metrics.histogram import Histogram, Percentiles
 
 DURATIONS = st.lists(st.integers(0, 10**16), min_size=1, max_size=200)
 

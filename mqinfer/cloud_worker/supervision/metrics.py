@@ -1,0 +1,59 @@
+"""The metrics of a server: what its processes have counted, and the processes themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import Future
+from contextlib import suppress
+
+from mqinfer.cloud_worker.supervision.control_server import ControlServer
+from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
+from mqinfer.cloud_worker.supervision.supervisor import Supervisor
+from mqinfer.metrics.client import add_connection
+from mqinfer.metrics.endpoint import Read
+from mqinfer.metrics.inference import add_batches, add_inference, add_triton, add_worker_load
+from mqinfer.metrics.samples import Samples
+from mqinfer.protocol.errors import Cancelled
+
+__all__ = ["server_metrics"]
+
+_PATIENCE_S = 5.0
+"""How long a scrape waits for the supervisor, which asks its processes within a second."""
+
+
+def server_metrics(supervisor: Supervisor, control: ControlServer, *, triton: bool = False) -> Read:
+    """Return what reads the metrics of a server.
+
+    Args:
+        supervisor: Of its processes.
+        control: Its connection.
+        triton: Whether to add Triton's names.
+    """
+
+    def read(samples: Samples) -> None:
+        add_connection(samples, connected=control.connected)
+        for reason, count in list(control.dropped.items()):
+            samples.count("control_dropped", "Control messages that were dropped.", count, reason=reason)
+        phases = Counter((view.spec.model, str(view.spec.version), view.phase) for view in supervisor.processes)
+        for (model, version, phase), count in phases.items():
+            labels = {"model": model, "version": version, "state": phase}
+            samples.gauge("worker_processes", "Processes of a model version.", count, **labels)
+        with suppress(Cancelled, TimeoutError):  # the server is starting or stopping
+            _add(samples, supervisor.statistics(), triton=triton)
+
+    return read
+
+
+def _add(samples: Samples, asked: Future[ServerStatistics], *, triton: bool) -> None:
+    found = asked.result(_PATIENCE_S)
+    models = {(model, str(version)): each for (model, version), each in found.totals.items()}
+    add_inference(samples, "inference", models)
+    add_batches(samples, models)
+    add_worker_load(samples, models)
+    if triton:
+        add_triton(samples, models)
+    for model, version in found.totals:
+        text, count = "Processes that have crashed.", found.crashes.get((model, version), 0)
+        samples.count("worker_crashes", text, count, model=model, version=str(version))
+    text = "Processes that did not reply to this scrape; their last figures are in it."
+    samples.gauge("worker_silent_processes", text, len(found.missing))

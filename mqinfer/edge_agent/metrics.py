@@ -1,0 +1,75 @@
+"""What an edge tells operators: the frames that wait, what became of the others, and where their time went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mqinfer.client.requester import Requester
+from mqinfer.edge_agent.model_run import ModelRun
+from mqinfer.edge_agent.statistics import Snapshot
+from mqinfer.metrics.client import add_client
+from mqinfer.metrics.endpoint import Read
+from mqinfer.metrics.samples import Samples
+from mqinfer.protocol.states import PendingRequests
+
+__all__ = ["edge_metrics", "pending_frames"]
+
+
+def pending_frames(requester: Requester, runs: Sequence[ModelRun]) -> list[PendingRequests]:
+    """Return what waits for each model: the frames that were read and have no outcome, those in spools included."""
+    in_flight = {each.model: each.in_flight for each in requester.pending()}
+    found = []
+    for run in runs:
+        model, (count, oldest_s) = run.settings.options.model, run.waiting()
+        sent = min(count, in_flight.get(model, 0))
+        if count:
+            found.append(PendingRequests(model, count - sent, sent, round(oldest_s * 1e3)))
+    return found
+
+
+def edge_metrics(requester: Requester, runs: Sequence[ModelRun]) -> Read:
+    """Return what reads the metrics of an edge.
+
+    Args:
+        requester: Its connection.
+        runs: The runs of its models, once there are any.
+    """
+
+    def read(samples: Samples) -> None:
+        add_client(samples, requester)
+        for run in list(runs):
+            model = run.settings.options.model
+            count, oldest_s = run.waiting()
+            samples.gauge("edge_pending_frames", "Frames that were read and have no outcome.", count, model=model)
+            text = "Age of the oldest of these frames."
+            samples.gauge("edge_oldest_frame_seconds", text, oldest_s, model=model)
+            samples.gauge("edge_spool_frames", "Frames in the spool.", run.spooled, model=model)
+            _add_frames(samples, model, run.statistics.snapshot())
+            _add_durations(samples, model, run)
+
+    return read
+
+
+def _add_frames(samples: Samples, model: str, found: Snapshot) -> None:
+    for stream in found.streams:
+        labels = {"model": model, "stream": stream.source}
+        samples.count("edge_frames_read", "Frames that were read from the source.", stream.frames_read, **labels)
+        for outcome, count in stream.outcomes.items():
+            samples.count("edge_frames", "Frames by outcome.", count, **labels, outcome=outcome)
+        samples.count("edge_retries", "Attempts beyond each request's first.", stream.retries, **labels)
+        samples.count("edge_raw_bytes", "Size of the pixels of finished frames.", stream.bytes_raw, **labels)
+        samples.count("edge_sent_bytes", "Size of the messages of finished frames.", stream.bytes_sent, **labels)
+    for failure in found.failures:
+        samples.count("edge_failures", "Frames that failed.", failure.count, model=model, code=failure.code)
+
+
+def _add_durations(samples: Samples, model: str, run: ModelRun) -> None:
+    for stage, histogram in run.statistics.durations().items():
+        if not histogram.count:
+            continue
+        counts, total = histogram.lengths(), histogram.total
+        if stage == "total":
+            text = "Time of frames from submission to result."
+            samples.durations("edge_frame_duration", text, counts, total, model=model)
+        else:
+            samples.durations("edge_stage_duration", "Time by stage.", counts, total, model=model, stage=stage)
