@@ -41,7 +41,7 @@ class Fronts:
             if field == "metrics_port":
                 from mqinfer.gateway.metrics import make_metrics_app
 
-                await self._open_http(make_metrics_app(core, client), field, None)
+                await self._open_http(make_metrics_app(core, client, access), field, None)
             elif field in _GRPC:
                 await self._open_grpc(_make(field)(core, access, self.settings), field)
             else:
