@@ -60,7 +60,8 @@ class AsyncClient:
         self._options = options or ClientOptions()
         self._connect_timeout = connect_timeout
         self._room = asyncio.Semaphore(self._options.max_pending)  # so that `submit` never blocks the loop's thread
-        self._announcer = None if announce is None else Announcer(self._name, self._topics, announce)
+        self.announcer: Announcer | None = None if announce is None else Announcer(self._name, self._topics, announce)
+        """Publishes the client's state; None where it has none."""
         self._requester: Requester | None = None
         self._registry: LiveRegistry | None = None
         self._feeds: Feeds | None = None
@@ -93,9 +94,9 @@ class AsyncClient:
             self._topics,
             self._options,
             timeout=self._connect_timeout,
-            announcer=self._announcer,
+            announcer=self.announcer,
         )
-        self._registry = LiveRegistry(self._requester, self._announcer)
+        self._registry = LiveRegistry(self._requester, self.announcer)
         self._feeds = Feeds(self._requester)
 
     async def infer(
@@ -184,8 +185,8 @@ class AsyncClient:
         if self._feeds:
             self._feeds.end()
         if self._requester:
-            if self._announcer:
-                self._announcer.presence.end()
+            if self.announcer:
+                self.announcer.presence.end()
             await asyncio.to_thread(self._requester.close)
 
     async def __aenter__(self) -> Self:

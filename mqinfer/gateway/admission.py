@@ -6,6 +6,7 @@ client, which would send them in the order in which they came. Pure: no thread, 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class Ticket:
         size: Bytes of the inputs.
         settle: Called once for a ticket that had to wait: with None when the call may be sent, or with the error.
         is_running: Whether the call may be sent.
+        since: When it began to wait for its turn, in seconds of its owner's clock.
     """
 
     model: str
@@ -38,6 +40,7 @@ class Ticket:
     settle: Callable[[Overloaded | None], None] = lambda _: None
     is_running: bool = True
     place: Queued[Ticket] | None = None
+    since: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,11 @@ class Admission:
     def state(self) -> AdmissionState:
         """What was accepted and refused."""
         return AdmissionState(self._running, self._queued, self._bytes, self._accepted, dict(self._refused))
+
+    def waiting(self) -> dict[str, tuple[int, float]]:
+        """Return by model how many calls wait, and since when the first does; from any thread."""
+        found = {lane.model: [ticket.since for ticket in lane.queue.items()] for lane in list(self._lanes.values())}
+        return {model: (len(times), min(times)) for model, times in found.items() if times}
 
     def enter(self, model: str, caller: str, size: int) -> Ticket:
         """Accept a call; it may be sent where its ticket `is_running`, else once `settle` is called.

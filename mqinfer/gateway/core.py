@@ -98,6 +98,10 @@ class Core:
         """Return what became of the calls for inference."""
         return self._inference.counters
 
+    def waiting(self) -> dict[str, tuple[int, float]]:
+        """Return by model how many calls wait for their turn, and since when the first does; thread-safe."""
+        return self._inference.waiting()
+
     def live(self) -> bool:
         """Return whether the gateway runs: always."""
         return True
@@ -203,7 +207,8 @@ class Core:
     def _check_control(self) -> None:
         if not self._has_control:
             raise NotAuthorized(
-                "explicit model load / unload is not allowed here; the operator allows it by --model-control"
+                "explicit model load / unload is not allowed if polling is enabled; the gateway's operator allows it "
+                "by --model-control"
             )
 
     def _checked(self, model: str, version: str | None) -> str | None:

@@ -29,6 +29,7 @@ from mqinfer.protocol.errors import BadEnvelope, LimitExceeded, MqinferError
 from mqinfer.protocol.types import Buffer
 
 __all__ = [
+    "STRINGS",
     "Bodies",
     "Call",
     "Route",
@@ -41,6 +42,8 @@ __all__ = [
 ]
 
 log = logging.getLogger("mqinfer.gateway")
+_server_log = log.getChild("http")
+_server_log.addFilter(lambda record: not _is_callers_fault(record))
 
 _OFFLOAD_BYTES = 64 << 10
 """What is larger is decoded and compressed by the pool's threads; a hand-over takes longer than less than that."""
@@ -49,7 +52,7 @@ _MOST_NESTED = 100
 """Depth of JSON, as in Triton."""
 _WBITS = {"gzip": 31, "deflate": 15}
 _ACCEPTED = ("identity", *_WBITS)
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 """A string of JSON; one without an end reaches to the text's, so that the time grows with the text alone."""
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
@@ -198,20 +201,24 @@ def accepted_coding(header: str) -> str:
     return best
 
 
-def check_nesting(text: Buffer) -> None:
+def check_nesting(text: bytes) -> None:
     """Check how deep JSON is nested, before any parser recurses into it.
 
     Raises:
         BadEnvelope: Deeper than 100.
     """
-    if _depth(bytes(text)) > _MOST_NESTED and _depth(_STRINGS.sub(b"", text)) > _MOST_NESTED:
+    if _depth(text) > _MOST_NESTED and _depth(STRINGS.sub(b"", text)) > _MOST_NESTED:
         raise BadEnvelope(f"JSON nesting depth exceeds maximum allowed limit ({_MOST_NESTED})")
 
 
 def _depth(text: bytes) -> int:
     """Return the depth of brackets, those in strings included."""
     steps = np.frombuffer(text.translate(_STEPS, _NO_BRACKETS), np.int8)
-    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
+    depth = deepest = 0
+    for start in range(0, len(steps), _OFFLOAD_BYTES):
+        depths = depth + np.cumsum(steps[start : start + _OFFLOAD_BYTES], dtype=np.int32)
+        depth, deepest = int(depths[-1]), max(deepest, int(depths.max()))
+    return deepest
 
 
 def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -219,10 +226,10 @@ def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | Non
     return web.Response(body=orjson.dumps(content), status=status, headers=headers, content_type="application/json")
 
 
-def error_reply(error: MqinferError) -> web.Response:
+def error_reply(error: MqinferError, headers: Mapping[str, str] | None = None) -> web.Response:
     """Return the reply that states an error."""
     status = status_of(error)
-    headers = {}
+    headers = dict(headers or {})
     if status.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(status.retry_after_s)))
     text = str(error).encode(errors="backslashreplace").decode()
@@ -257,7 +264,7 @@ def make_application(
                 caller = access.admit(route.right, request.headers, peer, certificate=certificate)
                 handler = route.methods.get(request.method)
                 if handler is None:
-                    raise MethodNotAllowed("Method Not Allowed")
+                    return error_reply(MethodNotAllowed("Method Not Allowed"), {"Allow": ", ".join(route.methods)})
                 return await handler(Call(request, caller, tuple(map(unescape_path, found.groups()))))
         raise unknown(request)
 
@@ -283,11 +290,17 @@ def make_runner(app: web.Application, settings: GatewaySettings) -> web.AppRunne
     """Return what serves an application; a caller who disconnects cancels the handler of the call."""
     return web.AppRunner(
         app,
+        logger=_server_log,
         handler_cancellation=True,
         auto_decompress=False,
         access_log=None,
         shutdown_timeout=settings.drain + 2.0,  # for the errors of the calls that the end of the drain cancels
     )
+
+
+def _is_callers_fault(record: logging.LogRecord) -> bool:
+    """Return whether aiohttp logs that it has refused what is no HTTP."""
+    return record.exc_info is not None and isinstance(record.exc_info[1], HttpProcessingError)
 
 
 def _peer(request: web.Request) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from mqinfer.gateway.admission import Admission, AdmissionState, Ticket
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.checks import CardChecks
 from mqinfer.gateway.errors import Overloaded, TimeoutExpired
+from mqinfer.metrics.times import Times
 from mqinfer.protocol.errors import Cancelled, Expired, MqinferError, NoWorker, Rejected
 from mqinfer.protocol.header import SIGNATURE
 from mqinfer.protocol.states import WorkerState, WorkerStatus
@@ -38,10 +39,12 @@ class CallCounters:
     Attributes:
         admission: What is pending, and what was refused by which bound.
         outcomes: Calls by model and `ok` or the code of the error; the model is empty where it is not known here.
+        times: Where the time of the successful ones went, by model.
     """
 
     admission: AdmissionState
     outcomes: Mapping[tuple[str, str], int]
+    times: Mapping[str, Times]
 
 
 class Inference:
@@ -64,11 +67,16 @@ class Inference:
         self._rooms: dict[str, int] = {}
         self._revision = -1
         self._outcomes: Counter[tuple[str, str]] = Counter()
+        self._times: dict[str, Times] = {}
 
     @property
     def counters(self) -> CallCounters:
         """What became of the calls so far."""
-        return CallCounters(self._admission.state, dict(self._outcomes))
+        return CallCounters(self._admission.state, dict(self._outcomes), dict(self._times))
+
+    def waiting(self) -> dict[str, tuple[int, float]]:
+        """Return by model how many calls wait for their turn, and since when the first does; thread-safe."""
+        return self._admission.waiting()
 
     def count(self, model: str, error: BaseException | None) -> None:
         """Count the outcome of a call."""
@@ -105,7 +113,7 @@ class Inference:
                 priority=call.priority,
                 parameters={SIGNATURE: call.signature} if call.signature else {},
             )
-            return await self._client.send(request, limit_s)
+            result = await self._client.send(request, limit_s)
         except Expired as error:
             if is_parameter:
                 raise TimeoutExpired(f"Request timeout expired: {error}") from error
@@ -116,6 +124,11 @@ class Inference:
             raise Rejected(f"Exceeds maximum queue size: {error}") from error
         finally:
             self._admission.leave(ticket)
+        times = self._times.get(call.model)
+        if times is None:
+            times = self._times[call.model] = Times()  # of a model that has answered: no name that callers made up
+        times.add(result.timings)
+        return result
 
     async def _wait_for_turn(self, ticket: Ticket, limit_s: float) -> float:
         """Wait until a call may be sent; return the time left."""
@@ -130,7 +143,7 @@ class Inference:
             else:
                 turn.set_exception(error)
 
-        ticket.settle = settle
+        ticket.settle, ticket.since = settle, loop.time()
         deadline = loop.time() + limit_s
         try:
             async with asyncio.timeout_at(deadline):

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,8 @@ _BLOCK = re.compile(
     r"(?P<comments>(?:^<!--(?:(?!-->).)*-->\n)*)^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _COMMENT = re.compile(r"<!-- (not run|run first):\s*(.*?) *-->", re.DOTALL)
-_PORTS = ("1883", "8883", "8884", "9443")
+_GATEWAY_PORTS = {"http": "8000", "grpc": "8001", "metrics": "8002", "tfs-grpc": "8500", "tfs-rest": "8501"}
+_PORTS = ("1883", "8883", "8884", "9443", "8443", *_GATEWAY_PORTS.values())
 _PRELUDE = """\
 set -eu
 wait_for() { until [ "$(grep -c -- "$1" "$LOG")" -ge "${2:-1}" ]; do sleep 0.05; done; }
@@ -67,8 +69,8 @@ def blocks(document: str) -> list[Block]:
 def run(script: list[Block], folder: Path) -> str:
     """Run the blocks one after another in one shell, as a reader would paste them; return what they printed.
 
-    The programs that they start in the background are ended. The ports of MQTT are free ones here, and the broker's
-    machine is this one. Lines that install packages are left out: they have a test of their own.
+    The programs that they start in the background are ended. The ports of MQTT and of a gateway are free ones here, and
+    the broker's machine is this one. Lines that install packages are left out: they have a test of their own.
 
     Raises:
         AssertionError: A block failed or took too long; the message is what was printed, each block after its place.
@@ -82,7 +84,7 @@ def run(script: list[Block], folder: Path) -> str:
         text = re.sub(rf"\b{port}\b", free, text)
     text = text.replace("broker.example.org", "localhost")
     (folder / "script.sh").write_text(text, encoding="utf-8")
-    return _run_to_its_end(folder, _environment(folder, ports["1883"]))
+    return _run_to_its_end(folder, _environment(folder, ports))
 
 
 def _shell(block: Block, folder: Path) -> str:
@@ -92,14 +94,20 @@ def _shell(block: Block, folder: Path) -> str:
     return f"cat >{folder / name} <<'PYTHON'\n{block.text}PYTHON\npython {name}\n"
 
 
-def _environment(folder: Path, port: str) -> dict[str, str]:
-    """Return an environment in which `mqinfer` and Mosquitto's tools mean the free port where none is named."""
+def _environment(folder: Path, ports: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which `mqinfer` and Mosquitto's tools mean the free ports where none are named."""
+    port = ports["1883"]
     (folder / ".config").mkdir()
     for tool in ("mosquitto_pub", "mosquitto_sub", "mosquitto_rr"):
         (folder / ".config" / tool).write_text(f"-p {port}\n", encoding="utf-8")
     (folder / "bin").mkdir()
     command = folder / "bin" / "mqinfer"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m mqinfer "$@"\n', encoding="utf-8")
+    gateway = " ".join(f"--{name}-port {ports[usual]}" for name, usual in _GATEWAY_PORTS.items())
+    command.write_text(
+        f'#!/bin/sh\n[ "$1" != gateway ] || {{ shift; set -- gateway {gateway} "$@"; }}\n'
+        f'exec {sys.executable} -m mqinfer "$@"\n',
+        encoding="utf-8",
+    )
     command.chmod(0o755)
     (folder / "examples").symlink_to(ROOT / "examples")
     return os.environ | {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,18 +55,18 @@ class OpenCore(Protocol):
         """Open a core with these arguments of `Core`."""
 
 
-@pytest.fixture(scope="session")
-def fleet(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Serve the small models on the session's Mosquitto. Tests share it: load what a test unloads again."""
-    pytest.importorskip("onnxruntime")
-    repository = build_repository(tmp_path_factory.mktemp("gateway"))
-    topics, address = Topics(f"gateway-{os.getpid()}"), BrokerAddress.parse(broker_url)
+@contextmanager
+def serving(
+    url: str, root: str, repository: Path, models: Sequence[str] = (), instances: int | None = None
+) -> Iterator[tuple[Fleet, Supervisor]]:
+    """Serve models until the end of the block, each in so many processes, which the supervisor knows."""
+    topics, address = Topics(root), BrokerAddress.parse(url)
     template = ProcessSpec(repository, "", 0, address, WorkerOptions("server", topics), device="cpu")
-    supervisor = Supervisor(plan(Repository(repository), template), may_idle=True)
+    supervisor = Supervisor(plan(Repository(repository), template, models, instances), may_idle=True)
     server = ControlServer(
         template.options,
         lambda name, will, handler: make_link(address, client_id=name, will=will, on_connection=handler),
-        Management(template, supervisor, None),
+        Management(template, supervisor, instances),
         poll=None,
     )
     ready = threading.Semaphore(0)
@@ -83,16 +83,30 @@ def fleet(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     try:
         for _ in supervisor.specs:
             assert ready.acquire(timeout=300), "not all models are served"
-        yield Fleet(broker_url, topics.root, "server", repository)
+        yield Fleet(url, topics.root, "server", repository), supervisor
     finally:
         supervisor.stop()
         thread.join()
         server.stop()
 
 
+@pytest.fixture(scope="session")
+def fleet(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Serve the small models on the session's Mosquitto. Tests share it: load what a test unloads again."""
+    pytest.importorskip("onnxruntime")
+    repository = build_repository(tmp_path_factory.mktemp("gateway"))
+    with serving(broker_url, f"gateway-{os.getpid()}", repository) as (found, _):
+        yield found
+
+
 @pytest.fixture
 def open_core(fleet: Fleet) -> OpenCore:
     """Open a core to the fleet in the running loop."""
+    return core_of(fleet)
+
+
+def core_of(fleet: Fleet) -> OpenCore:
+    """Return what opens a core to a fleet in the running loop."""
 
     @asynccontextmanager
     async def opened(**options: Any) -> AsyncIterator[Core]:

@@ -3,109 +3,364 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import math
+import zlib
+from collections.abc import Awaitable, Callable
+from itertools import product
+from pathlib import Path
 from typing import Any
 
-import aiohttp
+import numpy as np
 import pytest
-from aiohttp import web
 
-from mqinfer.gateway.access import Access
-from mqinfer.gateway.http import make_runner
-from mqinfer.gateway.rest.app import make_app
-from mqinfer.gateway.settings import GatewaySettings
-from tests.gateway.conftest import OpenCore
+from mqinfer.cloud_worker.serving.worker import Worker
+from mqinfer.gateway.calls import InferCall
+from mqinfer.protocol.datatypes import Datatype, dtype_of
+from mqinfer.protocol.topics import Topics
+from tests.gateway.conftest import Fleet, OpenCore
+from tests.gateway.models import IDENTITIES
+from tests.gateway.rest_front import Calling, Front, Reply, json_input, run_front, until
 
-COUNT = list(range(16))
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What came back."""
-
-    status: int
-    headers: Any
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        """The body as JSON."""
-        return json.loads(self.body)
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Calls the front under test."""
-
-    url: str
-    session: aiohttp.ClientSession
-
-    async def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
-        """Call; anything but bytes goes as JSON."""
-        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        names = {name.replace("_", "-"): value for name, value in headers.items()}
-        async with self.session.request(method, self.url + path, data=data, headers=names) as reply:
-            return Reply(reply.status, reply.headers, await reply.read())
-
-
-@asynccontextmanager
-async def front(open_core: OpenCore, access: Access | None = None, **settings: Any) -> AsyncIterator[Caller]:
-    """Serve the front on a free port, and call it."""
-    chosen = GatewaySettings(**{"model_control": True, **settings})
-    async with open_core() as core:
-        runner = make_runner(make_app(core, access or Access(), chosen), chosen)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            async with aiohttp.ClientSession(auto_decompress=False) as session:
-                yield Caller(f"http://127.0.0.1:{runner.addresses[0][1]}", session)
-        finally:
-            await runner.cleanup()
+COUNT, ONES = list(range(16)), [1] * 16
+SUMS, DIFFERENCES = [each + 1 for each in COUNT], [each - 1 for each in COUNT]
+INPUT0, INPUT1 = json_input("INPUT0", "INT32", [1, 16], COUNT), json_input("INPUT1", "INT32", [1, 16], ONES)
+SIMPLE = {"inputs": [INPUT0, INPUT1]}
+LENGTH = "Inference-Header-Content-Length"
 
 
 @pytest.fixture
-def calling(open_core: OpenCore) -> Callable[..., None]:
-    """Run a test's coroutine function with a caller of the front: `calling(ask, max_input_bytes=1000)`."""
+def calling(open_core: OpenCore) -> Calling:
+    """Run a test's coroutine function with the front."""
 
-    def run(ask: Callable[[Caller], Awaitable[None]], **settings: Any) -> None:
-        async def main() -> None:
-            async with front(open_core, **settings) as call:
-                await ask(call)
-
-        asyncio.run(main())
+    def run(ask: Callable[[Front], Awaitable[None]], **settings: Any) -> None:
+        run_front(open_core, ask, **settings)
 
     return run
 
 
-def json_input(name: str, datatype: str, shape: list[int], data: list[Any]) -> dict[str, Any]:
-    """Return an input of JSON."""
-    return {"name": name, "datatype": datatype, "shape": shape, "data": data}
+def with_tail(request: dict[str, Any], *tensors: bytes) -> tuple[bytes, dict[str, str]]:
+    """Return a body of JSON and binary tensors, and the header that goes with it."""
+    head = json.dumps(request).encode()
+    return b"".join((head, *tensors)), {LENGTH: str(len(head))}
 
 
-SIMPLE = {
-    "inputs": [json_input("INPUT0", "INT32", [1, 16], COUNT), json_input("INPUT1", "INT32", [1, 16], [1] * 16)],
-}
-SUMS, DIFFERENCES = [each + 1 for each in COUNT], [each - 1 for each in COUNT]
+def binary_input(name: str, datatype: str, shape: list[int], size: int) -> dict[str, Any]:
+    """Return an input whose bytes follow the JSON."""
+    return {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": size}}
 
 
-def test_json(calling: Callable[..., None]) -> None:
-    """Sums and differences come back as JSON, with the caller's id."""
-
-    async def ask(call: Caller) -> None:
-        reply = await call("POST", "/v2/models/simple/infer", SIMPLE | {"id": "my request"})
-        assert reply.status == 200, reply.body
-        assert reply.json == {
-            "id": "my request",
-            "model_name": "simple",
-            "model_version": "1",
-            "outputs": [
-                json_input("OUTPUT0", "INT32", [1, 16], SUMS),
-                json_input("OUTPUT1", "INT32", [1, 16], DIFFERENCES),
-            ],
-        }
+def parts(reply: Reply) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the JSON of a reply, and its binary outputs by name."""
+    assert reply.status == 200, reply.body
+    if LENGTH not in reply.headers:
         assert reply.headers["Content-Type"] == "application/json"
+        return reply.json, {}
+    assert reply.headers["Content-Type"] == "application/octet-stream"
+    end = int(reply.headers[LENGTH])
+    content, tail = json.loads(reply.body[:end]), reply.body[end:]
+    found = {}
+    for output in content["outputs"]:
+        size = output.get("parameters", {}).get("binary_data_size")
+        if size is not None:
+            found[output["name"]], tail = tail[:size], tail[size:]
+    assert not tail
+    return content, found
+
+
+def test_json(calling: Calling) -> None:
+    """Sums and differences come back as JSON, with the caller's id; nested data and a byte order mark are read."""
+
+    async def ask(front: Front) -> None:
+        reply = await front.infer("simple", SIMPLE | {"id": "my request"})
+        outputs = [
+            json_input("OUTPUT0", "INT32", [1, 16], SUMS),
+            json_input("OUTPUT1", "INT32", [1, 16], DIFFERENCES),
+        ]
+        answer = {"id": "my request", "model_name": "simple", "model_version": "1", "outputs": outputs}
+        assert parts(reply)[0] == answer
+        nested = {"inputs": [INPUT0 | {"data": [COUNT]}, INPUT1]}
+        body = b"\xef\xbb\xbf" + json.dumps(nested, indent=2).encode()
+        del answer["id"]
+        assert (await front.infer("simple", body)).json == answer
+        assert (await front("POST", "/v2/models/simple/versions/1/infer?a=1&a=2", SIMPLE)).json == answer
+
+    calling(ask)
+
+
+def test_mixed_outputs(calling: Calling) -> None:
+    """An output's own `binary_data` holds for it; `binary_data_output` for those that state none."""
+
+    async def ask(front: Front) -> None:
+        for default, chosen in product((None, False, True), repeat=2):
+            await check(front, default=default, chosen=chosen)
+
+    async def check(front: Front, *, default: bool | None, chosen: bool | None) -> None:
+        wanted: list[dict[str, Any]] = [{"name": "OUTPUT1"}, {"name": "OUTPUT0"}]
+        if chosen is not None:
+            wanted[1]["parameters"] = {"binary_data": chosen}
+        request: dict[str, Any] = {"inputs": [INPUT0, binary_input("INPUT1", "INT32", [1, 16], 64)], "outputs": wanted}
+        if default is not None:
+            request["parameters"] = {"binary_data_output": default}
+        body, headers = with_tail(request, np.array(ONES, "<i4").tobytes())
+        content, binary = parts(await front("POST", "/v2/models/simple/infer", body, headers))
+        expected = {"OUTPUT0": bool(default if chosen is None else chosen), "OUTPUT1": bool(default)}
+        assert binary.keys() == {name for name, is_binary in expected.items() if is_binary}
+        truth = {"OUTPUT0": SUMS, "OUTPUT1": DIFFERENCES}
+        for output in content["outputs"]:
+            name = output["name"]
+            data = np.frombuffer(binary[name], "<i4").tolist() if name in binary else output["data"]
+            assert data == truth[name]
+
+    calling(ask)
+
+
+def test_all_outputs_binary(calling: Calling) -> None:
+    """`binary_data_output` holds for all outputs where none is named."""
+
+    async def ask(front: Front) -> None:
+        _, binary = parts(await front.infer("simple", SIMPLE | {"parameters": {"binary_data_output": True}}))
+        assert {name: np.frombuffer(data, "<i4").tolist() for name, data in binary.items()} == {
+            "OUTPUT0": SUMS,
+            "OUTPUT1": DIFFERENCES,
+        }
+
+    calling(ask)
+
+
+def extremes() -> dict[str, list[Any]]:
+    """Return the least and the greatest value of each datatype, as JSON has them."""
+    found: dict[str, list[Any]] = {"BOOL": [True, False], "BYTES": ["", 'Ü "\0']}
+    for name in IDENTITIES.keys() - found.keys():
+        dtype = dtype_of(Datatype(name))
+        info: Any = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
+        found[name] = [dtype.type(end).item() for end in (info.min, info.max)]
+    return found
+
+
+def test_every_datatype(calling: Calling) -> None:
+    """Each datatype travels as bytes and, but for FP16, as JSON; extreme values come back exactly."""
+
+    async def ask(front: Front) -> None:
+        values = extremes()
+        half = np.array(values.pop("FP16"), np.float16).tobytes()
+        inputs = [json_input(name, name, [2], data) for name, data in values.items()]
+        inputs.append(binary_input("FP16", "FP16", [2], 4))
+        outputs: list[dict[str, Any]] = [{"name": f"{name}_OUT"} for name in values]
+        outputs.append({"name": "FP16_OUT", "parameters": {"binary_data": True}})
+        body, headers = with_tail({"inputs": inputs, "outputs": outputs}, half)
+        content, binary = parts(await front("POST", "/v2/models/all_types/infer", body, headers))
+        assert binary == {"FP16_OUT": half}
+        for output in content["outputs"]:
+            name = output["datatype"]
+            if name == "FP32":
+                assert np.array(output["data"], np.float32).tolist() == values[name]
+            elif name != "FP16":
+                assert output["data"] == values[name]
+
+        body, headers = with_tail({"inputs": inputs, "parameters": {"binary_data_output": True}}, half)
+        _, binary = parts(await front("POST", "/v2/models/all_types/infer", body, headers))
+        assert binary.keys() == {f"{name}_OUT" for name in IDENTITIES}
+        assert binary["BYTES_OUT"] == b"\0\0\0\0" + b"\5\0\0\0" + 'Ü "\0'.encode()
+        assert binary["INT64_OUT"] == np.array(values["INT64"], "<i8").tobytes()
+
+    calling(ask)
+
+
+def test_half_precision_as_json(calling: Calling) -> None:
+    """FP16 and BF16 as JSON are refused in Triton's words, both ways; BF16 at all."""
+
+    async def ask(front: Front) -> None:
+        for name in ("FP16", "BF16"):
+            reply = await front.infer("all_types", {"inputs": [json_input("X", name, [1], [1.0])]})
+            assert reply.status == 400
+            assert reply.error == (
+                f"receiving {name} data via JSON is not supported. Please use the binary data format for input X"
+            )
+        body, headers = with_tail({"inputs": [binary_input("X", "BF16", [1], 2)]}, b"12")
+        assert (await front("POST", "/v2/models/all_types/infer", body, headers)).status == 400
+        inputs = [binary_input(name, name, [0], 0) for name in IDENTITIES]
+        reply = await front.infer("all_types", {"inputs": inputs, "outputs": [{"name": "FP16_OUT"}]})
+        assert reply.status == 400
+        assert reply.error.startswith("sending FP16 data via JSON is not supported. Please use the binary data format")
+
+    calling(ask)
+
+
+def test_numbers_that_json_lacks(calling: Calling) -> None:
+    """NaN and the infinities are read bare and in quotes, and written in quotes, which every parser reads."""
+
+    async def ask(front: Front) -> None:
+        for text in ("[NaN, Infinity,-Infinity,0.5]", '["NaN","Infinity","-Infinity",0.5]'):
+            body = b'{"id":"NaN,\\"NaN","inputs":[{"name":"INPUT0","datatype":"FP32","shape":[2,2],"data":%b}]}'
+            reply = await front.infer("identity_fp32", body % text.encode())
+            content, _ = parts(reply)
+            assert content["id"] == 'NaN,"NaN'
+            data = content["outputs"][0]["data"]
+            assert data == ["NaN", "Infinity", "-Infinity", 0.5]
+            assert np.array(data, np.float32)[1] == math.inf  # as tritonclient and kserve read it
+
+    calling(ask)
+
+
+def test_raw_requests(calling: Calling) -> None:
+    """A body without JSON becomes the only input of a batch of one, its shape taken from the card."""
+
+    async def ask(front: Front) -> None:
+        raw = {LENGTH: "0"}
+        path = "/v2/models/{}/infer"
+        reply = await front("POST", path.format("slow"), np.arange(4, dtype="<f4").tobytes(), raw)
+        content, binary = parts(reply)
+        assert content["outputs"][0]["shape"] == [1, 4]
+        assert np.frombuffer(binary["x"], "<f4").tolist() == [0, 1, 2, 3]
+        for model, words in (
+            ("simple", "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in"),
+            ("identity_bytes", "For BYTE datatype raw input 'INPUT0', the model must have input shape [1]"),
+            ("identity_fp32", "The shape of the raw input 'INPUT0' can not be deduced because there are more than one"),
+        ):
+            reply = await front("POST", path.format(model), b"1234", raw)
+            assert (reply.status, reply.error.startswith(words)) == (400, True), reply.body
+        reply = await front("POST", path.format("slow"), b"12345", raw)
+        assert reply.status == 400
+        assert reply.error
+        assert (await front("POST", path.format("nothing"), b"12345", raw)).status == 404
+
+    calling(ask)
+
+
+def test_classification(calling: Calling) -> None:
+    """An output's largest elements come as text, in either form."""
+
+    async def ask(front: Front) -> None:
+        classes: list[dict[str, Any]] = [{"name": "OUTPUT0", "parameters": {"classification": 2}}]
+        content, _ = parts(await front.infer("simple", SIMPLE | {"outputs": classes}))
+        (output,) = content["outputs"]
+        assert (output["datatype"], output["shape"]) == ("BYTES", [1, 2])
+        assert [text.split(":")[1] for text in output["data"]] == ["15", "14"]
+        classes[0]["parameters"] |= {"binary_data": True}
+        _, binary = parts(await front.infer("simple", SIMPLE | {"outputs": classes}))
+        assert binary["OUTPUT0"].endswith(b":14")
+
+    calling(ask)
+
+
+def test_compression(calling: Calling) -> None:
+    """All nine pairs of request and reply compression; the better weight of `Accept-Encoding` wins."""
+    pack: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress, "identity": bytes}
+    unpack: dict[str, Callable[[bytes], bytes]] = {
+        "gzip": gzip.decompress,
+        "deflate": zlib.decompress,
+        "identity": bytes,
+    }
+
+    async def ask(front: Front) -> None:
+        body = json.dumps(SIMPLE).encode()
+        plain = await front.infer("simple", body)
+        for (theirs, packed), (ours, unpacked) in product(pack.items(), unpack.items()):
+            coding = f"{ours}, br"
+            reply = await front.infer("simple", packed(body), Content_Encoding=theirs, Accept_Encoding=coding)
+            assert reply.status == 200
+            assert reply.headers.get("Content-Encoding", "identity") == ours
+            assert unpacked(reply.body) == plain.body
+        for accepted, best in (
+            ("gzip;q=0.1, deflate;q=0.9", "deflate"),
+            ("deflate, gzip", "deflate"),
+            ("gzip;q=0, br", "identity"),
+            ("gzip;q=x", "identity"),
+            (" GZIP ; q=0.5", "gzip"),
+        ):
+            reply = await front.infer("simple", body, Accept_Encoding=accepted)
+            assert reply.headers.get("Content-Encoding", "identity") == best
+
+    calling(ask)
+
+
+def test_worker_words(calling: Calling) -> None:
+    """What does not fit the model is refused with status 400 and says which input."""
+
+    async def ask(front: Front) -> None:
+        for inputs in (
+            [INPUT0],
+            [INPUT0, INPUT1, json_input("INPUT2", "INT32", [1], [1])],
+            [INPUT0, json_input("INPUT1", "INT32", [1, 15], [1] * 15)],
+            [INPUT0, json_input("INPUT1", "FP32", [1, 16], ONES)],
+            [json_input(f"INPUT{place}", "INT32", [9, 16], [1] * 144) for place in (0, 1)],
+        ):
+            reply = await front.infer("simple", {"inputs": inputs})
+            assert reply.status == 400, reply.body
+            assert "INPUT" in reply.error or "batch" in reply.error
+        reply = await front.infer("simple", SIMPLE | {"outputs": [{"name": "OUTPUT9"}]})
+        assert reply.status == 400
+        assert "OUTPUT9" in reply.error
+
+    calling(ask)
+
+
+SLOW = {"inputs": [json_input("x", "FP32", [1, 4], [1, 2, 3, 4])]}
+
+
+def test_timeout(calling: Calling) -> None:
+    """The parameter `timeout` ends a request in time, with Triton's status and sentence."""
+
+    async def ask(front: Front) -> None:
+        reply = await front.infer("slow", SLOW | {"parameters": {"timeout": 50_000}})
+        assert reply.status == 503
+        assert reply.error.startswith("Request timeout expired")
+
+    calling(ask)
+
+
+def test_disconnect_cancels(
+    calling: Calling, serve: Callable[..., Worker], write_echo: Callable[..., Path], fleet: Fleet
+) -> None:
+    """A caller who disconnects has the request cancelled, at the worker too, whose next request starts at once."""
+    worker = serve(fleet.url, write_echo("patient", delay_ms=200), "patient", topics=Topics(fleet.root))
+    body = {"inputs": [json_input("x", "FP32", [1, 4], [1, 2, 3, 4])]}
+
+    async def ask(front: Front) -> None:
+        calls = [asyncio.create_task(front.infer("patient", body)) for _ in range(4)]
+        await until(lambda: worker.depth >= 2)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await until(lambda: worker.counters().get("skipped_cancelled"))
+        assert (await front.infer("patient", body)).status == 200
+
+    calling(ask)
+
+
+def test_what_the_core_receives(calling: Calling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace context, timeout, priority and the caller's name reach the core; binary tensors are not copied."""
+
+    async def ask(front: Front) -> None:
+        calls: list[InferCall] = []
+        infer = front.core.infer
+
+        async def record(call: InferCall) -> Any:
+            calls.append(call)
+            return await infer(call)
+
+        monkeypatch.setattr(front.core, "infer", record)
+        trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        request = {
+            "inputs": [binary_input(f"INPUT{place}", "INT32", [1, 16], 64) for place in (0, 1)],
+            "parameters": {
+                "timeout": 30_000_000,
+                "priority": 1,
+                "sequence_id": "s",
+                "sequence_start": True,
+                "own": 1.5,
+            },
+        }
+        body, headers = with_tail(request, bytes(64), bytes(64))
+        await front("POST", "/v2/models/simple/versions/1/infer", body, headers | {"traceparent": trace})
+        (call,) = calls
+        assert (call.model, call.version, call.timeout_s, call.priority) == ("simple", "1", 30.0, 1)
+        assert call.traceparent == trace
+        assert call.caller.startswith("127.0.0.1:")
+        views = [each.data for each in call.inputs]
+        assert all(isinstance(view, memoryview) for view in views)
+        assert views[0].obj is views[1].obj  # type: ignore[union-attr]  # as the line above asserts
 
     calling(ask)

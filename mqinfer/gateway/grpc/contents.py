@@ -67,6 +67,8 @@ def raw_contents(name: str, model: str, datatype: Datatype, shape: tuple[int, ..
         raise _too_many(name, model, count)
     if octets.size and octets[-1] >= _LAST:
         raise BadTensor(f"contents of input '{name}' for model '{model}' end within a number")
+    if found == octets.size and datatype is not Datatype.BOOL:  # numbers below 128, one byte each
+        return octets.astype(dtype_of(datatype), copy=False).view(np.uint8).data
     return _numbers(name, model, datatype, octets, found)
 
 
@@ -110,7 +112,7 @@ def _converted(
         longer = lengths > place
         values[longer] |= (part[starts[longer] + place] & 0x7F).astype(np.uint64) << np.uint64(7 * place)
     if datatype is Datatype.BOOL:
-        return values != 0
+        return values.astype(np.bool_)
     if datatype is Datatype.UINT64:
         return values
     signed = values.view(np.int64)

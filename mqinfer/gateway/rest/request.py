@@ -1,30 +1,25 @@
-"""From the body of an inference request to the call that the core takes.
-
-Arrays of numbers are never made into Python objects as a whole, which would take ten times the memory of their text:
-their brackets are compared with the shape, and the numbers are converted piece by piece.
-"""
+"""From the body of an inference request to the call that the core takes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
 from mqinfer.gateway.errors import Unsupported
-from mqinfer.gateway.http import check_nesting
+from mqinfer.gateway.http import STRINGS, check_nesting
 from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
+from mqinfer.gateway.rest.json_data import raw_of_text
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Buffer, Datatype, array_bytes, nbytes
 from mqinfer.protocol.decoding import refusal, scalars
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.header import Parameters
 from mqinfer.protocol.limits import DEFAULT_LIMITS
-from mqinfer.protocol.oip_json import raw_of_data
 from mqinfer.protocol.types import Count, EncodedTensor, RequestedOutput
 
 __all__ = ["HEADER_LENGTH", "Request", "expand_raw", "header_length", "read_json", "read_request"]
@@ -32,13 +27,8 @@ __all__ = ["HEADER_LENGTH", "Request", "expand_raw", "header_length", "read_json
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """Header of HTTP: length of the JSON part before the binary tensors; 0 for a raw request."""
 
-_CHUNK = 1 << 20
-"""Text of numbers that is converted at a time, so that the loop's thread gets its turns."""
-_MOST_ITEMS = 4 << 20
-"""Strings, or whatever else, in one BYTES tensor of JSON; each takes 60 bytes or more of memory."""
-_OF_NUMBERS = b'0123456789+-.eE \t\r\n"truefalsnNaIity'
-"""Whatever numbers, booleans and the names of numbers that JSON lacks are written with."""
-_BARE = re.compile(rb'"(?:[^"\\]|\\.)*+"?|-?\b(?:NaN|Infinity)\b', re.DOTALL)
+_MOST_QUOTES = 1 << 16
+"""Of JSON in which numbers that JSON lacks are put into quotes: text between strings is searched for them."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SOURCES = ("data", "binary_data_size", "shared_memory_region")
 _FIELD = re.compile(r"'(?:[^']*\.)?(\w+)(?:\[[^']*)?'")
@@ -147,7 +137,7 @@ def read_request(body: Buffer, length: int, model: str) -> Request:
         InvalidRequest: Something in it is wrong, too large, or not offered here.
     """
     view = memoryview(body)
-    found = _parse(view[:length])
+    found = _parse(bytes(view[:length]))
     known = _parameters(found.parameters)
     inputs = tuple(_inputs(found.inputs, view[length:], model))
     outputs = found.outputs or []
@@ -207,16 +197,15 @@ def read_json(text: Buffer) -> Any:
     """
     if not text:
         return None
-    check_nesting(text)
+    check_nesting(bytes(text))
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
         raise _not_json(error) from error
 
 
-def _parse(text: memoryview) -> _Request:
-    if bytes(text[:3]) == _BYTE_ORDER_MARK:
-        text = text[3:]
+def _parse(text: bytes) -> _Request:
+    text = text.removeprefix(_BYTE_ORDER_MARK)
     check_nesting(text)
     try:
         return _decode(text)
@@ -226,16 +215,30 @@ def _parse(text: memoryview) -> _Request:
         raise _not_json(error) from error
 
 
-def _decode(text: Buffer) -> _Request:
+def _decode(text: bytes) -> _Request:
     try:
         return _DECODER.decode(text)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        quoted = _BARE.sub(lambda match: match[0] if match[0][0] == ord('"') else b'"%s"' % match[0], text)
-        if len(quoted) == len(text):
+        if (b"NaN" not in text and b"Infinity" not in text) or text.count(b'"') > _MOST_QUOTES:
             raise
-        return _DECODER.decode(quoted)  # it has numbers that JSON lacks, which many libraries write without quotes
+        return _DECODER.decode(_quote_numbers(text))
+
+
+def _quote_numbers(text: bytes) -> bytes:
+    """Return JSON with the numbers that it lacks, but many libraries write, as strings."""
+    pieces: list[bytes] = []
+    start = 0
+    for string in STRINGS.finditer(text):
+        pieces += (_quoted(text[start : string.start()]), string[0])
+        start = string.end()
+    return b"".join((*pieces, _quoted(text[start:])))
+
+
+def _quoted(text: bytes) -> bytes:
+    quoted = text.replace(b"NaN", b'"NaN"').replace(b"Infinity", b'"Infinity"')
+    return quoted.replace(b'-"Infinity"', b'"-Infinity"')
 
 
 def _not_json(error: Exception) -> BadEnvelope:
@@ -284,7 +287,7 @@ def _inputs(described: Sequence[_Input], tail: memoryview, model: str) -> Iterat
         array_bytes(name, datatype, shape, DEFAULT_LIMITS)
         size = known.binary_data_size
         if size is None:
-            data: Buffer = _raw_of_text(name, datatype, shape, each.data)
+            data: Buffer = raw_of_text(name, datatype, shape, each.data)
         elif size > len(tail):
             raise BadTensor(
                 f"unexpected size for input '{name}', expecting {size - len(tail)} additional bytes for model"
@@ -323,58 +326,3 @@ def _datatype(described: _Input) -> Datatype:
             f"invalid datatype {described.datatype[:20]!r} for input '{name}'; expected one of {', '.join(Datatype)}"
         )
     return found
-
-
-def _raw_of_text(name: str, datatype: Datatype, shape: tuple[int, ...], raw: Raw) -> bytes:
-    """Return the raw form of a tensor's `data`, from its JSON."""
-    text = bytes(raw)
-    if not text.startswith(b"["):
-        raise BadTensor(f"Unable to parse 'data': tensor {name!r}: 'data' must be an array")
-    try:
-        if datatype is Datatype.BYTES:
-            if text.count(b",") + text.count(b"[") > _MOST_ITEMS:
-                raise LimitExceeded(f"tensor {name!r}: too many strings for JSON; send them as binary data")
-            return raw_of_data(name, datatype, shape, msgspec.json.decode(text))
-        if prod(shape):
-            return b"".join(raw_of_data(name, datatype, (len(piece),), piece) for piece in _numbers(name, shape, text))
-        if text.strip(b"[], \t\r\n"):
-            raise _other_shape(name, shape)
-    except InvalidRequest as error:
-        raise type(error)(f"Unable to parse 'data': {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadEnvelope(f"Unable to parse 'data': tensor {name!r}: {error}") from error
-    return b""
-
-
-def _numbers(name: str, shape: tuple[int, ...], text: bytes) -> Iterator[list[Any]]:
-    """Yield the elements of an array in pieces; it is flat, or nested exactly as the shape."""
-    # An array has one comma less than elements, however it is nested.
-    if text.count(b",") != prod(shape) - 1 or not _has_shape(text, shape):
-        raise _other_shape(name, shape)
-    flat = text.translate(None, b"[]") if len(shape) > 1 else text.strip(b"[] \t\r\n")
-    start = 0
-    while start <= len(flat):
-        end = flat.find(b",", start + _CHUNK)
-        end = len(flat) if end < 0 else end
-        yield msgspec.json.decode(b"[%b]" % flat[start:end])
-        start = end + 1
-
-
-def _has_shape(text: bytes, shape: tuple[int, ...]) -> bool:
-    skeleton = text.translate(None, _OF_NUMBERS)
-    return skeleton in {_skeleton((prod(shape),)), _skeleton(shape)}
-
-
-def _skeleton(shape: tuple[int, ...]) -> bytes:
-    """Return brackets and commas of an array without zeros in its shape."""
-    found = b""
-    for size in reversed(shape):
-        found = b"[%b]" % ((found + b",") * (size - 1) + found)
-    return found
-
-
-def _other_shape(name: str, shape: tuple[int, ...]) -> BadTensor:
-    return BadTensor(
-        f"Shape does not match true shape of 'data' field: tensor {name!r}: expected a flat list of {prod(shape)}"
-        f" elements, or one nested as {list(shape)}"
-    )

@@ -39,7 +39,9 @@ class Fronts:
         """Open the ports that are not switched off."""
         for field in _open_ports(self.settings):
             if field == "metrics_port":
-                await self._open_http(_metrics(client), field, None)
+                from mqinfer.gateway.metrics import make_metrics_app
+
+                await self._open_http(make_metrics_app(core, client), field, None)
             elif field in _GRPC:
                 await self._open_grpc(_make(field)(core, access, self.settings), field)
             else:
@@ -102,16 +104,6 @@ def _make(field: str) -> Callable[[Core, Access, GatewaySettings], Any]:
     from mqinfer.gateway.tfs.grpc import make_grpc_handlers
 
     return make_grpc_handlers
-
-
-def _metrics(client: AsyncClient) -> Any:
-    from aiohttp import web
-
-    from mqinfer.gateway.lag import add_lag
-
-    app = web.Application()
-    add_lag(app, client.registry)
-    return app
 
 
 def check_ports(settings: GatewaySettings) -> None:

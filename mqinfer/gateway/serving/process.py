@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.aio import AsyncClient
@@ -139,6 +140,10 @@ async def _open_core(spec: GatewaySpec, stop: Stop) -> AsyncIterator[tuple[Core,
             max_pending=settings.max_pending,
             max_bytes=settings.max_bytes,
         )
+        from mqinfer.gateway.metrics import pending_calls
+
+        if client.announcer:
+            client.announcer.pending = partial(pending_calls, core, client)
         await core.start()
         yield core, client
 

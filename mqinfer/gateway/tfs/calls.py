@@ -123,7 +123,7 @@ async def version_states(core: Core, spec: Spec) -> dict[str, bool]:
     if spec.label:
         raise InvalidRequest(f"Unrecognized servable version label: {spec.label[:80]}")
     if spec.version is None:
-        return versions
+        return dict(sorted(versions.items(), key=lambda each: int(each[0]), reverse=True))
     if spec.version not in versions:
         raise ModelNotFound(f"Could not find version {spec.version} of model {spec.model}")
     return {spec.version: versions[spec.version]}
@@ -171,8 +171,7 @@ async def infer(
 def _rows(arrays: Mapping[str, Array]) -> int:
     """Return how many rows all inputs have; 0 where they differ, which the worker refuses."""
     counts = {array.shape[:1] for array in arrays.values()}
-    (count, *further) = counts.pop() if len(counts) == 1 else (0,)
-    return int(count) if not further else 0
+    return next(iter(counts.pop()), 0) if len(counts) == 1 else 0
 
 
 def _joined(parts: Sequence[Mapping[str, Array]], rows: int) -> dict[str, Array]:

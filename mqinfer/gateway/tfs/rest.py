@@ -43,7 +43,7 @@ __all__ = ["make_rest_app"]
 _VERSION = r"(?:/versions/(\d+)|/labels/([^/:]+))?"
 _PREDICTION = re.compile(rf"/v1/models/([^/:]+){_VERSION}:(classify|regress|predict)", re.IGNORECASE)
 _STATUS = re.compile(rf"/v1/models(?:/([^/:]+))?{_VERSION}", re.IGNORECASE)
-_METADATA = re.compile(rf"/v1/models(?:/([^/:]+))?{_VERSION}/metadata", re.IGNORECASE)
+_METADATA = re.compile(rf"/v1/models/([^/:]+){_VERSION}/metadata", re.IGNORECASE)
 _OTHER = re.compile(r"/v1/.*", re.IGNORECASE | re.DOTALL)
 _CORS = {
     "Access-Control-Allow-Origin": "*",
@@ -119,8 +119,6 @@ class _Front:
         )
 
     async def metadata(self, call: Call) -> web.Response:
-        if not call.parts[0]:
-            raise InvalidRequest("Missing model name in request.")
         spec = _spec(call)
         card = (await find(self._core, spec)).card
         signatures = {name: _signature(signature) for name, signature in signatures_of(card).items()}
@@ -172,9 +170,8 @@ class _Front:
         try:
             return await find(self._core, spec)
         except FailedPrecondition as error:
-            raise InvalidRequest(
-                f'Serving signature name: "{spec.signature[:80]}" not found in signature def: {error}'
-            ) from error
+            name = spec.signature[:80]
+            raise InvalidRequest(f'Serving signature name: "{name}" not found in signature def') from error
 
     async def _reply(self, body: bytes, coding: str) -> web.Response:
         headers = {"Content-Type": "application/json"}

@@ -1,0 +1,73 @@
+"""The metrics port of a gateway: `/metrics` and `/lag`; and what the gateway states as pending."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from aiohttp import web
+
+from mqinfer.client.aio import AsyncClient
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.lag import add_lag
+from mqinfer.metrics.client import add_client
+from mqinfer.metrics.endpoint import make_registry
+from mqinfer.metrics.lag import lag
+from mqinfer.metrics.samples import Samples
+from mqinfer.protocol.states import PendingRequests
+
+__all__ = ["make_metrics_app", "pending_calls"]
+
+
+def pending_calls(core: Core, client: AsyncClient) -> list[PendingRequests]:
+    """Return what waits for each model: calls that wait for their turn, and requests of the client; thread-safe."""
+    found = {each.model: each for each in client.requester.pending()}
+    now = time.monotonic()
+    for model, (count, since) in core.waiting().items():
+        sent = found.get(model, PendingRequests(model))
+        oldest = max(sent.oldest_ms, round(max(0.0, now - since) * 1e3))
+        found[model] = PendingRequests(model, sent.queued + count, sent.in_flight, oldest)
+    return list(found.values())
+
+
+def make_metrics_app(core: Core, client: AsyncClient) -> web.Application:
+    """Return what answers on the metrics port.
+
+    Raises:
+        MissingExtra: prometheus-client is not installed.
+    """
+    registry = make_registry(partial(_read, core, client))
+    from prometheus_client.exposition import choose_encoder
+
+    async def answer(request: web.Request) -> web.Response:
+        encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encoder(registry), headers={"Content-Type": content_type})
+
+    app = web.Application()
+    app.router.add_get("/metrics", answer)
+    add_lag(app, client.registry)
+    return app
+
+
+def _read(core: Core, client: AsyncClient, samples: Samples) -> None:
+    add_client(samples, client.requester)
+    found = core.counters()
+    for (model, code), count in found.outcomes.items():
+        samples.count("gateway_requests", "Calls for inference by outcome.", count, model=model, outcome=code)
+    for model, times in found.times.items():
+        times.add_to(samples, "gateway", model)
+    admission = found.admission
+    samples.count("gateway_accepted", "Calls for inference that were accepted.", admission.accepted)
+    for reason, count in admission.refused.items():
+        samples.count("gateway_refused", "Calls for inference for which there was no room.", count, reason=reason)
+    samples.gauge("gateway_running_requests", "Calls that were handed to the client.", admission.running)
+    samples.gauge("gateway_queued_requests", "Calls that wait for their turn.", admission.queued)
+    samples.gauge("gateway_pending_bytes", "Inputs of the calls without an outcome.", admission.bytes)
+    if not client.registry.is_complete:
+        return
+    for model, each in lag(client.registry.known, time.monotonic()).items():
+        samples.gauge("lag_pending_requests", "Requests without an outcome, of all clients.", each.pending, model=model)
+        text = "Age of the oldest request that clients have stated."
+        samples.gauge("lag_oldest_request_seconds", text, each.oldest_ms / 1e3, model=model)
+        samples.gauge("lag_workers", "Worker processes that are ready.", each.workers, model=model)
+        samples.gauge("lag_capacity_requests", "Requests that these accept at a time.", each.capacity, model=model)

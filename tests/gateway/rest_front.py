@@ -1,0 +1,109 @@
+"""The REST front under test: serves it on a free port before a real server of models, and calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from mqinfer.gateway.access import Access
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.http import make_runner
+from mqinfer.gateway.rest.app import make_app
+from mqinfer.gateway.settings import GatewaySettings
+from tests.gateway.conftest import OpenCore
+
+__all__ = ["Calling", "Front", "Reply", "json_input", "run_front", "until"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """The text of an error; the body has nothing else."""
+        content = self.json
+        assert content.keys() == {"error"}
+        assert self.headers["Content-Type"].startswith("application/json")
+        return str(content["error"])
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The front under test; call it for a reply."""
+
+    core: Core
+    url: str
+    session: aiohttp.ClientSession
+
+    async def __call__(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        """Call; anything but bytes goes as JSON."""
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        async with self.session.request(method, self.url + path, data=data, headers=headers) as reply:
+            return Reply(reply.status, reply.headers, await reply.read())
+
+    async def infer(self, model: str, body: Any, **headers: str) -> Reply:
+        """Call for inference; in the names of headers, `_` stands for `-`."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self("POST", f"/v2/models/{model}/infer", body, named)
+
+
+Calling = Callable[..., None]
+"""Runs a test's coroutine function with the front: `calling(ask, max_input_bytes=1000)`."""
+
+
+@asynccontextmanager
+async def _served(open_core: OpenCore, access: Access, settings: GatewaySettings) -> AsyncIterator[Front]:
+    async with open_core(model_control=settings.model_control) as core:
+        runner = make_runner(make_app(core, access, settings), settings)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            skipped = ["Accept-Encoding", "Content-Type"]
+            async with aiohttp.ClientSession(auto_decompress=False, skip_auto_headers=skipped) as session:
+                yield Front(core, f"http://127.0.0.1:{runner.addresses[0][1]}", session)
+        finally:
+            await runner.cleanup()
+
+
+def run_front(
+    open_core: OpenCore, ask: Callable[[Front], Awaitable[None]], access: Access | None = None, **settings: Any
+) -> None:
+    """Run a coroutine function with a front of these settings."""
+
+    async def main() -> None:
+        chosen = GatewaySettings(**{"model_control": True, **settings})
+        async with _served(open_core, access or Access(), chosen) as front:
+            await ask(front)
+
+    asyncio.run(main())
+
+
+def json_input(name: str, datatype: str, shape: list[int], data: Any) -> dict[str, Any]:
+    """Return an input of JSON."""
+    return {"name": name, "datatype": datatype, "shape": shape, "data": data}
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds that other threads bring about."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - a worker has no event for it
+            await asyncio.sleep(0.01)

@@ -1,0 +1,117 @@
+"""Bodies of inference requests, read without a network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqinfer.gateway.rest.request import Request, read_request
+from mqinfer.protocol.datatypes import Datatype, dtype_of, from_raw
+from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded
+from tests.gateway.rest_front import json_input
+
+
+def read(text: bytes | dict[str, Any]) -> Request:
+    """Read a body that is all JSON."""
+    body = text if isinstance(text, bytes) else json.dumps(text).encode()
+    return read_request(body, len(body), "m")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=6,
+)
+FIELDS = {
+    "name": JSON | st.just("x"),
+    "datatype": JSON | st.sampled_from([*Datatype, "BF16"]),
+    "shape": JSON | st.lists(st.integers(0, 3), max_size=3),
+    "data": JSON,
+    "parameters": JSON | st.fixed_dictionaries({"binary_data_size": JSON | st.integers(0, 20)}),
+}
+TENSOR = JSON | st.fixed_dictionaries({}, optional=FIELDS)
+REQUEST = st.fixed_dictionaries(
+    {"inputs": JSON | st.lists(TENSOR, max_size=3)},
+    optional={"id": JSON, "outputs": JSON | st.lists(TENSOR, max_size=3), "parameters": JSON},
+)
+
+
+@given(body=REQUEST | JSON, tail=st.binary(max_size=40), cut=st.integers(0, 20))
+def test_any_json(body: Any, tail: bytes, cut: int) -> None:
+    """Whatever JSON comes, and however it is cut, it is read or refused; what is read has the declared sizes."""
+    text = json.dumps(body).encode()
+    length = max(0, len(text) - cut)
+    try:
+        request = read_request(text[:length] + tail, length, "m")
+    except InvalidRequest:
+        return
+    for tensor in request.inputs:
+        if tensor.datatype is not Datatype.BYTES and "binary_data_size" not in str(body):
+            from_raw(tensor.name, tensor.datatype, tensor.shape, tensor.data)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes(body: bytes) -> None:
+    """Bytes that are no request are refused."""
+    with pytest.raises(InvalidRequest):
+        read(body)
+
+
+@given(st.data())
+def test_arrays(data: st.DataObject) -> None:
+    """Arrays come back as they were, flat or nested, with blanks or without."""
+    datatype = data.draw(st.sampled_from([each for each in Datatype if each not in {"FP16", "BYTES"}]))
+    shape = data.draw(st.lists(st.integers(0, 4), max_size=4))
+    dtype = dtype_of(datatype)
+    size = int(np.prod(shape))
+    array = np.frombuffer(data.draw(st.binary(min_size=size * dtype.itemsize, max_size=size * dtype.itemsize)), dtype)
+    array = (array.view(np.uint8) % 2).astype(np.bool_) if datatype == "BOOL" else array
+    nested = array.reshape(shape)
+    values = data.draw(st.sampled_from([array.tolist(), nested.tolist() if shape else [nested.item()]]))
+    indent = data.draw(st.sampled_from([None, 1]))
+    body = json.dumps({"inputs": [json_input("x", datatype, shape, values)]}, indent=indent)
+    tensor = read(body.encode()).inputs[0]
+    assert tensor.shape == tuple(shape)
+    np.testing.assert_array_equal(from_raw("x", datatype, tensor.shape, tensor.data), nested)
+
+
+def test_ragged_arrays() -> None:
+    """Data with the right number of elements and the wrong nesting are refused."""
+    for data in ([[1], [2, 3, 4]], [[1, 2], 3, 4], [[1, 2, 3, 4]], [[[1, 2], [3, 4]]], [1, [2, 3, 4]]):
+        with pytest.raises(BadTensor, match="Shape does not match true shape of 'data' field"):
+            read({"inputs": [json_input("x", "INT32", [2, 2], data)]})
+
+
+def test_pieces() -> None:
+    """An array that is converted in several pieces is whole, and a fault in the last one is found."""
+    count = 400_000
+    body = {"inputs": [json_input("x", "INT32", [count], list(range(count)))]}
+    tensor = read(body).inputs[0]
+    np.testing.assert_array_equal(np.frombuffer(tensor.data, "<i4"), np.arange(count))
+    body["inputs"][0]["data"][-1] = 1.5
+    with pytest.raises(BadTensor, match="INT32"):
+        read(body)
+
+
+def test_memory(takes_at_most: Callable[[int], AbstractContextManager[None]]) -> None:
+    """A large array of JSON takes a few times its text, not ten times; arrays that contradict the shape take less."""
+    numbers = [[0.123456789 + number] * 1000 for number in range(500)]
+    text = json.dumps({"inputs": [json_input("x", "FP32", [500, 1000], numbers)]}).encode()
+    with takes_at_most(5 * len(text) + (16 << 20)):
+        read(text)
+    hostile = b'{"inputs":[{"name":"x","datatype":"%b","shape":[1],"data":[%b]}]}'
+    for datatype in (b"FP32", b"INT8"):
+        for item in (b"[],", b"1,", b'"",'):
+            body = hostile % (datatype, (item * (3 << 20)).rstrip(b","))
+            with takes_at_most(4 * len(body)), pytest.raises(InvalidRequest):
+                read(body)
+    body = hostile % (b"BYTES", b'"",' * (5 << 20) + b'""')
+    with takes_at_most(4 * len(body)), pytest.raises(LimitExceeded):
+        read(body)

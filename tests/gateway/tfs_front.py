@@ -1,0 +1,124 @@
+"""The fronts for TensorFlow Serving's clients on ports of their own, and calls to them through their own messages.
+
+That these are the field's is shown by the published client, see `test_tfs_clients`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import grpc
+from aiohttp import web
+
+from mqinfer.gateway.access import Access
+from mqinfer.gateway.core import Core
+from mqinfer.gateway.grpc_calls import make_server
+from mqinfer.gateway.http import make_runner
+from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.gateway.tfs.grpc import make_grpc_handlers
+from mqinfer.gateway.tfs.messages import messages
+from mqinfer.gateway.tfs.rest import make_rest_app
+from mqinfer.gateway.tfs.tensors import read_tensors, write_tensor
+from mqinfer.protocol.datatypes import Array
+from tests.gateway.conftest import OpenCore
+
+__all__ = ["PREDICTION", "Reply", "TfsFront", "serving"]
+
+PREDICTION, MODEL = "/tensorflow.serving.PredictionService/", "/tensorflow.serving.ModelService/"
+MOST = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back by REST."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """The text of an error; the body has nothing else."""
+        content = self.json
+        assert content.keys() == {"error"}, content
+        return str(content["error"])
+
+
+@dataclass(frozen=True, slots=True)
+class TfsFront:
+    """Both fronts; `address` is that of gRPC, `url` that of REST."""
+
+    core: Core
+    url: str
+    address: str
+    session: aiohttp.ClientSession
+    channel: Any
+
+    async def rest(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
+        """Call by REST; anything but bytes goes as JSON."""
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.session.request(method, self.url + path, data=data, headers=named) as reply:
+            return Reply(reply.status, reply.headers, await reply.read())
+
+    async def post(self, call: str, body: Any) -> Reply:
+        """Call a model by REST: `post("m:predict", {…})`."""
+        return await self.rest("POST", f"/v1/models/{call}", body)
+
+    async def send(self, method: str, request: bytes, deadline_s: float = 60.0) -> bytes:
+        """Send bytes to a method of gRPC."""
+        path = f"{MODEL if 'Status' in method or 'Config' in method else PREDICTION}{method}"
+        reply: bytes = await self.channel.unary_unary(path)(request, timeout=deadline_s)
+        return reply
+
+    async def call(self, method: str, request: str, reply: str, **fields: Any) -> Any:
+        """Call a method of gRPC with the fields of its request; return the reply's message."""
+        data = messages()[request](**fields).SerializeToString()
+        return messages()[reply].FromString(await self.send(method, data))
+
+    async def predict(
+        self, model: str, inputs: Mapping[str, Array], deadline_s: float = 60.0, **spec: Any
+    ) -> tuple[dict[str, Array], Any]:
+        """Predict by gRPC; return the outputs and the reply's ModelSpec."""
+        request = messages()["PredictRequest"](model_spec={"name": model, **spec})
+        for name, array in inputs.items():
+            write_tensor(array, request.inputs[name])
+        reply = messages()["PredictResponse"].FromString(
+            await self.send("Predict", request.SerializeToString(), deadline_s)
+        )
+        return read_tensors(reply.outputs, MOST), reply.model_spec
+
+
+@asynccontextmanager
+async def serving(open_core: OpenCore, access: Access | None = None, **options: Any) -> AsyncIterator[TfsFront]:
+    """Serve both fronts in the running loop, with these settings, and connect to them."""
+    settings, access = GatewaySettings(**options), access or Access()
+    async with open_core() as core:
+        server = make_server(make_grpc_handlers(core, access, settings), settings)
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        runner = make_runner(make_rest_app(core, access, settings), settings)
+        await server.start()
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+            skipped = ["Accept-Encoding", "Content-Type"]
+            async with (
+                grpc.aio.insecure_channel(address, options=unlimited) as channel,
+                aiohttp.ClientSession(auto_decompress=False, skip_auto_headers=skipped) as session,
+            ):
+                yield TfsFront(core, url, address, session, channel)
+        finally:
+            await runner.cleanup()
+            await server.stop(None)
