@@ -157,6 +157,20 @@ def test_limits(calling: Calling) -> None:
     calling(ask_more, max_input_bytes=10_000, max_bytes=8_000)
 
 
+def test_body_that_does_not_come(calling: Calling) -> None:
+    """A body that stays away is given up after the time of a call."""
+
+    async def ask(front: Front) -> None:
+        host, port = front.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{}")
+        async with asyncio.timeout(60):
+            assert b" 504 " in await reader.readline()
+        writer.close()
+
+    calling(ask, timeout=0.05)
+
+
 def test_tensors_that_do_not_fit(calling: Calling) -> None:
     """Sizes, names and sources that contradict each other are refused with status 400."""
     tensor = GOOD["inputs"][0]
