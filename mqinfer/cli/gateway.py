@@ -10,7 +10,7 @@ import typer
 
 from mqinfer import logs
 from mqinfer.broker.connect import resolve
-from mqinfer.cli.options import Connection, with_connection
+from mqinfer.cli.options import Connection, MetricsBind, with_connection
 from mqinfer.gateway.settings import GatewaySettings, TlsFiles
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
@@ -32,8 +32,12 @@ def gateway(
         int, typer.Option(help=f"Port of the Open Inference Protocol over gRPC; {_OFF}", min=0, max=65535)
     ] = _DEFAULTS.grpc_port,
     metrics_port: Annotated[
-        int, typer.Option(help=f"Port of Prometheus' metrics and of /lag; {_OFF}", min=0, max=65535)
+        int,
+        typer.Option(
+            envvar="MQINFER_METRICS_PORT", help=f"Port of Prometheus' metrics and of /lag; {_OFF}", min=0, max=65535
+        ),
     ] = _DEFAULTS.metrics_port,
+    metrics_bind: MetricsBind = _DEFAULTS.metrics_bind,
     tfs_grpc_port: Annotated[
         int, typer.Option(help=f"Port of TensorFlow Serving's gRPC API; {_OFF}", min=0, max=65535)
     ] = _DEFAULTS.tfs_grpc_port,
@@ -89,6 +93,7 @@ def gateway(
     """Serve clients of the Open Inference Protocol and of TensorFlow Serving until Ctrl-C, by workers at the broker."""
     settings = GatewaySettings(
         bind=bind,
+        metrics_bind=metrics_bind,
         http_port=http_port,
         grpc_port=grpc_port,
         metrics_port=metrics_port,

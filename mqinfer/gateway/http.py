@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import unquote
 
@@ -242,6 +243,8 @@ def error_reply(error: MqinferError, headers: Mapping[str, str] | None = None) -
     headers = dict(headers or {})
     if status.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(status.retry_after_s)))
+    if status.http == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
     text = str(error).encode(errors="backslashreplace").decode()
     return json_reply({"error": text}, status.http, headers)
 
