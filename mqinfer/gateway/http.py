@@ -26,7 +26,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.errors import MethodNotAllowed, Overloaded, status_of
 from mqinfer.gateway.settings import GatewaySettings
-from mqinfer.protocol.errors import BadEnvelope, LimitExceeded, MqinferError
+from mqinfer.protocol.errors import BadEnvelope, Expired, LimitExceeded, MqinferError
 from mqinfer.protocol.types import Buffer
 
 __all__ = [
@@ -96,6 +96,7 @@ class Bodies:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._limit, self._room = settings.max_input_bytes, settings.max_bytes
+        self._patience_s = settings.timeout
         self._pool = ThreadPoolExecutor(_THREADS, "mqinfer-gateway-http")
 
     @asynccontextmanager
@@ -106,6 +107,7 @@ class Bodies:
             LimitExceeded: It is larger than `max_input_bytes`, also where it only says so.
             Overloaded: The bodies of all calls together are.
             BadEnvelope: It is cut off, not compressed as stated, or compressed in an unknown way.
+            Expired: It has not come within the time of a call that states none.
         """
         coding = request.headers.get("Content-Encoding", "identity").strip().lower() or "identity"
         if coding not in _ACCEPTED:
@@ -115,7 +117,7 @@ class Bodies:
         body = bytearray()
         taken = 0
         try:
-            async for part in _parts(request):
+            async for part in _parts(request, self._patience_s):
                 taken += self._take(len(part))
                 body += part
                 if len(body) > self._limit:
@@ -153,10 +155,15 @@ class Bodies:
         )
 
 
-async def _parts(request: web.Request) -> AsyncIterator[bytes]:
+async def _parts(request: web.Request, patience_s: float) -> AsyncIterator[bytes]:
+    deadline = asyncio.get_running_loop().time() + patience_s
     try:
-        async for part in request.content.iter_any():
+        while not request.content.at_eof():
+            async with asyncio.timeout_at(deadline):
+                part = await request.content.readany()
             yield part
+    except TimeoutError as error:
+        raise Expired(f"the body has not come within {patience_s:g} s") from error
     except (ClientError, HttpProcessingError, web.RequestPayloadError) as error:
         raise BadEnvelope(f"the body can't be read to its end: {error}") from error
 
