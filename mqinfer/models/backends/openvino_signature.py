@@ -7,7 +7,7 @@ tensorflow/core/protobuf/saved_model.proto and meta_graph.proto, tensorflow/core
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -21,8 +21,6 @@ from mqinfer.protocol.errors import ModelNotLoadable
 __all__ = ["check_graph", "check_saved_model", "dangling"]
 
 T = TypeVar("T")
-_STRING = 7
-"""`DT_STRING` of tensorflow/core/framework/types.proto."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +34,10 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Signature:
-    """A signature of a SavedModel: names of its inputs and outputs, and whether all inputs are numbers."""
+    """A signature of a SavedModel: its inputs' datatypes by name, and names of its outputs."""
 
-    inputs: frozenset[str]
+    inputs: Mapping[str, int]
     outputs: frozenset[str]
-    is_numeric: bool
 
 
 def dangling(path: Path) -> set[str]:
@@ -86,8 +83,8 @@ def check_saved_model(path: Path, inputs: Iterable[str], outputs: Iterable[str])
         ModelNotLoadable: They differ, or the file is damaged.
     """
     signatures = _read(path, path / "saved_model.pb", _signatures)
-    numeric = {name: signature.is_numeric for name, signature in signatures.items()}
-    own = signatures[choose_signature(numeric, None, path)]
+    types = {name: signature.inputs.values() for name, signature in signatures.items()}
+    own = signatures[choose_signature(types, None, path)]
     _compare(path, "inputs", set(inputs), own.inputs)
     _compare(path, "outputs", set(outputs), own.outputs)
 
@@ -128,9 +125,15 @@ def _signatures(content: bytes) -> dict[str, _Signature]:
 
 
 def _signature(content: bytes) -> _Signature:
-    inputs = _map(content, 1)
-    strings = [(2, -1, _STRING) in fields(info, 0, len(info)) for info in inputs.values()]
-    return _Signature(frozenset(inputs), frozenset(_map(content, 2)), not any(strings))
+    inputs = {name: _number(info, 2) for name, info in _map(content, 1).items()}
+    return _Signature(inputs, frozenset(_map(content, 2)))
+
+
+def _number(content: bytes, number: int) -> int:
+    """Return a field that is a varint; 0, as in protobuf, where it is absent."""
+    return next(
+        (value for found, first, value in fields(content, 0, len(content)) if (found, first) == (number, -1)), 0
+    )
 
 
 def _map(content: bytes, number: int) -> dict[str, bytes]:
