@@ -7,6 +7,7 @@ tensorflow/core/protobuf/saved_model.proto and meta_graph.proto, tensorflow/core
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +16,16 @@ from typing import TypeVar
 from mqinfer.models.backends.tensorflow.frozen_graph import reaching, unconsumed
 from mqinfer.models.backends.tensorflow.saved_model import choose_signature
 from mqinfer.models.repository.files import describe
-from mqinfer.models.repository.protobuf_fields import DamagedError, fields
+from mqinfer.models.repository.protobuf_fields import Bytes, DamagedError, fields
 from mqinfer.protocol.errors import ModelNotLoadable
 
-__all__ = ["check_graph", "check_saved_model", "dangling"]
+__all__ = ["Node", "check_graph", "check_saved_model", "dangling", "read_nodes"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class Node:
     """A node of a frozen graph (NodeDef)."""
 
     name: str
@@ -40,30 +41,36 @@ class _Signature:
     outputs: frozenset[str]
 
 
-def dangling(path: Path) -> set[str]:
-    """Return the placeholders of a frozen graph that no node consumes: TensorFlow makes no input of them.
+def read_nodes(path: Path) -> dict[str, Node]:
+    """Return a frozen graph's nodes by name; the weights are passed over.
 
     Raises:
         ModelNotLoadable: The file is damaged.
     """
-    nodes = _read(path, path, _nodes)
+    return _read(path, path, _nodes)
+
+
+def dangling(nodes: Mapping[str, Node]) -> set[str]:
+    """Return the placeholders of a frozen graph that no node consumes: TensorFlow makes no input of them."""
     consumed = {entry.removeprefix("^").partition(":")[0] for node in nodes.values() for entry in node.input}
     return {node.name for node in nodes.values() if node.op == "Placeholder"} - consumed
 
 
-def check_graph(path: Path, inputs: Iterable[str], outputs: Iterable[str], configured: Collection[str]) -> None:
+def check_graph(
+    path: Path, nodes: Mapping[str, Node], inputs: Iterable[str], outputs: Iterable[str], configured: Collection[str]
+) -> None:
     """Raise if OpenVINO's outputs are no ends of a frozen graph, or its inputs not those that they need.
 
     Args:
         path: The file.
+        nodes: Its nodes.
         inputs: Names of the inputs that OpenVINO found; `name:n` is tensor n of a node.
         outputs: The same of the outputs.
         configured: The outputs that `model.toml` names, which need not be ends; empty for the ends.
 
     Raises:
-        ModelNotLoadable: They differ, or the file is damaged.
+        ModelNotLoadable: They differ.
     """
-    nodes = _read(path, path, _nodes)
     found = _node_names(outputs)
     ends = _node_names(configured) or {node.name for node in unconsumed(nodes.values())}
     _compare(path, "outputs", found, found & ends or ends)
@@ -105,19 +112,30 @@ def _node_names(tensors: Iterable[str]) -> set[str]:
     return {name.partition(":")[0] for name in tensors}
 
 
-def _read(path: Path, file: Path, parse: Callable[[bytes], T]) -> T:
+def _read(path: Path, file: Path, parse: Callable[[Bytes], T]) -> T:
     try:
-        return parse(file.read_bytes())
-    except (DamagedError, IndexError, UnicodeDecodeError) as error:
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return parse(content)
+    except (DamagedError, IndexError, ValueError) as error:  # ValueError: an empty file, or names that are no text
         raise ModelNotLoadable(f"{path}: no model that can be read ({error}); found {describe(path)}") from error
 
 
-def _nodes(content: bytes) -> dict[str, _Node]:
-    nodes = (_Node(_text(each, 1), _text(each, 2), tuple(_texts(each, 3))) for each in _messages(content, 1))
+def _nodes(content: Bytes) -> dict[str, Node]:
+    every = fields(content, 0, len(content))
+    nodes = (_node(content, first, last) for found, first, last in every if found == 1 and first >= 0)
     return {node.name: node for node in nodes}
 
 
-def _signatures(content: bytes) -> dict[str, _Signature]:
+def _node(content: Bytes, start: int, end: int) -> Node:
+    """Read name, operation and inputs where they lie, so that the attributes, with the weights, are not copied."""
+    texts: dict[int, list[str]] = {1: [], 2: [], 3: []}
+    for found, first, last in fields(content, start, end):
+        if found in texts and first >= 0:
+            texts[found].append(content[first:last].decode())
+    return Node("".join(texts[1]), "".join(texts[2]), tuple(texts[3]))
+
+
+def _signatures(content: Bytes) -> dict[str, _Signature]:
     graphs = list(_messages(content, 2))
     served = [each for each in graphs if any("serve" in _texts(info, 4) for info in _messages(each, 1))]
     found = _map((served or graphs or [b""])[0], 5)
@@ -149,7 +167,7 @@ def _texts(content: bytes, number: int) -> list[str]:
     return [each.decode() for each in _messages(content, number)]
 
 
-def _messages(content: bytes, number: int) -> Iterator[bytes]:
+def _messages(content: Bytes, number: int) -> Iterator[bytes]:
     """Yield the bytes of each field of this number."""
     for found, first, last in fields(content, 0, len(content)):
         if found == number and first >= 0:
