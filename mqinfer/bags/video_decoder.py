@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mqinfer.codecs.probe import lfs_pointer
 from mqinfer.protocol.errors import MissingExtra, SourceError
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ class VideoDecoder:
         try:
             self._container = av.open(str(path), metadata_errors="replace")
         except av.FFmpegError as failed:
-            raise SourceError(f"{path}: this video can't be opened; it is cut off, damaged, or no video") from failed
+            with path.open("rb") as file:
+                pointer = lfs_pointer(file.read(32), "the video")
+            what = f"it is {pointer}" if pointer else "it is cut off, damaged, or no video"
+            raise SourceError(f"{path}: this video can't be opened; {what}") from failed
         streams = self._container.streams.video
         if not streams or streams[0].codec_context is None:
             self._container.close()
