@@ -93,9 +93,7 @@ def lfs_pointer(head: Buffer, what: str) -> str:
     """
     if bytes(memoryview(head)[: len(_LFS_POINTER)]) != _LFS_POINTER:
         return ""
-    return (
-        f"a Git LFS pointer and not {what}; run `git lfs pull` where it came from, and copy it again"
-    )
+    return f"a Git LFS pointer and not {what}; run `git lfs pull` where it came from, and copy it again"
 
 
 def check_complete(data: Buffer, info: ImageInfo, *, trusted: bool = False) -> Buffer:
