@@ -114,8 +114,7 @@ def to_depth(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIMI
     array, pixels = _native(image, limits)
     if pixels.sample not in _DEPTH or pixels.channels != 1 or pixels.kind not in {Kind.VALUES, Kind.GREY}:
         raise BadImage(
-            f"{pixels.name}: the model takes depth pictures: 16UC1 or 16-bit PNG in millimetres, 32FC1 in metres; "
-            "name a topic of depth pictures with --topic"
+            f"{pixels.name} is no depth picture; the model takes 16UC1 or 16-bit PNG in millimetres, or 32FC1 in metres"
         )
     return array
 

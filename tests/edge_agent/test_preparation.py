@@ -197,7 +197,7 @@ class TestDepth:
 
     def test_colours_and_distances_do_not_mix(self) -> None:
         """Each is refused where the other is taken, with what to do."""
-        with pytest.raises(BadImage, match=r"rgb8: the model takes depth pictures.*--topic"):
+        with pytest.raises(BadImage, match="rgb8 is no depth picture; the model takes 16UC1"):
             Preparer(self.contract, "lz4").prepare(frame_of(raw(PIXELS)), ignore)
         with pytest.raises(BadImage, match=r'the model takes colours; .* needs colour = "depth" under \[image\]'):
             Preparer(ImageContract("x", 6, 4), "lz4").prepare(frame_of(raw(self.millimetres, "16UC1")), ignore)

@@ -45,7 +45,7 @@ def test_distances_come_out_as_recorded(array: npt.NDArray[Any], encoding: str, 
 def test_what_is_no_depth_is_refused(encoding: str, dtype: str, channels: int) -> None:
     """By its name, with what is expected."""
     image = as_image(np.zeros((4, 4, channels), dtype), encoding)
-    with pytest.raises(BadImage, match=rf"{encoding}: the model takes depth pictures: 16UC1 .* 32FC1 in metres"):
+    with pytest.raises(BadImage, match=rf"{encoding} is no depth picture; the model takes 16UC1 .* 32FC1 in metres"):
         to_depth(image)
 
 

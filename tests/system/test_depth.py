@@ -144,7 +144,7 @@ def test_colours_for_a_depth_model_and_depth_for_a_colour_model_are_refused(
     found = lines(tmp_path / "depth")
     assert [topic for topic, line in found.items() if line["outcome"] != "ok"] == ["/camera"]
     assert found["/camera"]["error"]["code"] == "bad_image"
-    assert "the model takes depth pictures: 16UC1" in found["/camera"]["error"]["message"]
+    assert "rgb8 is no depth picture; the model takes 16UC1" in found["/camera"]["error"]["message"]
     found = lines(tmp_path / "colours")
     assert [topic for topic, line in found.items() if line["outcome"] == "ok"] == ["/camera"]
     for topic in named[1:]:
@@ -180,4 +180,4 @@ def test_png_files_of_16_bits_are_millimetres(
     cv2.imwrite(str(colours), np.full((4, 4, 3), 90, np.uint8))
     refused = CliRunner().invoke(app, ["infer", "depth", *where, "--input", f"depth={colours}"])
     assert refused.exit_code != 0
-    assert "the model takes depth pictures" in str(refused.exception or refused.output)
+    assert "is no depth picture; the model takes" in str(refused.exception or refused.output)
