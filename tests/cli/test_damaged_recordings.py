@@ -1,6 +1,6 @@
 """A sweep: copies of recordings, cut, flipped or zeroed at random places, through `mqinfer replay`.
 
-`MQINFER_DAMAGED_COPIES=200 pytest tests/cli/test_damaged_recordings.py -s` runs more of them, and prints what became of them.
+`MQINFER_DAMAGED_COPIES=200 pytest tests/cli/test_damaged_recordings.py` runs more, and prints what became of them.
 """
 
 from __future__ import annotations
