@@ -15,7 +15,7 @@ from mqinfer.bags.sources import is_live
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
 from mqinfer.cli.local import local_worker
-from mqinfer.cli.options import Connection, TakeOver, table_console, until_signal, with_connection
+from mqinfer.cli.options import Connection, TakeOver, plain_console, table_console, until_signal, with_connection
 from mqinfer.client.connection import Unconnected, default_name
 from mqinfer.client.control import ControlClient
 from mqinfer.client.options import ClientOptions
@@ -27,6 +27,7 @@ from mqinfer.edge_agent.report import Ending, failure_lines, summary, summary_ta
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, edge_presence, run_sessions
 from mqinfer.edge_agent.sinks.factory import SINK_KINDS
 from mqinfer.images.demosaic import Demosaic
+from mqinfer.logs import printable
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, ModelNotLoadable, MqinferError
 from mqinfer.protocol.topics import Topics
@@ -184,7 +185,7 @@ def replay(
                 requester,
                 broker="local" if local else str(broker_address),
                 stop=stop,
-                console=Console(stderr=True),
+                console=plain_console(stderr=True),
                 connect=client.open if spool else None,
             )
         except ModelNotFound as error:
@@ -246,7 +247,7 @@ def _print_report(console: Console, report: SessionReport, *, is_titled: bool) -
 
 
 def _print(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(line), soft_wrap=True)
 
 
 def _exit_code(report: SessionReport) -> ExitCode:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from mqinfer.cli.options import Connection, table_console, until_signal, with_connection
+from mqinfer.cli.options import Connection, plain_console, table_console, until_signal, with_connection
 from mqinfer.client.control import ControlClient
 from mqinfer.logs import printable
 from mqinfer.protocol.control import Call, Operation
@@ -205,17 +204,16 @@ def _print_overview(overview: dict[str, Any], *, as_json: bool, again: bool) -> 
     if as_json:
         typer.echo(json.dumps(overview, indent=None if again else 2))
         return
-    console = Console(highlight=False)
+    console = plain_console()
     if again:
         console.clear()  # on a terminal only
     servers, processes, models = overview["servers"], overview["processes"], overview["models"]
     console.print(
         f"servers: {_counts(servers)}; processes: {_counts(processes)}; model versions: {_counts(models)}",
-        markup=False,
         soft_wrap=True,
     )
     for problem in filter(None, (overview["problem"], *(each["problem"] for each in servers))):
-        console.print(printable(problem), markup=False, soft_wrap=True)
+        console.print(printable(problem), soft_wrap=True)
     for columns, rows in (
         (_SERVER_COLUMNS, [_server_row(each, processes) for each in servers]),
         (_PROCESS_COLUMNS, [_process_row(each) for each in processes]),

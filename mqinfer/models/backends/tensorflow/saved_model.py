@@ -9,7 +9,7 @@ their optimizer. Those run in a session of their own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,8 @@ log = logging.getLogger("mqinfer.models")
 DEFAULT_SIGNATURE = "serving_default"
 _OWN = "__saved_model"
 """Prefix of TensorFlow's own signatures, which are for initialising and training."""
+_STRING = 7
+"""`DT_STRING` of tensorflow/core/framework/types.proto."""
 
 
 def load(path: Path, options: LoadOptions) -> Backend:
@@ -43,8 +45,11 @@ def load(path: Path, options: LoadOptions) -> Backend:
     device = choose_device(tensorflow, options.device, options.threads)
     with loading(path):
         signatures = _signatures(tensorflow, path)
-    numeric = {name: _takes_numbers(signature) for name, signature in signatures.items()}
-    signature = signatures[choose_signature(numeric, options.signature, path)]
+    types = {
+        name: [each.dtype.as_datatype_enum for each in signature.inputs.values()]
+        for name, signature in signatures.items()
+    }
+    signature = signatures[choose_signature(types, options.signature, path)]
     model = TensorFlowModel(
         "tensorflow_savedmodel",
         path,
@@ -94,15 +99,11 @@ def _functions(loaded: Any) -> dict[str, Signature]:
     }
 
 
-def _takes_numbers(signature: Signature) -> bool:
-    return all(spec.dtype.name != "string" for spec in signature.inputs.values())
-
-
-def choose_signature(numeric: Mapping[str, bool], configured: str | None, path: Path) -> str:
+def choose_signature(types: Mapping[str, Collection[int]], configured: str | None, path: Path) -> str:
     """Return a SavedModel's signature: the configured one, `serving_default`, or the first that takes no strings.
 
     Args:
-        numeric: Whether all inputs are numbers, by the signature's name.
+        types: The inputs' datatypes by the signature's name, as tensorflow/core/framework/types.proto numbers them.
         configured: `parameters.signature` of `model.toml`.
         path: For messages.
 
@@ -110,17 +111,17 @@ def choose_signature(numeric: Mapping[str, bool], configured: str | None, path: 
         ConfigError: There is no signature of the configured name.
         ModelNotLoadable: There is no signature at all.
     """
-    if not numeric:
+    if not types:
         raise ModelNotLoadable(f"{path}: a SavedModel without signatures; export it with one for serving")
     if configured is not None:
-        if configured not in numeric:
+        if configured not in types:
             raise ConfigError(
-                f"model.toml: parameters.signature = {configured!r}: {path} has {', '.join(sorted(numeric))}"
+                f"model.toml: parameters.signature = {configured!r}: {path} has {', '.join(sorted(types))}"
             )
         return configured
-    if DEFAULT_SIGNATURE in numeric:
+    if DEFAULT_SIGNATURE in types:
         return DEFAULT_SIGNATURE
-    chosen = min(numeric, key=lambda name: (not numeric[name], name))
+    chosen = min(types, key=lambda name: (_STRING in types[name], name))
     log_once(
         log,
         logging.WARNING,
