@@ -44,6 +44,13 @@ def gateway(
     tfs_rest_port: Annotated[
         int, typer.Option(help=f"Port of TensorFlow Serving's REST API; {_OFF}", min=0, max=65535)
     ] = _DEFAULTS.tfs_rest_port,
+    tfs_rest_timeout: Annotated[
+        float,
+        typer.Option(help="Longest time of a call to TensorFlow Serving's REST API, in seconds.", min=0.001),
+    ] = _DEFAULTS.tfs_rest_timeout,
+    tfs_cors: Annotated[
+        bool, typer.Option("--tfs-cors", help="Let web pages of any origin call TensorFlow Serving's REST API.")
+    ] = _DEFAULTS.tfs_cors,
     bind: Annotated[
         str, typer.Option(help="Address to listen on. Without --keys, any other than loopback is open to everyone.")
     ] = _DEFAULTS.bind,
@@ -99,6 +106,8 @@ def gateway(
         metrics_port=metrics_port,
         tfs_grpc_port=tfs_grpc_port,
         tfs_rest_port=tfs_rest_port,
+        tfs_rest_timeout=tfs_rest_timeout,
+        tfs_cors=tfs_cors,
         server_name=server_name,
         timeout=timeout,
         max_pending=max_pending,

@@ -227,7 +227,7 @@ class Access:
             return self._check_rights(self._keys, right, headers, certificate)
         except (Unauthenticated, NotAuthorized) as error:
             self.refused[error.code] += 1
-            log_dropped(_log, f"a {right} call of {peer}: {error}", error.code, self.refused[error.code])
+            log_dropped(_log, f"{right} call of {peer}: {error}", error.code, self.refused[error.code])
             raise
 
     def _check_rights(self, keys: KeyFile, right: Right, headers: Mapping[str, str], certificate: str) -> str:

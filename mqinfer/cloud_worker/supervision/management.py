@@ -151,7 +151,7 @@ class Management:
             case Operation.INDEX:
                 return self._index(only_ready=body.ready)
             case Operation.MODEL_READY:
-                serving = [view for view in self._of(call.model) if view.serves]
+                serving = [view for view in self._of(call.model) if view.state is Phase.READY]
                 return {"name": call.model, "ready": any(_fits(view, call) for view in serving)}
         config, card = self._loaded(call)
         return json.loads(card_to_json(card)) if call.operation is Operation.METADATA else config_record(config, card)
