@@ -11,16 +11,21 @@ from mqinfer._version import __version__
 from mqinfer.cli import bag, bench, broker, demo, gateway, infer, models, replay, worker
 from mqinfer.cli.exit_codes import EXIT_CODES, exit_code, print_error
 from mqinfer.cli.options import with_log_options
-from mqinfer.cli.watching import lag, status
+from mqinfer.cli.settings import SOURCES, FirstConfigFile, SourcedGroup
+from mqinfer.cli.watching import lag, status, top
 from mqinfer.logs import LogSettings, set_up
 from mqinfer.protocol.errors import MqinferError
 
 __all__ = ["app", "main"]
 
+_END = f"{SOURCES}\n\n{EXIT_CODES}"
+"""The last lines of each help."""
+
 app = typer.Typer(
     name="mqinfer",
+    cls=SourcedGroup,
     help="Inference over MQTT: edge agents send frames, cloud workers reply, each request has exactly one outcome.",
-    epilog=EXIT_CODES,
+    epilog=_END,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -32,6 +37,7 @@ app.command()(with_log_options(replay.replay))
 app.command()(with_log_options(infer.infer))
 app.command()(with_log_options(gateway.gateway))
 app.command()(with_log_options(status.status))
+app.command()(with_log_options(top.top))
 app.command()(with_log_options(lag.lag))
 app.add_typer(broker.app, name="broker")
 app.add_typer(models.app, name="models")
@@ -39,21 +45,22 @@ app.add_typer(bag.app, name="bag")
 app.add_typer(bench.app, name="bench")
 
 
-def _end_help_with_exit_codes(group: typer.Typer) -> None:
+def _end_help(group: typer.Typer) -> None:
     for command in group.registered_commands:
-        command.epilog = EXIT_CODES
+        command.epilog = _END
     for subgroup in group.registered_groups:
-        subgroup.epilog = EXIT_CODES
+        subgroup.epilog = _END
         if subgroup.typer_instance is not None:
-            _end_help_with_exit_codes(subgroup.typer_instance)
+            _end_help(subgroup.typer_instance)
 
 
-_end_help_with_exit_codes(app)
+_end_help(app)
 
 
 @app.callback(invoke_without_command=True)
 def _options(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    config_file: FirstConfigFile = None,  # noqa: ARG001 - click has taken what is in it
 ) -> None:
     if version:
         typer.echo(f"mqinfer {__version__}")

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.environment import Variable
+from mqinfer.cli.settings import CONFIG_FILE, ConfigFile
 from mqinfer.logs import LogFormat, LogLevel, LogSettings, set_up
 
 __all__ = [
@@ -104,6 +105,7 @@ _CONNECTION: Mapping[str, tuple[Any, Any]] = {
     "key_file": (KeyFile, None),
     "password_file": (PasswordFile, None),
 }
+_FILE: Mapping[str, tuple[Any, Any]] = {CONFIG_FILE: (ConfigFile, None)}
 _LOGGING: Mapping[str, tuple[Any, Any]] = {
     "log_level": (_LogLevel, LogLevel.INFO),
     "log_format": (_LogFormat, LogFormat.TEXT),
@@ -153,18 +155,21 @@ def with_connection(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_log_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add --log-level, --log-format and -v to a subcommand; logging is set up before it runs.
+    """Add --log-level, --log-format, -v and --config to a subcommand; logging is set up before it runs.
 
-    In each line the process has the name of the subcommand, until the subcommand knows a better one.
+    One that has a --config of its own keeps that. In each line of the log the process has the name of the subcommand,
+    until the subcommand knows a better one.
     """
 
     def run(**options: Any) -> None:
         level = LogLevel.DEBUG if options.pop("verbose") else options.pop("log_level")
         options.pop("log_level", None)
+        options.pop(CONFIG_FILE, None)  # click has taken what is in it
         set_up(LogSettings(level, options.pop("log_format"), command.__name__.replace("_", "-")))
         command(**options)
 
-    return _with_options(command, run, _LOGGING)
+    has_own = "config" in inspect.signature(command).parameters
+    return _with_options(command, run, _LOGGING if has_own else {**_LOGGING, **_FILE})
 
 
 def _with_options(

@@ -20,7 +20,14 @@ from mqinfer.models.repository.config import ModelConfig
 from mqinfer.models.repository.traffic import read_traffic, write_traffic
 from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.control import Call, CallBody, ModelState, Operation
-from mqinfer.protocol.errors import ConfigError, InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError
+from mqinfer.protocol.errors import (
+    ConfigError,
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotLoadable,
+    MqinferError,
+    Rejected,
+)
 
 __all__ = ["EXTENSIONS", "Fleet", "Management"]
 
@@ -144,7 +151,7 @@ class Management:
             case Operation.INDEX:
                 return self._index(only_ready=body.ready)
             case Operation.MODEL_READY:
-                serving = [view for view in self._of(call.model) if view.serves]
+                serving = [view for view in self._of(call.model) if view.state is Phase.READY]
                 return {"name": call.model, "ready": any(_fits(view, call) for view in serving)}
         config, card = self._loaded(call)
         return json.loads(card_to_json(card)) if call.operation is Operation.METADATA else config_record(config, card)
@@ -189,15 +196,21 @@ class Management:
     def _direct(self, call: Call, body: CallBody) -> Future[Any]:
         """Label versions and set the canary's share, in the repository and then in the processes.
 
-        Where that fails, both are as before.
+        Where that fails, both are as before. An order begins from what is served, not from the file: a server that
+        shares the repository may have carried it out there already.
         """
         model, folder = call.model, self._template.repository / call.model
-        served = [view.spec for view in self._ready(model)]
-        current = next((spec.version for spec in served if spec.found and spec.found.is_default), None)
-        if current is None:
-            raise ModelNotFound(f"model {model!r} is not ready on server {self._template.options.name}")
-        before = read_traffic(folder)
-        after = before.rolled_back() if call.operation is Operation.ROLLBACK else before.moved(current, **_order(body))
+        served = [view.spec.found for view in self._ready(model) if view.spec.found]
+        default = next((found for found in served if found.is_default), None)
+        if not self._of(model):
+            raise ModelNotFound(f"model {model!r} is not loaded on server {self._template.options.name}")
+        if default is None:
+            raise Rejected(
+                f"model {model!r} is not ready on server {self._template.options.name}; try again when it is"
+            )
+        before = default.traffic
+        is_back = call.operation is Operation.ROLLBACK
+        after = before.rolled_back() if is_back else before.moved(default.version, **_order(body))
         self._check_versions(model, after.versions)
         write_traffic(folder, after)
 

@@ -1,0 +1,247 @@
+"""Options from the environment and from a file: `--config FILE`, in TOML, with a table for each subcommand.
+
+Of an option's values the first counts: command line, environment, file, default. A variable is named after subcommand
+and option, `MQINFER_WORKER_RUN_TIMEOUT` for `mqinfer worker --run-timeout`; some have a shorter name too. The table
+`[common]` holds for every subcommand that has the option. Click reads all of it; this module names the variables,
+checks the file, and says where a wrong value came from.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from mqinfer.protocol.errors import ConfigError
+
+__all__ = ["CONFIG_FILE", "SOURCES", "ConfigFile", "FirstConfigFile", "SourcedGroup"]
+
+_log = logging.getLogger("mqinfer")
+SOURCES = (
+    "Each option can also be set by a variable of the environment, MQINFER_COMMAND_OPTION, such as "
+    "MQINFER_WORKER_CAPACITY, or in a TOML file, --config FILE (MQINFER_CONFIG). The command line comes first, then "
+    "the environment, then the file."
+)
+"""The rule, for the end of each help."""
+CONFIG_FILE = "config_file"
+"""Name of the parameter that takes the file."""
+_CONFIG = "MQINFER_CONFIG"
+_COMMON = "common"
+_PREFIX = "MQINFER"
+_ALSO = (_CONFIG, "MQINFER_PASSWORD")
+"""Variables that stand for no option of a subcommand."""
+_PLACE = "mqinfer.config"
+"""Where a context keeps the file that its options come from."""
+_Command = Any
+"""A command of click's, which typer may bring along."""
+
+
+class SourcedGroup(TyperGroup):
+    """The command as a whole: its options have variables, and errors of their values name the variable or the file."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for path, command in _commands(self, ()):
+            for option in _options(command):
+                short = [option.envvar] if option.envvar else []
+                option.envvar, option.show_envvar = [_variable(path, option), *short], bool(short)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the subcommand; explain a wrong value of the environment or of the file."""
+        _warn_of_unknown(self)
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            if source := _source(error):
+                raise ConfigError(f"{source}: {error.message}") from error
+            raise
+
+
+def _use(ctx: typer.Context, file: Path | None) -> Path | None:
+    """Take the options that are not stated otherwise from a file.
+
+    Raises:
+        ConfigError: The file can't be read, or has a table or key that no subcommand has, or a value of a wrong kind.
+    """
+    if file is None:
+        return None
+    root = ctx.find_root()
+    names = ctx.command_path.split()[len(root.command_path.split()) :]
+    settings = _Settings(file, root.command)
+    ctx.default_map = settings.of(names)
+    root.meta[_PLACE] = settings
+    return file
+
+
+_HELP = "TOML file of options, with a table for each subcommand."
+ConfigFile = Annotated[Path | None, typer.Option("--config", is_eager=True, callback=_use, help=_HELP)]
+"""Of a subcommand."""
+FirstConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", envvar=_CONFIG, is_eager=True, callback=_use, help=_HELP),
+]
+"""Of the command as a whole; a subcommand's comes first."""
+
+
+class _Settings:
+    """A file of options, checked against all subcommands.
+
+    Args:
+        path: The file.
+        root: The command as a whole.
+    """
+
+    def __init__(self, path: Path, root: _Command) -> None:
+        self._path = path
+        try:
+            self._text = path.read_text("utf-8")
+            content = tomllib.loads(self._text)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--config {path}: can't be read: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"--config {path}: not valid TOML: {error}") from error
+        common = self._common(content.pop(_COMMON, {}), root)
+        self._tree = self._table(content, root, (), common)
+
+    def of(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the values for a subcommand, as click's `default_map`."""
+        found = self._tree
+        for name in names:
+            found = found.get(name, {})
+        return found
+
+    def place(self, names: Sequence[str], option: _Command) -> str:
+        """Return where the value of an option stands."""
+        for table in (".".join(names), _COMMON):
+            for key in _keys(option):
+                if line := self._line(table, key):
+                    return f"{self._path}, line {line}, [{table}] {key}"
+        return f"{self._path}, [{'.'.join(names)}] {_keys(option)[0]}"
+
+    def _common(self, table: object, root: _Command) -> dict[str, Any]:
+        if not isinstance(table, dict):
+            raise ConfigError(f"{self._path}: {_COMMON} = {table!r}: expected a table, [{_COMMON}]")
+        options = [option for _, command in _commands(root, ()) for option in _options(command)]
+        known = [key for option in options for key in _keys(option)]
+        for key in table:
+            if key not in known:
+                raise self._unknown((_COMMON,), key, known, "option")
+        return table
+
+    def _table(
+        self, table: Mapping[str, Any], command: _Command, path: tuple[str, ...], common: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the values of a subcommand and of those below it, by the names of click's parameters."""
+        options = {key: option for option in _options(command) if path for key in _keys(option)}
+        below = getattr(command, "commands", {})
+        for key, value in table.items():
+            if key not in options and not (key in below and isinstance(value, dict)):
+                raise self._unknown(path, key, [*options, *below], "table" if isinstance(value, dict) else "option")
+        found: dict[str, Any] = {}
+        for source, values in ((_COMMON, common), (".".join(path), table)):
+            for key, value in values.items():
+                if (option := options.get(key)) is not None and not (key in below and isinstance(value, dict)):
+                    found[option.name] = self._value(source, key, value, option)
+        for name, each in below.items():
+            inner = table.get(name, {})
+            found[name] = self._table(inner if isinstance(inner, dict) else {}, each, (*path, name), common)
+        return found
+
+    def _value(self, table: str, key: str, value: object, option: _Command) -> Any:
+        """Return a value as click takes it: as on the command line, but for flags."""
+        if option.is_flag:
+            if isinstance(value, bool):
+                return value
+            expected = "true or false"
+        elif option.multiple:
+            if isinstance(value, list) and all(map(_is_plain, value)):
+                return [str(each) for each in value]
+            expected = 'an array, such as ["one", "two"]'
+        elif _is_plain(value):
+            return str(value)
+        else:
+            expected = "text or a number"
+        raise ConfigError(f"{self._where(table, key)} = {value!r}: expected {expected}")
+
+    def _unknown(self, path: Sequence[str], key: str, known: Sequence[str], what: str) -> ConfigError:
+        known = known if path else [_COMMON, *known]
+        close = get_close_matches(key, known, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(dict.fromkeys(known))}"
+        return ConfigError(f"{self._where('.'.join(path), key)}: there is no such {what}; {hint}")
+
+    def _where(self, table: str, key: str) -> str:
+        line = self._line(table, key)
+        shown = f"[{table}] {key}" if table else f"[{key}]"
+        return f"{self._path}, line {line}, {shown}" if line else f"{self._path}, {shown}"
+
+    def _line(self, table: str, key: str) -> int:
+        """Return the number of the line that sets a key, or begins a table; 0 where it is written in another way."""
+        current = ""
+        for number, line in enumerate(self._text.splitlines(), 1):
+            if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line):
+                current = header[1]
+                if current == (f"{table}.{key}" if table else key):
+                    return number
+            elif current == table and re.match(rf"""\s*["']?{re.escape(key)}["']?\s*=""", line):
+                return number
+        return 0
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+def _commands(command: _Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], _Command]]:
+    """List a command and all below it, each with its path."""
+    if path:
+        yield path, command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _commands(each, (*path, name))
+
+
+def _options(command: _Command) -> list[_Command]:
+    """List the options of a command that the environment and a file may set."""
+    return [each for each in command.params if each.param_type_name == "option" and each.name != CONFIG_FILE]
+
+
+def _keys(option: _Command) -> list[str]:
+    """Return the names of an option in a file: those of the command line, also with underscores."""
+    long = [each.removeprefix("--") for each in option.opts if each.startswith("--")]
+    return list(dict.fromkeys([*long, *(each.replace("-", "_") for each in long)]))
+
+
+def _variable(path: Sequence[str], option: _Command) -> str:
+    return "_".join((_PREFIX, *path, _keys(option)[0])).replace("-", "_").upper()
+
+
+def _source(error: Any) -> str:
+    """Return the variable or the place in the file that a wrong value came from; empty for the command line."""
+    option, ctx = error.param, error.ctx
+    if option is None or ctx is None:
+        return ""
+    source = ctx.get_parameter_source(option.name)
+    names = ctx.command_path.split()[len(ctx.find_root().command_path.split()) :]
+    if source is not None and source.name == "ENVIRONMENT":
+        variable = next((each for each in option.envvar or () if os.environ.get(each)), "")
+        return f"environment variable {variable} = {os.environ.get(variable, '')!r}"
+    settings = ctx.find_root().meta.get(_PLACE)
+    if source is not None and source.name == "DEFAULT_MAP" and settings is not None:
+        return str(settings.place(names, option))
+    return ""
+
+
+def _warn_of_unknown(root: _Command) -> None:
+    """Log variables that are not known and look like a known one; others may be some other program's."""
+    options = [option for _, command in _commands(root, ()) for option in _options(command)]
+    known = {*_ALSO, *(each for option in options for each in option.envvar)}
+    for variable in sorted(each for each in os.environ if each.startswith(f"{_PREFIX}_") and each not in known):
+        if close := get_close_matches(variable, known, 1, 0.9):
+            _log.warning("environment variable %s is not known; did you mean %s?", variable, close[0])
