@@ -513,3 +513,16 @@ def test_labels_are_metrics(write_echo: WriteEcho) -> None:
     assert ratios() == {("stable", "1"): 0.9, ("canary", "2"): 0.1}
     write_traffic(repository / "m", Traffic(1, 2))
     assert ratios() == {("stable", "1"): 1, ("canary", "2"): 0}
+
+
+def test_polling_finds_new_labels(write_echo: WriteEcho) -> None:
+    """A share that was edited in the file is published, once, and no process is planned anew for it."""
+    for version in (1, 2):
+        repository = write_echo("m", version=version)
+    write_traffic(repository / "m", Traffic(1, 2, 10))
+    management, fleet = manage(repository)
+    assert management.poll() == {}
+    write_traffic(repository / "m", Traffic(1, 2, 20))
+    assert list(management.poll()) == ["m"]
+    assert fleet.rollouts == [("m", [1, 2])]
+    assert management.poll() == {}

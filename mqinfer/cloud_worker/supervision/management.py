@@ -17,7 +17,7 @@ from mqinfer.cloud_worker.supervision.records import config_record, index, stati
 from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.models.repository import Repository, Scan
 from mqinfer.models.repository.config import ModelConfig
-from mqinfer.models.repository.traffic import read_traffic, write_traffic
+from mqinfer.models.repository.traffic import Traffic, read_traffic, write_traffic
 from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.control import Call, CallBody, ModelState, Operation
 from mqinfer.protocol.errors import (
@@ -134,8 +134,8 @@ class Management:
         names = {version.name for version in scan.models} | self._wanted.keys()
         changed = {}
         for model in sorted(name for name in names if name not in broken and (not models or name in models)):
-            specs = self._plan(scan, model)
-            if not is_same(self._wanted.get(model, ()), specs):
+            specs, before = self._plan(scan, model), self._wanted.get(model, ())
+            if not is_same(before, specs) or _labels(before) != _labels(specs):
                 changed[model] = self._roll_out(model, specs)
         return changed
 
@@ -270,6 +270,10 @@ class Management:
             f"{version}model {call.model!r} is not ready on server {self._template.options.name}; "
             "request repository/index for its state"
         )
+
+
+def _labels(specs: Sequence[ProcessSpec]) -> set[Traffic]:
+    return {spec.found.traffic for spec in specs if spec.found}
 
 
 def _versions(specs: Sequence[ProcessSpec]) -> list[str]:
