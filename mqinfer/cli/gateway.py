@@ -70,6 +70,9 @@ def gateway(
     max_bytes: Annotated[
         int, typer.Option(help="Bytes of the inputs of those calls; it answers further calls with 429.", min=1)
     ] = _DEFAULTS.max_bytes,
+    max_connections: Annotated[
+        int, typer.Option(help="Connections to each port of each process; further ones are refused.", min=1)
+    ] = _DEFAULTS.max_connections,
     http_max_input_size: Annotated[
         int, typer.Option(help="Largest request in bytes, also once it is decompressed.", min=1)
     ] = DEFAULT_LIMITS.payload_bytes,
@@ -112,6 +115,7 @@ def gateway(
         timeout=timeout,
         max_pending=max_pending,
         max_bytes=max_bytes,
+        max_connections=max_connections,
         max_input_bytes=http_max_input_size,
         drain=drain,
         tls=_tls(tls_cert, tls_key, client_ca),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mqinfer.broker.packets import buffer_size
 from mqinfer.gateway.calls import InferCall
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.datatypes import Datatype, nbytes
+from mqinfer.protocol.datatypes import Datatype, array_bytes, nbytes
 from mqinfer.protocol.errors import BadTensor, LimitExceeded
 from mqinfer.protocol.header import IMAGE_ENCODING
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import EncodedTensor, TensorSpec
 
-__all__ = ["CardChecks"]
+__all__ = ["CardChecks", "check_shape"]
 
 _SHOWN = 200
 """Characters of a caller's text that an error repeats."""
@@ -21,6 +23,19 @@ _SHOWN = 200
 
 _MOST_SHOWN = 16
 """Inputs, and axes, that an error names."""
+
+_STRINGS = replace(DEFAULT_LIMITS, tensor_bytes=DEFAULT_LIMITS.payload_bytes)
+"""For tensors of strings: each takes ten times its bytes on the way through clients and workers."""
+
+
+def check_shape(name: str, datatype: Datatype, shape: Sequence[int]) -> None:
+    """Check the shape that a request states, before memory is taken for its elements.
+
+    Raises:
+        BadTensor: An axis is negative, or beyond 63 bits.
+        LimitExceeded: Too many axes, bytes or strings.
+    """
+    array_bytes(name, datatype, shape, _STRINGS if datatype is Datatype.BYTES else DEFAULT_LIMITS)
 
 
 class CardChecks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from aiohttp import web
@@ -17,7 +18,7 @@ from mqinfer.metrics.lag import lag
 from mqinfer.metrics.samples import Samples
 from mqinfer.protocol.states import PendingRequests
 
-__all__ = ["make_metrics_app", "pending_calls"]
+__all__ = ["make_metrics", "make_metrics_app", "pending_calls"]
 
 
 def pending_calls(core: Core, client: AsyncClient) -> list[PendingRequests]:
@@ -31,8 +32,8 @@ def pending_calls(core: Core, client: AsyncClient) -> list[PendingRequests]:
     return list(found.values())
 
 
-def make_metrics_app(core: Core, client: AsyncClient, access: Access) -> web.Application:
-    """Return what answers on the metrics port.
+def make_metrics(core: Core, client: AsyncClient, access: Access) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Return what answers with the metrics, in the format that the caller accepts.
 
     Raises:
         MissingExtra: prometheus-client is not installed.
@@ -44,8 +45,13 @@ def make_metrics_app(core: Core, client: AsyncClient, access: Access) -> web.App
         encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
         return web.Response(body=encoder(registry), headers={"Content-Type": content_type})
 
+    return answer
+
+
+def make_metrics_app(core: Core, client: AsyncClient, access: Access) -> web.Application:
+    """Return what answers on the metrics port; may raise as `make_metrics`."""
     app = web.Application()
-    app.router.add_get("/metrics", answer)
+    app.router.add_get("/metrics", make_metrics(core, client, access))
     add_lag(app, client.registry)
     return app
 

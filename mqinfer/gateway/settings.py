@@ -43,6 +43,7 @@ class GatewaySettings:
         timeout: Of a call that states none.
         max_pending: Calls without an outcome that it accepts at a time.
         max_bytes: Bytes of their inputs.
+        max_connections: Connections of callers to each port at a time.
         max_input_bytes: The largest body, also after decompression.
         drain: How long calls may go on after SIGTERM.
         tls: For all ports but that of the metrics; None: they are not encrypted.
@@ -65,6 +66,7 @@ class GatewaySettings:
     timeout: float = 60.0
     max_pending: int = 1024
     max_bytes: int = 1 << 30
+    max_connections: int = 8192
     max_input_bytes: int = DEFAULT_LIMITS.payload_bytes
     drain: float = 10.0
     tls: TlsFiles | None = None

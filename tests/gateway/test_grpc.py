@@ -162,6 +162,19 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "INVALID_ARGUMENT",
         "inference input 'INPUT0' for model 'simple' has the datatype 'BF16'",
     ),
+    "too many strings": (
+        {"inputs": [{"name": "INPUT0", "datatype": "BYTES", "shape": [1_500_000]}], "raw_input_contents": [b""]},
+        "INVALID_ARGUMENT",
+        "tensor 'INPUT0': shape [1500000] of BYTES takes 72000000 bytes; at most 67108864 are accepted",
+    ),
+    "too many typed strings": (
+        {
+            "inputs": [{"name": "INPUT0", "datatype": "BYTES", "shape": [1_500_000], "contents": [b"\x42\x00"]}],
+            "raw_input_contents": [],
+        },
+        "INVALID_ARGUMENT",
+        "tensor 'INPUT0': shape [1500000] of BYTES takes 72000000 bytes; at most 67108864 are accepted",
+    ),
     "reserved parameter": (
         {"parameters": {"triton_x": {"int64_param": 1}}},
         "INVALID_ARGUMENT",

@@ -319,6 +319,8 @@ def test_garbage_by_grpc(run: Run) -> None:
         code, text = await fails(front.send("Predict", request.SerializeToString()))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
         assert "208000000 bytes" in text
+        code, text = await fails(front.send("MultiInference", b"\x0a\x00" * 65))
+        assert (code, text) == (grpc.StatusCode.INVALID_ARGUMENT, "65 tasks; at most 64 are accepted")
         assert (await front.rest("GET", "/v1/models/simple")).status == 200
 
     run(ask)

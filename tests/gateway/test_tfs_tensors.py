@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from mqinfer.errors import BadTensor, InvalidRequest, LimitExceeded
+from mqinfer.gateway.grpc.wire import delimited
 from mqinfer.gateway.protobuf import make_messages
 from mqinfer.gateway.tfs.messages import VALUES, messages, parse
 from mqinfer.gateway.tfs.tensors import NUMBERS, pack_varints, read_tensor, read_tensors, unpack_varints, write_tensor
@@ -195,6 +197,46 @@ def test_memory_is_bounded() -> None:
         read_tensors({"a": half, "b": half, "c": half}, MOST)
     with pytest.raises(LimitExceeded, match="65 inputs"):
         read_tensors({str(number): half for number in range(65)}, MOST)
+
+
+HOLLOW = {  # fields that contain nothing, each two bytes
+    "tensors": ("PredictRequest", b"\x12\x00"),
+    "filters": ("PredictRequest", b"\x1a\x00"),
+    "examples": ("RegressionRequest", b"\x0a\x00"),
+    "tasks": ("MultiInferenceRequest", b"\x0a\x00"),
+    "unknown numbers": ("GetModelStatusRequest", b"\x78\x00"),
+}
+
+
+@pytest.mark.parametrize(("kind", "field"), HOLLOW.values(), ids=HOLLOW)
+def test_hollow_fields_are_counted(kind: str, field: bytes) -> None:
+    """Millions of fields that contain nothing are refused before Protocol Buffers makes an object of each."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(LimitExceeded, match="more than 1398101 strings and other fields"):
+            parse(kind, field * 1_500_000)
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("inner", ["strings", "axes", "unpacked numbers"])
+def test_fields_of_a_tensor_are_counted(monkeypatch: pytest.MonkeyPatch, inner: str) -> None:
+    """The fields of messages within a message count too; as many as the bound are read."""
+    monkeypatch.setattr("mqinfer.gateway.tfs.messages._MOST_FIELDS", 40_000)
+    content = {"strings": b"\x42\x01a", "axes": b"\x12\x00", "unpacked numbers": b"\x38\x01"}[inner]
+
+    def request(count: int) -> bytes:
+        content_of = content * count
+        if inner == "axes":
+            content_of = delimited(2, len(content_of)) + content_of
+        tensor = delimited(1, 1) + b"x" + delimited(2, len(content_of)) + content_of
+        return delimited(2, len(tensor)) + tensor
+
+    outer = 4 if inner == "axes" else 3
+    assert "x" in parse("PredictRequest", request(40_000 - outer)).inputs
+    with pytest.raises(LimitExceeded):
+        parse("PredictRequest", request(40_001 - outer))
 
 
 @given(data=st.binary(max_size=200), kind=st.sampled_from(["PredictRequest", "ClassificationRequest"]))

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mqinfer.gateway.checks import check_shape
 from mqinfer.gateway.grpc.wire import DELIMITED, VARINT, fields
-from mqinfer.protocol.datatypes import Buffer, Datatype, array_bytes, dtype_of
+from mqinfer.protocol.datatypes import Buffer, Datatype, dtype_of
 from mqinfer.protocol.errors import BadTensor, LimitExceeded
-from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 __all__ = ["raw_contents"]
 
@@ -54,7 +54,7 @@ def raw_contents(name: str, model: str, datatype: Datatype, shape: tuple[int, ..
         LimitExceeded: The shape takes more memory than one tensor may.
         InvalidRequest: They are no message.
     """
-    array_bytes(name, datatype, shape, DEFAULT_LIMITS)
+    check_shape(name, datatype, shape)
     count, number = prod(shape), _FIELDS.get(datatype, 0)
     if number == _STRINGS:
         return _strings(name, model, count, contents)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.checks import check_shape
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.grpc.contents import raw_contents
 from mqinfer.gateway.grpc.messages import MESSAGES
@@ -194,6 +195,8 @@ def _tensor(tensor: Any, model: str, raws: Any, typed: memoryview | None) -> Enc
                 f"contents field must not be specified when using raw_input_contents for '{name}' for model '{model}'"
             )
         data: Buffer | None = next(raws, None)
+        if datatype is Datatype.BYTES:
+            check_shape(name, datatype, shape)
     else:
         view = memoryview(b"".join(tensor.contents)) if typed is None else typed
         data = raw_contents(name, model, datatype, shape, view) if stated else None

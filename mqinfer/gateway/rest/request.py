@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from mqinfer.gateway.checks import check_shape
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.http import STRINGS, check_nesting
 from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
@@ -294,7 +295,7 @@ def _inputs(described: Sequence[_Input], tail: memoryview, model: str) -> Iterat
         name, shape, known = each.name, each.shape, each.parameters or _NO_INPUT_PARAMETERS
         _check_source(each, known)
         datatype = _datatype(each)
-        array_bytes(name, datatype, shape, DEFAULT_LIMITS)
+        check_shape(name, datatype, shape)
         size = known.binary_data_size
         if size is None:
             data: Buffer = raw_of_text(name, datatype, shape, each.data)

@@ -24,6 +24,8 @@ _PORTS = {
     "tfs_rest_port": "TensorFlow Serving REST",
 }
 _GRPC = {"grpc_port", "tfs_grpc_port"}
+_BACKLOG = 4096
+"""Connections that the kernel keeps until they are accepted, as with gRPC; further callers wait a second or more."""
 
 
 class Fronts:
@@ -42,6 +44,8 @@ class Fronts:
                 from mqinfer.gateway.metrics import make_metrics_app
 
                 await self._open_http(make_metrics_app(core, client, access), field, None)
+            elif field == "tfs_rest_port":
+                await self._open_http(_make_tfs_rest(core, client, access, self.settings), field, tls)
             elif field in _GRPC:
                 await self._open_grpc(_make(field)(core, access, self.settings), field)
             else:
@@ -62,7 +66,9 @@ class Fronts:
         runner = make_runner(app, settings)
         await runner.setup()
         self._runners.append(runner)
-        site = web.TCPSite(runner, *_address(settings, field), ssl_context=tls, reuse_port=self._shared or None)
+        site = web.TCPSite(
+            runner, *_address(settings, field), ssl_context=tls, reuse_port=self._shared or None, backlog=_BACKLOG
+        )
         try:
             await site.start()
         except OSError as error:
@@ -95,13 +101,19 @@ def _make(field: str) -> Callable[[Core, Access, GatewaySettings], Any]:
         from mqinfer.gateway.grpc import make_handlers
 
         return make_handlers
-    if field == "tfs_rest_port":
-        from mqinfer.gateway.tfs.rest import make_rest_app
-
-        return make_rest_app
     from mqinfer.gateway.tfs.grpc import make_grpc_handlers
 
     return make_grpc_handlers
+
+
+def _make_tfs_rest(core: Core, client: AsyncClient, access: Access, settings: GatewaySettings) -> Any:
+    from mqinfer.gateway.tfs.rest import make_rest_app
+
+    if not settings.metrics_port:
+        return make_rest_app(core, access, settings)
+    from mqinfer.gateway.metrics import make_metrics
+
+    return make_rest_app(core, access, settings, make_metrics(core, client, access))
 
 
 def check_ports(settings: GatewaySettings) -> None:

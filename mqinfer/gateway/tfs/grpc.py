@@ -30,7 +30,8 @@ from mqinfer.gateway.tfs.signatures import DEFAULT, signatures_of
 from mqinfer.gateway.tfs.tensors import NUMBERS, read_tensors, write_tensor
 from mqinfer.protocol.card import Signature, SignatureTensor
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import InvalidRequest
+from mqinfer.protocol.errors import InvalidRequest, LimitExceeded
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 __all__ = ["make_grpc_handlers"]
 
@@ -78,7 +79,7 @@ class _Front:
         self._core, self._settings = core, settings
 
     async def predict(self, data: bytes, caller: GrpcCaller) -> bytes:
-        request = parse("PredictRequest", data)
+        request = await _run(len(data), parse, "PredictRequest", data)
         own = self._caller(caller)
         target = await find(self._core, _spec(request))
         inputs = await _run(len(data), read_tensors, request.inputs, self._settings.max_input_bytes)
@@ -97,7 +98,7 @@ class _Front:
         return _bytes(response)
 
     async def _run_examples(self, kind: str, method: str, data: bytes, caller: GrpcCaller, response: Any) -> None:
-        request = parse(kind, data)
+        request = await _run(len(data), parse, kind, data)
         spec = _spec(request)
         own = self._caller(caller)
         examples = await _run(len(data), examples_of, request.input)
@@ -120,7 +121,7 @@ class _Front:
         return answer
 
     async def multi_inference(self, data: bytes, caller: GrpcCaller) -> bytes:
-        request = parse("MultiInferenceRequest", data)
+        request = await _run(len(data), parse, "MultiInferenceRequest", data)
         _check_tasks(request.tasks)
         own = self._caller(caller)
         examples = await _run(len(data), examples_of, request.input)
@@ -137,7 +138,7 @@ class _Front:
         return _bytes(response)
 
     async def metadata(self, data: bytes, _: GrpcCaller) -> bytes:
-        request = parse("GetModelMetadataRequest", data)
+        request = await _run(len(data), parse, "GetModelMetadataRequest", data)
         if not request.HasField("model_spec"):
             raise InvalidRequest("Missing ModelSpec")
         if not request.metadata_field:
@@ -158,7 +159,7 @@ class _Front:
         return _bytes(response)
 
     async def status(self, data: bytes, _: GrpcCaller) -> bytes:
-        request = parse("GetModelStatusRequest", data)
+        request = await _run(len(data), parse, "GetModelStatusRequest", data)
         if not request.HasField("model_spec"):
             raise InvalidRequest("Missing ModelSpec")
         response = messages()["GetModelStatusResponse"]()
@@ -205,6 +206,8 @@ def _fill_spec(message: Any, spec: Spec, version: str) -> None:
 
 
 def _check_tasks(tasks: Any) -> None:
+    if len(tasks) > DEFAULT_LIMITS.tensors:
+        raise LimitExceeded(f"{len(tasks)} tasks; at most {DEFAULT_LIMITS.tensors} are accepted")
     names, signatures = {task.model_spec.name for task in tasks}, [_spec(task).signature or DEFAULT for task in tasks]
     if not names or "" in names:
         raise InvalidRequest("Found ModelSpec with an empty model name.")

@@ -10,8 +10,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from mqinfer.gateway.grpc.wire import DELIMITED, fields
 from mqinfer.gateway.protobuf import Table, make_messages
-from mqinfer.protocol.errors import InvalidRequest
+from mqinfer.protocol.datatypes import ITEM_BYTES, Datatype
+from mqinfer.protocol.errors import InvalidRequest, LimitExceeded
+from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 __all__ = ["SIGNATURE_DEF_URL", "VALUES", "messages", "parse"]
 
@@ -28,6 +31,11 @@ VALUES = {
     "uint64_val": ("uint64", 17),
 }
 """Types and numbers of the fields of a TensorProto for numbers; strings are in `string_val`."""
+
+_MOST_FIELDS = DEFAULT_LIMITS.payload_bytes // ITEM_BYTES[Datatype.BYTES]
+"""Of a message and those in it: as many strings as a request may hold. Protobuf makes objects of two bytes each."""
+_SMALL = 64 << 10
+"""Bytes of messages whose fields need not be counted."""
 
 _TENSOR = (
     "int32 dtype = 1",
@@ -135,9 +143,12 @@ def parse(kind: str, data: bytes) -> Any:
 
     Raises:
         InvalidRequest: They are not such a message.
+        LimitExceeded: It has too many fields.
     """
     from google.protobuf.message import DecodeError
 
+    if len(data) > _SMALL:
+        _check_fields(memoryview(data), messages()[kind].DESCRIPTOR, _MOST_FIELDS)
     try:
         message = messages()[kind].FromString(data)
         if kind == "PredictRequest" and any(map(_has_unpacked, message.inputs.values())):
@@ -145,6 +156,24 @@ def parse(kind: str, data: bytes) -> Any:
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"not a {kind}: {error}") from error
     return message
+
+
+def _check_fields(view: memoryview, descriptor: Any, room: int) -> int:
+    """Return how many more fields there may be after those of a message and of the messages in it."""
+    inner = _inner(descriptor)
+    for number, kind, _, start, end in fields(view):
+        room -= 1
+        if room < 0:
+            raise LimitExceeded(f"the request has more than {_MOST_FIELDS} strings and other fields; send less at once")
+        if kind == DELIMITED and start < end and number in inner:
+            room = _check_fields(view[start:end], inner[number], room)
+    return room
+
+
+@cache
+def _inner(descriptor: Any) -> dict[int, Any]:
+    """Return the fields of a message that are messages."""
+    return {number: field.message_type for number, field in descriptor.fields_by_number.items() if field.message_type}
 
 
 def _has_unpacked(tensor: Any) -> bool:

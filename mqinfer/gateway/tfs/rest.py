@@ -45,6 +45,7 @@ _PREDICTION = re.compile(rf"/v1/models/([^/:]+){_VERSION}:(classify|regress|pred
 _STATUS = re.compile(rf"/v1/models(?:/([^/:]+))?{_VERSION}", re.IGNORECASE)
 _METADATA = re.compile(rf"/v1/models/([^/:]+){_VERSION}/metadata", re.IGNORECASE)
 _OTHER = re.compile(r"/v1/.*", re.IGNORECASE | re.DOTALL)
+_METRICS = re.compile("/monitoring/prometheus/metrics")
 _CORS = {
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Allow-Methods": "POST, GET",
@@ -58,9 +59,28 @@ _MOST_VERSION = (1 << 63) - 1
 Handler = Callable[[Call], Awaitable[web.Response]]
 
 
-def make_rest_app(core: Core, access: Access, settings: GatewaySettings) -> web.Application:
-    """Return the application of the REST API; see `gateway.http.make_runner` for what serves it."""
+def make_rest_app(
+    core: Core,
+    access: Access,
+    settings: GatewaySettings,
+    metrics: Callable[[web.Request], Awaitable[web.Response]] | None = None,
+) -> web.Application:
+    """Return the application of the REST API; see `gateway.http.make_runner` for what serves it.
+
+    Args:
+        core: Answers the calls.
+        access: Decides who may call what.
+        settings: Of the gateway.
+        metrics: Answers where TensorFlow Serving has its metrics; None: nothing is there.
+    """
     front = _Front(core, settings)
+    monitoring: list[Route] = []
+    if metrics is not None:
+
+        async def answer(call: Call) -> web.Response:
+            return await metrics(call.request)
+
+        monitoring.append(Route(_METRICS, Right.STATISTICS, {"GET": answer}))
 
     def route(pattern: re.Pattern[str], right: Right, method: str, handler: Handler) -> Route:
         others = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), _malformed)
@@ -72,6 +92,7 @@ def make_rest_app(core: Core, access: Access, settings: GatewaySettings) -> web.
             route(_METADATA, Right.METADATA, "GET", front.metadata),
             route(_STATUS, Right.METADATA, "GET", front.status),
             route(_OTHER, Right.HEALTH, "GET", _malformed),
+            *monitoring,
         ],
         access,
         front.bodies,

@@ -69,7 +69,7 @@ def read_tensor(name: str, tensor: Any, most: int, limits: Limits = DEFAULT_LIMI
         )
     if tensor.tensor_shape.unknown_rank:
         raise BadTensor(f"input {name!r}: its shape has unknown_rank; state every axis")
-    shape = tuple([axis.size for axis in tensor.tensor_shape.dim])
+    shape = tuple([axis.size for axis in tensor.tensor_shape.dim[: limits.dimensions + 1]])
     size = array_bytes(name, datatype, shape, limits)
     _check_size(name, size, most)
     elements = int(np.prod(shape, dtype=np.int64)) if size else 0

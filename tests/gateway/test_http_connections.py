@@ -1,0 +1,138 @@
+"""Connections of the HTTP fronts: what is no HTTP, those that never ask for anything, and too many of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+
+import pytest
+from aiohttp import web
+
+from mqinfer.gateway import http
+from mqinfer.gateway.access import Access, Right
+from mqinfer.gateway.http import make_runner
+from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.protocol.errors import MqinferError
+
+HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n"
+NO_HTTP = {
+    "bytes": b"\x00\x01\x02\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03" + bytes(160),
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "two lengths": HEAD + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+    "a length and chunks": HEAD + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "no host": b"GET /v2 HTTP/1.1\r\n\r\n",
+    "a long header": HEAD + b"X: " + b"a" * 10_000 + b"\r\n\r\n",
+    "many headers": HEAD + b"X: a\r\n" * 1000 + b"\r\n",
+}
+ECHO = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: %b\r\n\r\n"
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def run(ask: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[None]], most: int = 100) -> None:
+    """Run a coroutine function with what connects to a server that returns the bodies it receives."""
+
+    async def echo(call: http.Call) -> web.Response:
+        return web.Response(body=await call.request.read())
+
+    async def main() -> None:
+        settings = GatewaySettings(max_connections=most)
+        route = http.Route(re.compile("/"), Right.HEALTH, {"POST": echo})
+        bodies = http.Bodies(settings)
+        app = http.make_application([route], Access(), bodies, lambda _: MqinferError("nothing is here"))
+        runner = make_runner(app, settings)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            async with asyncio.timeout(60):
+                await ask(lambda: asyncio.open_connection("127.0.0.1", runner.addresses[0][1]))
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(main())
+
+
+def error_of(reply: bytes, status: bytes) -> str:
+    """Return the text of an error that came with a status."""
+    head, _, body = reply.partition(b"\r\n\r\n")
+    assert head.split(b" ")[1] == status
+    assert b"content-type: application/json" in head.lower()
+    content = json.loads(body)
+    assert content.keys() == {"error"}
+    return str(content["error"])
+
+
+@pytest.mark.parametrize("octets", NO_HTTP.values(), ids=NO_HTTP)
+def test_what_is_no_http(octets: bytes) -> None:
+    """It is answered with 400 and JSON, and the connection is closed."""
+
+    async def ask(connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(octets)
+        text = error_of(await reader.read(), b"400")
+        assert text.startswith("the request is not HTTP: ")
+        assert "\n" not in text
+        writer.close()
+
+    run(ask)
+
+
+@pytest.mark.parametrize("expected", [b"100-continue", b"200-maybe"])
+def test_expectations(expected: bytes) -> None:
+    """A caller that waits for it is told to go on; what nobody knows is ignored."""
+
+    async def ask(connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(ECHO % expected)
+        if expected == b"100-continue":
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"ab")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+        assert await reader.readexactly(2) == b"ab"
+        writer.close()
+
+    run(ask)
+
+
+@pytest.mark.parametrize("begun", [b"", HEAD])
+def test_connections_that_ask_for_nothing(monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+    """They are closed after a while, also in the middle of their headers."""
+    monkeypatch.setattr(http, "_OPTIONS", {**http._OPTIONS, "keepalive_timeout": 0.2})
+
+    async def ask(connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(begun)
+        assert await reader.read() == b""
+        writer.close()
+
+    run(ask)
+
+
+def test_too_many_connections() -> None:
+    """One too many is answered with 503; when one of them ends, the next is served."""
+
+    async def ask(connect: Callable[[], Awaitable[Streams]]) -> None:
+        held = [await connect() for _ in range(3)]
+        for reader, writer in held:
+            writer.write(ECHO.replace(b"Expect: %b\r\n", b"") + b"ab")
+            assert (await reader.readuntil(b"ab")).startswith(b"HTTP/1.1 200 OK")
+        reader, writer = await connect()
+        assert error_of(await reader.read(), b"503") == "the gateway has as many connections as it may; try again later"
+        writer.close()
+        held[0][1].close()
+        await held[0][1].wait_closed()
+        while True:  # the server sees the end of the first one a little later
+            reader, writer = await connect()
+            writer.write(ECHO.replace(b"Expect: %b\r\n", b"") + b"ab")
+            try:
+                reply = await reader.readuntil(b"ab")
+            except (asyncio.IncompleteReadError, ConnectionError):
+                continue
+            assert reply.startswith(b"HTTP/1.1 200 OK")
+            break
+        for _, each in (*held, (reader, writer)):
+            each.close()
+
+    run(ask, most=3)
