@@ -6,11 +6,12 @@ Sentences are Triton's where it has one for the event.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from mqinfer.gateway.errors import Unsupported
 
-__all__ = ["EXTENSIONS", "NO_NAMED_REPOSITORY", "NO_SHARED_MEMORY", "log_settings", "trace_settings"]
+__all__ = ["EXTENSIONS", "NO_NAMED_REPOSITORY", "NO_SHARED_MEMORY", "config_of", "log_settings", "trace_settings"]
 
 EXTENSIONS = (
     "classification",
@@ -80,3 +81,69 @@ def log_settings(changes: Collection[str] = ()) -> dict[str, bool | int | str]:
 
 def _named(changes: Collection[str]) -> str:
     return ", ".join(sorted(changes))[:200]
+
+
+def config_of(config: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """Return a model's configuration in Triton's form.
+
+    Args:
+        config: As servers report it, under Triton's keys.
+        device: Where the model runs; as Triton, the configuration states that and not `KIND_AUTO`.
+    """
+    shaped = {key: _SHAPES[key](value) if key in _SHAPES else value for key, value in config.items()}
+    kind = "KIND_GPU" if device.startswith("cuda") else "KIND_CPU"
+    groups = [
+        {**group, "kind": kind if group.get("kind", "KIND_AUTO") == "KIND_AUTO" else group["kind"]}
+        for group in shaped.get("instance_group", [])
+    ]
+    return shaped | {"instance_group": groups}
+
+
+def _texts(value: Any) -> Any:
+    return {key: str(each) for key, each in value.items()}
+
+
+def _parameters(value: Any) -> Any:
+    return {key: each if isinstance(each, dict) else {"string_value": str(each)} for key, each in value.items()}
+
+
+def _steps(value: Any) -> Any:
+    return {"step": value} if isinstance(value, list) else value
+
+
+def _samples(value: Any) -> Any:
+    samples = value.get("samples", []) if isinstance(value, dict) else value
+    return [
+        {**sample, "inputs": {name: _sample_input(each) for name, each in sample.get("inputs", {}).items()}}
+        for sample in samples
+    ]
+
+
+def _sample_input(value: Any) -> Any:
+    """Return an input of a warm-up sample with the one kind of data that it has."""
+    kind = next((key for key in ("input_data_file", "random_data") if value.get(key)), "zero_data")
+    data_type = str(value.get("data_type", "TYPE_INVALID"))
+    name = data_type if data_type.startswith("TYPE_") else f"TYPE_{'STRING' if data_type == 'BYTES' else data_type}"
+    return {"data_type": name, "dims": value.get("dims", []), kind: value.get(kind, True)}
+
+
+def _optimization(value: Any) -> Any:
+    kinds = {kind: value[kind] for kind in ("gpu", "cpu") if kind in value}
+    if not kinds:
+        return value
+    return {
+        "execution_accelerators": {
+            f"{kind}_execution_accelerator": [
+                {**each, "parameters": _texts(each.get("parameters", {}))} for each in accelerators
+            ]
+            for kind, accelerators in kinds.items()
+        }
+    }
+
+
+_SHAPES: Mapping[str, Callable[[Any], Any]] = {  # of keys that servers report in a form of their own
+    "parameters": _parameters,
+    "ensemble_scheduling": _steps,
+    "model_warmup": _samples,
+    "optimization": _optimization,
+}

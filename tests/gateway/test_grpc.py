@@ -270,6 +270,7 @@ def test_config_and_statistics(run: Run) -> None:
             ("INPUT0", 8, [16]),
             ("INPUT1", 8, [16]),
         ]
+        assert [(each.kind, each.count) for each in config.instance_group] == [(2, 1)]  # KIND_CPU
         assert (await front.call("ModelConfig", name="identity_fp32")).config.version_policy.HasField("all")
 
         async def count() -> int:

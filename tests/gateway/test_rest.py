@@ -92,6 +92,33 @@ def test_json(calling: Calling) -> None:
     calling(ask)
 
 
+def test_fields_that_are_null(calling: Calling) -> None:
+    """Null stands for a field that is not there, as clients that are made from a schema write it."""
+
+    async def ask(front: Front) -> None:
+        plain = (await front.infer("simple", SIMPLE)).json
+        for nothing in (
+            {"id": None},
+            {"parameters": None},
+            {"outputs": None},
+            {"parameters": {"content_type": None, "headers": None}},
+        ):
+            assert (await front.infer("simple", SIMPLE | nothing)).json == plain
+
+    calling(ask)
+
+
+def test_configuration(calling: Calling) -> None:
+    """A model's configuration has the form of Triton's JSON, which clients parse."""
+
+    async def ask(front: Front) -> None:
+        config = (await front("GET", "/v2/models/simple/config")).json
+        assert config["instance_group"] == [{"count": 1, "kind": "KIND_CPU"}]
+        assert config["model_warmup"] == []
+
+    calling(ask)
+
+
 def test_mixed_outputs(calling: Calling) -> None:
     """An output's own `binary_data` holds for it; `binary_data_output` for those that state none."""
 

@@ -159,7 +159,11 @@ def test_status_and_metadata(run: Run) -> None:
                 "dtype": "DT_FLOAT", "tensor_shape": {"dim": dims, "unknown_rank": False}, "name": "INPUT0",
             }  # fmt: skip
             assert signature["method_name"] == "tensorflow/serving/predict"
+        none = await front.rest("GET", "/v1/models/identity_fp32/versions/0")
+        assert none.json == both.json
         x = np.ones((1, 1), np.float32)
+        _, spec = await front.predict("identity_fp32", {"INPUT0": x}, version={"value": 0})  # clients of OpenVINO
+        assert spec.version.value == 2
         for number in (1, 2):
             _, spec = await front.predict("identity_fp32", {"INPUT0": x}, version={"value": number})
             assert spec.version.value == number

@@ -16,6 +16,7 @@ from mqinfer.gateway.protocol_answers import (
     EXTENSIONS,
     NO_NAMED_REPOSITORY,
     NO_SHARED_MEMORY,
+    config_of,
     log_settings,
     trace_settings,
 )
@@ -93,7 +94,9 @@ def _tensor(spec: TensorSpec) -> _Fields:
 
 
 async def _model_config(core: Core, _settings: GatewaySettings, request: Any) -> _Fields:
-    return {"config": config_message(await core.config(request.name, request.version or None))}
+    model, version = request.name, request.version or None
+    device = (await core.metadata(model, version)).device
+    return {"config": config_message(config_of(await core.config(model, version), device))}
 
 
 async def _model_statistics(core: Core, _settings: GatewaySettings, request: Any) -> _Fields:

@@ -19,6 +19,7 @@ from mqinfer.gateway.protocol_answers import (
     EXTENSIONS,
     NO_NAMED_REPOSITORY,
     NO_SHARED_MEMORY,
+    config_of,
     log_settings,
     trace_settings,
 )
@@ -124,7 +125,8 @@ class _Front:
         return json_reply(_metadata(await self._core.metadata(*_model(call))))
 
     async def config(self, call: Call) -> web.Response:
-        return json_reply(await self._core.config(*_model(call)))
+        device = (await self._core.metadata(*_model(call))).device
+        return json_reply(config_of(await self._core.config(*_model(call)), device))
 
     async def statistics(self, call: Call) -> web.Response:
         model, version = _model(call) if call.parts else ("", None)

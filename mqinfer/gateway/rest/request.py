@@ -58,7 +58,7 @@ class _Output(Struct, frozen=True, gc=False):
 
 class _Request(Struct, frozen=True, gc=False):
     inputs: list[_Input]
-    id: str = ""
+    id: str | None = None
     outputs: list[_Output] | None = None
     parameters: Raw = Raw(b"")
 
@@ -75,6 +75,8 @@ class _Parameters(Struct, frozen=True, gc=False):
 
 
 _T = TypeVar("_T")
+_NOTHING = (b"", b"null")
+"""What is not there; clients that are made from a schema write null for it."""
 _KNOWN = frozenset(_Parameters.__struct_fields__)
 _DECODER = msgspec.json.Decoder(_Request)
 _DATATYPES = {str(datatype): datatype for datatype in Datatype}
@@ -147,7 +149,7 @@ def read_request(body: Buffer, length: int, model: str) -> Request:
         raise Unsupported(NO_SHARED_MEMORY)
     return Request(
         inputs,
-        found.id,
+        found.id or "",
         tuple(RequestedOutput(name, None, each.classification) for name, each in chosen.items()),
         frozenset(name for name, each in chosen.items() if _is_binary(each, known)),
         known.binary_data_output,
@@ -259,13 +261,14 @@ def _wrong(error: msgspec.ValidationError, shape: type[Struct], what: str) -> In
 
 def _parameters(raw: Raw) -> _Parameters:
     text = bytes(raw)
-    if not text:
+    if text in _NOTHING:
         return _NO_PARAMETERS
     if len(text) > DEFAULT_LIMITS.header_bytes:
         raise LimitExceeded(f"parameters of {len(text)} bytes; at most {DEFAULT_LIMITS.header_bytes} are accepted")
     parameters = msgspec.json.decode(text)
     if not isinstance(parameters, dict):
         raise BadEnvelope("Unable to parse 'parameters': expected an object")
+    parameters = {name: value for name, value in parameters.items() if value is not None}
     if any(name.startswith("triton_") for name in parameters):
         raise BadEnvelope(
             "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."

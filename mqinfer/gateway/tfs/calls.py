@@ -21,6 +21,7 @@ from mqinfer.protocol.types import RequestedOutput
 
 __all__ = ["Answer", "Caller", "Spec", "Target", "find", "infer", "version_states"]
 
+_NO_VERSION = "0"
 _PARTS = 32
 """Requests of one call that are pending at a time."""
 _MOST_PARTS = 16384
@@ -100,8 +101,7 @@ async def find(core: Core, spec: Spec) -> Target:
     if not spec.model:
         raise InvalidRequest("ModelSpec has no name specified.")
     try:
-        if spec.label:
-            spec = await _resolved(core, spec)
+        spec = await _resolved(core, spec)
         card = await core.metadata(spec.model, spec.version)
     except ModelNotFound as error:
         wanted = f"Latest({spec.model})" if spec.version is None else f"Specific({spec.model}, {spec.version})"
@@ -110,7 +110,10 @@ async def find(core: Core, spec: Spec) -> Target:
 
 
 async def _resolved(core: Core, spec: Spec) -> Spec:
-    """Return a ModelSpec with the version that its label stands for."""
+    """Return a ModelSpec with a version in place of a label, and none in place of the 0 of OpenVINO's clients."""
+    if not spec.label:
+        is_none = spec.version == _NO_VERSION and _NO_VERSION not in await core.versions(spec.model)
+        return replace(spec, version=None) if is_none else spec
     version = (await core.metadata(spec.model)).labels.get(spec.label)
     if version is None:
         raise InvalidRequest(f"Unrecognized servable version label: {spec.label[:80]}")
@@ -128,8 +131,7 @@ async def version_states(core: Core, spec: Spec) -> dict[str, bool]:
         raise InvalidRequest("Missing model name in request.")
     try:
         versions = await core.versions(spec.model)
-        if spec.label:
-            spec = await _resolved(core, spec)
+        spec = await _resolved(core, spec)
     except ModelNotFound as error:
         raise ModelNotFound(f"Could not find any versions of model {spec.model}") from error
     if spec.version is None:
