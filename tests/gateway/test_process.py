@@ -252,7 +252,9 @@ def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], t
     """By HTTP header and by metadata of gRPC, with the status codes and sentences of Triton."""
     keys = tmp_path / "keys.toml"
     keys.write_text(f'[ann]\nkey = "{KEY}"\nrights = ["metadata", "infer"]\n')
-    settings = settings_of(keys=keys, restrict=("statistics:admin-key=open",), metrics_port=free_port())
+    settings = settings_of(
+        keys=keys, restrict=("statistics:admin-key=open",), metrics_port=free_port(), tfs_rest_port=free_port()
+    )
     bearer = f"Bearer {KEY}"
 
     async def main() -> None:
@@ -285,6 +287,13 @@ def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], t
                 metrics = await reply.text()
             assert re.search(r'^mqinfer_gateway_denied_total\{.*reason="unauthenticated"\} 2.0$', metrics, re.MULTILINE)
             assert re.search(r'^mqinfer_gateway_denied_total\{.*reason="not_authorized"\} 3.0$', metrics, re.MULTILINE)
+            serving = f"http://127.0.0.1:{settings.tfs_rest_port}/monitoring/prometheus/metrics"
+            async with session.get(serving, headers={"Authorization": bearer}) as reply:
+                assert reply.status == 403
+            allowed = {"Authorization": bearer, "admin-key": "open"}
+            async with session.get(serving, headers=allowed) as reply:
+                assert reply.headers["Content-Type"].startswith("text/plain")
+                assert "mqinfer_gateway_denied_total" in await reply.text()
 
     asyncio.run(main())
 
