@@ -10,7 +10,7 @@ import typer
 
 from mqinfer import logs
 from mqinfer.broker.connect import resolve
-from mqinfer.cli.options import Connection, with_connection
+from mqinfer.cli.options import Connection, MetricsBind, with_connection
 from mqinfer.gateway.settings import GatewaySettings, TlsFiles
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
@@ -32,14 +32,25 @@ def gateway(
         int, typer.Option(help=f"Port of the Open Inference Protocol over gRPC; {_OFF}", min=0, max=65535)
     ] = _DEFAULTS.grpc_port,
     metrics_port: Annotated[
-        int, typer.Option(help=f"Port of the metrics for Prometheus, and of /lag; {_OFF}", min=0, max=65535)
+        int,
+        typer.Option(
+            envvar="MQINFER_METRICS_PORT", help=f"Port of Prometheus' metrics and of /lag; {_OFF}", min=0, max=65535
+        ),
     ] = _DEFAULTS.metrics_port,
+    metrics_bind: MetricsBind = _DEFAULTS.metrics_bind,
     tfs_grpc_port: Annotated[
         int, typer.Option(help=f"Port of TensorFlow Serving's gRPC API; {_OFF}", min=0, max=65535)
     ] = _DEFAULTS.tfs_grpc_port,
     tfs_rest_port: Annotated[
         int, typer.Option(help=f"Port of TensorFlow Serving's REST API; {_OFF}", min=0, max=65535)
     ] = _DEFAULTS.tfs_rest_port,
+    tfs_rest_timeout: Annotated[
+        float,
+        typer.Option(help="Longest time of a call to TensorFlow Serving's REST API, in seconds.", min=0.001),
+    ] = _DEFAULTS.tfs_rest_timeout,
+    tfs_cors: Annotated[
+        bool, typer.Option("--tfs-cors", help="Let web pages of any origin call TensorFlow Serving's REST API.")
+    ] = _DEFAULTS.tfs_cors,
     bind: Annotated[
         str, typer.Option(help="Address to listen on. Without --keys, any other than loopback is open to everyone.")
     ] = _DEFAULTS.bind,
@@ -62,6 +73,9 @@ def gateway(
     http_max_input_size: Annotated[
         int, typer.Option(help="Largest request in bytes, also once it is decompressed.", min=1)
     ] = DEFAULT_LIMITS.payload_bytes,
+    strict_readiness: Annotated[
+        bool, typer.Option("--strict-readiness", help="Be ready only while every model has a worker that is ready.")
+    ] = False,
     drain: Annotated[
         float, typer.Option(help="Time for the accepted calls to end after SIGTERM, in seconds.", min=0)
     ] = _DEFAULTS.drain,
@@ -86,11 +100,14 @@ def gateway(
     """Serve clients of the Open Inference Protocol and of TensorFlow Serving until Ctrl-C, by workers at the broker."""
     settings = GatewaySettings(
         bind=bind,
+        metrics_bind=metrics_bind,
         http_port=http_port,
         grpc_port=grpc_port,
         metrics_port=metrics_port,
         tfs_grpc_port=tfs_grpc_port,
         tfs_rest_port=tfs_rest_port,
+        tfs_rest_timeout=tfs_rest_timeout,
+        tfs_cors=tfs_cors,
         server_name=server_name,
         timeout=timeout,
         max_pending=max_pending,
@@ -101,15 +118,17 @@ def gateway(
         keys=keys,
         restrict=tuple(restrict or ()),
         model_control=model_control,
+        strict_readiness=strict_readiness,
     )
     address = resolve(connection.address())
     name = check_name("client", connection.name or address.login_name or f"gateway-{secrets.token_hex(4)}")
     logs.rename_process(name)
     from mqinfer.gateway.serving.fronts import check_ports
-    from mqinfer.gateway.serving.process import GatewaySpec
+    from mqinfer.gateway.serving.process import GatewaySpec, check_packages
     from mqinfer.gateway.serving.processes import run_alone, run_several
 
     spec = GatewaySpec(address, name, connection.root, settings)
+    check_packages()
     check_ports(settings)
     if processes == 1:
         run_alone(spec)

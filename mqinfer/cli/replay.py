@@ -21,6 +21,7 @@ from mqinfer.cli.options import (
     MetricsBind,
     MetricsPort,
     TakeOver,
+    plain_console,
     table_console,
     until_signal,
     with_connection,
@@ -39,6 +40,7 @@ from mqinfer.edge_agent.report import Ending, failure_lines, summary, summary_ta
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_sessions
 from mqinfer.edge_agent.sinks.factory import SINK_KINDS
 from mqinfer.images.demosaic import Demosaic
+from mqinfer.logs import printable
 from mqinfer.metrics.endpoint import LOOPBACK, serving_metrics
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, ModelNotLoadable, MqinferError
@@ -203,7 +205,7 @@ def replay(
                 requester,
                 broker="local" if local else str(broker_address),
                 stop=stop,
-                console=Console(stderr=True),
+                console=plain_console(stderr=True),
                 connect=client.open if spool else None,
                 on_runs=runs.extend,
             )
@@ -266,7 +268,7 @@ def _print_report(console: Console, report: SessionReport, *, is_titled: bool) -
 
 
 def _print(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(line), soft_wrap=True)
 
 
 def _exit_code(report: SessionReport) -> ExitCode:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self, Unpack
 
@@ -65,6 +67,7 @@ class AsyncClient:
         self._requester: Requester | None = None
         self._registry: LiveRegistry | None = None
         self._feeds: Feeds | None = None
+        self._inbox: _Inbox | None = None
 
     @classmethod
     def from_env(
@@ -212,11 +215,28 @@ class AsyncClient:
         else:
             await self._room.acquire()  # at once
         try:
-            result = await _ask(requester, request, timeout)
+            result = await self._ask(requester, request, timeout)
         finally:
             self._room.release()
         result.raise_for_outcome()
         return result
+
+    async def _ask(
+        self,
+        requester: Requester,
+        request: InferRequest,
+        timeout: float | None,  # noqa: ASYNC109  as for `infer`
+    ) -> InferResult:
+        loop = asyncio.get_running_loop()
+        if self._inbox is None or self._inbox.loop is not loop:
+            self._inbox = _Inbox(loop)
+        future: asyncio.Future[InferResult] = loop.create_future()
+        request_id = requester.submit(request, timeout, partial(self._inbox.put, future), waits=False)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            requester.cancel(request_id)
+            raise
 
     async def _wait_for_room(self, timeout: float | None) -> float:  # noqa: ASYNC109
         """Take a place among the pending requests, and return the time left."""
@@ -238,25 +258,24 @@ class AsyncClient:
         return self._requester
 
 
-async def _ask(
-    requester: Requester,
-    request: InferRequest,
-    timeout: float | None,  # noqa: ASYNC109  as for `infer`
-) -> InferResult:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[InferResult] = loop.create_future()
-    request_id = requester.submit(request, timeout, lambda result: _hand_over(loop, future, result), waits=False)
-    try:
-        return await future
-    except asyncio.CancelledError:
-        requester.cancel(request_id)
-        raise
+class _Inbox:
+    """Hands results over to a loop's thread; many that come together wake it once."""
 
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._results: deque[tuple[asyncio.Future[InferResult], InferResult]] = deque()  # bounded by what is pending
+        self._is_woken = False
 
-def _hand_over(loop: asyncio.AbstractEventLoop, future: asyncio.Future[InferResult], result: InferResult) -> None:
-    loop.call_soon_threadsafe(_settle, future, result)
+    def put(self, future: asyncio.Future[InferResult], result: InferResult) -> None:
+        """Set a future's result in the loop; called on any thread."""
+        self._results.append((future, result))
+        if not self._is_woken:
+            self._is_woken = True
+            self.loop.call_soon_threadsafe(self._settle)
 
-
-def _settle(future: asyncio.Future[InferResult], result: InferResult) -> None:
-    if not future.done():
-        future.set_result(result)
+    def _settle(self) -> None:
+        self._is_woken = False  # before the look: what comes behind it wakes the loop again
+        while self._results:
+            future, result = self._results.popleft()
+            if not future.done():
+                future.set_result(result)

@@ -20,6 +20,9 @@ __all__ = ["Admission", "AdmissionState", "Ticket"]
 _SHARE = 0.75
 """One caller may have this share of the calls and bytes, so that there is always room for another one."""
 
+_MOST_IDLE = 64
+"""Above this number of models, those without calls are forgotten."""
+
 
 @dataclass(slots=True, eq=False)
 class Ticket:
@@ -165,7 +168,7 @@ class Admission:
             self._running -= 1
         self._forget(ticket)
         self._start(lane)
-        if not lane.running and not lane.queue:
+        if not lane.running and not lane.queue and len(self._lanes) > _MOST_IDLE:
             del self._lanes[ticket.model]
 
     def _is_full(self) -> bool:

@@ -31,6 +31,7 @@ class GatewaySettings:
 
     Attributes:
         bind: Address that it listens on.
+        metrics_bind: The same for the metrics.
         http_port: Open Inference Protocol over HTTP.
         grpc_port: Open Inference Protocol over gRPC.
         metrics_port: Prometheus.
@@ -48,9 +49,11 @@ class GatewaySettings:
         keys: File of the callers and their keys; None: everybody may call.
         restrict: Calls that need a header, as `access.read_restrictions` takes them.
         model_control: Whether callers may load and unload models.
+        strict_readiness: Whether it is ready only while every model has a worker that is.
     """
 
     bind: str = "127.0.0.1"
+    metrics_bind: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001
     metrics_port: int = 8002
@@ -68,3 +71,4 @@ class GatewaySettings:
     keys: Path | None = None
     restrict: tuple[str, ...] = ()
     model_control: bool = False
+    strict_readiness: bool = False

@@ -1,6 +1,6 @@
 """A sweep: copies of recordings, cut, flipped or zeroed at random places, through `mqinfer replay`.
 
-`DAMAGED_COPIES=200 pytest tests/cli/test_damaged_recordings.py -s` runs more of them, and prints what became of them.
+`MQINFER_DAMAGED_COPIES=200 pytest tests/cli/test_damaged_recordings.py` runs more, and prints what became of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mqinfer.cli import main
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import MqinferError
 
-COPIES = int(os.environ.get("DAMAGED_COPIES", "50"))
+COPIES = int(os.environ.get("MQINFER_DAMAGED_COPIES", "50"))
 FRAMES = 40
 TOPIC = "/camera/image_raw"
 
@@ -121,6 +121,7 @@ def test_no_damage_passes_for_a_success(
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    others = set(multiprocessing.active_children())  # of fixtures that outlive a test
     whole = record(tmp_path, kind)
     summary, copy = tmp_path / "summary.json", tmp_path / f"copy{whole.suffix}"
     assert replay(whole, summary) == 0
@@ -137,7 +138,7 @@ def test_no_damage_passes_for_a_success(
         ends[code] += 1
     assert set(ends) <= {0, 1, 3}
     assert ends[1] + ends[3] > COPIES / 4
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= others
     assert not list(folder.iterdir())
     with capfd.disabled():
         if COPIES > 50:

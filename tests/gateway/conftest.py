@@ -40,12 +40,14 @@ class Fleet:
         root: Topic root.
         server: The server's name; its processes are `{server}.0` and so on.
         repository: The models' folder.
+        supervisor: Of the processes.
     """
 
     url: str
     root: str
     server: str
     repository: Path
+    supervisor: Supervisor
 
 
 class OpenCore(Protocol):
@@ -56,11 +58,11 @@ class OpenCore(Protocol):
 
 
 @contextmanager
-def serving(
-    url: str, root: str, repository: Path, models: Sequence[str] = (), instances: int | None = None
-) -> Iterator[tuple[Fleet, Supervisor]]:
-    """Serve models until the end of the block, each in so many processes, which the supervisor knows."""
-    topics, address = Topics(root), BrokerAddress.parse(url)
+def serve_repository(
+    repository: Path, broker_url: str, root: str, models: Sequence[str] = (), instances: int | None = None
+) -> Iterator[Fleet]:
+    """Serve models until the end of the context, each in so many processes, below a topic root of this process."""
+    topics, address = Topics(f"{root}-{os.getpid()}"), BrokerAddress.parse(broker_url)
     template = ProcessSpec(repository, "", 0, address, WorkerOptions("server", topics), device="cpu")
     supervisor = Supervisor(plan(Repository(repository), template, models, instances), may_idle=True)
     server = ControlServer(
@@ -83,7 +85,7 @@ def serving(
     try:
         for _ in supervisor.specs:
             assert ready.acquire(timeout=300), "not all models are served"
-        yield Fleet(url, topics.root, "server", repository), supervisor
+        yield Fleet(broker_url, topics.root, "server", repository, supervisor)
     finally:
         supervisor.stop()
         thread.join()
@@ -95,8 +97,8 @@ def fleet(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """Serve the small models on the session's Mosquitto. Tests share it: load what a test unloads again."""
     pytest.importorskip("onnxruntime")
     repository = build_repository(tmp_path_factory.mktemp("gateway"))
-    with serving(broker_url, f"gateway-{os.getpid()}", repository) as (found, _):
-        yield found
+    with serve_repository(repository, broker_url, "gateway") as served:
+        yield served
 
 
 @pytest.fixture

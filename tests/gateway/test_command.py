@@ -15,20 +15,22 @@ from queue import SimpleQueue
 
 import pytest
 
+from mqinfer.cli.app import main
 from mqinfer.cli.exit_codes import ExitCode
+from mqinfer.gateway.serving.fronts import check_ports
+from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.protocol.errors import MqinferError
 from tests.gateway.conftest import Fleet
 from tests.gateway.test_process import PATIENCE, settings_of
 
 Await = Callable[[str], str]
 
 
-def options(fleet: Fleet, name: str, *further: str) -> list[str]:
-    """Return the command with free ports for the Open Inference Protocol."""
-    ports = settings_of()
+def options(fleet: Fleet, name: str, settings: GatewaySettings, *further: str) -> list[str]:
+    """Return the options of the command for these ports."""
     fields = ("http_port", "grpc_port", "metrics_port", "tfs_grpc_port", "tfs_rest_port")
-    chosen = [f"--{field.replace('_', '-')}={getattr(ports, field)}" for field in fields]
-    where = ["--broker", fleet.url, "--root", fleet.root, "--name", name]
-    return [sys.executable, "-m", "mqinfer", "gateway", *where, *chosen, *further]
+    chosen = [f"--{field.replace('_', '-')}={getattr(settings, field)}" for field in fields]
+    return ["gateway", "--broker", fleet.url, "--root", fleet.root, "--name", name, *chosen, *further]
 
 
 @contextmanager
@@ -77,12 +79,12 @@ def children(pid: int) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_several_processes(fleet: Fleet, unique: Callable[[str], str]) -> None:
-    """Two of them share the ports; a killed one comes back; SIGTERM ends all.
+    """Two of them share the ports, which no other gateway gets; a killed one comes back; SIGTERM ends all.
 
-    Starts five interpreters one after the other.
+    Starts four interpreters, two after one another.
     """
-    name = unique("gw")
-    command = options(fleet, name, "--processes", "2")
+    name, settings = unique("gw"), settings_of()
+    command = [sys.executable, "-m", "mqinfer", *options(fleet, name, settings, "--processes", "2")]
     with started(command) as (process, wait_for):
         ready = {re.search(rf"{name}\.[01]", wait_for("ready: "))[0] for _ in range(2)}  # type: ignore[index]
         assert ready == {f"{name}.0", f"{name}.1"}
@@ -91,9 +93,8 @@ def test_several_processes(fleet: Fleet, unique: Callable[[str], str]) -> None:
         os.kill(own.popitem()[1], signal.SIGKILL)
         assert "exit code -9" in wait_for("starts again")
         wait_for("ready: ")
-        second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
-        assert (second.returncode, second.stderr.count("\n")) == (ExitCode.FAILED, 1)
-        assert "can't listen on 127.0.0.1:" in second.stderr
+        with pytest.raises(MqinferError, match=f"can't listen on 127.0.0.1:{settings.http_port}"):
+            check_ports(settings)
         left = children(process.pid)
         process.terminate()
         assert process.wait(PATIENCE) == 0
@@ -108,8 +109,19 @@ def test_several_processes(fleet: Fleet, unique: Callable[[str], str]) -> None:
         (["--name", "No Name"], ExitCode.USAGE, "can't be used in a topic"),
     ],
 )
-def test_wrong_options(fleet: Fleet, unique: Callable[[str], str], further: list[str], code: int, message: str) -> None:
-    """One line and the exit code of wrong options, whatever the processes."""
-    done = subprocess.run(options(fleet, unique("gw"), *further), capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (code, 1)
-    assert message in done.stderr
+def test_wrong_options(
+    fleet: Fleet,
+    unique: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    further: list[str],
+    code: int,
+    message: str,
+) -> None:
+    """One line and the exit code of wrong options."""
+    monkeypatch.setattr(sys, "argv", ["mqinfer", *options(fleet, unique("gw"), settings_of(), *further)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr().err
+    assert (ended.value.code, printed.count("\n")) == (code, 1)
+    assert message in printed

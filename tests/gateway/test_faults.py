@@ -21,7 +21,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.control import ControlClient
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc.messages import MESSAGES
-from tests.gateway.conftest import Fleet, serving
+from tests.gateway.conftest import Fleet, serve_repository
 from tests.gateway.models import build_repository
 from tests.gateway.test_process import PATIENCE, Running, running, settings_of
 
@@ -130,7 +130,7 @@ def test_faults_under_load(tmp_path: Path, unique: Callable[[str], str], cores: 
         async with running(fleet, settings_of(timeout=PATIENCE), unique("gw")) as gateway:
             async with Load(gateway) as load:
                 await load.until_answered(50)
-                os.kill(next(iter(supervisor.pids.values())), signal.SIGKILL)
+                os.kill(next(iter(fleet.supervisor.pids.values())), signal.SIGKILL)
                 await load.until_answered(50)
                 shutil.copytree(repository / "simple" / "1", repository / "simple" / "2")
                 await asyncio.to_thread(control.load, "simple", timeout=PATIENCE)
@@ -143,7 +143,7 @@ def test_faults_under_load(tmp_path: Path, unique: Callable[[str], str], cores: 
 
     with (
         MosquittoServer() as broker,
-        serving(broker.url, unique("faults"), repository, ["simple"], 2) as (fleet, supervisor),
+        serve_repository(repository, broker.url, "faults", ["simple"], 2) as fleet,
         ControlClient(broker.url, root=fleet.root) as control,
     ):
         asyncio.run(main())

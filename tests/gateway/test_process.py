@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,7 +24,7 @@ from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc.messages import MESSAGES
 from mqinfer.gateway.serving.fronts import check_ports
-from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
+from mqinfer.gateway.serving.process import GatewaySpec, Stop, check_packages, serve
 from mqinfer.gateway.settings import GatewaySettings, TlsFiles
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra, MqinferError, NameTaken
 from tests.gateway.conftest import Fleet
@@ -251,7 +252,7 @@ def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], t
     """By HTTP header and by metadata of gRPC, with the status codes and sentences of Triton."""
     keys = tmp_path / "keys.toml"
     keys.write_text(f'[ann]\nkey = "{KEY}"\nrights = ["metadata", "infer"]\n')
-    settings = settings_of(keys=keys, restrict=("statistics:admin-key=open",))
+    settings = settings_of(keys=keys, restrict=("statistics:admin-key=open",), metrics_port=free_port())
     bearer = f"Bearer {KEY}"
 
     async def main() -> None:
@@ -262,7 +263,8 @@ def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], t
         ):
             stats, load = f"{gateway.http}/v2/models/stats", f"{gateway.http}/v2/repository/index"
             assert await get(session, f"{gateway.http}/v2/health/ready") == (200, {"ready": True})
-            assert (await get(session, f"{gateway.http}/v2"))[0] == 401
+            async with session.get(f"{gateway.http}/v2") as reply:
+                assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, "Bearer")
             assert (await get(session, f"{gateway.http}/v2", Authorization=bearer))[0] == 200
             assert await get(session, stats, Authorization=bearer) == (
                 403,
@@ -279,6 +281,10 @@ def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], t
             )
             allowed = {"authorization": bearer, "triton_grpc_protocol_admin_key": "open"}
             assert (await grpc_code(channel, "ModelStatistics", **allowed))[0] is grpc.StatusCode.OK
+            async with session.get(f"http://127.0.0.1:{settings.metrics_port}/metrics") as reply:
+                metrics = await reply.text()
+            assert re.search(r'^mqinfer_gateway_denied_total\{.*reason="unauthenticated"\} 2.0$', metrics, re.MULTILINE)
+            assert re.search(r'^mqinfer_gateway_denied_total\{.*reason="not_authorized"\} 3.0$', metrics, re.MULTILINE)
 
     asyncio.run(main())
 
@@ -340,16 +346,12 @@ def test_files_with_faults(fleet: Fleet, unique: Callable[[str], str], files: Fi
     asyncio.run(main())
 
 
-def test_a_missing_extra(fleet: Fleet, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message has the command that installs it."""
+    check_packages()
     monkeypatch.setitem(sys.modules, "orjson", None)
-
-    async def main() -> None:
-        with pytest.raises(MissingExtra, match=r"orjson is not installed; run: pip install 'mqinfer\[gateway\]'"):
-            async with running(fleet, settings_of(), unique("gw")):
-                pass
-
-    asyncio.run(main())
+    with pytest.raises(MissingExtra, match=r"orjson is not installed; run: pip install 'mqinfer\[gateway\]'"):
+        check_packages()
 
 
 def test_a_name_that_another_process_has(fleet: Fleet, unique: Callable[[str], str]) -> None:

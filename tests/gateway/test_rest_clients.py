@@ -76,7 +76,8 @@ TRITON = """
         assert np.array_equal(found.as_numpy("OUTPUT0"), not_finite, equal_nan=True)
     assert client.infer("simple", sums, outputs=[wanted("OUTPUT0", class_count=3)]).as_numpy("OUTPUT0").shape == (1, 3)
     large = np.random.default_rng(0).random((4, 1 << 20)).astype(np.float32)
-    result = client.infer("identity_fp32", [given("INPUT0", large, "FP32")], model_version="2", priority=1, timeout=10**8)
+    result = client.infer("identity_fp32", [given("INPUT0", large, "FP32")], model_version="2", priority=1,
+                          timeout=10**8)
     assert (result.as_numpy("OUTPUT0") == large).all() and result.get_response()["model_version"] == "2"
     result = client.infer("identity_fp32", [given("INPUT0", large[:, :1000], "FP32", binary=False)],
                           outputs=[wanted("OUTPUT0", binary_data=False)])

@@ -109,7 +109,7 @@ def test_header_lengths(calling: Calling) -> None:
 def test_compressed_garbage(calling: Calling) -> None:
     """A bomb, a cut or damaged body, a second stream and unknown codings are refused; nothing is enlarged."""
     whole = gzip.compress(BODY)
-    bomb = gzip.compress(bytes(100 << 20))
+    bomb = gzip.compress(bytes(8 << 20))
 
     async def ask(front: Front) -> None:
         for coding, body, words in (
@@ -131,7 +131,7 @@ def test_compressed_garbage(calling: Calling) -> None:
         for path in ("/v2/repository/index", "/v2/logging", "/v2/trace/setting"):
             assert (await front("POST", path, bomb, {"Content-Encoding": "gzip"})).status == 400
 
-    calling(ask)
+    calling(ask, max_input_bytes=1 << 20)
 
 
 def test_limits(calling: Calling) -> None:
@@ -157,6 +157,20 @@ def test_limits(calling: Calling) -> None:
     calling(ask_more, max_input_bytes=10_000, max_bytes=8_000)
 
 
+def test_body_that_does_not_come(calling: Calling) -> None:
+    """A body that stays away is given up after the time of a call."""
+
+    async def ask(front: Front) -> None:
+        host, port = front.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{}")
+        async with asyncio.timeout(60):
+            assert b" 504 " in await reader.readline()
+        writer.close()
+
+    calling(ask, timeout=0.05)
+
+
 def test_tensors_that_do_not_fit(calling: Calling) -> None:
     """Sizes, names and sources that contradict each other are refused with status 400."""
     tensor = GOOD["inputs"][0]
@@ -171,8 +185,7 @@ def test_tensors_that_do_not_fit(calling: Calling) -> None:
             [tensor | {"shape": [1] * 17}],
             [tensor | {"data": [1, None]}],
             [tensor | {"data": [1, "x"]}],
-            [tensor | {"data": [1, [2]]}],
-            [tensor | {"data": [[1], [2]]}],
+            [tensor | {"data": [1, []]}],
             [tensor | {"data": 5}],
             [tensor | {"datatype": "FP31"}],
             [tensor | {"parameters": {"binary_data_size": 8}}],
@@ -220,6 +233,8 @@ def test_nesting(calling: Calling) -> None:
                 if not body.startswith(b'{"id"'):
                     assert reply.error == "JSON nesting depth exceeds maximum allowed limit (100)"
         assert (await front.infer("identity_fp32", GOOD | {"id": "[{" * 5000})).status == 200
+        reply = await front("POST", "/v2/repository/index", b'{"ready":%b}' % (b"[" * 250_000 + b"]" * 250_000))
+        assert (reply.status, reply.error) == (400, "Invalid value for 'ready': expected a boolean")
 
     calling(ask)
 

@@ -61,6 +61,10 @@ CLIENT = """
     assert found.shape == (1000, 1) and (found == rows / 2 + 3).all()
     found = tf.make_ndarray(predict(tf.make_tensor_proto(rows[:, 0])).outputs["y"])
     assert found.shape == (1000,) and (found == rows[:, 0] / 2 + 3).all()
+    request = spec(predict_pb2.PredictRequest())
+    request.model_spec.version_label = "canary"
+    request.inputs["x"].CopyFrom(one)
+    asked(stub.Predict(request, 60), "serving_default", 123)
     reply = predict(tf.make_tensor_proto(2), "add", name="a", b=tf.make_tensor_proto(3))
     assert reply.outputs["sum"].int_val == [5] and not reply.outputs["sum"].tensor_shape.dim
     asked(reply, "add")
@@ -137,6 +141,7 @@ def half_plus_two(
     for version, plus in (("123", 2.0), ("124", 3.0)):
         save_half_plus_two(tf, save_tf1, folder / version / "model.savedmodel", plus)
     (folder / "model.toml").write_text("version_policy = { all = {} }\n")
+    (folder / "traffic.toml").write_text("stable = 124\ncanary = 123\n")
     with serve_repository(folder.parent, broker_url, "saved") as served:
         yield served
 
@@ -183,6 +188,9 @@ def test_the_documented_calls(half_plus_two: Fleet) -> None:
         assert reply.json["predictions"][0]["label_bytes"] == {"b64": "Mi4wMDAwMDA="}
         reply = await front.post(f"{model}:predict", {"inputs": [[2.0], [3.0], [5.0]]})
         assert reply.json["outputs"]["y"] == [[3.0], [3.5], [4.5]]
+        reply = await front.post("half_plus_two/labels/canary:predict", {"inputs": [[2.0]]})
+        assert reply.json["outputs"]["y"] == [[3.0]]
+        assert (await front.rest("GET", "/v1/models/half_plus_two/labels/canary")).json == status.json
         asked: dict[str, Any] = {"signature_name": "regress_x_to_y"}
         asked["examples"] = [{"x": float(each)} for each in range(20)]
         assert (await front.post(f"{model}:regress", asked)).json == {"results": [each / 2 + 2 for each in range(20)]}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
+from msgspec import Struct
 
 from mqinfer._version import __version__
 from mqinfer.gateway.access import Access, Right
@@ -32,11 +33,11 @@ from mqinfer.gateway.rest.request import (
 )
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.errors import BadEnvelope
 from mqinfer.protocol.types import TensorSpec
 
 __all__ = ["make_app"]
 
+_T = TypeVar("_T")
 Handler = Callable[[Call], Awaitable[web.Response]]
 _MODEL = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
 _REGION = r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?"
@@ -80,6 +81,22 @@ def make_app(core: Core, access: Access, settings: GatewaySettings) -> web.Appli
         front.bodies,
         lambda _: NotFound("Not Found"),
     )
+
+
+class _Index(Struct, frozen=True):
+    ready: bool = False
+
+
+class _Load(Struct, frozen=True):
+    parameters: dict[str, Any] | None = None
+
+
+class _UnloadParameters(Struct, frozen=True):
+    unload_dependents: bool = False
+
+
+class _Unload(Struct, frozen=True):
+    parameters: _UnloadParameters | None = None
 
 
 class _Front:
@@ -152,22 +169,19 @@ class _Front:
 
     async def index(self, call: Call) -> web.Response:
         _check_repository(call)
-        fields = await self._fields(call)
-        only_ready = fields.get("ready", False)
-        if not isinstance(only_ready, bool):
-            raise BadEnvelope("Invalid value for 'ready': expected a boolean")
-        return json_reply(await self._core.index(only_ready=only_ready))
+        wanted = await self._fields(call, _Index)
+        return json_reply(await self._core.index(only_ready=wanted.ready))
 
     async def load(self, call: Call) -> web.Response:
-        model, parameters = await self._controlled(call)
-        await self._core.load(model, parameters or None)
+        _check_repository(call)
+        wanted = await self._fields(call, _Load)
+        await self._core.load(call.parts[1], wanted.parameters)
         return web.Response(content_type="application/json")
 
     async def unload(self, call: Call) -> web.Response:
-        model, parameters = await self._controlled(call)
-        if not isinstance(parameters.get("unload_dependents", False), bool):
-            raise BadEnvelope("Unable to parse 'unload_dependents': expected a boolean")
-        await self._core.unload(model)
+        _check_repository(call)
+        await self._fields(call, _Unload)
+        await self._core.unload(call.parts[1])
         return web.Response(content_type="application/json")
 
     async def trace_settings(self, call: Call) -> web.Response:
@@ -177,32 +191,19 @@ class _Front:
         return json_reply({**settings, "trace_level": [settings["trace_level"]]})
 
     async def update_trace_settings(self, call: Call) -> web.Response:
-        settings = await self._fields(call)
+        settings = await self._fields(call, dict[str, Any])
         trace_settings([name for name, value in settings.items() if value is not None])
         return await self.trace_settings(call)
 
     async def update_log_settings(self, call: Call) -> web.Response:
-        settings = await self._fields(call)
+        settings = await self._fields(call, dict[str, Any])
         log_settings([name for name, value in settings.items() if value is not None])
         return await _log_settings(call)
 
-    async def _controlled(self, call: Call) -> tuple[str, dict[str, Any]]:
-        """Return the model of a call that loads or unloads it, and the parameters."""
-        _check_repository(call)
-        parameters: Any = (await self._fields(call)).get("parameters") or {}
-        if not isinstance(parameters, dict):
-            raise BadEnvelope("Unable to parse 'parameters': expected an object")
-        return call.parts[1], parameters
-
-    async def _fields(self, call: Call) -> dict[str, Any]:
-        """Return the fields of a body of JSON; none where it is empty."""
+    async def _fields(self, call: Call, shape: type[_T]) -> _T:
+        """Return the fields of a body of JSON, at their defaults where it is empty."""
         async with self.bodies.read(call.request) as body:
-            fields = await self.bodies.run(len(body), read_json, body)
-        if fields is None:
-            return {}
-        if not isinstance(fields, dict):
-            raise BadEnvelope("the body must be an object of JSON")
-        return fields
+            return await self.bodies.run(len(body), read_json, body, shape)
 
 
 def _check_repository(call: Call) -> None:

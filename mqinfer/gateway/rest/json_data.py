@@ -1,7 +1,8 @@
 """From the JSON of a tensor's `data` to the tensor's raw form.
 
 Arrays of numbers are never made into Python objects as a whole, which would take ten times the memory of their text:
-their brackets are compared with the shape, and the numbers are converted piece by piece.
+the elements are counted by their commas, and the numbers are converted piece by piece. Nested arrays are read in the
+order of their text, however they are nested, as Triton reads them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ _CHUNK = 1 << 20
 """Text of numbers that is converted at a time, so that the loop's thread gets its turns."""
 _MOST_ITEMS = 4 << 20
 """Strings, or whatever else, in one BYTES tensor of JSON; each takes 60 bytes or more of memory."""
-_OF_NUMBERS = b'0123456789+-.eE \t\r\n"truefalsnNaIity'
-"""Whatever numbers, booleans and the names of numbers that JSON lacks are written with."""
 
 
 def raw_of_text(name: str, datatype: Datatype, shape: tuple[int, ...], raw: Raw) -> bytes:
@@ -46,7 +45,7 @@ def raw_of_text(name: str, datatype: Datatype, shape: tuple[int, ...], raw: Raw)
         if datatype is Datatype.BYTES:
             if text.count(b",") + text.count(b"[") > _MOST_ITEMS:
                 raise LimitExceeded(f"tensor {name!r}: too many strings for JSON; send them as binary data")
-            return raw_of_data(name, datatype, shape, msgspec.json.decode(text))
+            return _raw_of_strings(name, shape, list(_flat(msgspec.json.decode(text))))
         if prod(shape):
             return b"".join(raw_of_data(name, datatype, (len(piece),), piece) for piece in _numbers(name, shape, text))
         if text.strip(b"[], \t\r\n"):
@@ -58,12 +57,26 @@ def raw_of_text(name: str, datatype: Datatype, shape: tuple[int, ...], raw: Raw)
     return b""
 
 
-def _numbers(name: str, shape: tuple[int, ...], text: bytes) -> Iterator[list[Any]]:
-    """Yield the elements of an array in pieces; it is flat, or nested exactly as the shape."""
-    # An array has one comma less than elements, however it is nested.
-    if text.count(b",") != prod(shape) - 1 or not _has_shape(text, shape):
+def _raw_of_strings(name: str, shape: tuple[int, ...], strings: list[Any]) -> bytes:
+    if len(strings) != prod(shape):
         raise _other_shape(name, shape)
-    flat = text.translate(None, b"[]") if len(shape) > 1 else text.strip(b"[] \t\r\n")
+    return raw_of_data(name, Datatype.BYTES, (len(strings),), strings)
+
+
+def _flat(items: list[Any]) -> Iterator[Any]:
+    for item in items:
+        if type(item) is list:
+            yield from _flat(item)
+        else:
+            yield item
+
+
+def _numbers(name: str, shape: tuple[int, ...], text: bytes) -> Iterator[list[Any]]:
+    """Yield the elements of an array in pieces."""
+    # An array has one comma less than elements, however it is nested.
+    if text.count(b",") != prod(shape) - 1:
+        raise _other_shape(name, shape)
+    flat = text.translate(None, b"[]")
     start = 0
     while start <= len(flat):
         end = flat.find(b",", start + _CHUNK)
@@ -72,21 +85,8 @@ def _numbers(name: str, shape: tuple[int, ...], text: bytes) -> Iterator[list[An
         start = end + 1
 
 
-def _has_shape(text: bytes, shape: tuple[int, ...]) -> bool:
-    skeleton = text.translate(None, _OF_NUMBERS)
-    return skeleton in {_skeleton((prod(shape),)), _skeleton(shape)}
-
-
-def _skeleton(shape: tuple[int, ...]) -> bytes:
-    """Return brackets and commas of an array without zeros in its shape."""
-    found = b""
-    for size in reversed(shape):
-        found = b"[%b]" % ((found + b",") * (size - 1) + found)
-    return found
-
-
 def _other_shape(name: str, shape: tuple[int, ...]) -> BadTensor:
     return BadTensor(
-        f"Shape does not match true shape of 'data' field: tensor {name!r}: expected a flat list of {prod(shape)}"
-        f" elements, or one nested as {list(shape)}"
+        f"Shape does not match true shape of 'data' field: tensor {name!r} of shape {list(shape)}: expected"
+        f" {prod(shape)} elements"
     )

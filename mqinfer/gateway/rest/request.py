@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -16,9 +16,8 @@ from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
 from mqinfer.gateway.rest.json_data import raw_of_text
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Buffer, Datatype, array_bytes, nbytes
-from mqinfer.protocol.decoding import refusal, scalars
+from mqinfer.protocol.decoding import MAX_JSON_BYTES, refusal, scalars
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
-from mqinfer.protocol.header import Parameters
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import Count, EncodedTensor, RequestedOutput
 
@@ -36,7 +35,7 @@ _FIELD = re.compile(r"'(?:[^']*\.)?(\w+)(?:\[[^']*)?'")
 
 class _InputParameters(Struct, frozen=True, gc=False):
     binary_data_size: Count | None = None
-    shared_memory_region: Any = None
+    shared_memory_region: Raw = Raw(b"")
 
 
 class _Input(Struct, frozen=True, gc=False):
@@ -50,7 +49,7 @@ class _Input(Struct, frozen=True, gc=False):
 class _OutputParameters(Struct, frozen=True, gc=False):
     binary_data: bool | None = None
     classification: Count = 0
-    shared_memory_region: Any = None
+    shared_memory_region: Raw = Raw(b"")
 
 
 class _Output(Struct, frozen=True, gc=False):
@@ -62,7 +61,7 @@ class _Request(Struct, frozen=True, gc=False):
     inputs: list[_Input]
     id: str = ""
     outputs: list[_Output] | None = None
-    parameters: Parameters | None = None
+    parameters: Raw = Raw(b"")
 
 
 class _Parameters(Struct, frozen=True, gc=False):
@@ -76,6 +75,7 @@ class _Parameters(Struct, frozen=True, gc=False):
     binary_data_output: bool = False
 
 
+_T = TypeVar("_T")
 _KNOWN = frozenset(_Parameters.__struct_fields__)
 _DECODER = msgspec.json.Decoder(_Request)
 _DATATYPES = {str(datatype): datatype for datatype in Datatype}
@@ -144,7 +144,7 @@ def read_request(body: Buffer, length: int, model: str) -> Request:
     names = [output.name for output in outputs]
     _check_names("output", names)
     chosen = {output.name: output.parameters or _NO_OUTPUT_PARAMETERS for output in outputs}
-    if any(each.shared_memory_region is not None for each in chosen.values()):
+    if any(each.shared_memory_region for each in chosen.values()):
         raise Unsupported(NO_SHARED_MEMORY)
     return Request(
         inputs,
@@ -189,17 +189,23 @@ def expand_raw(body: Buffer, card: ModelCard) -> Request:
     return Request((EncodedTensor(spec.name, spec.datatype, shape_found, "raw", data),), all_binary=True)
 
 
-def read_json(text: Buffer) -> Any:
-    """Parse JSON of a few fields, such as the body of a call about a model's repository; None for no text.
+def read_json(text: Buffer, shape: type[_T]) -> _T:
+    """Parse JSON of a few fields, such as the body of a call about a model's repository; no text is an empty object.
 
     Raises:
-        BadEnvelope: It is not JSON, or nested too deep.
+        BadEnvelope: It is not JSON, nested too deep, or not of the shape.
+        LimitExceeded: It is longer than 8 MiB.
     """
-    if not text:
-        return None
-    check_nesting(bytes(text))
+    if len(text) > MAX_JSON_BYTES:
+        raise LimitExceeded(f"request JSON size of {len(text)} bytes exceeds the maximum of {MAX_JSON_BYTES} here")
     try:
-        return msgspec.json.decode(text)
+        return msgspec.json.decode(text or b"{}", type=shape)
+    except msgspec.ValidationError as error:
+        found = refusal(error, Struct, "body")
+        named = _FIELD.search(str(found))
+        if named and "must be a boolean" in str(found):  # in Triton's words
+            raise BadEnvelope(f"Invalid value for '{named[1]}': expected a boolean") from error
+        raise found from error
     except (ValueError, RecursionError) as error:
         raise _not_json(error) from error
 
@@ -252,9 +258,15 @@ def _wrong(error: msgspec.ValidationError, shape: type[Struct], what: str) -> In
     return type(found)(f"Unable to parse '{named[1]}': {found}") if named else found
 
 
-def _parameters(parameters: dict[str, Any] | None) -> _Parameters:
-    if not parameters:
+def _parameters(raw: Raw) -> _Parameters:
+    text = bytes(raw)
+    if not text:
         return _NO_PARAMETERS
+    if len(text) > DEFAULT_LIMITS.header_bytes:
+        raise LimitExceeded(f"parameters of {len(text)} bytes; at most {DEFAULT_LIMITS.header_bytes} are accepted")
+    parameters = msgspec.json.decode(text)
+    if not isinstance(parameters, dict):
+        raise BadEnvelope("Unable to parse 'parameters': expected an object")
     if any(name.startswith("triton_") for name in parameters):
         raise BadEnvelope(
             "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
@@ -302,7 +314,7 @@ def _inputs(described: Sequence[_Input], tail: memoryview, model: str) -> Iterat
 
 def _check_source(described: _Input, known: _InputParameters) -> None:
     """Check that a tensor's content comes in one way."""
-    given = (bool(described.data), known.binary_data_size is not None, known.shared_memory_region is not None)
+    given = (bool(described.data), known.binary_data_size is not None, bool(known.shared_memory_region))
     if sum(given) != 1:
         names = [f"'{name}'" for name, is_set in zip(_SOURCES, given, strict=True) if is_set]
         raise BadTensor(

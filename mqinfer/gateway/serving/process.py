@@ -20,7 +20,7 @@ from mqinfer.gateway.serving.fronts import Fronts, places, ssl_context
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import MissingExtra
 
-__all__ = ["GatewaySpec", "Stop", "serve"]
+__all__ = ["GatewaySpec", "Stop", "check_packages", "serve"]
 
 _log = logging.getLogger("mqinfer.gateway")
 
@@ -30,7 +30,13 @@ _ANSWER_S = 2.0
 """Time for the fronts to send the errors of the calls that the end of the drain has cancelled."""
 _OVERHEAD_S = 20
 """The system ends the process so long after the drain's end, whatever it hangs in."""
-_PACKAGES = {"grpc": "grpcio", "aiohttp": "aiohttp", "google.protobuf": "protobuf", "orjson": "orjson"}
+_PACKAGES = {
+    "grpc": "grpcio",
+    "aiohttp": "aiohttp",
+    "google.protobuf": "protobuf",
+    "orjson": "orjson",
+    "prometheus_client": "prometheus-client",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +83,11 @@ async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = la
         on_ready: Called once all ports are open.
 
     Raises:
-        MissingExtra: A package of the extra `gateway` is not installed.
         ConfigError: A file with keys or certificates has a fault.
         LinkError: As for a client.
         MqinferError: A port can't be opened.
     """
     settings = spec.settings
-    _check_packages()
     tls = ssl_context(settings.tls) if settings.tls else None
     access = Access(KeyFile(settings.keys) if settings.keys else None, read_restrictions(settings.restrict))
     async with _open_core(spec, stop) as (core, client):
@@ -136,6 +140,7 @@ async def _open_core(spec: GatewaySpec, stop: Stop) -> AsyncIterator[tuple[Core,
             client,
             AsyncControl(client),
             settings.timeout,
+            strict_readiness=settings.strict_readiness,
             model_control=settings.model_control,
             max_pending=settings.max_pending,
             max_bytes=settings.max_bytes,
@@ -148,7 +153,12 @@ async def _open_core(spec: GatewaySpec, stop: Stop) -> AsyncIterator[tuple[Core,
         yield core, client
 
 
-def _check_packages() -> None:
+def check_packages() -> None:
+    """Check that the packages of the extra `gateway` are installed.
+
+    Raises:
+        MissingExtra: One is not.
+    """
     from importlib.util import find_spec
 
     for module, package in _PACKAGES.items():

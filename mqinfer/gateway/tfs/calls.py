@@ -23,6 +23,8 @@ __all__ = ["Answer", "Caller", "Spec", "Target", "find", "infer", "version_state
 
 _PARTS = 32
 """Requests of one call that are pending at a time."""
+_MOST_PARTS = 16384
+"""Requests of one call; each result takes up to a kilobyte beside its outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +99,22 @@ async def find(core: Core, spec: Spec) -> Target:
     """
     if not spec.model:
         raise InvalidRequest("ModelSpec has no name specified.")
-    if spec.label:
-        raise InvalidRequest(f"Unrecognized servable version label: {spec.label[:80]}")
     try:
+        if spec.label:
+            spec = await _resolved(core, spec)
         card = await core.metadata(spec.model, spec.version)
     except ModelNotFound as error:
         wanted = f"Latest({spec.model})" if spec.version is None else f"Specific({spec.model}, {spec.version})"
         raise ModelNotFound(f"Servable not found for request: {wanted}") from error
     return Target(spec, card, choose(card, spec.signature))
+
+
+async def _resolved(core: Core, spec: Spec) -> Spec:
+    """Return a ModelSpec with the version that its label stands for."""
+    version = (await core.metadata(spec.model)).labels.get(spec.label)
+    if version is None:
+        raise InvalidRequest(f"Unrecognized servable version label: {spec.label[:80]}")
+    return replace(spec, version=version, label="")
 
 
 async def version_states(core: Core, spec: Spec) -> dict[str, bool]:
@@ -118,10 +128,10 @@ async def version_states(core: Core, spec: Spec) -> dict[str, bool]:
         raise InvalidRequest("Missing model name in request.")
     try:
         versions = await core.versions(spec.model)
+        if spec.label:
+            spec = await _resolved(core, spec)
     except ModelNotFound as error:
         raise ModelNotFound(f"Could not find any versions of model {spec.model}") from error
-    if spec.label:
-        raise InvalidRequest(f"Unrecognized servable version label: {spec.label[:80]}")
     if spec.version is None:
         return dict(sorted(versions.items(), key=lambda each: int(each[0]), reverse=True))
     if spec.version not in versions:
@@ -146,7 +156,8 @@ async def infer(
         wanted: Names of the outputs; empty for all.
 
     Raises:
-        MqinferError: Whatever came of it.
+        LimitExceeded: There are too many rows.
+        MqinferError: Whatever else came of it.
     """
     signature = target.signature
     check_inputs(signature, list(inputs))
@@ -157,6 +168,11 @@ async def infer(
     if not 0 < most < rows:
         result = await run.one(arrays)
         return Answer(narrowed(signature, result.outputs, axes), result.model_version)
+    if rows > most * _MOST_PARTS:
+        raise LimitExceeded(
+            f"{rows} rows, and model {target.spec.model!r} takes {most} at a time: at most {_MOST_PARTS} requests are "
+            "made of one; send less at once, or raise the model's max_batch_size"
+        )
     parts = [slice(start, start + most) for start in range(0, rows, most)]
     try:
         results = await run.all(arrays, parts)
