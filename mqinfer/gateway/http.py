@@ -27,6 +27,7 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.errors import MethodNotAllowed, Overloaded, status_of
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import BadEnvelope, Expired, LimitExceeded, MqinferError
+from mqinfer.protocol.header import error_message
 from mqinfer.protocol.types import Buffer
 
 __all__ = [
@@ -164,7 +165,7 @@ async def _parts(request: web.Request, patience_s: float) -> AsyncIterator[bytes
             yield part
     except TimeoutError as error:
         raise Expired(f"the body has not come within {patience_s:g} s") from error
-    except (ClientError, HttpProcessingError, web.RequestPayloadError) as error:
+    except (ClientError, HttpProcessingError, web.RequestPayloadError, ConnectionError) as error:
         raise BadEnvelope(f"the body can't be read to its end: {error}") from error
 
 
@@ -245,8 +246,7 @@ def error_reply(error: MqinferError, headers: Mapping[str, str] | None = None) -
         headers["Retry-After"] = str(max(1, math.ceil(status.retry_after_s)))
     if status.http == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
-    text = str(error).encode(errors="backslashreplace").decode()
-    return json_reply({"error": text}, status.http, headers)
+    return json_reply({"error": error_message(str(error))}, status.http, headers)
 
 
 def unescape_path(part: str | None) -> str:

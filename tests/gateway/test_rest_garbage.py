@@ -215,6 +215,8 @@ def test_tensors_that_do_not_fit(calling: Calling) -> None:
         head = json.dumps({"inputs": [tensor]}).encode()
         reply = await front("POST", "/v2/models/m/infer", head + b"more", {LENGTH: str(len(head))})
         assert (reply.status, reply.error) == (400, "unexpected additional input data for model 'm': 4 bytes")
+        reply = await front.infer("identity_fp32", {"inputs": [tensor | {"name": "x" * 100_000, "data": 5}]})
+        assert len(reply.error) < 5000
         reply = await front.infer("identity_fp32", GOOD | {"inputs": [tensor | {"shape": "x"}]})
         assert reply.error.startswith("Unable to parse 'shape': ")
 
