@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mqinfer.broker.packets import buffer_size
 from mqinfer.client.aio import AsyncClient
@@ -18,7 +19,13 @@ from mqinfer.metrics.times import Times
 from mqinfer.protocol.errors import Cancelled, Expired, MqinferError, NoWorker, Rejected
 from mqinfer.protocol.header import SIGNATURE
 from mqinfer.protocol.states import WorkerState, WorkerStatus
-from mqinfer.protocol.types import InferRequest, Outcome
+from mqinfer.protocol.trace import TraceContext, read_trace
+from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome
+from mqinfer.telemetry.around import Around
+from mqinfer.telemetry.conventions import Kind
+
+if TYPE_CHECKING:
+    from mqinfer.telemetry.tracer import Tracer
 
 __all__ = ["CallCounters", "Inference"]
 
@@ -99,12 +106,45 @@ class Inference:
         Raises:
             MqinferError: Whatever came of it.
         """
+        trace = read_trace(call.traceparent, call.tracestate) if call.traceparent else None
+        tracer = self._client.requester.tracer
+        if tracer is None:
+            result = await self._admit(call, version, trace, None)
+        else:
+            result = await self._traced(tracer, call, version, trace)
+        times = self._times.get(call.model)
+        if times is None:
+            times = self._times[call.model] = Times()  # of a model that has answered: no name that callers made up
+        times.add(result.timings)
+        return result
+
+    async def _traced(
+        self, tracer: Tracer, call: InferCall, version: str | None, trace: TraceContext | None
+    ) -> InferResult:
+        """Send a call, and make its span."""
+        began, about = asyncio.get_running_loop().time(), {"mqinfer.model": call.model}
+        span = Around(tracer, f"call {call.model}", began, about, trace, Kind.SERVER)
+        try:
+            result = await self._admit(call, version, trace, span)
+        except BaseException as error:
+            ended = error if isinstance(error, MqinferError) else Cancelled("the caller has gone")
+            span.end(ended.outcome, ErrorInfo(ended.code, str(ended)))
+            raise
+        span.end(result.outcome, result.error)
+        return result
+
+    async def _admit(
+        self, call: InferCall, version: str | None, trace: TraceContext | None, span: Around | None
+    ) -> InferResult:
+        """Check a call, wait for its turn, and send it."""
         self._check(call, version)
         limit_s, is_parameter = self._limit(call)
         ticket = self._admission.enter(call.model, call.caller, sum([buffer_size(each.data) for each in call.inputs]))
         try:
             if not ticket.is_running:
                 limit_s = await self._wait_for_turn(ticket, limit_s)
+                if span is not None:
+                    span.stage("admission", ticket.since)
             request = InferRequest(
                 id="",
                 model_name=call.model,
@@ -113,8 +153,9 @@ class Inference:
                 outputs=call.outputs,
                 priority=call.priority,
                 parameters={SIGNATURE: call.signature} if call.signature else {},
+                trace=trace if span is None else span.context,
             )
-            result = await self._client.send(request, limit_s)
+            return await self._client.send(request, limit_s)
         except Expired as error:
             if is_parameter:
                 raise TimeoutExpired(f"Request timeout expired: {error}") from error
@@ -125,11 +166,6 @@ class Inference:
             raise Rejected(f"Exceeds maximum queue size: {error}") from error
         finally:
             self._admission.leave(ticket)
-        times = self._times.get(call.model)
-        if times is None:
-            times = self._times[call.model] = Times()  # of a model that has answered: no name that callers made up
-        times.add(result.timings)
-        return result
 
     async def _wait_for_turn(self, ticket: Ticket, limit_s: float) -> float:
         """Wait until a call may be sent; return the time left."""
