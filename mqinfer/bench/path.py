@@ -1,4 +1,4 @@
-"""Measures the path: mqinfer, a bare gRPC server, the socket floor and no path at all, in turns, on one machine."""
+"""Measures the path: mqinfer, its gateway, a bare gRPC server, the socket floor and no path at all, in turns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from mqinfer.bench.calls import Passage, count_requests
-from mqinfer.bench.contestants import BareGrpc, Contestant, Direct, Drive, OverMqtt, Route, SecureBroker, SocketFloor
+from mqinfer.bench.contestants import (
+    BareGrpc,
+    Contestant,
+    Direct,
+    Drive,
+    Gateway,
+    OverMqtt,
+    Route,
+    SecureBroker,
+    SocketFloor,
+)
 from mqinfer.bench.machine import CpuMeter, describe_machine
 from mqinfer.bench.results import Measurement, Round, Series
 from mqinfer.bench.workloads import Workload
@@ -85,6 +95,7 @@ def _contestants(workload: Workload, broker: MosquittoServer, secure: SecureBrok
         BareGrpc(workload),
         OverMqtt(workload, Route.to(broker)),
         SocketFloor(workload, broker.port, broker.pid),
+        Gateway(workload),
     ]
     if secure is not None:
         logins = {"server": secure.server_login, "client": secure.login}

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
 from mqinfer.bench.calls import calls_grid
-from mqinfer.bench.contestants import BareGrpc, Direct, OverMqtt, SocketFloor
+from mqinfer.bench.contestants import BareGrpc, Direct, Gateway, OverMqtt, SocketFloor
 from mqinfer.bench.grid import Grid, print_grid
 from mqinfer.bench.grid import as_markdown as grid_as_markdown
 from mqinfer.bench.path import OVER_TLS
 from mqinfer.bench.results import Measurement, Round
-from mqinfer.bench.targets import judge
+from mqinfer.bench.targets import GATEWAY_TARGETS, TARGETS, Target, judge
 from mqinfer.lab.report_files import write_files
 
 __all__ = ["as_json", "as_markdown", "grids", "print_report", "write_report"]
 
-_ROLES = ("client", "broker", "server")
+_ROLES = ("client", "broker", "server", "gateway")
 
 
 def grids(measurement: Measurement) -> tuple[Grid, ...]:
@@ -29,6 +29,8 @@ def grids(measurement: Measurement) -> tuple[Grid, ...]:
     secure = [each for each in measurement.series if each.contestant.endswith(OVER_TLS)]
     found = [_figures(measurement, callers), _targets(measurement)]
     found += [_targets(measurement, OVER_TLS)] if secure else []
+    if any(each.contestant == Gateway.name for each in measurement.series):
+        found.append(_targets(measurement, contestant=Gateway.name, targets=GATEWAY_TARGETS))
     found += [
         _stages(measurement, "one caller", lambda each: each.stages_ms),
         _stages(measurement, f"{callers} callers", lambda each: each.busy_stages_ms),
@@ -102,10 +104,12 @@ def _figures(measurement: Measurement, callers: str) -> Grid:
     return Grid("Throughput, latency and processor time", headings, rows, words=2)
 
 
-def _targets(measurement: Measurement, suffix: str = "") -> Grid:
-    contestant, base = OverMqtt.name + suffix, BareGrpc.name + suffix
+def _targets(
+    measurement: Measurement, suffix: str = "", contestant: str = OverMqtt.name, targets: Sequence[Target] = TARGETS
+) -> Grid:
+    contestant, base = contestant + suffix, BareGrpc.name + suffix
     rows = []
-    for verdict in judge(measurement, contestant, base, SocketFloor.name):
+    for verdict in judge(measurement, contestant, base, SocketFloor.name, targets):
         target = verdict.target
         sign = "<=" if target.smaller_is_better else ">="
         rows.append(
@@ -113,7 +117,7 @@ def _targets(measurement: Measurement, suffix: str = "") -> Grid:
                 target.what,
                 "pass" if verdict.passed else "miss",
                 _ratio(verdict.ratio),
-                f"{sign} {target.bound:g}x",
+                f"{sign} {target.bound:.3g}x",
                 f"{sign} {target.later:g}x" if target.later else "",
                 _ratio(verdict.of_floor),
             ]

@@ -1,18 +1,18 @@
-"""The targets of mqinfer's path against a bare grpc.aio server."""
+"""The targets of mqinfer's path, and of its gateway, against a bare grpc.aio server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mqinfer.bench.results import Measurement, Round
 
-__all__ = ["TARGETS", "Target", "Verdict", "judge"]
+__all__ = ["GATEWAY_TARGETS", "TARGETS", "Target", "Verdict", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A ratio of mqinfer to bare grpc.aio.
+    """A ratio of mqinfer, or of its gateway, to bare grpc.aio.
 
     Attributes:
         what: In words.
@@ -68,9 +68,19 @@ TARGETS: tuple[Target, ...] = (
     Target("classifier, 8 callers, requests/s", "classifier", 1.0, 1.1, _rate),
     Target("small tensors, one caller, p50", "small", 1.1, 0.5, _latency, smaller_is_better=True),
 )
+GATEWAY_TARGETS: tuple[Target, ...] = (
+    Target("small tensors, 8 callers, requests/s", "small", 0.5, None, _rate),
+    Target("968x608 raw frame, 8 callers, requests/s", "frame", 0.8, None, _rate),
+    Target("classifier, 8 callers, requests/s", "classifier", 0.9, None, _rate),
+    Target("small tensors, one caller, p50", "small", 1 / 0.5, None, _latency, smaller_is_better=True),
+    Target("968x608 raw frame, one caller, p50", "frame", 1 / 0.8, None, _latency, smaller_is_better=True),
+    Target("classifier, one caller, p50", "classifier", 1 / 0.9, None, _latency, smaller_is_better=True),
+)
 
 
-def judge(measurement: Measurement, contestant: str, base: str, floor: str) -> tuple[Verdict, ...]:
+def judge(
+    measurement: Measurement, contestant: str, base: str, floor: str, targets: Sequence[Target] = TARGETS
+) -> tuple[Verdict, ...]:
     """Compare what was measured with the targets of its workloads.
 
     Args:
@@ -78,6 +88,7 @@ def judge(measurement: Measurement, contestant: str, base: str, floor: str) -> t
         contestant: Above the line.
         base: Below the line.
         floor: Of whose figure a share is stated.
+        targets: Those of the contestant.
     """
     measured = {series.workload for series in measurement.series}
     return tuple(
@@ -86,6 +97,6 @@ def judge(measurement: Measurement, contestant: str, base: str, floor: str) -> t
             measurement.ratio(target.workload, contestant, base, target.pick),
             measurement.ratio(target.workload, contestant, floor, target.pick),
         )
-        for target in TARGETS
+        for target in targets
         if target.workload in measured
     )

@@ -220,7 +220,7 @@ class Presence:
         if self.failure is not None or (message.retain and claim is None):
             return
         if not len(message.payload):  # another process of the name has ended, and removed its state and this one's
-            if claim is None:
+            if claim is None and message.correlation_data is None:  # with one it is a client's marker to itself
                 self.publish()
             return
         try:

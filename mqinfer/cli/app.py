@@ -12,7 +12,7 @@ from mqinfer.cli import bag, bench, broker, demo, gateway, infer, models, replay
 from mqinfer.cli.exit_codes import EXIT_CODES, exit_code, print_error
 from mqinfer.cli.options import with_log_options
 from mqinfer.cli.settings import SOURCES, FirstConfigFile, SourcedGroup
-from mqinfer.cli.watching import lag, status
+from mqinfer.cli.watching import lag, status, top
 from mqinfer.logs import LogSettings, set_up
 from mqinfer.protocol.errors import MqinferError
 
@@ -37,6 +37,7 @@ app.command()(with_log_options(replay.replay))
 app.command()(with_log_options(infer.infer))
 app.command()(with_log_options(gateway.gateway))
 app.command()(with_log_options(status.status))
+app.command()(with_log_options(top.top))
 app.command()(with_log_options(lag.lag))
 app.add_typer(broker.app, name="broker")
 app.add_typer(models.app, name="models")

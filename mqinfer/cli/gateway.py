@@ -10,7 +10,7 @@ import typer
 
 from mqinfer import logs
 from mqinfer.broker.connect import resolve
-from mqinfer.cli.options import Connection, OtlpEndpoint, with_connection
+from mqinfer.cli.options import Connection, MetricsBind, OtlpEndpoint, with_connection
 from mqinfer.gateway.settings import GatewaySettings, TlsFiles
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
@@ -33,14 +33,25 @@ def gateway(
         int, typer.Option(help=f"Port of the Open Inference Protocol over gRPC; {_OFF}", min=0, max=65535)
     ] = _DEFAULTS.grpc_port,
     metrics_port: Annotated[
-        int, typer.Option(help=f"Port of Prometheus' metrics and of /lag; {_OFF}", min=0, max=65535)
+        int,
+        typer.Option(
+            envvar="MQINFER_METRICS_PORT", help=f"Port of Prometheus' metrics and of /lag; {_OFF}", min=0, max=65535
+        ),
     ] = _DEFAULTS.metrics_port,
+    metrics_bind: MetricsBind = _DEFAULTS.metrics_bind,
     tfs_grpc_port: Annotated[
         int, typer.Option(help=f"Port of TensorFlow Serving's gRPC API; {_OFF}", min=0, max=65535)
     ] = _DEFAULTS.tfs_grpc_port,
     tfs_rest_port: Annotated[
         int, typer.Option(help=f"Port of TensorFlow Serving's REST API; {_OFF}", min=0, max=65535)
     ] = _DEFAULTS.tfs_rest_port,
+    tfs_rest_timeout: Annotated[
+        float,
+        typer.Option(help="Longest time of a call to TensorFlow Serving's REST API, in seconds.", min=0.001),
+    ] = _DEFAULTS.tfs_rest_timeout,
+    tfs_cors: Annotated[
+        bool, typer.Option("--tfs-cors", help="Let web pages of any origin call TensorFlow Serving's REST API.")
+    ] = _DEFAULTS.tfs_cors,
     bind: Annotated[
         str, typer.Option(help="Address to listen on. Without --keys, any other than loopback is open to everyone.")
     ] = _DEFAULTS.bind,
@@ -91,11 +102,14 @@ def gateway(
     """Serve clients of the Open Inference Protocol and of TensorFlow Serving until Ctrl-C, by workers at the broker."""
     settings = GatewaySettings(
         bind=bind,
+        metrics_bind=metrics_bind,
         http_port=http_port,
         grpc_port=grpc_port,
         metrics_port=metrics_port,
         tfs_grpc_port=tfs_grpc_port,
         tfs_rest_port=tfs_rest_port,
+        tfs_rest_timeout=tfs_rest_timeout,
+        tfs_cors=tfs_cors,
         server_name=server_name,
         timeout=timeout,
         max_pending=max_pending,

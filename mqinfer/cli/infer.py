@@ -47,7 +47,9 @@ def infer(
             "any file as one string.",
         ),
     ],
-    version: Annotated[str | None, typer.Option(help="Model version; the server's default if omitted.")] = None,
+    version: Annotated[
+        str | None, typer.Option(help="Model version, or a label such as canary; the default version if omitted.")
+    ] = None,
     encoding: Annotated[
         str, typer.Option(help="Encoding of the arrays: raw, lz4, shuffle-lz4, mask, jpeg:QUALITY or png.")
     ] = "raw",

@@ -29,7 +29,8 @@ def local_worker(
     """
     template = ProcessSpec(repository, model, 0, broker, WorkerOptions(f"local-{model}", topics))
     specs = plan(Repository(repository), template, [model], instances=1)
-    chosen = specs[-1:] if version is None else [spec for spec in specs if str(spec.version) == version]
+    default = [spec for spec in specs if spec.found and spec.found.is_default]
+    chosen = default if version is None else [spec for spec in specs if str(spec.version) == version]
     if not chosen:
         versions = ", ".join(str(spec.version) for spec in specs)
         raise ModelNotFound(

@@ -62,7 +62,8 @@ def replay(
     local: Annotated[bool, typer.Option("--local", help="Run the model in this process, without a broker.")] = False,
     repository: Annotated[Path, typer.Option(help="Model repository for --local.")] = Path("models"),
     version: Annotated[
-        str | None, typer.Option(help="Version of the model; by default the one that its version policy prefers.")
+        str | None,
+        typer.Option(help="Version of the model, or a label such as stable; the default version if omitted."),
     ] = None,
     topic: Annotated[
         list[str] | None,

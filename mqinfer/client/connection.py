@@ -23,7 +23,7 @@ from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.card import ModelCard, read_card
-from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, MqinferError, NameTaken
+from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, MqinferError, NameTaken, NotAuthorized
 from mqinfer.protocol.states import ClientStatus, read_client_state, read_server_state, read_worker_state
 from mqinfer.protocol.topics import Topics, check_name
 
@@ -293,7 +293,7 @@ class LiveRegistry:
         publish on, it is the one that it may read, too. Nothing is retained there by it.
 
         Raises:
-            LinkError: The link is down, or the broker refuses a subscription.
+            LinkError: The link is down, or the broker refuses the cards or the workers' states.
         """
         self.start()
         with self._starting:
@@ -301,8 +301,11 @@ class LiveRegistry:
                 return
             if not self._requester.options.lanes:
                 self._link.subscribe(self._topics.worker_states(), self._on_worker)
-            self._link.subscribe(self._topics.control_states(), self._on_server)
-            self._follow_clients()
+            try:
+                self._link.subscribe(self._topics.control_states(), self._on_server)
+                self._follow_clients()
+            except NotAuthorized as error:  # the cards and workers are enough to serve
+                _log.info("%s; what comes without it is used", error)
             self._is_following = True
         self.known.on_change = self._notify
         self._requester.watch(self._mark)

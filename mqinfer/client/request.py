@@ -88,6 +88,9 @@ def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions)
         return InferRequest("", model, tuple(tensors))
     version = options.get("version")
     chosen = options.get("output_encoding")
+    parameters: dict[str, Scalar] = {OUTPUT_ENCODING: chosen} if isinstance(chosen, str) and chosen else {}
+    if signature := options.get("signature"):
+        parameters[SIGNATURE] = signature
     parent = options.get("traceparent")
     return InferRequest(
         id="",
@@ -97,14 +100,9 @@ def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions)
         outputs=_requested(options.get("outputs", ()), options.get("classification", {}), chosen),
         priority=options.get("priority", 0),
         capture=options.get("capture", NO_CAPTURE),
-        parameters=_parameters(chosen, options.get("signature", "")),
+        parameters=parameters,
         trace=read_trace(parent, options.get("tracestate", "")) if parent else None,
     )
-
-
-def _parameters(chosen: str | Mapping[str, str] | None, signature: str) -> dict[str, Scalar]:
-    found: dict[str, Scalar] = {OUTPUT_ENCODING: chosen} if isinstance(chosen, str) and chosen else {}
-    return found | {SIGNATURE: signature} if signature else found
 
 
 def with_labelled_version(request: InferRequest, card: ModelCard) -> InferRequest:

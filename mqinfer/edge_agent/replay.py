@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from mqinfer.bags.frame import Frame
-from mqinfer.client.request import InferOptions, make_request
+from mqinfer.client.request import InferOptions, make_request, names_label, with_labelled_version
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import DelayWindow, Policy, Stream
@@ -310,6 +310,8 @@ class Replay:
                 trace = pending.spans.context
                 asked |= {"traceparent": trace.traceparent, "tracestate": trace.tracestate}
             request = make_request(options.model, {prepared.tensor.name: prepared.tensor}, asked)
+            if names_label(request) and (card := self._requester.registry.card(options.model)):
+                request = with_labelled_version(request, card)
             pending.request_id = self._requester.submit(request, options.timeout, settle)
         except MqinferError as error:  # it can't be carried or sent, or the client was closed; there is no request
             if isinstance(error, LinkError) and not isinstance(error, MessageTooLarge):

@@ -7,6 +7,7 @@ import logging
 import re
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from mqinfer.gateway.errors import Unauthenticated
+from mqinfer.logs import log_dropped
 from mqinfer.protocol.errors import ConfigError, NotAuthorized
 
 __all__ = ["Access", "Credentials", "KeyFile", "Right", "read_restrictions"]
@@ -188,12 +190,16 @@ def read_restrictions(texts: Iterable[str]) -> dict[Right, tuple[str, str]]:
 class Access:
     """Decides about calls; used by the loop's thread alone.
 
+    Attributes:
+        refused: Calls refused so far, by the code of the error.
+
     Args:
         keys: The callers that there are; None: everybody may call.
         restricted: Header and value that some calls need beside.
     """
 
     def __init__(self, keys: KeyFile | None = None, restricted: Mapping[Right, tuple[str, str]] | None = None) -> None:
+        self.refused: Counter[str] = Counter()
         self._keys = keys
         self._restricted = dict(restricted or {})
 
@@ -213,11 +219,19 @@ class Access:
             Unauthenticated: It has no credentials, or wrong ones.
             NotAuthorized: It may not call this.
         """
-        if right in self._restricted:
-            self._check_header(right, headers, is_grpc=is_grpc)
-        if self._keys is None or right is Right.HEALTH:
-            return f"certificate {certificate}" if certificate else peer
-        found = self._identify(self._keys, headers, certificate)
+        try:
+            if right in self._restricted:
+                self._check_header(right, headers, is_grpc=is_grpc)
+            if self._keys is None or right is Right.HEALTH:
+                return f"certificate {certificate}" if certificate else peer
+            return self._check_rights(self._keys, right, headers, certificate)
+        except (Unauthenticated, NotAuthorized) as error:
+            self.refused[error.code] += 1
+            log_dropped(_log, f"{right} call of {peer}: {error}", error.code, self.refused[error.code])
+            raise
+
+    def _check_rights(self, keys: KeyFile, right: Right, headers: Mapping[str, str], certificate: str) -> str:
+        found = self._identify(keys, headers, certificate)
         if right not in found.rights:
             raise NotAuthorized(f"{found.name!r} has no right to {right} calls; its rights stand in the gateway's keys")
         return f"key {found.name}"

@@ -87,7 +87,7 @@ class Core:
             MqinferError: Whatever came of it; the texts begin with those of Triton where it has one.
         """
         try:
-            result = await self._inference.infer(call, await self._find(call.model, call.version))
+            result = await self._inference.infer(call, self._find)
         except BaseException as error:
             self._inference.count(call.model, error)
             raise
@@ -120,7 +120,7 @@ class Core:
         Raises:
             InvalidRequest: The version is no number.
         """
-        return self._known.is_ready(model, self._checked(model, version))
+        return self._known.is_ready(model, self._checked(model, version)) and self._registry.is_complete
 
     async def metadata(self, model: str, version: str | None = None) -> ModelCard:
         """Return a model's card; its `versions` are those that are ready.

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import unquote
 
@@ -25,7 +26,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.errors import MethodNotAllowed, Overloaded, status_of
 from mqinfer.gateway.settings import GatewaySettings
-from mqinfer.protocol.errors import BadEnvelope, LimitExceeded, MqinferError
+from mqinfer.protocol.errors import BadEnvelope, Expired, LimitExceeded, MqinferError
+from mqinfer.protocol.header import error_message
 from mqinfer.protocol.types import Buffer
 
 __all__ = [
@@ -95,6 +97,7 @@ class Bodies:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._limit, self._room = settings.max_input_bytes, settings.max_bytes
+        self._patience_s = settings.timeout
         self._pool = ThreadPoolExecutor(_THREADS, "mqinfer-gateway-http")
 
     @asynccontextmanager
@@ -105,6 +108,7 @@ class Bodies:
             LimitExceeded: It is larger than `max_input_bytes`, also where it only says so.
             Overloaded: The bodies of all calls together are.
             BadEnvelope: It is cut off, not compressed as stated, or compressed in an unknown way.
+            Expired: It has not come within the time of a call that states none.
         """
         coding = request.headers.get("Content-Encoding", "identity").strip().lower() or "identity"
         if coding not in _ACCEPTED:
@@ -114,7 +118,7 @@ class Bodies:
         body = bytearray()
         taken = 0
         try:
-            async for part in _parts(request):
+            async for part in _parts(request, self._patience_s):
                 taken += self._take(len(part))
                 body += part
                 if len(body) > self._limit:
@@ -152,11 +156,16 @@ class Bodies:
         )
 
 
-async def _parts(request: web.Request) -> AsyncIterator[bytes]:
+async def _parts(request: web.Request, patience_s: float) -> AsyncIterator[bytes]:
+    deadline = asyncio.get_running_loop().time() + patience_s
     try:
-        async for part in request.content.iter_any():
+        while not request.content.at_eof():
+            async with asyncio.timeout_at(deadline):
+                part = await request.content.readany()
             yield part
-    except (ClientError, HttpProcessingError, web.RequestPayloadError) as error:
+    except TimeoutError as error:
+        raise Expired(f"the body has not come within {patience_s:g} s") from error
+    except (ClientError, HttpProcessingError, web.RequestPayloadError, ConnectionError) as error:
         raise BadEnvelope(f"the body can't be read to its end: {error}") from error
 
 
@@ -208,6 +217,8 @@ def check_nesting(text: Buffer) -> None:
         BadEnvelope: Deeper than 100.
     """
     whole = bytes(text)
+    if whole.count(b"[") + whole.count(b"{") <= _MOST_NESTED:
+        return
     if _depth(whole) > _MOST_NESTED and _depth(STRINGS.sub(b"", whole)) > _MOST_NESTED:
         raise BadEnvelope(f"JSON nesting depth exceeds maximum allowed limit ({_MOST_NESTED})")
 
@@ -233,8 +244,9 @@ def error_reply(error: MqinferError, headers: Mapping[str, str] | None = None) -
     headers = dict(headers or {})
     if status.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(status.retry_after_s)))
-    text = str(error).encode(errors="backslashreplace").decode()
-    return json_reply({"error": text}, status.http, headers)
+    if status.http == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    return json_reply({"error": error_message(str(error))}, status.http, headers)
 
 
 def unescape_path(part: str | None) -> str:

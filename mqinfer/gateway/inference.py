@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from mqinfer.broker.packets import buffer_size
 from mqinfer.client.aio import AsyncClient
@@ -24,11 +24,12 @@ from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome
 from mqinfer.telemetry.around import Around
 from mqinfer.telemetry.conventions import Kind
 
-if TYPE_CHECKING:
-    from mqinfer.telemetry.tracer import Tracer
-
 __all__ = ["CallCounters", "Inference"]
 
+T = TypeVar("T")
+_Find = Callable[[str, str | None], Awaitable[str | None]]
+_MOST_NAME = 64
+"""Characters of a model's name that a span repeats: nobody has checked it."""
 _OK = str(Outcome.OK)
 _RESTART_S = 30.0
 """A worker that is to be started again is back within this time."""
@@ -36,6 +37,9 @@ _LEAST_ROOM = 16
 """Calls of a model that are sent at a time where its workers state no capacity."""
 _MOST_MODELS = 1024
 """Models whose checks and room are kept ready."""
+_LEAST_S = 1e-6
+"""Time left of a call whose turn came at its deadline: it expires as others do."""
+_UNCONNECTED = "the gateway is not connected to the broker, or does not know yet what is served"
 _LONGEST_PAUSE_S = 60.0
 """A caller is told to come back after this at the latest."""
 
@@ -96,12 +100,12 @@ class Inference:
             code = Cancelled.code if isinstance(error, asyncio.CancelledError) else MqinferError.code
         self._outcomes[model if self._known.knows(model) else "", code] += 1
 
-    async def infer(self, call: InferCall, version: str | None) -> InferResult:
+    async def infer(self, call: InferCall, find: _Find) -> InferResult:
         """Send a call and wait for its result; cancelling the task cancels it, also at the worker.
 
         Args:
-            call: For a model that is known, as far as that is known.
-            version: The version, as servers name it; None for the default one.
+            call: Unchecked.
+            find: Returns the version as servers name it, of the model and version that a call states.
 
         Raises:
             MqinferError: Whatever came of it.
@@ -109,36 +113,41 @@ class Inference:
         trace = read_trace(call.traceparent, call.tracestate) if call.traceparent else None
         tracer = self._client.requester.tracer
         if tracer is None:
-            result = await self._admit(call, version, trace, None)
-        else:
-            result = await self._traced(tracer, call, version, trace)
-        times = self._times.get(call.model)
-        if times is None:
-            times = self._times[call.model] = Times()  # of a model that has answered: no name that callers made up
-        times.add(result.timings)
-        return result
-
-    async def _traced(
-        self, tracer: Tracer, call: InferCall, version: str | None, trace: TraceContext | None
-    ) -> InferResult:
-        """Send a call, and make its span."""
-        began, about = asyncio.get_running_loop().time(), {"mqinfer.model": call.model}
-        span = Around(tracer, f"call {call.model}", began, about, trace, Kind.SERVER)
+            return await self._limited(call, find, trace, None)
+        began, about = asyncio.get_running_loop().time(), {"mqinfer.model": call.model[:_MOST_NAME]}
+        span = Around(tracer, "call", began, about, trace, Kind.SERVER)
         try:
-            result = await self._admit(call, version, trace, span)
+            result = await self._limited(call, find, span.context, span)
         except BaseException as error:
-            ended = error if isinstance(error, MqinferError) else Cancelled("the caller has gone")
-            span.end(ended.outcome, ErrorInfo(ended.code, str(ended)))
+            why = error if isinstance(error, MqinferError) else Cancelled("the caller is gone")
+            span.end(why.outcome, ErrorInfo(why.code, str(why)))
             raise
         span.end(result.outcome, result.error)
         return result
 
-    async def _admit(
-        self, call: InferCall, version: str | None, trace: TraceContext | None, span: Around | None
+    async def _limited(
+        self, call: InferCall, find: _Find, trace: TraceContext | None, span: Around | None
     ) -> InferResult:
-        """Check a call, wait for its turn, and send it."""
-        self._check(call, version)
         limit_s, is_parameter = self._limit(call)
+        try:
+            return await self._infer(call, find, limit_s, trace, span)
+        except Expired as error:
+            if is_parameter:
+                raise TimeoutExpired(f"Request timeout expired: {error}") from error
+            raise
+        except Rejected as error:
+            if isinstance(error, Overloaded):
+                raise
+            raise Rejected(f"Exceeds maximum queue size: {error}") from error
+
+    async def _infer(
+        self, call: InferCall, find: _Find, limit_s: float, trace: TraceContext | None, span: Around | None
+    ) -> InferResult:
+        if self._registry.is_complete:
+            version = await find(call.model, call.version)  # at once
+        else:
+            version, limit_s = await self._within(find(call.model, call.version), limit_s, _UNCONNECTED)
+        self._check(call, version)
         ticket = self._admission.enter(call.model, call.caller, sum([buffer_size(each.data) for each in call.inputs]))
         try:
             if not ticket.is_running:
@@ -153,19 +162,16 @@ class Inference:
                 outputs=call.outputs,
                 priority=call.priority,
                 parameters={SIGNATURE: call.signature} if call.signature else {},
-                trace=trace if span is None else span.context,
+                trace=trace,
             )
-            return await self._client.send(request, limit_s)
-        except Expired as error:
-            if is_parameter:
-                raise TimeoutExpired(f"Request timeout expired: {error}") from error
-            raise
-        except Rejected as error:
-            if isinstance(error, Overloaded):
-                raise
-            raise Rejected(f"Exceeds maximum queue size: {error}") from error
+            result = await self._client.send(request, limit_s)
         finally:
             self._admission.leave(ticket)
+        times = self._times.get(call.model)
+        if times is None:
+            times = self._times[call.model] = Times()  # of a model that has answered: no name that callers made up
+        times.add(result.timings)
+        return result
 
     async def _wait_for_turn(self, ticket: Ticket, limit_s: float) -> float:
         """Wait until a call may be sent; return the time left."""
@@ -181,13 +187,23 @@ class Inference:
                 turn.set_exception(error)
 
         ticket.settle, ticket.since = settle, loop.time()
+        _, left_s = await self._within(turn, limit_s, "it was not its turn: the callers of this gateway ask for more")
+        return left_s
+
+    async def _within(self, waited: Awaitable[T], limit_s: float, why: str) -> tuple[T, float]:
+        """Wait for something in a call's time; return it with the time left.
+
+        Raises:
+            Expired: The time is over, which `why` explains.
+        """
+        loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_s
         try:
             async with asyncio.timeout_at(deadline):
-                await turn
+                found = await waited
         except TimeoutError:
-            raise Expired(f"it was not its turn within {limit_s:.3g} s: this gateway's callers ask for more") from None
-        return max(1e-6, deadline - loop.time())
+            raise Expired(f"expired after {limit_s:.3g} s: {why}") from None
+        return found, max(_LEAST_S, deadline - loop.time())
 
     def _limit(self, call: InferCall) -> tuple[float, bool]:
         """Return how long a call may take, in seconds, and whether its `timeout` parameter decides that.

@@ -8,6 +8,7 @@ from functools import partial
 from aiohttp import web
 
 from mqinfer.client.aio import AsyncClient
+from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.lag import add_lag
 from mqinfer.metrics.client import add_client
@@ -30,13 +31,13 @@ def pending_calls(core: Core, client: AsyncClient) -> list[PendingRequests]:
     return list(found.values())
 
 
-def make_metrics_app(core: Core, client: AsyncClient) -> web.Application:
+def make_metrics_app(core: Core, client: AsyncClient, access: Access) -> web.Application:
     """Return what answers on the metrics port.
 
     Raises:
         MissingExtra: prometheus-client is not installed.
     """
-    registry = make_registry(partial(_read, core, client))
+    registry = make_registry(partial(_read, core, client, access))
     from prometheus_client.exposition import choose_encoder
 
     async def answer(request: web.Request) -> web.Response:
@@ -49,7 +50,7 @@ def make_metrics_app(core: Core, client: AsyncClient) -> web.Application:
     return app
 
 
-def _read(core: Core, client: AsyncClient, samples: Samples) -> None:
+def _read(core: Core, client: AsyncClient, access: Access, samples: Samples) -> None:
     add_client(samples, client.requester)
     found = core.counters()
     for (model, code), count in found.outcomes.items():
@@ -60,6 +61,8 @@ def _read(core: Core, client: AsyncClient, samples: Samples) -> None:
     samples.count("gateway_accepted", "Calls for inference that were accepted.", admission.accepted)
     for reason, count in admission.refused.items():
         samples.count("gateway_refused", "Calls for inference for which there was no room.", count, reason=reason)
+    for reason, count in access.refused.items():
+        samples.count("gateway_denied", "Calls of callers who may not make them.", count, reason=reason)
     samples.gauge("gateway_running_requests", "Calls that were handed to the client.", admission.running)
     samples.gauge("gateway_queued_requests", "Calls that wait for their turn.", admission.queued)
     samples.gauge("gateway_pending_bytes", "Inputs of the calls without an outcome.", admission.bytes)

@@ -31,6 +31,7 @@ class GatewaySettings:
 
     Attributes:
         bind: Address that it listens on.
+        metrics_bind: The same for the metrics.
         http_port: Open Inference Protocol over HTTP.
         grpc_port: Open Inference Protocol over gRPC.
         metrics_port: Prometheus.
@@ -52,6 +53,7 @@ class GatewaySettings:
     """
 
     bind: str = "127.0.0.1"
+    metrics_bind: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001
     metrics_port: int = 8002

@@ -24,6 +24,7 @@ ROLES = {
     "bare grpc.aio": {"client", "server"},
     "mqinfer": {"client", "broker", "server"},
     "socket floor": {"client", "broker", "server"},
+    "gateway": {"client", "gateway", "server", "broker"},
     "bare grpc.aio, TLS": {"client", "server"},
     "mqinfer, TLS": {"client", "broker", "server"},
 }

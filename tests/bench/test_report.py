@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mqinfer.bench.contestants import BareGrpc, Direct, OverMqtt, SocketFloor
+from mqinfer.bench.contestants import BareGrpc, Direct, Gateway, OverMqtt, SocketFloor
 from mqinfer.bench.report import as_json, as_markdown, grids, print_report, write_report
 from mqinfer.bench.results import Measurement, Round, Series
-from mqinfer.bench.targets import judge
+from mqinfer.bench.targets import GATEWAY_TARGETS, judge
 from mqinfer.protocol.errors import ConfigError
 
 
@@ -59,6 +59,14 @@ def test_targets_pass_at_their_bound_and_not_before(rate: float, latency: float,
     assert [verdict.passed for verdict in verdicts] == expected
 
 
+def test_the_gateway_is_judged_by_its_own_targets() -> None:
+    """Half of bare gRPC's throughput passes with small tensors, and twice its time; the report says so."""
+    run = measurement_of(series(BareGrpc.name, 1000), series(Gateway.name, 500, latency_ms=2.01))
+    verdicts = judge(run, Gateway.name, BareGrpc.name, SocketFloor.name, GATEWAY_TARGETS)
+    assert [verdict.passed for verdict in verdicts] == [True, False]
+    assert "gateway against bare grpc.aio" in as_markdown(run)
+
+
 def test_a_target_that_was_not_measured_is_not_passed() -> None:
     """Without the other contestant there is no ratio, and no pass."""
     verdicts = judge(measurement_of(series(OverMqtt.name, 9)), OverMqtt.name, BareGrpc.name, SocketFloor.name)
@@ -74,7 +82,7 @@ def test_markdown_holds_every_table() -> None:
     for grid in grids(RUN):
         assert f"## {grid.title}" in text
         assert all(len(row) == len(grid.headings) for row in grid.rows)
-    assert "| small | mqinfer | 3,200 | 29% | 0.400 | 200 | 100 | 300 |" in text
+    assert "| small | mqinfer | 3,200 | 29% | 0.400 | 200 | 100 | 300 |  |" in text
     assert "| together | 0.750 |" in text
     assert "| small tensors, 8 callers, requests/s | pass | 1.60x | >= 1.1x | >= 2.6x | 0.50x |" in text
 

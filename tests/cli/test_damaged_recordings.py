@@ -121,6 +121,7 @@ def test_no_damage_passes_for_a_success(
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    others = set(multiprocessing.active_children())  # of fixtures that outlive a test
     whole = record(tmp_path, kind)
     summary, copy = tmp_path / "summary.json", tmp_path / f"copy{whole.suffix}"
     assert replay(whole, summary) == 0
@@ -137,7 +138,7 @@ def test_no_damage_passes_for_a_success(
         ends[code] += 1
     assert set(ends) <= {0, 1, 3}
     assert ends[1] + ends[3] > COPIES / 4
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= others
     assert not list(folder.iterdir())
     with capfd.disabled():
         if COPIES > 50:

@@ -23,13 +23,16 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.cloud_worker.supervision.child import Phase, ProcessView
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
+from mqinfer.cloud_worker.supervision.metrics import _add_labels
 from mqinfer.cloud_worker.supervision.planning import plan_versions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
 from mqinfer.cloud_worker.supervision.records import config_record, index
 from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.cloud_worker.supervision.supervisor import Event
+from mqinfer.metrics.samples import Samples
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import Problem, Repository, Scan
+from mqinfer.models.repository.traffic import Traffic, write_traffic
 from mqinfer.protocol.control import Call, CallBody, ModelState, ModelStatistics, Operation, read_path
 from mqinfer.protocol.errors import BadTopic, Cancelled, InvalidRequest, ModelNotFound, ModelNotLoadable, NameTaken
 from mqinfer.protocol.states import ServedModel, ServerState, WorkerState, WorkerStatus
@@ -491,3 +494,35 @@ def test_states_of_processes_that_are_gone_are_removed(write_echo: WriteEcho, un
             assert removed.get(timeout=10) == topics.worker_state("w.9")
         finally:
             server.stop()
+
+
+def test_labels_are_metrics(write_echo: WriteEcho) -> None:
+    """Each labelled version's part of the requests without a version; without a split the stable one gets all."""
+    for version in (1, 2):
+        repository = write_echo("m", version=version)
+
+    def ratios() -> dict[tuple[str, str], float]:
+        samples, (_, fleet) = Samples(), manage(repository)
+        _add_labels(samples, fleet.processes)
+        found = [sample for family in samples.families() for sample in family.samples]
+        assert {sample.name for sample in found} <= {"mqinfer_model_traffic_ratio"}
+        return {(sample.labels["label"], sample.labels["version"]): sample.value for sample in found}
+
+    assert ratios() == {}
+    write_traffic(repository / "m", Traffic(1, 2, 10))
+    assert ratios() == {("stable", "1"): 0.9, ("canary", "2"): 0.1}
+    write_traffic(repository / "m", Traffic(1, 2))
+    assert ratios() == {("stable", "1"): 1, ("canary", "2"): 0}
+
+
+def test_polling_finds_new_labels(write_echo: WriteEcho) -> None:
+    """A share that was edited in the file is published, once, and no process is planned anew for it."""
+    for version in (1, 2):
+        repository = write_echo("m", version=version)
+    write_traffic(repository / "m", Traffic(1, 2, 10))
+    management, fleet = manage(repository)
+    assert management.poll() == {}
+    write_traffic(repository / "m", Traffic(1, 2, 20))
+    assert list(management.poll()) == ["m"]
+    assert fleet.rollouts == [("m", [1, 2])]
+    assert management.poll() == {}

@@ -58,7 +58,7 @@ def test_a_drained_worker_comes_back(
     assert bare.read().outcome is Outcome.OK
     until(worker.is_drained)
     codes: list[int] = []
-    lane = replace(bare.binary("1" * 32), topic=TOPICS.lane(worker.name, "echo", "bare"))
+    lane = replace(bare.binary("1" * 32), topic=TOPICS.lane(worker.name, "echo", bare.name))
     for message in (bare.binary("2" * 32), lane):
         bare.link.publish(message, codes.append)
     until(lambda: len(codes) == 2)

@@ -56,12 +56,12 @@ class Held:
 def hold(
     broker_url: str, unique: Callable[[str], str], serve: Callable[..., Worker], write_echo: Callable[..., Path]
 ) -> Any:
-    """Return a context manager that opens a core before a real worker of batches of one, with the gate closed."""
+    """Return a context manager that opens a core before a real worker, with the gate closed."""
 
     @asynccontextmanager
     async def opened(**options: Any) -> AsyncIterator[Held]:
         topics = Topics(unique("root"))
-        (version,) = Repository(write_echo(config="max_batch_size = 1")).models()
+        (version,) = Repository(write_echo(config="max_batch_size = 4")).models()
         loaded = load_model(version, device="cpu")
         assert isinstance(loaded.backend, EchoBackend)
         backend = GatedEcho(loaded.backend)
@@ -168,7 +168,7 @@ def test_one_callers_flood_does_not_starve_another(hold: Any) -> None:
             assert all(isinstance(each, Overloaded) and each.retry_after_s >= 1 for each in refused)
             places = [place for place, caller in enumerate(order) if caller == "few"]
             assert len(order) == 194
-            assert max(places) <= state.running + 4
+            assert max(places) <= state.running + 8
             assert held.core.counters().admission.refused == {"share": 8}
 
     asyncio.run(run())
@@ -183,14 +183,16 @@ def test_a_call_that_waits_for_its_turn_can_be_cancelled_or_expire(hold: Any) ->
             await held.until(lambda: held.core.counters().admission.queued > 0)
             waits = asyncio.create_task(held.core.infer(call(caller="few")))
             await asyncio.sleep(0)
-            with pytest.raises(TimeoutExpired, match=r"^Request timeout expired: it was not its turn"):
+            with pytest.raises(
+                TimeoutExpired, match=r"^Request timeout expired: expired after 0.05 s: it was not its turn"
+            ):
                 await held.core.infer(call(caller="few", timeout_s=0.05))
             waits.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waits
             held.backend.gate.set()
             await asyncio.gather(*running)
-            assert len(held.backend.runs) == 80
+            assert sum(held.backend.runs) == 80
             state = held.core.counters().admission
             assert (state.running, state.queued, state.bytes) == (0, 0, 0)
 

@@ -374,3 +374,22 @@ def test_restricted_calls(open_core: OpenCore) -> None:
             await front.call("ModelInfer", metadata=[("triton-grpc-protocol-secret", "abc")], **SUMS)
 
     asyncio.run(main())
+
+
+def test_calls_beyond_the_bound(open_core: OpenCore) -> None:
+    """A call above `max_pending` is refused at once, with the pause after which gRPC's clients may try again."""
+
+    async def main() -> None:
+        async with open_core(max_pending=1) as core, serving(core) as front:
+            slow = {"model_name": "slow", **tensors(x=np.zeros((1, 4), "<f4"))}
+            first = asyncio.ensure_future(front.call("ModelInfer", **slow))
+            while not core.counters().admission.running:  # noqa: ASYNC110  no event tells of a counter
+                await asyncio.sleep(0.005)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await front.call("ModelInfer", **slow)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert caught.value.details().startswith("Exceeds maximum queue size")
+            assert int(dict(caught.value.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
+            first.cancel()
+
+    asyncio.run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -251,7 +252,7 @@ def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], t
     """By HTTP header and by metadata of gRPC, with the status codes and sentences of Triton."""
     keys = tmp_path / "keys.toml"
     keys.write_text(f'[ann]\nkey = "{KEY}"\nrights = ["metadata", "infer"]\n')
-    settings = settings_of(keys=keys, restrict=("statistics:admin-key=open",))
+    settings = settings_of(keys=keys, restrict=("statistics:admin-key=open",), metrics_port=free_port())
     bearer = f"Bearer {KEY}"
 
     async def main() -> None:
@@ -262,7 +263,8 @@ def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], t
         ):
             stats, load = f"{gateway.http}/v2/models/stats", f"{gateway.http}/v2/repository/index"
             assert await get(session, f"{gateway.http}/v2/health/ready") == (200, {"ready": True})
-            assert (await get(session, f"{gateway.http}/v2"))[0] == 401
+            async with session.get(f"{gateway.http}/v2") as reply:
+                assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, "Bearer")
             assert (await get(session, f"{gateway.http}/v2", Authorization=bearer))[0] == 200
             assert await get(session, stats, Authorization=bearer) == (
                 403,
@@ -279,6 +281,10 @@ def test_keys_and_restricted_calls(fleet: Fleet, unique: Callable[[str], str], t
             )
             allowed = {"authorization": bearer, "triton_grpc_protocol_admin_key": "open"}
             assert (await grpc_code(channel, "ModelStatistics", **allowed))[0] is grpc.StatusCode.OK
+            async with session.get(f"http://127.0.0.1:{settings.metrics_port}/metrics") as reply:
+                metrics = await reply.text()
+            assert re.search(r'^mqinfer_gateway_denied_total\{.*reason="unauthenticated"\} 2.0$', metrics, re.MULTILINE)
+            assert re.search(r'^mqinfer_gateway_denied_total\{.*reason="not_authorized"\} 3.0$', metrics, re.MULTILINE)
 
     asyncio.run(main())
 

@@ -27,6 +27,7 @@ COUNT, ONES = list(range(16)), [1] * 16
 SUMS, DIFFERENCES = [each + 1 for each in COUNT], [each - 1 for each in COUNT]
 INPUT0, INPUT1 = json_input("INPUT0", "INT32", [1, 16], COUNT), json_input("INPUT1", "INT32", [1, 16], ONES)
 SIMPLE = {"inputs": [INPUT0, INPUT1]}
+Serve = Callable[..., Worker]
 LENGTH = "Inference-Header-Content-Length"
 
 
@@ -204,27 +205,32 @@ def test_numbers_that_json_lacks(calling: Calling) -> None:
     calling(ask)
 
 
-def test_raw_requests(calling: Calling) -> None:
+def test_raw_requests(calling: Calling, serve: Serve, write_echo: Callable[..., Path], fleet: Fleet) -> None:
     """A body without JSON becomes the only input of a batch of one, its shape taken from the card."""
+    topics = Topics(fleet.root)
+    write_echo("raw_text", ("x", "BYTES", [-1, 1]), config="max_batch_size = 8")
+    repository = write_echo("raw_numbers", ("x", "FP32", [-1, -1, 2]), config="max_batch_size = 8")
+    for model in ("raw_text", "raw_numbers"):
+        serve(fleet.url, repository, model, topics=topics)
 
     async def ask(front: Front) -> None:
-        raw = {LENGTH: "0"}
-        path = "/v2/models/{}/infer"
-        reply = await front("POST", path.format("slow"), np.arange(4, dtype="<f4").tobytes(), raw)
-        content, binary = parts(reply)
-        assert content["outputs"][0]["shape"] == [1, 4]
-        assert np.frombuffer(binary["x"], "<f4").tolist() == [0, 1, 2, 3]
+        async def send(model: str, body: bytes) -> Reply:
+            return await front("POST", f"/v2/models/{model}/infer", body, {LENGTH: "0"})
+
+        numbers = np.arange(6, dtype="<f4").tobytes()
+        content, binary = parts(await send("raw_numbers", numbers))
+        assert (content["outputs"][0]["shape"], binary) == ([1, 3, 2], {"x": numbers})
+        content, binary = parts(await send("raw_text", b"42\xff"))
+        assert (content["outputs"][0]["shape"], binary) == ([1, 1], {"x": b"\3\0\0\x0042\xff"})
         for model, words in (
             ("simple", "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in"),
             ("identity_bytes", "For BYTE datatype raw input 'INPUT0', the model must have input shape [1]"),
             ("identity_fp32", "The shape of the raw input 'INPUT0' can not be deduced because there are more than one"),
+            ("raw_numbers", "input byte size mismatch for input 'x' for model 'raw_numbers'. Expected 0, got 5"),
         ):
-            reply = await front("POST", path.format(model), b"1234", raw)
+            reply = await send(model, b"12345")
             assert (reply.status, reply.error.startswith(words)) == (400, True), reply.body
-        reply = await front("POST", path.format("slow"), b"12345", raw)
-        assert reply.status == 400
-        assert reply.error
-        assert (await front("POST", path.format("nothing"), b"12345", raw)).status == 404
+        assert (await send("nothing", b"12345")).status == 404
 
     calling(ask)
 
@@ -311,9 +317,7 @@ def test_timeout(calling: Calling) -> None:
     calling(ask)
 
 
-def test_disconnect_cancels(
-    calling: Calling, serve: Callable[..., Worker], write_echo: Callable[..., Path], fleet: Fleet
-) -> None:
+def test_disconnect_cancels(calling: Calling, serve: Serve, write_echo: Callable[..., Path], fleet: Fleet) -> None:
     """A caller who disconnects has the request cancelled, at the worker too, whose next request starts at once."""
     worker = serve(fleet.url, write_echo("patient", delay_ms=200), "patient", topics=Topics(fleet.root))
     body = {"inputs": [json_input("x", "FP32", [1, 4], [1, 2, 3, 4])]}

@@ -109,7 +109,7 @@ def test_header_lengths(calling: Calling) -> None:
 def test_compressed_garbage(calling: Calling) -> None:
     """A bomb, a cut or damaged body, a second stream and unknown codings are refused; nothing is enlarged."""
     whole = gzip.compress(BODY)
-    bomb = gzip.compress(bytes(100 << 20))
+    bomb = gzip.compress(bytes(8 << 20))
 
     async def ask(front: Front) -> None:
         for coding, body, words in (
@@ -131,7 +131,7 @@ def test_compressed_garbage(calling: Calling) -> None:
         for path in ("/v2/repository/index", "/v2/logging", "/v2/trace/setting"):
             assert (await front("POST", path, bomb, {"Content-Encoding": "gzip"})).status == 400
 
-    calling(ask)
+    calling(ask, max_input_bytes=1 << 20)
 
 
 def test_limits(calling: Calling) -> None:
@@ -155,6 +155,20 @@ def test_limits(calling: Calling) -> None:
 
     calling(ask, max_input_bytes=10_000)
     calling(ask_more, max_input_bytes=10_000, max_bytes=8_000)
+
+
+def test_body_that_does_not_come(calling: Calling) -> None:
+    """A body that stays away is given up after the time of a call."""
+
+    async def ask(front: Front) -> None:
+        host, port = front.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{}")
+        async with asyncio.timeout(60):
+            assert b" 504 " in await reader.readline()
+        writer.close()
+
+    calling(ask, timeout=0.05)
 
 
 def test_tensors_that_do_not_fit(calling: Calling) -> None:
@@ -201,6 +215,8 @@ def test_tensors_that_do_not_fit(calling: Calling) -> None:
         head = json.dumps({"inputs": [tensor]}).encode()
         reply = await front("POST", "/v2/models/m/infer", head + b"more", {LENGTH: str(len(head))})
         assert (reply.status, reply.error) == (400, "unexpected additional input data for model 'm': 4 bytes")
+        reply = await front.infer("identity_fp32", {"inputs": [tensor | {"name": "x" * 100_000, "data": 5}]})
+        assert len(reply.error) < 5000
         reply = await front.infer("identity_fp32", GOOD | {"inputs": [tensor | {"shape": "x"}]})
         assert reply.error.startswith("Unable to parse 'shape': ")
 

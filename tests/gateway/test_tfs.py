@@ -15,6 +15,7 @@ pytest.importorskip("grpc")
 pytest.importorskip("aiohttp")
 import grpc
 
+from mqinfer.gateway.tfs import calls
 from mqinfer.gateway.tfs.messages import messages
 from mqinfer.gateway.tfs.tensors import NUMBERS
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
@@ -85,6 +86,19 @@ def test_a_thousand_rows(run: Run) -> None:
         reply = await front.post("simple_string:predict", {"instances": instances})
         found = [[int(each) for each in row["OUTPUT0"]] for row in reply.json["predictions"]]
         assert found == (ROWS[:21] + 1).tolist()
+
+    run(ask)
+
+
+def test_more_rows_than_are_split(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that would become too many requests is refused before the first is sent."""
+    monkeypatch.setattr(calls, "_MOST_PARTS", 100)
+
+    async def ask(front: TfsFront) -> None:
+        code, why = await fails(front.predict("simple", {"INPUT0": ROWS, "INPUT1": ROWS}))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "1000 rows, and model 'simple' takes 8 at a time: at most 100 requests" in why
+        assert not front.core.counters().outcomes
 
     run(ask)
 

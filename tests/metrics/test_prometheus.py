@@ -1,3 +1,166 @@
-"""Debian's Prometheus scrapes a worker, a gateway and an edge, and answers what the dashboard and the rules ask."""
+"""Debian's Prometheus scrapes a worker, a gateway and an edge, and answers the queries of dashboard and rules."""
 
 from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+import pytest
+
+from mqinfer.lab.drives.recording import write_drive
+from tests.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+MONITORING = ROOT / "examples" / "monitoring"
+CALLS, WRONG = 7, 3
+PATIENCE_S = 120.0
+
+
+def tool(name: str) -> str:
+    """Return the path of a program of Prometheus."""
+    found = shutil.which(name, path="/usr/local/bin:/usr/bin:/bin")
+    if found is None:
+        pytest.skip(f"{name} is not on this machine (Debian: apt-get install prometheus)")
+    return found
+
+
+def read(url: str, body: Any = None) -> str:
+    """Return what a URL answers; the body of a POST is sent as JSON."""
+    request = Request(url, None if body is None else json.dumps(body).encode())  # noqa: S310 - of this machine
+    with urlopen(request, timeout=PATIENCE_S) as reply:  # noqa: S310
+        return str(reply.read().decode())
+
+
+def poll(look: Callable[[], Any], what: str) -> Any:
+    """Ask again until the answer is true: programs that run elsewhere have no event to wait for."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        with suppress(URLError, ConnectionError):
+            if found := look():
+                return found
+        time.sleep(0.05)
+    raise AssertionError(f"in vain: {what}")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Start programs, which are ended with the test: `start("name", "command", ...)`."""
+    with ExitStack() as stack:
+
+        def run(name: str, *command: str) -> None:
+            log = stack.enter_context((tmp_path / f"{name}.log").open("w"))
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=tmp_path)
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+
+        yield run
+
+
+def expressions() -> list[str]:
+    """Return the queries of the dashboard, with its variables filled in."""
+    board = json.loads((MONITORING / "grafana.json").read_text())
+    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return [each.replace("$__rate_interval", "1m").replace("$model", ".*") for each in found]
+
+
+def configure(folder: Path, ports: dict[str, int]) -> Path:
+    """Write the example's configuration with these ports, and a scrape every quarter of a second."""
+    text = (MONITORING / "prometheus.yml").read_text().replace("_interval: 5s", "_interval: 250ms")
+    for job, port in ports.items():
+        text = re.sub(rf"(job_name: {job}\b.*\n.*127\.0\.0\.1:)\d+", rf"\g<1>{port}", text)
+    (folder / "prometheus.yml").write_text(text)
+    shutil.copy(MONITORING / "rules.yml", folder)
+    return folder / "prometheus.yml"
+
+
+@pytest.mark.broker
+@pytest.mark.slow  # four programs, one of them Prometheus
+def test_prometheus_scrapes_all_three_programs(
+    broker_url: str,
+    write_echo: Callable[..., Path],
+    unique: Callable[[str], str],
+    start: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    """No figure differs from a count made here; promtool finds nothing to blame; every panel has data."""
+    prometheus, promtool = tool("prometheus"), tool("promtool")
+    repository = write_echo("echo", ("image", "UINT8", [-1, 8, 12, 3]))
+    drive = write_drive(tmp_path / "drive.bag", ros=1, frames=8, seed=3, width=48, height=32)
+    ports = {job: free_port() for job in ("worker", "gateway", "edge", "prometheus", "http")}
+    common = ("--broker", broker_url, "--root", unique("root"))
+
+    def mqinfer(command: str, *options: str) -> None:
+        start(command, sys.executable, "-m", "mqinfer", command, *options, *common)
+
+    metrics = {job: ("--metrics-port", str(ports[job])) for job in ("worker", "gateway", "edge")}
+    mqinfer("worker", "--repository", str(repository), "--name", unique("worker"), *metrics["worker"])
+    off = [word for front in ("grpc", "tfs-grpc", "tfs-rest") for word in (f"--{front}-port", "0")]
+    mqinfer("gateway", *metrics["gateway"], "--http-port", str(ports["http"]), *off, "--name", unique("gateway"))
+    config = configure(tmp_path, ports)
+    where = f"127.0.0.1:{ports['prometheus']}"
+    start(
+        "prometheus", prometheus, f"--config.file={config}", f"--web.listen-address={where}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+    )  # fmt: skip
+
+    def ask(path: str) -> Any:
+        return json.loads(read(f"http://{where}/api/v1/{path}"))["data"]
+
+    def query(expression: str) -> list[Any]:
+        return list(ask(f"query?query={quote(expression)}")["result"])
+
+    http = f"http://127.0.0.1:{ports['http']}/v2/models/echo"
+    poll(lambda: read(f"{http}/ready"), "the model is served")
+    replay = (str(drive), "--model", "echo", "--loop", "--rate", "1", "--name", unique("edge"))
+    mqinfer("replay", *replay, *metrics["edge"])
+    image = {"name": "image", "datatype": "UINT8", "shape": [1, 8, 12, 3], "data": [0] * 288}
+    for _ in range(CALLS):
+        read(f"{http}/infer", {"inputs": [image]})
+    for _ in range(WRONG):
+        with pytest.raises(HTTPError):
+            read(f"{http}/infer", {"inputs": [image | {"name": "picture"}]})
+
+    def up() -> bool:
+        targets = ask("targets")["activeTargets"]
+        return {each["labels"]["job"] for each in targets if each["health"] == "up"} == {"worker", "gateway", "edge"}
+
+    poll(up, "all three programs are scraped")
+    calls = 'sum(mqinfer_gateway_requests_total{model="echo",outcome%s"ok"})'
+    for sign, count in (("=", CALLS), ("!=", WRONG)):
+        poll(lambda s=sign, n=count: (found := query(calls % s)) and float(found[0]["value"][1]) == n, f"{count} calls")  # type: ignore[misc]
+    for expression in expressions():
+        poll(lambda text=expression: query(text), expression)  # type: ignore[misc]
+    rules = [rule for group in ask("rules")["groups"] for rule in group["rules"]]
+    assert len(rules) == 4
+    assert poll(lambda: [each["health"] for each in ask("rules")["groups"][0]["rules"]] == ["ok"] * 4, "rules")
+    for job in metrics:
+        text = read(f"http://127.0.0.1:{ports[job]}/metrics")
+        done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout + done.stderr) == (0, ""), job
+        documented(job, text)
+    lag = json.loads(read(f"http://127.0.0.1:{ports['gateway']}/lag"))["echo"]
+    assert (lag["workers"], lag["capacity"]) == (1, 64)
+
+
+def documented(job: str, text: str) -> None:
+    """Assert that docs/operations.md lists every family of a program."""
+    names = re.findall(r"^# TYPE (mqinfer_\w+) ", text, re.MULTILINE)
+    assert len(names) > 10, job
+    listed = (ROOT / "docs" / "operations.md").read_text()
+    assert [name for name in names if f"`{name}`" not in listed] == [], job
+
+
+def test_rules_are_sound() -> None:
+    """By promtool."""
+    subprocess.run([tool("promtool"), "check", "rules", str(MONITORING / "rules.yml")], check=True, capture_output=True)

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mqinfer import Client
 from mqinfer.cloud_worker.serving.service import InferenceService
+from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.errors import BadTensor, InvalidRequest
 from mqinfer.models.loading import LoadedModel, load_model
@@ -98,6 +100,19 @@ def test_a_signature_without_a_batch_axis(service: InferenceService) -> None:
     prepared = [service.prepare(each) for each in asked]
     assert len({each.key for each in prepared}) == 1
     assert [done.outputs["sum"].item() for done in service.run(prepared)] == [1, 2, 3]
+
+
+def test_a_client_chooses(tf: Any, model: LoadedModel, serve: Callable[..., Worker]) -> None:
+    """The option of the client reaches the worker; requests of several signatures under way get their own outputs."""
+    serve("memory://signatures", model)
+    x, examples = np.array([[4]], np.float32), example(tf, 4)
+    with Client("memory://signatures") as client:
+        futures = [client.submit("half", {"inputs": examples}, signature="regress_x_to_y") for _ in range(8)]
+        futures += [client.submit("half", {"x": x}, outputs=["y"]) for _ in range(8)]
+        assert [future.result().outputs["outputs"].item() for future in futures[:8]] == [4.0] * 8
+        assert [future.result().outputs["y"].item() for future in futures[8:]] == [4.0] * 8
+        with pytest.raises(InvalidRequest, match="no signature 'none'"):
+            client.infer("half", {"x": x}, signature="none")
 
 
 def test_wrong_requests(service: InferenceService) -> None:

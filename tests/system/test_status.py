@@ -55,7 +55,7 @@ def test_everything_at_a_glance(
     assert ["gone", "lost", "none"] in lines
     assert [server.name, "ready", "2", "of", "2", "ready"] in lines
     assert any(line[2:4] == [LONG, "1"] for line in lines)
-    assert [LONG, "1", "READY", server.name] in [line[:4] for line in lines]
+    assert [LONG, "1", "-", "READY", server.name] in [line[:5] for line in lines]
     (reason,) = (line for line in done.stdout.splitlines() if "[/x] is no configuration" in line)
     assert reason.startswith(f"faulty on {server.name}: ")
     assert all(line == line.rstrip() for line in done.stdout.splitlines())

@@ -113,3 +113,19 @@ def test_an_order_that_fails_changes_nothing(
     with Client(broker_url, root=server.topics.root) as client:
         assert served(client, 10) == {"1": 10}
         assert client.card("echo").traffic == {}
+
+
+def test_servers_that_share_a_repository(write_echo: Callable[..., Path], managed: Callable[..., Any]) -> None:
+    """An order that all of them carry out counts once: a rollback goes one step back, not one for each server."""
+    for version in (1, 2):
+        repository = write_echo("echo", version=version)
+    one = managed(repository)
+    managed(repository, one.topics)
+    one.control.load("echo")  # when this returns, it is ready on both
+    one.control.traffic("echo", stable=1)
+    replies = one.control.traffic("echo", canary=2, share=10)
+    assert [reply.content["traffic"] for reply in replies] == 2 * [{"1": 90, "2": 10}]
+    replies = one.control.rollback("echo")
+    assert [reply.content["labels"] for reply in replies] == 2 * [{"stable": "1"}]
+    assert read_traffic(repository / "echo") == Traffic(1, previous=2)
+    assert not list((repository / "echo").glob(".traffic*"))

@@ -3,8 +3,9 @@
 from mqinfer.bench.contestants.bare_grpc import BareGrpc
 from mqinfer.bench.contestants.contestant import Contestant, Drive
 from mqinfer.bench.contestants.direct import Direct
+from mqinfer.bench.contestants.gateway import Gateway
 from mqinfer.bench.contestants.over_mqtt import OverMqtt, Route
 from mqinfer.bench.contestants.secure import SecureBroker
 from mqinfer.bench.contestants.socket_floor import SocketFloor
 
-__all__ = ["BareGrpc", "Contestant", "Direct", "Drive", "OverMqtt", "Route", "SecureBroker", "SocketFloor"]
+__all__ = ["BareGrpc", "Contestant", "Direct", "Drive", "Gateway", "OverMqtt", "Route", "SecureBroker", "SocketFloor"]

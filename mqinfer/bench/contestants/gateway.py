@@ -14,6 +14,7 @@ from mqinfer.bench.contestants.grpc_callers import GrpcCallers
 from mqinfer.bench.contestants.over_mqtt import Route
 from mqinfer.bench.processes import Program, worker_processes
 from mqinfer.bench.workloads import Workload
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
 from mqinfer.protocol.datatypes import Array, datatype_of
 from mqinfer.protocol.errors import ModelFailed
@@ -24,21 +25,20 @@ _METHOD = "/inference.GRPCInferenceService/ModelInfer"
 
 
 class Gateway:
-    """A worker process under a supervisor, a gateway process, and an asyncio client in this process.
+    """A broker of its own, a worker process under a supervisor, a gateway process, and an asyncio client in this one.
 
     Requests name their output, and carry the tensor raw, as the field's clients do.
 
     Args:
         workload: What to ask.
-        route: To the broker.
     """
 
     name = "gateway"
 
-    def __init__(self, workload: Workload, route: Route) -> None:
+    def __init__(self, workload: Workload) -> None:
         self._workload = workload
-        self._route = route
         self._stack = ExitStack()
+        self._broker: MosquittoServer | None = None
         self._supervisor: Supervisor | None = None
         self._gateway: Program | None = None
         self._callers: GrpcCallers | None = None
@@ -53,8 +53,10 @@ class Gateway:
         from mqinfer.gateway.grpc.wire import delimited
 
         workload, array = self._workload, self._workload.array
-        self._supervisor = self._stack.enter_context(worker_processes([self._route.spec(workload)]))
-        self._gateway = Program(serve, self._route.client.url)
+        self._broker = self._stack.enter_context(MosquittoServer())
+        spec = Route.to(self._broker).spec(workload)
+        self._supervisor = self._stack.enter_context(worker_processes([spec]))
+        self._gateway = Program(serve, self._broker.url)
         self._stack.callback(self._gateway.close)
         described = {"name": workload.input, "datatype": str(datatype_of(array.dtype)), "shape": array.shape}
         head = MESSAGES["ModelInferRequest"](
@@ -76,9 +78,9 @@ class Gateway:
     def pids(self) -> Mapping[str, int]:
         """The gateway, the worker and the broker."""
         workers = list(self._supervisor.pids.values()) if self._supervisor else []
-        if self._gateway is None or not workers:
+        if self._gateway is None or self._broker is None or not workers:
             raise ModelFailed(f"the bench's gateway or worker for {self._workload.name} does not run")
-        return {"gateway": self._gateway.pid, "server": workers[0], "broker": self._route.broker_pid}
+        return {"gateway": self._gateway.pid, "server": workers[0], "broker": self._broker.pid}
 
     def close(self) -> None:
         """Disconnect, and stop gateway and worker."""

@@ -152,7 +152,9 @@ def _traffic(model: str, reply: ControlReply) -> str:
 def drain(
     connection: Connection,
     worker: Worker,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait; the worker drains on after them.", max=1e6)] = 60,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait; the worker drains on after them.", min=0.001, max=1e6)
+    ] = 60,
 ) -> None:
     """Have a worker accept nothing more, and wait until it has answered what it has: for an upgrade.
 

@@ -69,9 +69,9 @@ class ProcessView:
     draining: bool = False
 
     @property
-    def serves(self) -> bool:
-        """Whether it takes requests."""
-        return self.phase is Phase.READY and not self.draining
+    def state(self) -> Phase:
+        """The stage of its life; `DRAINING` also for one that an operator drains."""
+        return Phase.DRAINING if self.draining else self.phase
 
 
 @dataclass(slots=True, eq=False)

@@ -17,10 +17,17 @@ from mqinfer.cloud_worker.supervision.records import config_record, index, stati
 from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.models.repository import Repository, Scan
 from mqinfer.models.repository.config import ModelConfig
-from mqinfer.models.repository.traffic import read_traffic, write_traffic
+from mqinfer.models.repository.traffic import Traffic, read_traffic, write_traffic
 from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.control import Call, CallBody, ModelState, Operation
-from mqinfer.protocol.errors import ConfigError, InvalidRequest, ModelNotFound, ModelNotLoadable, MqinferError
+from mqinfer.protocol.errors import (
+    ConfigError,
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotLoadable,
+    MqinferError,
+    Rejected,
+)
 
 __all__ = ["EXTENSIONS", "Fleet", "Management"]
 
@@ -127,8 +134,8 @@ class Management:
         names = {version.name for version in scan.models} | self._wanted.keys()
         changed = {}
         for model in sorted(name for name in names if name not in broken and (not models or name in models)):
-            specs = self._plan(scan, model)
-            if not is_same(self._wanted.get(model, ()), specs):
+            specs, before = self._plan(scan, model), self._wanted.get(model, ())
+            if not is_same(before, specs) or _labels(before) != _labels(specs):
                 changed[model] = self._roll_out(model, specs)
         return changed
 
@@ -144,7 +151,7 @@ class Management:
             case Operation.INDEX:
                 return self._index(only_ready=body.ready)
             case Operation.MODEL_READY:
-                serving = [view for view in self._of(call.model) if view.serves]
+                serving = [view for view in self._of(call.model) if view.state is Phase.READY]
                 return {"name": call.model, "ready": any(_fits(view, call) for view in serving)}
         config, card = self._loaded(call)
         return json.loads(card_to_json(card)) if call.operation is Operation.METADATA else config_record(config, card)
@@ -189,15 +196,21 @@ class Management:
     def _direct(self, call: Call, body: CallBody) -> Future[Any]:
         """Label versions and set the canary's share, in the repository and then in the processes.
 
-        Where that fails, both are as before.
+        Where that fails, both are as before. An order begins from what is served, not from the file: a server that
+        shares the repository may have carried it out there already.
         """
         model, folder = call.model, self._template.repository / call.model
-        served = [view.spec for view in self._ready(model)]
-        current = next((spec.version for spec in served if spec.found and spec.found.is_default), None)
-        if current is None:
-            raise ModelNotFound(f"model {model!r} is not ready on server {self._template.options.name}")
-        before = read_traffic(folder)
-        after = before.rolled_back() if call.operation is Operation.ROLLBACK else before.moved(current, **_order(body))
+        served = [view.spec.found for view in self._ready(model) if view.spec.found]
+        default = next((found for found in served if found.is_default), None)
+        if not self._of(model):
+            raise ModelNotFound(f"model {model!r} is not loaded on server {self._template.options.name}")
+        if default is None:
+            raise Rejected(
+                f"model {model!r} is not ready on server {self._template.options.name}; try again when it is"
+            )
+        before = default.traffic
+        is_back = call.operation is Operation.ROLLBACK
+        after = before.rolled_back() if is_back else before.moved(default.version, **_order(body))
         self._check_versions(model, after.versions)
         write_traffic(folder, after)
 
@@ -257,6 +270,10 @@ class Management:
             f"{version}model {call.model!r} is not ready on server {self._template.options.name}; "
             "request repository/index for its state"
         )
+
+
+def _labels(specs: Sequence[ProcessSpec]) -> set[Traffic]:
+    return {spec.found.traffic for spec in specs if spec.found}
 
 
 def _versions(specs: Sequence[ProcessSpec]) -> list[str]:

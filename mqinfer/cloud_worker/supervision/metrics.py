@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 
+from mqinfer.cloud_worker.supervision.child import ProcessView
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.statistics import ServerStatistics
 from mqinfer.cloud_worker.supervision.supervisor import Supervisor
@@ -34,14 +36,26 @@ def server_metrics(supervisor: Supervisor, control: ControlServer, *, triton: bo
         add_connection(samples, connected=control.connected)
         for reason, count in list(control.dropped.items()):
             samples.count("control_dropped", "Control messages that were dropped.", count, reason=reason)
-        phases = Counter((view.spec.model, str(view.spec.version), view.phase) for view in supervisor.processes)
+        phases = Counter((view.spec.model, str(view.spec.version), view.state) for view in supervisor.processes)
         for (model, version, phase), count in phases.items():
             labels = {"model": model, "version": version, "state": phase}
             samples.gauge("worker_processes", "Processes of a model version.", count, **labels)
+        _add_labels(samples, supervisor.processes)
         with suppress(Cancelled, TimeoutError):  # the server is starting or stopping
             _add(samples, supervisor.statistics(), triton=triton)
 
     return read
+
+
+def _add_labels(samples: Samples, processes: Iterable[ProcessView]) -> None:
+    """Add what part of the requests without a version each labelled version gets."""
+    text = "Part of the requests without a version that a labelled version gets."
+    policies = {view.spec.model: view.spec.found.traffic for view in processes if view.spec.found}
+    for model, traffic in policies.items():
+        shares = traffic.shares or {traffic.labels.get("stable", ""): 100}
+        for label, version in traffic.labels.items():
+            ratio = shares.get(version, 0) / 100
+            samples.gauge("model_traffic_ratio", text, ratio, model=model, version=version, label=label)
 
 
 def _add(samples: Samples, asked: Future[ServerStatistics], *, triton: bool) -> None:

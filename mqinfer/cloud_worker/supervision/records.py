@@ -113,7 +113,7 @@ def index(scan: Scan, processes: Iterable[ProcessView]) -> list[IndexEntry]:
 
 
 def _entry(name: str, version: int, views: Sequence[ProcessView]) -> IndexEntry:
-    phases = {Phase.DRAINING if view.draining else view.phase for view in views}
+    phases = {view.state for view in views}
     reason = "; ".join(sorted({view.reason for view in views if view.reason}))
     if Phase.READY in phases:
         return IndexEntry(name, str(version), ModelState.READY, reason)

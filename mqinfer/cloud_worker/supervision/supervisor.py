@@ -121,8 +121,8 @@ class Supervisor:
     _children: list[Child] = field(default_factory=list)
     _rollouts: list[Rollout] = field(default_factory=list)
     _queries: list[StatisticsQuery] = field(default_factory=list)
-    _totals: Totals = field(default_factory=Totals)
     _drains: list[DrainOrder] = field(default_factory=list)
+    _totals: Totals = field(default_factory=Totals)
     _views: tuple[ProcessView, ...] = ()
     _inbox: Inbox = field(default_factory=Inbox)
     _waker: Waker | None = None

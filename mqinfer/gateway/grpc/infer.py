@@ -15,7 +15,7 @@ from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc.replies import error_message, response, stream_response
 from mqinfer.gateway.grpc.requests import LARGE, Request, read_call, read_request
 from mqinfer.gateway.grpc_calls import Caller, Work, abort, admit, known
-from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.errors import Cancelled, MqinferError
 
 __all__ = ["make_infer", "make_stream"]
 
@@ -113,7 +113,10 @@ class _Stream:
         if before is not None:
             await asyncio.wait((before,))
         async with self._writing:
-            await self._context.write(reply)
+            try:
+                await self._context.write(reply)
+            except Exception as error:
+                raise Cancelled("the client has ended the stream") from error
 
     async def _infer(self, request: Request | MqinferError) -> InferResult:
         if isinstance(request, MqinferError):

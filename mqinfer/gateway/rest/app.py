@@ -24,7 +24,6 @@ from mqinfer.gateway.protocol_answers import (
 )
 from mqinfer.gateway.rest.reply import result_size, write_reply
 from mqinfer.gateway.rest.request import (
-    HEADER_LENGTH,
     Request,
     expand_raw,
     header_length,
@@ -33,6 +32,7 @@ from mqinfer.gateway.rest.request import (
 )
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.oip_json import HEADER_LENGTH
 from mqinfer.protocol.types import TensorSpec
 
 __all__ = ["make_app"]

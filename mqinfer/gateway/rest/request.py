@@ -19,12 +19,10 @@ from mqinfer.protocol.datatypes import Buffer, Datatype, array_bytes, nbytes
 from mqinfer.protocol.decoding import MAX_JSON_BYTES, refusal, scalars
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
+from mqinfer.protocol.oip_json import HEADER_LENGTH
 from mqinfer.protocol.types import Count, EncodedTensor, RequestedOutput
 
-__all__ = ["HEADER_LENGTH", "Request", "expand_raw", "header_length", "read_json", "read_request"]
-
-HEADER_LENGTH = "Inference-Header-Content-Length"
-"""Header of HTTP: length of the JSON part before the binary tensors; 0 for a raw request."""
+__all__ = ["Request", "expand_raw", "header_length", "read_json", "read_request"]
 
 _MOST_QUOTES = 1 << 16
 """Of JSON in which numbers that JSON lacks are put into quotes: text between strings is searched for them."""
@@ -109,7 +107,7 @@ def header_length(header: str | None, size: int) -> int:
     """Return the length of a body's JSON part; 0 for a raw request.
 
     Args:
-        header: Value of `HEADER_LENGTH`; None where the whole body is JSON.
+        header: Value of the header `Inference-Header-Content-Length`; None where the whole body is JSON.
         size: Of the body, in bytes.
 
     Raises:

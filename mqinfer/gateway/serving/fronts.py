@@ -41,7 +41,7 @@ class Fronts:
             if field == "metrics_port":
                 from mqinfer.gateway.metrics import make_metrics_app
 
-                await self._open_http(make_metrics_app(core, client), field, None)
+                await self._open_http(make_metrics_app(core, client, access), field, None)
             elif field in _GRPC:
                 await self._open_grpc(_make(field)(core, access, self.settings), field)
             else:
@@ -62,9 +62,7 @@ class Fronts:
         runner = make_runner(app, settings)
         await runner.setup()
         self._runners.append(runner)
-        site = web.TCPSite(
-            runner, settings.bind, getattr(settings, field), ssl_context=tls, reuse_port=self._shared or None
-        )
+        site = web.TCPSite(runner, *_address(settings, field), ssl_context=tls, reuse_port=self._shared or None)
         try:
             await site.start()
         except OSError as error:
@@ -75,7 +73,7 @@ class Fronts:
 
         settings = self.settings
         server = make_server(handlers, settings, shared=self._shared)
-        where = _place(settings.bind, getattr(settings, field))
+        where = _place(settings, field)
         try:
             if settings.tls:
                 server.add_secure_port(where, _grpc_credentials(settings.tls))
@@ -115,7 +113,7 @@ def check_ports(settings: GatewaySettings) -> None:
     for field in _open_ports(settings):
         try:
             family, kind, _, _, where = socket.getaddrinfo(
-                settings.bind, getattr(settings, field), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                *_address(settings, field), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
             with socket.socket(family, kind) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else connections of before are in the way
@@ -125,11 +123,11 @@ def check_ports(settings: GatewaySettings) -> None:
 
 
 def _cannot_listen(settings: GatewaySettings, field: str, error: OSError) -> MqinferError:
-    where = _place(settings.bind, getattr(settings, field))
-    option = f"--{field.replace('_', '-')}"
+    option = field.replace("_", "-")
+    bind = "metrics-bind" if field == "metrics_port" else "bind"
     return MqinferError(
-        f"can't listen on {where} ({error.strerror or error}); end the program that does, or choose another port "
-        f"with {option} or another address with --bind"
+        f"can't listen on {_place(settings, field)} ({error.strerror or error}); end the program that does, or choose "
+        f"another port with --{option} or another address with --{bind}"
     )
 
 
@@ -139,13 +137,16 @@ def _open_ports(settings: GatewaySettings) -> Iterator[str]:
 
 def places(settings: GatewaySettings) -> str:
     """Return the ports that are open, for people."""
-    return ", ".join(
-        f"{_PORTS[field]} on {_place(settings.bind, getattr(settings, field))}" for field in _open_ports(settings)
-    )
+    return ", ".join(f"{_PORTS[field]} on {_place(settings, field)}" for field in _open_ports(settings))
 
 
-def _place(bind: str, port: int) -> str:
+def _place(settings: GatewaySettings, field: str) -> str:
+    bind, port = _address(settings, field)
     return f"[{bind}]:{port}" if ":" in bind else f"{bind}:{port}"
+
+
+def _address(settings: GatewaySettings, field: str) -> tuple[str, int]:
+    return (settings.metrics_bind if field == "metrics_port" else settings.bind), getattr(settings, field)
 
 
 def ssl_context(files: TlsFiles) -> ssl.SSLContext:

@@ -31,7 +31,13 @@ _ANSWER_S = 2.0
 """Time for the fronts to send the errors of the calls that the end of the drain has cancelled."""
 _OVERHEAD_S = 20
 """The system ends the process so long after the drain's end, whatever it hangs in."""
-_PACKAGES = {"grpc": "grpcio", "aiohttp": "aiohttp", "google.protobuf": "protobuf", "orjson": "orjson"}
+_PACKAGES = {
+    "grpc": "grpcio",
+    "aiohttp": "aiohttp",
+    "google.protobuf": "protobuf",
+    "orjson": "orjson",
+    "prometheus_client": "prometheus-client",
+}
 
 
 @dataclass(frozen=True, slots=True)

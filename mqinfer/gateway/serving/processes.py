@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import resource
 import signal
 import time
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ _FINAL = (ConfigError, MissingExtra, NameTaken, NotAuthorized)
 
 def run_alone(spec: GatewaySpec) -> None:
     """Serve in this process until SIGTERM or SIGINT; a second signal ends at once. Errors as of `serve`."""
+    _allow_many_connections()
 
     async def main() -> None:
         stop = Stop()
@@ -202,6 +204,7 @@ class _Processes:
 def _run_child(spec: GatewaySpec, pipe: Connection, log_settings: logs.LogSettings) -> None:
     """Serve until SIGTERM, or until the parent has ended; SIGINT of a terminal reaches the parent too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _allow_many_connections()
     logs.set_up(replace(log_settings, process=spec.name))
 
     async def main() -> None:
@@ -219,3 +222,10 @@ def _run_child(spec: GatewaySpec, pipe: Connection, log_settings: logs.LogSettin
         with suppress(OSError, ValueError):
             pipe.send(error)
         raise SystemExit(1) from None
+
+
+def _allow_many_connections() -> None:
+    """Raise the soft limit of open files to the hard one: each caller's connection takes one, and 1024 are usual."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

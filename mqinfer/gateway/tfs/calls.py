@@ -23,6 +23,8 @@ __all__ = ["Answer", "Caller", "Spec", "Target", "find", "infer", "version_state
 
 _PARTS = 32
 """Requests of one call that are pending at a time."""
+_MOST_PARTS = 16384
+"""Requests of one call; each result takes up to a kilobyte beside its outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,8 @@ async def infer(
         wanted: Names of the outputs; empty for all.
 
     Raises:
-        MqinferError: Whatever came of it.
+        LimitExceeded: There are too many rows.
+        MqinferError: Whatever else came of it.
     """
     signature = target.signature
     check_inputs(signature, list(inputs))
@@ -167,6 +170,11 @@ async def infer(
     if not 0 < most < rows:
         result = await run.one(arrays)
         return Answer(narrowed(signature, result.outputs, axes), result.model_version)
+    if rows > most * _MOST_PARTS:
+        raise LimitExceeded(
+            f"{rows} rows, and model {target.spec.model!r} takes {most} at a time: at most {_MOST_PARTS} requests are "
+            "made of one; send less at once, or raise the model's max_batch_size"
+        )
     parts = [slice(start, start + most) for start in range(0, rows, most)]
     try:
         results = await run.all(arrays, parts)

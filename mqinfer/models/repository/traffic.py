@@ -7,6 +7,7 @@ versions only; nothing of a model comes from it.
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -129,7 +130,8 @@ def write_traffic(folder: Path, traffic: Traffic) -> None:
     Raises:
         ConfigError: It can't be written.
     """
-    path, new = folder / TRAFFIC_FILE, folder / f".{TRAFFIC_FILE}"
+    path = folder / TRAFFIC_FILE
+    new = folder / f".{TRAFFIC_FILE}.{secrets.token_hex(4)}"  # several servers may share the repository
     values = {each.name: getattr(traffic, each.name) for each in fields(traffic)}
     lines = [f"{key} = {value}\n" for key, value in values.items() if value != getattr(Traffic(), key)]
     try:

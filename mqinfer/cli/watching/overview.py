@@ -1,0 +1,193 @@
+"""What servers, workers and clients report, put together: what `mqinfer status` and `mqinfer top` show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from mqinfer.cli.options import Connection
+from mqinfer.client.aio import AsyncClient
+from mqinfer.client.control import AsyncControl
+from mqinfer.client.registry import Registry
+from mqinfer.metrics.lag import lag, to_record
+from mqinfer.protocol.control import Call, Operation
+from mqinfer.protocol.errors import MqinferError, NoWorker
+from mqinfer.protocol.states import PendingRequests, ServedModel, WorkerStatus
+
+__all__ = ["Observer", "Replies", "observe"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    ok: int = 0
+    failed: int = 0
+    p50_ms: float | None = None
+
+    @property
+    def done(self) -> int:
+        return self.ok + self.failed
+
+
+def _read(entry: dict[str, Any]) -> _Figures:
+    """Read the statistics of a model; what another server leaves out, or means otherwise, counts as nothing."""
+    try:
+        stages, response = entry["inference_stats"], entry.get("response_time") or {"count": 0}
+        median_ms = round(response["p50_ns"] / 1e6, 3) if response["count"] else None
+        return _Figures(int(stages["success"]["count"]), int(stages["fail"]["count"]), median_ms)
+    except (KeyError, TypeError, ValueError):
+        return _Figures()
+
+
+_OF_INDEX = ("name", "version", "state", "server", "reason")
+
+
+def _list(content: object) -> list[Any]:
+    return content if isinstance(content, list) else []
+
+
+def _is_entry(entry: object, texts: Iterable[str]) -> bool:
+    return isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in texts)
+
+
+@dataclass(slots=True)
+class Replies:
+    """What the servers replied, and when.
+
+    Attributes:
+        at: The clock's reading.
+        index: Entries of their repositories.
+        statistics: By server, model and version: requests that succeeded and failed, and the median time.
+        problems: Why a server did not reply, by server; under the empty name why none was asked.
+    """
+
+    at: float = field(default_factory=time.monotonic)
+    index: list[dict[str, Any]] = field(default_factory=list)
+    statistics: dict[tuple[str, str, str], _Figures] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+class Observer:
+    """Asks servers, and puts together what they and the states on the broker report.
+
+    Args:
+        known: What the broker keeps, with the states of clients.
+        control: Asks the servers.
+    """
+
+    def __init__(self, known: Registry, control: AsyncControl) -> None:
+        self._known, self._control = known, control
+
+    async def ask(self, timeout: float) -> Replies:  # noqa: ASYNC109  part of the result: who has not replied in time
+        """Ask all servers for their models and statistics; a server that fails is no error."""
+        found = Replies()
+        try:
+            for reply in await self._control.ask(Call(Operation.INDEX), timeout=timeout):
+                found.index += [entry for entry in _list(reply.content) if _is_entry(entry, _OF_INDEX)]
+                if reply.error:
+                    found.problems[reply.server] = str(reply.error)
+            if len(found.problems) < len(self._known.servers):
+                for reply in await self._control.ask(Call(Operation.ALL_STATS), timeout=timeout):
+                    for entry in _list(reply.content.get("model_stats") if isinstance(reply.content, dict) else None):
+                        if _is_entry(entry, ("name", "version")):
+                            found.statistics[reply.server, entry["name"], entry["version"]] = _read(entry)
+        except NoWorker:  # no server, but there may be states
+            pass
+        except MqinferError as error:
+            found.problems[""] = str(error)
+        found.at = time.monotonic()
+        return found
+
+    def overview(self, before: Replies, now: Replies) -> dict[str, Any]:
+        """Put together what is shown, as JSON types; rates are those between two rounds of replies."""
+        processes = [
+            {
+                "process": state.worker,
+                "server": state.worker.rpartition(".")[0],
+                "state": str(state.status),
+                "model": model.name,
+                "version": model.version,
+                "depth": state.depth,
+                "capacity": state.capacity,
+                "service_time_us": state.service_time_us,
+                "counters": dict(state.counters),
+            }
+            for _, state in sorted(self._known.workers.items())
+            for model in state.models or (ServedModel(""),)
+        ]
+        servers = [
+            {"server": name, "state": str(state), "problem": now.problems.get(name, "")}
+            for name, state in sorted(self._known.servers.items())
+        ]
+        return {
+            "servers": servers,
+            "processes": processes,
+            "models": [self._model(entry, processes, before, now) for entry in now.index],
+            "clients": self._clients(),
+            "lag": to_record(lag(self._known, time.monotonic())),
+            "problem": now.problems.get("", ""),
+        }
+
+    def _clients(self) -> list[dict[str, Any]]:
+        """List the clients that publish a state, once for each model that they wait for."""
+        now = time.monotonic()
+        return [
+            {
+                "client": name,
+                "source": seen.state.source,
+                "model": each.model,
+                "window": seen.state.window,
+                "queued": each.queued,
+                "in_flight": each.in_flight,
+                "oldest_ms": round(each.oldest_ms + (now - seen.at) * 1e3) if each.count else 0,
+            }
+            for name, seen in sorted(self._known.clients.items())
+            for each in seen.state.pending or (PendingRequests(seen.state.model or "-"),)
+        ]
+
+    def _model(
+        self, entry: dict[str, Any], processes: Sequence[dict[str, Any]], before: Replies, now: Replies
+    ) -> dict[str, Any]:
+        server, name, version = key = entry["server"], entry["name"], entry["version"]
+        of_it = [
+            each
+            for each in processes
+            if (each["server"], each["model"], each["version"]) == key and each["state"] in _SERVING
+        ]
+        found, earlier = now.statistics.get(key), before.statistics.get(key)
+        rate = round(max(0, found.done - earlier.done) / (now.at - before.at), 1) if found and earlier else None
+        card = self._known.card(name)
+        labels = {labelled: label for label, labelled in card.labels.items()} if card else {}
+        return {
+            "model": name,
+            "version": version,
+            "label": labels.get(version, ""),
+            "share": card.traffic.get(version) if card else None,
+            "state": entry["state"],
+            "server": server,
+            "processes": len(of_it),
+            "depth": sum(each["depth"] for each in of_it),
+            "rate": rate,
+            "p50_ms": found.p50_ms if found else None,
+            "ok": found.ok if found else None,
+            "failed": found.failed if found else None,
+            "reason": entry["reason"],
+        }
+
+
+@asynccontextmanager
+async def observe(connection: Connection) -> AsyncIterator[Observer]:
+    """Connect an observer.
+
+    Raises:
+        LinkError: The broker is away, or refuses the login.
+        ConfigError: The address is wrong.
+    """
+    async with AsyncClient(connection.address(), name=connection.name, root=connection.root) as client:
+        client.registry.watches_clients = True
+        yield Observer(client.registry.known, AsyncControl(client))
+
+
+_SERVING = (WorkerStatus.READY, WorkerStatus.DRAINING)

@@ -1,0 +1,56 @@
+"""The metrics of a server whose processes come and go."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer import Client
+from mqinfer.protocol.control import ModelStatistics
+from tests.patience import PATIENT
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]  # real processes
+ROWS = {"x": np.zeros((1, 4), np.float32)}
+
+
+def test_counters_never_go_back(write_echo: Callable[..., Path], managed: Callable[..., Any], broker_url: str) -> None:
+    """A process is killed, a version is loaded anew: each request that was read once stays counted."""
+    server = managed(write_echo("echo"))
+
+    def totals() -> ModelStatistics:
+        found: ModelStatistics = server.supervisor.statistics().result(60).totals["echo", 1]
+        return found
+
+    def wait_for(kind: str) -> None:
+        while server.events.get(timeout=120).kind != kind:
+            pass
+
+    wait_for("ready")
+    with Client(broker_url, root=server.topics.root, options=PATIENT) as client:
+        for _ in range(5):
+            client.infer("echo", ROWS, timeout=120)
+        first = totals()
+        assert (first.counters["ok"], first.capacity, first.depth) == (5, 64, 0)
+        os.kill(next(iter(server.supervisor.pids.values())), signal.SIGKILL)
+        wait_for("crashed")
+        assert totals().counters["ok"] == 5
+        wait_for("ready")
+        for _ in range(3):
+            client.infer("echo", ROWS, timeout=120)
+        second = totals()
+        assert (second.counters["ok"], second.inference_count, sum(second.histograms["success"])) == (8, 8, 8)
+        assert server.supervisor.statistics().result(60).crashes == {("echo", 1): 1}
+        for _ in range(2):  # after the last reading: what a process counts until its orderly end is not lost
+            client.infer("echo", ROWS, timeout=120)
+        (server.template.repository / "echo" / "model.toml").write_text("[parameters]\n")
+        server.control.load("echo", timeout=120)
+        third = totals()
+        assert (third.counters["ok"], third.capacity) == (10, 64)
+        server.control.unload("echo")
+    assert server.supervisor.statistics().result(60).totals == {}
