@@ -154,3 +154,15 @@ def test_the_books_add_up(steps: list[Any], max_pending: int, room: int) -> None
     assert not gate.admission._callers
     assert len(gate.admission._lanes) <= 2
     assert state.accepted >= len(gate.started)
+
+
+def test_what_waits_for_its_turn_is_known_by_model() -> None:
+    """How many calls, and since when the first of them: the gateway states them as pending."""
+    gate = Gate(room=1)
+    running = gate.enter("a")
+    for since, caller in ((5.0, "a"), (3.0, "b")):
+        gate.enter(caller).since = since
+    gate.enter("a", model="idle")
+    assert gate.admission.waiting() == {"m": (2, 3.0)}
+    gate.admission.leave(running)
+    assert gate.admission.waiting()["m"][0] == 1
