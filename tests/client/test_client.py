@@ -207,7 +207,7 @@ def test_the_workers_refusal_is_raised_by_its_class(
     [
         ("Bad Name", {"x": X}, {}, BadTopic),
         ("echo/+", {"x": X}, {}, BadTopic),
-        ("echo", {"x": X}, {"version": "one"}, BadTopic),
+        ("echo", {"x": X}, {"version": "01"}, BadTopic),
         ("echo", {"x": X}, {"encoding": "zip"}, BadEncoding),
         ("echo", {"x": X.astype(np.complex64)}, {}, BadTensor),
         ("echo", {"x": X}, {"timeout": float("nan")}, ConfigError),
