@@ -189,7 +189,7 @@ def replay(
             stack.callback(tracer.close)
         if local:
             for each in models:
-                stack.enter_context(local_worker(repository, each, version, broker_address, topics))
+                stack.enter_context(local_worker(repository, each, version, broker_address, topics, tracer))
         announcer = Announcer(client_name, topics, source, ",".join(models), window=window)
         options = ClientOptions(window=window * len(models))
         client = Unconnected(broker_address, client_name, topics, options, announcer=announcer, take_over=take_over)

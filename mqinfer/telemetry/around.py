@@ -38,7 +38,8 @@ class Around:
     ) -> None:
         self._tracer = tracer
         self._origin = time.time_ns() - time.monotonic_ns()
-        self._span = tracer.start(name, parent, self._wall(began), attributes, kind)
+        self._began = self._origin + round(began * 1e9)
+        self._span = tracer.start(name, parent, self._began, attributes, kind)
         self._stages: list[tuple[str, int]] = []
 
     @property
@@ -51,21 +52,22 @@ class Around:
         self._stages.append((name, nanoseconds))
 
     def prepared(self) -> None:
-        """Lay the stages that were measured one after another; the last one ends now."""
+        """Lay the measured stages end to end: `queue` comes first, and the last one ends now."""
+        if not self._span.is_recorded:
+            return
         end = self._origin + time.monotonic_ns()
         while self._stages:
             name, nanoseconds = self._stages.pop()
             self._tracer.stage(name, self._span, end - nanoseconds, end)
             end -= nanoseconds
+        self._tracer.stage("queue", self._span, self._began, end)
 
     def stage(self, name: str, began: float) -> None:
         """Add a stage that ends now."""
-        self._tracer.stage(name, self._span, self._wall(began), self._origin + time.monotonic_ns())
+        begin = self._origin + round(began * 1e9)
+        self._tracer.stage(name, self._span, begin, self._origin + time.monotonic_ns())
 
     def end(self, outcome: Outcome, error: ErrorInfo | None) -> None:
         """End the span now, with the request's outcome."""
         self._span.set(end_attributes(outcome, error))
         self._span.end(self._origin + time.monotonic_ns(), "" if error is None else error.message)
-
-    def _wall(self, seconds: float) -> int:
-        return self._origin + round(seconds * 1e9)

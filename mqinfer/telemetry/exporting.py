@@ -40,7 +40,7 @@ def check_endpoint(endpoint: str | None) -> str | None:
         raise ConfigError(f"--otlp-endpoint {url}: expected the URL of a collector, such as http://127.0.0.1:4318")
     try:
         found = find_spec("opentelemetry.exporter.otlp.proto.http") and find_spec("opentelemetry.sdk")
-    except ImportError:
+    except (ImportError, ValueError):  # of the package that it is in; it is blocked
         found = None
     if not found:
         raise MissingExtra.of(_PACKAGE, "telemetry")
@@ -57,6 +57,8 @@ def make_tracer(service: str, instance: str, url: str | None) -> Tracer | None:
     """
     if url is None:
         return None
-    from mqinfer.telemetry.tracer import Exporter, Tracer, make_resource
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    return Tracer(Exporter(url), make_resource(service, instance))
+    from mqinfer.telemetry.tracer import Tracer, make_resource
+
+    return Tracer(OTLPSpanExporter(endpoint=url), url, make_resource(service, instance))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from itertools import count
 
 from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
@@ -68,13 +68,15 @@ class Tracer:
 
     Args:
         exporter: Sends the spans.
-        resource: What they are of.
+        where: Where to, for the log.
+        resource: What they are of; None for what the environment says.
     """
 
-    def __init__(self, exporter: SpanExporter, resource: Resource | None = None) -> None:
-        self._exporter = exporter
+    def __init__(self, exporter: SpanExporter, where: str, resource: Resource | None = None) -> None:
+        self._exporter = Exporter(exporter, where)
+        self._made = count()
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("mqinfer", __version__)
 
     def start(  # noqa: PLR0913, PLR0917 - what a span is
@@ -98,17 +100,20 @@ class Tracer:
             links: Spans that it belongs together with, beside its parent.
         """
         above = _above(parent)
-        return Span(
+        span = Span(
             self._tracer.start_span(
                 name,
-                # An empty context where there is none: whatever span is current on this thread is none of ours.
-                context=trace.set_span_in_context(above) if above else trace.set_span_in_context(trace.INVALID_SPAN),
+                # INVALID_SPAN where there is none: whatever span is current on this thread is none of ours.
+                context=trace.set_span_in_context(above or trace.INVALID_SPAN),
                 kind=SpanKind[kind],
                 attributes=attributes,
                 links=[trace.Link(each.span.get_span_context()) for each in links],
                 start_time=start_ns,
             )
         )
+        if span.is_recorded:
+            next(self._made)
+        return span
 
     def stage(  # noqa: PLR0913, PLR0917 - as for `start`
         self,
@@ -133,6 +138,9 @@ class Tracer:
         if closing.is_alive():
             self._exporter.shutdown()  # which ends its pauses
             closing.join(_GIVEN_UP_S)
+        made, sent = next(self._made), self._exporter.sent
+        if sent < made:
+            log.warning("%d of %d spans were not exported", made - sent, made)
 
 
 def _above(parent: Span | TraceContext | None) -> trace.Span | None:
@@ -152,42 +160,43 @@ def make_resource(service: str, instance: str) -> Resource:
     """Return what spans are of; the environment's `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` come first.
 
     Args:
-        service: Name of the service where the environment has none.
+        service: Name of the service.
         instance: The process's name in topics.
     """
-    stated = Resource.create()
-    own = Resource({"service.instance.id": instance, "service.version": __version__}).merge(stated)
-    is_named = not str(stated.attributes[SERVICE_NAME]).startswith("unknown_service")
-    return own if is_named else own.merge(Resource({SERVICE_NAME: service}))
+    own = {"service.name": service, "service.instance.id": instance, "service.version": __version__}
+    return Resource.create().merge(Resource(own)).merge(OTELResourceDetector().detect())
 
 
 class Exporter(SpanExporter):
-    """Sends spans over OTLP/HTTP, counts those that are lost, and logs the first failure of a row.
+    """Passes spans on, counts what becomes of them, and logs the first failure of a row.
 
     Args:
-        endpoint: Full URL.
+        inner: Sends the spans.
+        where: Where to, for the log.
+
+    Attributes:
+        sent: Spans that were sent.
     """
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, inner: SpanExporter, where: str) -> None:
         for name in _NOISY:
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        self._endpoint = without_logins(endpoint)
-        self._inner = OTLPSpanExporter(endpoint=endpoint)
-        self._lost = 0
+        self.sent = 0
+        self._inner, self._where = inner, without_logins(where)
+        self._has_failed = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send spans; those that can't be sent are dropped."""
         result = self._inner.export(spans)
         if result is SpanExportResult.SUCCESS:
-            if self._lost:
-                log.info("spans are exported again; %d were lost", self._lost)
-            self._lost = 0
-        else:
-            if not self._lost:
-                log.warning("spans can't be exported to %s, and are dropped until they can", self._endpoint)
-            self._lost += len(spans)
+            self.sent += len(spans)
+            if self._has_failed:
+                log.info("spans are exported to %s again", self._where)
+        elif not self._has_failed:
+            log.warning("spans can't be exported to %s, and are dropped until they can", self._where)
+        self._has_failed = result is not SpanExportResult.SUCCESS
         return result
 
     def shutdown(self) -> None:
         """End: what is tried again is given up."""
-        self._inner.shutdown()  # type: ignore[no-untyped-call]  # the SDK's own
+        self._inner.shutdown()

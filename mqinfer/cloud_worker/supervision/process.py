@@ -159,13 +159,13 @@ def find_version(repository: Repository, model: str, version: int) -> tuple[Mode
     raise ModelNotFound(f"version {version} of model {model!r} is no longer in the repository")
 
 
-def serve(spec: ProcessSpec) -> Worker:
-    """Load a model, warm it up and start a worker for it; the caller stops the worker.
+def serve(spec: ProcessSpec, tracer: Tracer | None = None) -> Worker:
+    """Load a model, warm it up and start a worker for it; the caller stops the worker, and closes the tracer.
 
     Raises:
         MqinferError: The model can't be loaded, or the broker can't be reached.
     """
-    start, _ = _load(spec)
+    start, _ = _load(spec, tracer=tracer)
     return start()
 
 
