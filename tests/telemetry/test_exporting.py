@@ -124,11 +124,13 @@ def test_an_unreachable_collector_costs_neither_time_nor_memory(
     assert len(lines) <= 2, lines
 
 
-def test_losses_are_counted_and_their_end_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_losses_are_counted_and_their_end_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """One line at the first failure of a row, one when spans are exported again."""
     results = iter([SpanExportResult.FAILURE, SpanExportResult.FAILURE, SpanExportResult.SUCCESS])
     inner = InMemorySpanExporter()
-    inner.export = lambda _: next(results)  # type: ignore[method-assign]
+    monkeypatch.setattr(inner, "export", lambda _: next(results))
     exporter = Exporter(inner, "http://user:secret@collector/v1/traces")
     with caplog.at_level(logging.INFO):
         for count in (2, 3, 1):

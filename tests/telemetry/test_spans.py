@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import astuple
 from typing import Any
 
 import pytest
@@ -46,21 +47,28 @@ def parent_of(span: ReadableSpan) -> int | None:
 
 def own(span: ReadableSpan) -> int:
     """Return a span's id."""
-    return span.get_span_context().span_id
+    assert span.context is not None
+    return span.context.span_id
+
+
+def trace_of(span: ReadableSpan) -> int:
+    """Return the id of a span's trace."""
+    assert span.context is not None
+    return span.context.trace_id
 
 
 def test_a_request_is_queued_transmitted_and_settled(traced: Traced) -> None:
     """Spans have the durations of the time split, lie end to end, and are of the caller's trace."""
     spans = RequestSpans(traced.tracer, request(PARENT), "ann", TOPICS, 100.0)
     sent = spans.sent("site/workers/w.0/infer/seg/ann", 64, 100.002)
-    timings = Timings(2 * MS, 23 * MS, *[getattr(WORKED, each) for each in WORKED.__slots__[2:]])
+    timings = Timings(2 * MS, 23 * MS, *astuple(WORKED)[2:])
     spans.end(Outcome.OK, None, timings, "w.0", 100.085)
 
     found = {name: each for name, (each,) in traced.by_name().items()}
 
     assert set(found) == {"infer", "queue", "transmit", "settle"}
     whole, queue, transmit, settle = (found[name] for name in ("infer", "queue", "transmit", "settle"))
-    assert {each.get_span_context().trace_id for each in found.values()} == {TRACE}
+    assert {trace_of(each) for each in found.values()} == {TRACE}
     assert parent_of(whole) == SPAN
     assert {parent_of(each) for each in (queue, transmit, settle)} == {own(whole)}
     assert took(queue) == 2 * MS
@@ -150,7 +158,7 @@ def test_a_workers_spans_are_its_time_split(traced: Traced) -> None:
 
     (process,) = found["process"]
     (batch,) = found["batch"]
-    assert process.get_span_context().trace_id == TRACE
+    assert trace_of(process) == TRACE
     assert (parent_of(process), took(process), process.kind) == (SPAN, 60 * MS, SpanKind.CONSUMER)
     assert process.name == "process site/models/{model}/infer/{client}"
     below = {name: each for name, each in found.items() if name not in {"process", "run"}}
@@ -178,7 +186,7 @@ def test_requests_of_a_batch_are_linked(traced: Traced) -> None:
 
     processes = {own(each): each for each in found["process"]}
     assert len(processes) == len(found["batch"]) == 3
-    assert len({each.get_span_context().trace_id for each in processes.values()}) == 3
+    assert len({trace_of(each) for each in processes.values()}) == 3
     for each in found["batch"]:
         linked = {link.context.span_id for link in each.links}
         assert linked == set(processes) - {parent_of(each)}
