@@ -48,13 +48,13 @@ def parent_of(span: ReadableSpan) -> int | None:
 def own(span: ReadableSpan) -> int:
     """Return a span's id."""
     assert span.context is not None
-    return span.context.span_id
+    return int(span.context.span_id)
 
 
 def trace_of(span: ReadableSpan) -> int:
     """Return the id of a span's trace."""
     assert span.context is not None
-    return span.context.trace_id
+    return int(span.context.trace_id)
 
 
 def test_a_request_is_queued_transmitted_and_settled(traced: Traced) -> None:
