@@ -13,6 +13,7 @@ from rich.text import Text
 from mqinfer.bags.frame import StreamInfo
 from mqinfer.bags.rosbag import Rosbag, is_bag
 from mqinfer.bags.sources import is_live, open_source
+from mqinfer.logs import printable
 
 __all__ = ["BagInfo", "describe", "headline", "table"]
 
@@ -82,8 +83,8 @@ def table(info: BagInfo) -> Table:
         size = f"{stream.width}x{stream.height}" if stream.width else ""
         count = "" if stream.count is None else str(stream.count)
         rate = "" if stream.rate is None else f"{stream.rate:.2f} Hz"
-        names = (Text(text) for text in (stream.source, stream.message_type, stream.encoding))  # they are no markup
-        grid.add_row(*names, size, count, rate)
+        names = map(printable, (stream.source, stream.message_type, stream.encoding))
+        grid.add_row(*map(Text, names), size, count, rate)
     return grid
 
 

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mqinfer.bags.frame import StreamInfo
+from mqinfer.codecs.probe import lfs_pointer
 from mqinfer.images.compressed import picture_size
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import MissingExtra, MqinferError, SourceError
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 _RAW = "sensor_msgs/msg/Image"
 _COMPRESSED = "sensor_msgs/msg/CompressedImage"
 IMAGE_TYPES = (_RAW, _COMPRESSED)
-_LFS_POINTER = b"version https://git-lfs"
+_HEAD = 32
+"""Bytes that tell what a file is."""
 _MCAP_MAGIC = b"\x89MCAP0\r\n"
 
 
@@ -248,8 +250,8 @@ def _foreign_errors(path: Path, where: str = "") -> Iterator[None]:
 
 def _advice(path: Path) -> str:
     head, tail = _ends(path)
-    if head.startswith(_LFS_POINTER):
-        return "it is a Git LFS pointer and not the recording; run `git lfs pull` where it came from, and copy it again"
+    if pointer := lfs_pointer(head, "the recording"):
+        return f"it is {pointer}"
     if head.startswith(_MCAP_MAGIC) and tail == _MCAP_MAGIC:
         return (
             "the file is not cut off: it is damaged inside, which mqinfer bag repair FILE NEW reads around, or holds "
@@ -265,7 +267,7 @@ def _ends(path: Path) -> tuple[bytes, bytes]:
     """Return the first and the last bytes of a file; nothing where it has none."""
     try:
         with path.open("rb") as file:
-            head = file.read(len(_LFS_POINTER))
+            head = file.read(_HEAD)
             file.seek(-len(_MCAP_MAGIC), os.SEEK_END)
             return head, file.read()
     except OSError:  # a folder, or an empty file

@@ -111,9 +111,14 @@ def _without_depth(bag: Rosbag, connections: list[Connection]) -> list[Connectio
     left = [each for each in connections if each.topic not in depth]
     if not left:
         raise ConfigError(
-            f"{bag.path}: all its pictures are depth pictures, not colours; send them all the same with {named}"
+            f"{bag.path}: all its pictures are depth pictures; if the model takes depth, name them: {named}"
         )
-    log.warning("%s: depth pictures are left out: %s; send them with %s", bag.path, ", ".join(depth), named)
+    log.warning(
+        "%s: depth pictures are left out: %s; if the model takes depth, name them: %s",
+        bag.path,
+        ", ".join(depth),
+        named,
+    )
     return left
 
 

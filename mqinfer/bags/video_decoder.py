@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mqinfer.codecs.probe import lfs_pointer
 from mqinfer.protocol.errors import MissingExtra, SourceError
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ _END_OF_JPEG = b"\xff\xd9"
 _HOLE_BYTES = 128
 """Bytes between two packets that belong to none, and are more than what containers put there."""
 
+_SYNC = b"G"
+"""First byte of each packet of an MPEG transport stream, of 188 bytes, or of 192 with a time before it (`.m2ts`)."""
+_ASF_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
+"""Identifier of the object in the header of a `.wmv` that states the file's size."""
+_HEAD = 4096
 _REORDERED = 17
 """Pictures are stored at most so many places before or behind where they are shown."""
 
@@ -59,12 +65,16 @@ class VideoDecoder:
             raise MissingExtra.of("av", "edge") from missing
         from av.video.reformatter import VideoReformatter
 
+        self._path = path
         self._error: type[Exception] = av.FFmpegError
         self._converter = VideoReformatter()
         try:
             self._container = av.open(str(path), metadata_errors="replace")
         except av.FFmpegError as failed:
-            raise SourceError(f"{path}: this video can't be opened; it is cut off, damaged, or no video") from failed
+            with path.open("rb") as file:
+                pointer = lfs_pointer(file.read(32), "the video")
+            what = f"it is {pointer}" if pointer else "it is cut off, damaged, or no video"
+            raise SourceError(f"{path}: this video can't be opened; {what}") from failed
         streams = self._container.streams.video
         if not streams or streams[0].codec_context is None:
             self._container.close()
@@ -133,6 +143,22 @@ class VideoDecoder:
         lost = max(expected - (self._first or 0) - self._decoded, 0)
         is_short = expected > self._found or (self._stated and self._is_mov)
         return (lost if self.is_damaged or is_short else 0), expected
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the size of a file that does not state its frames shows, after a pass, that its end is missing."""
+        if self._format not in {"mpegts", "yuv4mpegpipe", "asf"}:
+            return False
+        size = self._path.stat().st_size
+        with self._path.open("rb") as file:
+            head = file.read(_HEAD)
+        if self._format == "yuv4mpegpipe":
+            return 0 < self._end_byte < size
+        if self._format == "asf":
+            stated = head.partition(_ASF_PROPERTIES)[2]
+            is_live = bool(stated[72:73]) and stated[72] & 1
+            return not is_live and size < int.from_bytes(stated[24:32], "little")
+        return size % (188 if head.startswith(_SYNC) else 192) > 0 and _SYNC in {head[:1], head[4:5]}
 
     def _count_cut(self) -> int:
         """Count the frames between the last one and the end that the header states."""
@@ -218,6 +244,8 @@ class VideoDecoder:
         is_own = packet.stream_index == self._stream.index
         if self._format.startswith(_TIMED):
             self._note_hole(packet, is_own=is_own)
+        else:
+            self._end_byte = (packet.pos or 0) + packet.size
         if is_own:
             self._found += not packet.is_discard
             if packet.is_corrupt or (self._format == "mjpeg" and _END_OF_JPEG not in bytes(packet)):

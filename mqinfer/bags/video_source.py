@@ -88,7 +88,8 @@ class VideoSource:
             if end is not None and time_ns >= end:
                 break
             yield self._frame(last, time_ns, picture)
-        lost, total = (0, 0) if end is not None and time_ns >= end else decoder.lost()
+        is_part = end is not None and time_ns >= end
+        lost, total = (0, 0) if is_part else decoder.lost()
         if decoder.is_tail_lost:
             careful = self._reopen(is_careful=True)
             for last, time_ns, picture in careful.pictures(max(begin, time_ns + 1)):  # noqa: B020 - its start is set
@@ -104,6 +105,8 @@ class VideoSource:
             raise SourceError(f"{self._path}: the video is cut off or damaged: {lost} of {total} frames are missing")
         if decoder.is_damaged:
             raise SourceError(f"{self._path}: the video is damaged: some of its pictures are missing or wrong")
+        if decoder.is_cut and not is_part:
+            raise SourceError(f"{self._path}: the video is cut off: its end is missing")
 
     def _reopen(self, *, is_careful: bool = False) -> VideoDecoder:
         self._decoder.close()

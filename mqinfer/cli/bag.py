@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
-from mqinfer.cli.options import table_console
+from mqinfer.cli.options import plain_console, table_console
+from mqinfer.logs import printable
 
 __all__ = ["app"]
 
@@ -22,7 +22,7 @@ def info(file: Annotated[str, typer.Argument(help="A bag, video, folder or camer
     from mqinfer.bags.info import describe, headline, table
 
     found, console = describe(file), table_console()
-    console.print(headline(found), markup=False, soft_wrap=True)
+    console.print(printable(headline(found)), soft_wrap=True)
     console.print(table(found))
 
 
@@ -57,7 +57,7 @@ def synth(
     """Render a synthetic drive on /camera/image_raw, with its true classes on /camera/labels."""
     from mqinfer.lab.drives.recording import write_drive
 
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as display:
         task = display.add_task("rendering", total=frames)
         path = write_drive(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from mqinfer.bench import BatchingOptions, PathOptions, run, run_batching, run_calls
@@ -15,6 +14,7 @@ from mqinfer.bench.faults.soak import SoakOptions
 from mqinfer.bench.faults.soak import soak as run_soak
 from mqinfer.bench.segmentation import measure_segmentation, print_shares
 from mqinfer.bench.workloads import WORKLOADS
+from mqinfer.cli.options import plain_console
 from mqinfer.edge_agent.sinks.sink import set_aside, writing
 from mqinfer.protocol.errors import ConfigError
 
@@ -113,8 +113,8 @@ def segmentation(
     rounds: Annotated[int, typer.Option(help="Pictures for each version.", min=1)] = _PATH.rounds,
 ) -> None:
     """Compare where a worker's time goes for versions of a segmentation model: logits, fused argmax."""
-    console = Console()
+    console = plain_console()
     measured = measure_segmentation(
-        repository, model, [before, *after], rounds, lambda line: console.print(line, style="dim", highlight=False)
+        repository, model, [before, *after], rounds, lambda line: console.print(line, style="dim")
     )
     print_shares(measured, console)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from rich.console import Console
-
+from mqinfer.cli.options import plain_console
+from mqinfer.logs import printable
 from mqinfer.protocol.errors import BadTopic, ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
 
 __all__ = ["EXIT_CODES", "ExitCode", "exit_code", "print_error"]
@@ -46,7 +46,7 @@ def exit_code(error: MqinferError) -> ExitCode:
 
 
 def print_error(error: MqinferError) -> None:
-    """Print an error as one message to standard error, without markup."""
-    console = Console(stderr=True, highlight=False)
+    """Print an error as one message to standard error; nothing in it changes the terminal."""
+    console = plain_console(stderr=True)
     console.print("error:", style="bold red", end=" ")
-    console.print(str(error), markup=False, soft_wrap=True)
+    console.print("\n".join(map(printable, str(error).splitlines())), soft_wrap=True)

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from mqinfer.cli.options import Connection, table_console, with_connection
@@ -23,6 +22,7 @@ from mqinfer.edge_agent.sinks.sink import set_aside
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage
 from mqinfer.images.placement import Placement
+from mqinfer.logs import printable
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, BadImage, ConfigError
@@ -123,8 +123,8 @@ def _table(result: InferResult) -> Table:
     for name, array in result.outputs.items():
         for entry, row in enumerate(array.reshape(-1, array.shape[-1])):
             for rank, text in enumerate(row, start=1):
-                value, index, label = (*text.decode().split(":", 2), "")[:3]
-                table.add_row(escape(name), str(entry), str(rank), value, index, escape(label))
+                value, index, label = (*text.decode(errors="replace").split(":", 2), "")[:3]
+                table.add_row(printable(name), str(entry), str(rank), value, index, printable(label))
     return table
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "Root",
     "TakeOver",
     "TritonMetrics",
+    "plain_console",
     "table_console",
     "until_signal",
     "with_connection",
@@ -203,9 +204,14 @@ def _with_options(
     return wrapped
 
 
+def plain_console(*, stderr: bool = False) -> Console:
+    """Return a console that prints text as it is: no `[word]` is a style in it, and no `:word:` a picture."""
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
 def table_console() -> Console:
     """Return a console for standard output; in a pipe it is so wide that nothing is cut, or broken over two lines."""
-    console = Console(highlight=False)
+    console = plain_console()
     if not console.is_terminal:
         console.width = _WIDE
     return console

@@ -22,6 +22,7 @@ from mqinfer.cli.options import (
     MetricsPort,
     OtlpEndpoint,
     TakeOver,
+    plain_console,
     table_console,
     until_signal,
     with_connection,
@@ -40,6 +41,7 @@ from mqinfer.edge_agent.report import Ending, failure_lines, summary, summary_ta
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_sessions
 from mqinfer.edge_agent.sinks.factory import SINK_KINDS
 from mqinfer.images.demosaic import Demosaic
+from mqinfer.logs import printable
 from mqinfer.metrics.endpoint import LOOPBACK, serving_metrics
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, ModelNotLoadable, MqinferError
@@ -210,7 +212,7 @@ def replay(
                 requester,
                 broker="local" if local else str(broker_address),
                 stop=stop,
-                console=Console(stderr=True),
+                console=plain_console(stderr=True),
                 connect=client.open if spool else None,
                 on_runs=runs.extend,
             )
@@ -273,7 +275,7 @@ def _print_report(console: Console, report: SessionReport, *, is_titled: bool) -
 
 
 def _print(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(line), soft_wrap=True)
 
 
 def _exit_code(report: SessionReport) -> ExitCode:

@@ -17,7 +17,7 @@ from mqinfer.protocol.topics import Topics
 
 __all__ = ["Announcer"]
 
-REFRESH_S = 2.0
+_REFRESH_S = 2.0
 """Time between two states that differ in their figures alone, as for workers."""
 _MOST_MODELS = 128
 """Models in one state, those with most requests first: a state has at most 64 KiB."""
@@ -49,7 +49,7 @@ class Announcer:
         *,
         window: int = 0,
         incarnation: int | None = None,
-        refresh_s: float = REFRESH_S,
+        refresh_s: float = _REFRESH_S,
     ) -> None:
         self.pending: Callable[[], Sequence[PendingRequests]] = tuple
         self._make = partial(ClientState, name, source=without_logins(source), model=model, window=window)

@@ -123,7 +123,7 @@ def with_labelled_version(request: InferRequest, card: ModelCard) -> InferReques
 
 def names_label(request: InferRequest) -> bool:
     """Return whether a request names its version by a label."""
-    return request.model_version is not None and not request.model_version.isdigit()
+    return request.model_version is not None and request.model_version.isidentifier()
 
 
 def _unknown(names: Iterable[str]) -> TypeError:

@@ -295,7 +295,10 @@ class Requester:
         self._pump()
         if self._clock() >= self._repeat_at:
             self._repeat_at = self._clock() + self._repeat_s
-            self._repeated()
+            try:
+                self._repeated()
+            except Exception:  # a defect; requests keep their deadlines all the same
+                log.exception("what is repeated every %g s failed", self._repeat_s)
 
     def _publish(self, entry: Entry) -> bool:
         """Publish a request; return False, once the dispatcher knows, where that can't be done."""

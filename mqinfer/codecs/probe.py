@@ -14,9 +14,10 @@ from struct import Struct
 from mqinfer.protocol.errors import BadEncoding
 from mqinfer.protocol.types import Buffer
 
-__all__ = ["ImageInfo", "check_complete", "probe_image"]
+__all__ = ["ImageInfo", "check_complete", "lfs_pointer", "probe_image"]
 
 _SOI, _EOI, _SOS = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
+_LFS_POINTER = b"version https://git-lfs"
 _PNG = b"\x89PNG\r\n\x1a\n"
 _FRAMES = {0xC0: False, 0xC1: False, 0xC2: True}
 """Start-of-frame markers that are read: baseline and extended sequential (not progressive), and progressive."""
@@ -78,7 +79,21 @@ def probe_image(data: Buffer) -> ImageInfo:
             return _png_header(view)
     except struct.error as error:
         raise BadEncoding(f"image of {len(view)} bytes ends within its header") from error
+    if pointer := lfs_pointer(view, "the picture"):
+        raise BadEncoding(pointer)
     raise BadEncoding(f"image of {len(view)} bytes begins with {bytes(view[:4])!r}: neither JPEG nor PNG")
+
+
+def lfs_pointer(head: Buffer, what: str) -> str:
+    """Return what is wrong, and what to do, where a file's first bytes are a Git LFS pointer; else an empty string.
+
+    Args:
+        head: At least 32 bytes, or all there are.
+        what: The thing that should be there.
+    """
+    if bytes(memoryview(head)[: len(_LFS_POINTER)]) != _LFS_POINTER:
+        return ""
+    return f"a Git LFS pointer and not {what}; run `git lfs pull` where it came from, and copy it again"
 
 
 def check_complete(data: Buffer, info: ImageInfo, *, trusted: bool = False) -> Buffer:

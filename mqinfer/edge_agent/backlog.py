@@ -21,10 +21,12 @@ from mqinfer.edge_agent.preparation import PreparedFrame
 from mqinfer.edge_agent.results import PendingFrame
 from mqinfer.edge_agent.sinks.outputs import Picture
 from mqinfer.edge_agent.spool import Spool, SpooledFrame
+from mqinfer.images.decode import as_image, to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.images.resize import fit
 from mqinfer.protocol.errors import Cancelled
+from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.types import ErrorInfo, Outcome
 
 __all__ = ["DAMAGED", "KEPT", "Backlog", "Place", "Submit"]
@@ -269,21 +271,23 @@ def _without_pixels(frame: Frame) -> Frame:
 
 
 def _with_pixels(frame: Frame, found: SpooledFrame) -> Frame:
-    tensor = found.tensor
-    if tensor.encoding in _PICTURES:
+    tensor, kind = found.tensor, _kind(found)
+    if tensor.encoding in _PICTURES and kind == "rgb8":
         return replace(frame, image=CompressedImage(tensor.encoding, bytes(tensor.data)))
-    pixels = decode_tensor(tensor)[0]
-    height, width = pixels.shape[:2]
-    image = RawImage("rgb8", height, width, 3 * width, is_bigendian=False, data=pixels.reshape(-1).data)
-    return replace(frame, image=image)
+    return replace(frame, image=as_image(decode_tensor(tensor)[0], kind))
 
 
 def _frame_in(spooled: SpooledFrame, placement: Placement) -> Picture:
     """Return the frame that was sent, without margins and at the size that it was recorded in."""
-    picture: Picture = fit(decode_tensor(spooled.tensor)[0], *placement.picture)
+    picture = fit(decode_tensor(spooled.tensor)[0], *placement.picture)
     rows = slice(placement.top, placement.top + placement.height)
     columns = slice(placement.left, placement.left + placement.width)
-    return fit(picture[rows, columns], *placement.frame)
+    return to_rgb(as_image(fit(picture[rows, columns], *placement.frame), _kind(spooled)))
+
+
+def _kind(spooled: SpooledFrame) -> str:
+    """Return the encoding of a frame's pixels."""
+    return str(spooled.tensor.parameters[IMAGE_ENCODING])
 
 
 def _frame_of(spooled: SpooledFrame) -> Frame:

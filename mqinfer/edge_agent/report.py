@@ -239,7 +239,7 @@ def progress(runs: Shown, console: Console | None = None) -> Iterator[None]:
         console: Standard error by default. On a terminal the display is redrawn four times a second; elsewhere a line
             is printed every five seconds.
     """
-    console = console or Console(stderr=True)
+    console = console or Console(stderr=True, markup=False, emoji=False)
     show = _live if console.is_terminal else _plain
     stop = threading.Event()
     thread = threading.Thread(target=_guarded, args=(show, runs, console, stop), name="mqinfer-progress", daemon=True)
@@ -253,7 +253,7 @@ def progress(runs: Shown, console: Console | None = None) -> Iterator[None]:
 
 def render(snapshot: Snapshot, goal: Goal) -> Group:
     """Draw a snapshot for a terminal of 80 columns or more."""
-    parts: list[Text | Table] = [Text(goal.title, style="bold")] if goal.title else []
+    parts: list[Text | Table] = [Text(printable(goal.title), style="bold")] if goal.title else []
     parts += [_headline(snapshot, goal), _facts(snapshot)]
     if snapshot.latency.p50 is not None or snapshot.stages:
         parts.append(_latencies(snapshot))
@@ -299,7 +299,7 @@ def _plain(runs: Shown, console: Console, stop: threading.Event) -> None:
 
 
 def _print_line(console: Console, line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
+    console.print(printable(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def _headline(snapshot: Snapshot, goal: Goal) -> Table:
@@ -321,7 +321,8 @@ def _facts(snapshot: Snapshot) -> Table:
     bad = sum(count for outcome, count in snapshot.outcomes.items() if outcome is not Outcome.OK)
     grid.add_row("outcomes", Text(outcome_words(snapshot), style="yellow" if bad else "green"))
     if snapshot.failures:
-        grid.add_row("failed", Text(failure_lines(snapshot)[0], style="yellow", no_wrap=True, overflow="ellipsis"))
+        first = printable(failure_lines(snapshot)[0])
+        grid.add_row("failed", Text(first, style="yellow", no_wrap=True, overflow="ellipsis"))
     retries = f", {snapshot.retries} retries" if snapshot.retries else ""
     grid.add_row("frames", f"{snapshot.frames_read} read, {snapshot.pending} pending{retries}")
     grid.add_row("bytes", _bytes(snapshot))

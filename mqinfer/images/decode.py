@@ -15,10 +15,10 @@ from mqinfer.images.pixel_format import Kind, PixelFormat, parse_encoding
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["is_depth", "to_array", "to_rgb", "used_bits"]
+__all__ = ["as_image", "depth_name", "is_depth", "to_array", "to_depth", "to_rgb", "used_bits"]
 
-_DEPTH = ("16UC1", "32FC1")
-"""Encodings of depth pictures: millimetres and metres (REP 118)."""
+_DEPTH = {"u2": "16UC1", "f4": "32FC1"}
+"""Encodings of depth pictures by their samples: millimetres and metres (REP 118)."""
 _SENSOR_BITS = (10, 12, 14)
 """Bits of cameras whose samples travel in 16."""
 
@@ -91,9 +91,54 @@ def used_bits(image: RawImage | CompressedImage) -> int | None:
 def is_depth(image: RawImage | CompressedImage) -> bool:
     """Return whether a picture says that its samples are distances, and not light."""
     if isinstance(image, RawImage):
-        return image.encoding in _DEPTH
+        return image.encoding in _DEPTH.values()
     declared = parse_format(image.format)
-    return declared.is_depth or declared.original in _DEPTH
+    return declared.is_depth or declared.original in _DEPTH.values()
+
+
+def to_depth(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIMITS) -> NDArray[Any]:
+    """Return the distances of a depth picture as they were recorded.
+
+    Grey of 16 bits (`mono16`, a PNG) is taken as millimetres: files and some drivers have no other name for depth.
+
+    Args:
+        image: As recorded.
+        limits: Bounds that are checked before memory is allocated.
+
+    Returns:
+        `[H, W]`, uint16 in millimetres or float32 in metres.
+
+    Raises:
+        BadImage: It is a picture of something else, or can't be decoded.
+    """
+    array, pixels = _native(image, limits)
+    if pixels.sample not in _DEPTH or pixels.channels != 1 or pixels.kind not in {Kind.VALUES, Kind.GREY}:
+        raise BadImage(
+            f"{pixels.name} is no depth picture; the model takes 16UC1 or 16-bit PNG in millimetres, or 32FC1 in metres"
+        )
+    return array
+
+
+def depth_name(depth: NDArray[Any]) -> str:
+    """Return the encoding of distances, by their dtype: `16UC1` or `32FC1`."""
+    return _DEPTH[depth.dtype.str[1:]]
+
+
+def as_image(array: NDArray[Any], encoding: str) -> RawImage:
+    """Return samples, `[H, W]` or `[H, W, C]`, as an image of an encoding; the inverse of `to_array`.
+
+    Raises:
+        BadImage: The encoding is unknown, or has other samples.
+    """
+    pixels, channels = parse_encoding(encoding), array.shape[2] if array.ndim == 3 else 1
+    if (array.dtype.str[1:], channels) != (pixels.sample, pixels.channels):
+        raise BadImage(
+            f"{encoding}: expected {pixels.channels} of {np.dtype(pixels.sample)} a pixel, "
+            f"got {channels} of {array.dtype}"
+        )
+    dense = np.ascontiguousarray(array)
+    height, width = dense.shape[:2]
+    return RawImage(encoding, height, width, dense.strides[0], is_bigendian=False, data=dense.data.cast("B"))
 
 
 def _native(image: RawImage | CompressedImage, limits: Limits) -> tuple[NDArray[Any], PixelFormat]:

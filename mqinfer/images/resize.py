@@ -1,7 +1,7 @@
 """Convert pixels to a model's input: size, colour order, layout and range, in as few passes as possible.
 
 The model's input is `(pixel * scale - mean) / std`, which is one multiplication and one subtraction:
-`pixel * (scale / std) - mean / std`.
+`pixel * (scale / std) - mean / std`. The pixels of depth pictures are metres, 0 where nothing was measured.
 """
 
 from __future__ import annotations
@@ -20,17 +20,22 @@ from mqinfer.protocol.errors import BadTensor
 __all__ = ["fit", "place", "to_model_input"]
 
 Pixels = npt.NDArray[np.uint8]
+Samples = npt.NDArray[Any]
+"""Pixels, or distances."""
 
 _ORDERS = {"rgb8": ColourOrder.RGB, "bgr8": ColourOrder.BGR, "mono8": ColourOrder.MONO}
+_DEPTHS = {"16UC1": np.uint16, "32FC1": np.float32}
+_MILLIMETRES = np.float32(1000)
+"""In a metre."""
 _CV2_NAMES = {ColourOrder.RGB: "RGB", ColourOrder.BGR: "BGR", ColourOrder.MONO: "GRAY"}
 
 
-def to_model_input(pixels: Pixels, image_encoding: str, contract: ImageContract, datatype: Datatype) -> Array:
+def to_model_input(pixels: Samples, image_encoding: str, contract: ImageContract, datatype: Datatype) -> Array:
     """Convert one picture to a model's input.
 
     Args:
-        pixels: `[height, width, 3]`, or `[height, width]` (also `[height, width, 1]`) for mono8.
-        image_encoding: `rgb8`, `bgr8` or `mono8`.
+        pixels: `[height, width, 3]`, or `[height, width]` (also `[height, width, 1]`) for mono8 and depth.
+        image_encoding: `rgb8`, `bgr8` or `mono8`; `16UC1` or `32FC1` for a model that takes depth.
         contract: Size and way of resizing, colour order, layout and range that the model expects.
         datatype: The input's. Values of an integer datatype are rounded and clipped to its range.
 
@@ -41,16 +46,19 @@ def to_model_input(pixels: Pixels, image_encoding: str, contract: ImageContract,
     Raises:
         BadTensor: The encoding is another one, or the array does not match it.
     """
-    order = _ORDERS.get(image_encoding)
-    if order is None:
-        raise BadTensor(f"image encoding {image_encoding!r}: expected {', '.join(_ORDERS)}; convert the picture first")
-    sized = place(_checked(pixels, order), contract)
-    coloured = _recolour(sized, order, contract.colour)
-    arranged = _arrange(coloured, contract.layout)
-    return _in_range(arranged, contract, datatype)[np.newaxis]
+    if contract.takes_depth:
+        channels: Samples = _metres(place(_checked_depth(pixels, image_encoding), contract))[:, :, np.newaxis]
+    else:
+        order = _ORDERS.get(image_encoding)
+        if order is None:
+            raise BadTensor(
+                f"image encoding {image_encoding!r}: expected {', '.join(_ORDERS)}; convert the picture first"
+            )
+        channels = _recolour(place(_checked(pixels, order), contract), order, contract.colour)
+    return _in_range(_arrange(channels, contract.layout), contract, datatype)[np.newaxis]
 
 
-def place(pixels: Pixels, contract: ImageContract) -> Pixels:
+def place(pixels: Samples, contract: ImageContract) -> Samples:
     """Resize a picture to a model's size: stretch it, or put it between margins; return the same object if it fits.
 
     Args:
@@ -68,13 +76,17 @@ def place(pixels: Pixels, contract: ImageContract) -> Pixels:
     sized = fit(pixels, at.width, at.height)
     if (at.width, at.height) == at.picture:
         return sized
-    framed = np.full((at.picture[1], at.picture[0], *pixels.shape[2:]), contract.fill, np.uint8)
+    fill = 0 if contract.takes_depth else contract.fill
+    framed = np.full((at.picture[1], at.picture[0], *pixels.shape[2:]), fill, pixels.dtype)
     framed[at.top : at.top + at.height, at.left : at.left + at.width] = sized
     return framed
 
 
-def fit(pixels: Pixels, width: int, height: int) -> Pixels:
-    """Resize a picture: area averages when shrinking, linear otherwise; return the same object if it has the size.
+def fit(pixels: Samples, width: int, height: int) -> Samples:
+    """Resize a picture; return the same object if it has the size.
+
+    Colours are averaged over areas when shrinking, and linear otherwise. Distances are those of the nearest pixel:
+    between a near edge and what is behind it there is nothing at their mean.
 
     Args:
         pixels: `[height, width]` or `[height, width, channels]`.
@@ -88,15 +100,35 @@ def fit(pixels: Pixels, width: int, height: int) -> Pixels:
         return pixels
     cv2 = opencv()
     shrinking = height <= pixels.shape[0] and width <= pixels.shape[1]
-    resized: Pixels = cv2.resize(
-        np.ascontiguousarray(pixels),
-        (width, height),
-        interpolation=cv2.INTER_AREA if shrinking else cv2.INTER_LINEAR,
-    )
+    way = cv2.INTER_AREA if shrinking else cv2.INTER_LINEAR
+    if pixels.dtype != np.uint8:
+        way = cv2.INTER_NEAREST_EXACT
+    resized: Samples = cv2.resize(np.ascontiguousarray(pixels), (width, height), interpolation=way)
     return resized
 
 
-def _checked(pixels: Pixels, order: ColourOrder) -> Pixels:
+def _checked_depth(pixels: Samples, encoding: str) -> Samples:
+    dtype = _DEPTHS.get(encoding)
+    if dtype is None:
+        raise BadTensor(f"image encoding {encoding!r}: the model takes depth pictures, {' or '.join(_DEPTHS)}")
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if pixels.ndim != 2 or pixels.dtype != dtype or 0 in pixels.shape:
+        raise BadTensor(
+            f"a depth picture must be {np.dtype(dtype)} [height, width]; got {pixels.dtype} {list(pixels.shape)}"
+        )
+    return pixels
+
+
+def _metres(depth: Samples) -> npt.NDArray[np.float32]:
+    """Return distances in metres; 0 (nothing measured, REP 117 and 118) for what is not finite too."""
+    if depth.dtype == np.uint16:
+        return np.divide(depth, _MILLIMETRES, dtype=np.float32)
+    metres: npt.NDArray[np.float32] = np.nan_to_num(depth, nan=0.0, posinf=0.0, neginf=0.0)
+    return metres
+
+
+def _checked(pixels: Samples, order: ColourOrder) -> Pixels:
     mono = order is ColourOrder.MONO
     if mono and pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
@@ -116,16 +148,17 @@ def _recolour(pixels: Pixels, have: ColourOrder, want: ColourOrder) -> Pixels:
     return pixels if pixels.ndim == 3 else pixels[:, :, np.newaxis]
 
 
-def _arrange(pixels: Pixels, layout: Layout) -> Pixels:
+def _arrange(pixels: Samples, layout: Layout) -> Samples:
     if layout is Layout.NHW:
         return pixels[:, :, 0]
     return pixels.transpose(2, 0, 1) if layout is Layout.NCHW else pixels
 
 
-def _in_range(pixels: Pixels, contract: ImageContract, datatype: Datatype) -> Array:
+def _in_range(pixels: Samples, contract: ImageContract, datatype: Datatype) -> Array:
     """Return `(pixels * scale - mean) / std` in the datatype, contiguous; `pixels` may be a strided view."""
     dtype = dtype_of(datatype)
-    if contract.scale == 1.0 and not any(contract.mean) and set(contract.std) == {1.0}:
+    is_same = contract.scale == 1.0 and not any(contract.mean) and set(contract.std) == {1.0}
+    if is_same and (pixels.dtype == np.uint8 or dtype.kind == "f"):
         return np.ascontiguousarray(pixels, dtype)
     std = np.array(contract.std, np.float64)
     factor = (contract.scale / std).astype(np.float32)
@@ -139,7 +172,7 @@ def _in_range(pixels: Pixels, contract: ImageContract, datatype: Datatype) -> Ar
 
 
 def _scale(
-    pixels: Pixels, factor: npt.NDArray[np.float32], offset: npt.NDArray[np.float32], out: Any, layout: Layout
+    pixels: Samples, factor: npt.NDArray[np.float32], offset: npt.NDArray[np.float32], out: Any, layout: Layout
 ) -> None:
     if layout is Layout.NCHW:
         factor, offset = factor.reshape(-1, 1, 1), offset.reshape(-1, 1, 1)

@@ -151,8 +151,7 @@ def _by_shape(configured: ImageContract, spec: TensorSpec) -> ImageContract:
 def _fitting(contract: ImageContract, spec: TensorSpec) -> tuple[int, int, int] | None:
     """Return height, width and channels of the input; None if the contract's layout and colour do not fit it."""
     axes = _axes(spec.shape, contract.layout)
-    channels = 1 if contract.colour is ColourOrder.MONO else 3
-    return axes if axes and axes[2] in {-1, channels} else None
+    return axes if axes and axes[2] in {-1, contract.channels} else None
 
 
 def _side(key: str, configured: int | None, size: int) -> int | None:

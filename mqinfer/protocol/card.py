@@ -39,11 +39,13 @@ _Level = Annotated[int, Meta(ge=0, le=255)]
 
 
 class ColourOrder(StrEnum):
-    """Order of the channels that a model expects."""
+    """What the channels are that a model expects, in their order."""
 
     RGB = "rgb"
     BGR = "bgr"
     MONO = "mono"
+    DEPTH = "depth"
+    """One channel: distances in metres."""
 
 
 class Layout(StrEnum):
@@ -67,20 +69,20 @@ class Resize(StrEnum):
 class ImageContract:
     """How a picture becomes one of the model's inputs.
 
-    The model gets `(pixel * scale - mean) / std`, with `pixel` from 0 to 255. The sender resizes and the worker does
-    the rest, so that uint8 travels.
+    The model gets `(pixel * scale - mean) / std`, with `pixel` from 0 to 255, or in metres for depth. The sender
+    resizes and the worker does the rest, so that uint8 travels, or depth as it was recorded.
 
     Attributes:
         input: Name of the input.
         width: In pixels; None where the model takes any.
         height: In pixels; None where the model takes any.
-        colour: Order of the channels.
+        colour: Order of the channels, or depth.
         layout: Order of the axes.
         scale: Factor on the pixel.
         mean: Subtracted after scaling: one number a channel, or one for all.
         std: Divisor after that: one number a channel, or one for all.
         resize: How a picture of another size fits in.
-        fill: Grey level of a letterbox's margins, before scaling.
+        fill: Grey level of a letterbox's margins, before scaling; those of depth are 0.
     """
 
     input: str
@@ -93,6 +95,16 @@ class ImageContract:
     std: _Channels = (1.0,)
     resize: Resize = Resize.STRETCH
     fill: _Level = 114
+
+    @property
+    def channels(self) -> int:
+        """Number of channels."""
+        return 1 if self.colour in {ColourOrder.MONO, ColourOrder.DEPTH} else 3
+
+    @property
+    def takes_depth(self) -> bool:
+        """Whether the pictures are distances."""
+        return self.colour is ColourOrder.DEPTH
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,15 +32,22 @@ KINDS: dict[str, tuple[str, str, dict[str, str], dict[str, str]]] = {
     "motion_jpeg.mjpeg": ("mjpeg", "yuvj420p", {}, {}),
     "small.webm": ("libvpx", "yuv420p", {"deadline": "realtime", "cpu-used": "8", "g": "10"}, {}),
     "stream.ts": ("libx264", "yuv420p", {"g": "10"}, {}),
+    "stream.m2ts": ("libx264", "yuv420p", {"g": "10"}, {"mpegts_m2ts_mode": "1"}),
+    "stream.wmv": ("wmv2", "yuv420p", {"g": "10"}, {}),
+    "raw.y4m": ("wrapped_avframe", "yuv420p", {}, {}),
 }
 """Codec, pixel format, and options of codec and container."""
-COUNTED = [name for name in KINDS if not name.endswith((".ts", ".mjpeg"))]
+SIZED = [name for name in KINDS if name.endswith((".ts", ".m2ts", ".wmv", ".y4m"))]
+"""Those whose size shows a cut."""
+COUNTED = [name for name in KINDS if name not in SIZED and not name.endswith(".mjpeg")]
 """Those that state how many frames there are, or how long they last."""
 
 
 def encode(path: Path, stamps: list[int] | None = None) -> Path:
     """Encode pictures of noise; `stamps` are milliseconds, for a rate that varies."""
     codec, pixels, options, container = KINDS[path.name]
+    if codec == "wrapped_avframe":
+        return encode_raw(path)
     base = Fraction(1, 1000) if stamps else Fraction(1, RATE)
     generator = np.random.default_rng(0)
     with av.open(str(path), "w", options=container) as file:
@@ -79,6 +86,14 @@ def read_on(path: Path) -> tuple[int, str]:
     """Return how many frames were read before the error, and the error."""
     numbers, error = read(path)
     return len(numbers), error
+
+
+def encode_raw(path: Path) -> Path:
+    """Write pictures of noise without compression."""
+    header = b"YUV4MPEG2 W96 H64 F25:1 Ip A1:1 C420jpeg\n"
+    noise = np.random.default_rng(0).integers(0, 255, (FRAMES, 96 * 64 * 3 // 2), np.uint8)
+    path.write_bytes(header + b"".join(b"FRAME\n" + each.tobytes() for each in noise))
+    return path
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -123,6 +138,21 @@ def test_cut_off(videos: Callable[[str], Path], tmp_path: Path, name: str, share
     assert count >= FRAMES * share / 2 - 3
     if name != "fragments.mp4":  # what follows is not known, as in a file that still grows
         assert f"{FRAMES - count} of {FRAMES} frames are missing" in error
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_cut_off_where_no_count_is_stated(videos: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    """What is there is read; the error comes at the end, and not where only a part before it was asked for."""
+    whole = videos(name).read_bytes()
+    path = tmp_path / name
+    for seed in range(10):
+        path.write_bytes(whole[: random.Random(seed).randrange(len(whole) // 2, len(whole))])  # noqa: S311 - seeded
+        count, error = read_on(path)
+        assert count >= FRAMES // 2 - 5
+        assert error.endswith("the video is cut off: its end is missing"), (seed, count, error)
+        part, error = read(path, duration=0.5)
+        assert part
+        assert not error
 
 
 @pytest.mark.parametrize("name", COUNTED)

@@ -38,7 +38,7 @@ def test_depth_is_left_out_with_one_line(
     path = write_ros1(tmp_path / "drive.bag", messages)
     assert sources(path, depth=False) == {"/rgb"}
     (line,) = caplog.messages
-    assert line.endswith("depth pictures are left out: /depth; send them with --topic /depth")
+    assert line.endswith("depth pictures are left out: /depth; if the model takes depth, name them: --topic /depth")
     assert sources(path, depth=False, topics=["/depth"]) == {"/depth"}
     assert sources(path) == {"/rgb", "/depth"}
     assert len(caplog.messages) == 1

@@ -290,7 +290,7 @@ class TestDamage:
         with pytest.raises(SourceError, match=name):
             open_source(str(tmp_path / name))
 
-    @pytest.mark.parametrize("name", ["drive.bag", "drive.mcap"])
+    @pytest.mark.parametrize("name", ["drive.bag", "drive.mcap", "drive.db3", "drive.mp4"])
     def test_a_pointer_in_place_of_the_recording(self, tmp_path: Path, name: str) -> None:
         """Nothing could repair it: the advice is to fetch the file."""
         (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")

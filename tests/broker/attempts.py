@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
 
@@ -29,7 +28,6 @@ __all__ = [
     "raw",
     "text",
     "until",
-    "wait_for",
 ]
 
 PATIENCE = 60.0
@@ -119,11 +117,3 @@ def error_of(address: BrokerAddress, client_id: str) -> LinkError | None:
     finally:
         link.close()
     return None
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Ask again and again, for a minute at most."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.05)

@@ -13,7 +13,7 @@ import pytest
 
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from tests.broker.attempts import wait_for
+from tests.patience import wait_until
 from tests.ports import free_port
 
 pytestmark = pytest.mark.broker
@@ -113,7 +113,7 @@ def test_a_child_that_stays(target: tuple[MosquittoServer, list[str]], unique: U
     assert done.returncode == 0, done.stdout
     child = int(done.stdout)
     try:
-        wait_for(lambda: f"Client {client_id} " in server.log())
+        wait_until(lambda: f"Client {client_id} " in server.log())
         ends = [line for line in server.log().splitlines() if f"Client {client_id} " in line]
         assert len(ends) == 1
         assert "timeout" not in ends[0]

@@ -30,6 +30,7 @@ from mqinfer.client import Client
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.protocol.errors import MissingExtra
 from mqinfer.protocol.types import Outcome
+from tests.patience import wait_until
 from tests.ports import free_port
 
 pytestmark = pytest.mark.broker
@@ -112,14 +113,6 @@ def session(expiry: int) -> Properties:
     properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho left it untyped
     properties.SessionExpiryInterval = expiry
     return properties
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait for a condition that nothing reports."""
-    end = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from mqinfer.broker.link import Message, MessageHandler, ReasonCode
 from mqinfer.broker.presence import Presence, make_client_id, new_incarnation, reads_back
 from mqinfer.protocol.errors import NameTaken
 from mqinfer.protocol.states import read_any_state
-from tests.broker.attempts import wait_for
+from tests.patience import wait_until
 
 TOPIC = "mqinfer/v1/workers/w/state"
 
@@ -289,7 +289,7 @@ def test_taking_over() -> None:
     broker = MemoryBroker()
     elder = Claimant(broker, 5).start()
     with closing(elder.link), closing(Claimant(broker, 6, take_over=True).start().link):
-        wait_for(lambda: len(elder.taken) == 1)
+        wait_until(lambda: len(elder.taken) == 1)
         elder.presence.publish("stopped")
         assert retained(broker) == (6, "ready")
 
@@ -309,7 +309,7 @@ def test_both_were_cut_off_from_each_other(winner: int, words: str, *, take_over
     younger = Claimant(broker, 6, take_over=take_over).start()
     elder.link.restore()
     with closing(elder.link), closing(younger.link):
-        wait_for(lambda: len(elder.taken + younger.taken) == 1)
+        wait_until(lambda: len(elder.taken + younger.taken) == 1)
         settle(elder, younger)
         (loser,) = [each for each in (elder, younger) if each.presence.incarnation != winner]
         assert [words in str(error) for error in loser.taken] == [True]
@@ -367,7 +367,7 @@ def test_the_will_ends_the_wait() -> None:
     newcomer = Claimant(broker, 6)
     with closing(newcomer.link), closing(earlier), ThreadPoolExecutor(1) as pool:
         started = pool.submit(newcomer.start)
-        wait_for(lambda: newcomer.published == 1)  # it has asked
+        wait_until(lambda: newcomer.published == 1)  # it has asked
         earlier.drop()
         started.result(2.0)  # less than it waits for an answer
         assert retained(broker) == (6, "ready")
@@ -390,7 +390,7 @@ def test_a_race_leaves_exactly_one(round_: int) -> None:
         for claimant in claimants:
             stack.callback(claimant.link.close)
         list(pool.map(start, claimants))
-        wait_for(lambda: len([each for each in claimants if each.presence.failure is None]) <= 1)
+        wait_until(lambda: len([each for each in claimants if each.presence.failure is None]) <= 1)
         (winner,) = [each for each in claimants if each.presence.failure is None]
         assert retained(broker) == (winner.presence.incarnation, "ready")
 
@@ -403,7 +403,7 @@ def test_asking_leaves_no_trace() -> None:
         reader.open()
         reader.subscribe(TOPIC, lambda message: seen.append((read_any_state(message.payload).status, message.retain)))
         fails(Claimant(broker, 6))
-        wait_for(lambda: len(seen) >= 3)
+        wait_until(lambda: len(seen) >= 3)
         assert seen == [("ready", True), ("claiming", False), ("ready", False)]
         assert retained(broker) == (5, "ready")
 
@@ -423,7 +423,7 @@ def test_a_holder_that_answers_late(monkeypatch: pytest.MonkeyPatch) -> None:
         holder.open()
         holder.publish(state(5, retain=True))
         started = pool.submit(newcomer.start)
-        wait_for(lambda: newcomer.published > 0)  # it has asked
+        wait_until(lambda: newcomer.published > 0)  # it has asked
         newcomer.link.settle()
         holder.publish(state(5, retain=True))
         with pytest.raises(NameTaken):

@@ -22,7 +22,8 @@ from mqinfer.broker.mosquitto.serving import keep_current
 from mqinfer.broker.mosquitto.serving import secured as secured_server
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BrokerUnreachable, NotAuthorized
-from tests.broker.attempts import NOT_AUTHORIZED, PATIENCE, ROOT, error_of, publish, wait_for
+from tests.broker.attempts import NOT_AUTHORIZED, PATIENCE, ROOT, error_of, publish
+from tests.patience import wait_until
 from tests.ports import free_port
 
 pytestmark = pytest.mark.broker
@@ -186,7 +187,7 @@ def test_mosquitto_has_nothing_against_the_configuration(open_place: Path) -> No
     folder.init(ports=Ports(1, passwords, websockets, "127.0.0.1"))
     with secured_server(folder, 0) as server:
         server.reload()
-        wait_for(lambda: "Reloading" in server.log())
+        wait_until(lambda: "Reloading" in server.log())
         _certificate_at(folder.path, passwords)  # by its end the broker has read all again
         log = server.log()
     assert "Reloading config" in log
@@ -260,7 +261,7 @@ def test_a_new_certificate_of_the_broker(secured: Any) -> None:
     try:
         secured.folder.init()
         wanted = ssl.PEM_cert_to_DER_cert((secured.folder.path / "broker.crt").read_text())
-        wait_for(lambda: _certificate_at(secured.folder.path, secured.password_port) == wanted)
+        wait_until(lambda: _certificate_at(secured.folder.path, secured.password_port) == wanted)
     finally:
         stop.set()
         watching.join()
@@ -280,5 +281,5 @@ def _until(secured: Any, login: Login, *, allowed: bool) -> None:
     link = PahoLink(secured.address(login), client_id=login.name)
     link.open(PATIENCE)
     topic = f"{ROOT}/models/m/infer/{login.name}"
-    wait_for(lambda: (publish(link, topic) != NOT_AUTHORIZED) == allowed)
+    wait_until(lambda: (publish(link, topic) != NOT_AUTHORIZED) == allowed)
     link.close()

@@ -30,9 +30,9 @@ from tests.broker.attempts import (
     publish,
     text,
     until,
-    wait_for,
 )
 from tests.broker.attempts import ROOT as R
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -98,14 +98,14 @@ def test_memory_that_strangers_claim(small: Any, unique: Unique, kind: str) -> N
         victim_id = unique("victim")
         victim = opened(small, "car-2", victim_id)
         victim.publish(Message(f"{R}/models/m/infer/car-2", bytes(4 << 20)))
-        wait_for(lambda: f"{victim_id} disconnected due to out of memory" in small.server.log())
+        wait_until(lambda: f"{victim_id} disconnected due to out of memory" in small.server.log())
 
     def gets_through() -> bool:  # as soon as the broker has noticed that they are gone
         with contextlib.suppress(LinkError, Empty):
             return publish(victim, f"{R}/models/m/infer/car-2", bytes(4 << 20)) != NOT_AUTHORIZED
         return False
 
-    wait_for(gets_through)
+    wait_until(gets_through)
     victim.close()
 
 

@@ -21,7 +21,8 @@ from mqinfer.broker.mosquitto.register import Issued, format_register, parse_reg
 from mqinfer.broker.mosquitto.serving import keep_current
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import ConfigError, LinkError, NotAuthorized
-from tests.broker.attempts import PATIENCE, error_of, wait_for
+from tests.broker.attempts import PATIENCE, error_of
+from tests.patience import wait_until
 
 x509 = pytest.importorskip("cryptography.x509")
 
@@ -204,7 +205,7 @@ def until_refused(secured: Any, login: Login, client_id: str) -> LinkError:
         errors.extend(filter(None, [error_of(secured.address(login), client_id)]))
         return bool(errors)
 
-    wait_for(is_refused)
+    wait_until(is_refused)
     return errors[0]
 
 
@@ -262,7 +263,7 @@ def test_a_link_that_is_open_when_its_certificate_is_revoked(secured: Any, uniqu
     secured.folder.remove(login.name)
     refused(secured, login, unique("probe"))
     link.cut()
-    wait_for(lambda: link.failure is not None)
+    wait_until(lambda: link.failure is not None)
     failure = link.failure
     link.close()
     assert isinstance(failure, NotAuthorized)

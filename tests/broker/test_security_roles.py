@@ -35,9 +35,9 @@ from tests.broker.attempts import (
     raw,
     text,
     until,
-    wait_for,
 )
 from tests.broker.attempts import ROOT as R
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -250,12 +250,12 @@ def test_a_client_that_was_removed(secured: Any, links: Links, unique: Unique) -
     link.open(PATIENCE)
     request, result = f"{R}/models/m/infer/{name}", f"{R}/results/m/{name}/1"
     with contextlib.suppress(LinkError), listening(link, result) as inbox:
-        wait_for(lambda: publish(link, request) != NOT_AUTHORIZED)
+        wait_until(lambda: publish(link, request) != NOT_AUTHORIZED)
         publish(links["witness"], result)
         assert inbox.get(timeout=PATIENCE).topic == result
         secured.folder.remove(name)
         secured.server.reload()
-        wait_for(lambda: publish(link, request) == NOT_AUTHORIZED)
+        wait_until(lambda: publish(link, request) == NOT_AUTHORIZED)
         publish(links["witness"], result)
         assert publish(link, request) == NOT_AUTHORIZED  # one round trip later
         assert inbox.empty()

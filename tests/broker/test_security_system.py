@@ -42,8 +42,7 @@ from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import NameTaken, NotAuthorized
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
-from tests.broker.attempts import wait_for
-from tests.patience import PATIENT
+from tests.patience import PATIENT, wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -110,7 +109,7 @@ def test_two_processes_of_one_vehicle(secured: Any, edge: Callable[..., Requeste
     second = edge(address, "car-1.rear")
     assert (first.link.connected, second.link.connected) == (True, True)
     third = edge(address, "car-1", take_over=True)
-    wait_for(lambda: isinstance(first.failure, NameTaken))
+    wait_until(lambda: isinstance(first.failure, NameTaken))
     assert (second.failure, third.failure) == (None, None)
 
 
@@ -127,7 +126,7 @@ def test_a_race_for_one_name(secured: Any, edge: Callable[..., Requester], count
 
     with ThreadPoolExecutor(count) as pool:
         edges = [each for each in pool.map(start, range(count)) if each]
-    wait_for(lambda: sum(each.failure is None for each in edges) == 1)
+    wait_until(lambda: sum(each.failure is None for each in edges) == 1)
 
 
 def test_a_name_outlives_a_restart_of_the_broker(edge: Callable[..., Requester]) -> None:
@@ -142,7 +141,7 @@ def test_a_name_outlives_a_restart_of_the_broker(edge: Callable[..., Requester])
             newcomer = edge(address, name)
         except NameTaken:
             return  # the first one was back before
-        wait_for(lambda: isinstance(newcomer.failure, NameTaken))
+        wait_until(lambda: isinstance(newcomer.failure, NameTaken))
         assert first.failure is None
 
 

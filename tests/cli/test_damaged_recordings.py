@@ -1,6 +1,6 @@
 """A sweep: copies of recordings, cut, flipped or zeroed at random places, through `mqinfer replay`.
 
-`DAMAGED_COPIES=200 pytest tests/cli/test_damaged_recordings.py -s` runs more of them, and prints what became of them.
+`MQINFER_DAMAGED_COPIES=200 pytest tests/cli/test_damaged_recordings.py` runs more, and prints what became of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mqinfer.cli import main
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import MqinferError
 
-COPIES = int(os.environ.get("DAMAGED_COPIES", "50"))
+COPIES = int(os.environ.get("MQINFER_DAMAGED_COPIES", "50"))
 FRAMES = 40
 TOPIC = "/camera/image_raw"
 

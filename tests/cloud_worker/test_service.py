@@ -274,7 +274,7 @@ def test_a_picture_for_a_model_without_a_batch_axis(gated: Gated) -> None:
         (np.zeros((4, 4), np.uint8), "rgb8", BadTensor),
         (np.zeros((4, 4, 3), np.uint16), "rgb8", BadTensor),
         (np.zeros((4, 4, 3), np.float32), "rgb8", BadTensor),
-        (np.zeros((4, 4), np.float32), "32FC1", BadTensor),
+        (np.zeros((4, 4), np.float32), "32FC1", BadImage),
         (np.zeros(4, np.uint8), "mono8", BadTensor),
         (np.zeros(4, np.uint8), "bayer_rggb8", BadTensor),
         (np.zeros((0, 4), np.uint8), "bayer_rggb8", BadTensor),

@@ -201,6 +201,7 @@ BAD_PICTURES: dict[str, tuple[EncodedTensor, str]] = {
     "two bytes": (tensor("jpeg", (4, 4), b"\xff\xd8"), "header"),
     "empty": (tensor("jpeg", (4, 4), b""), "neither JPEG nor PNG"),
     "no picture": (tensor("jpeg", (4, 4), b"hello world, how are you"), "neither JPEG nor PNG"),
+    "not fetched": (tensor("png", (4, 4), b"version https://git-lfs.github.com/spec/v1\noid"), "run `git lfs pull`"),
     "another format": (tensor("jpeg", (48, 64), PNG), "bytes are png"),
     "another size": (tensor("png", (64, 48), PNG), "48 rows, 64 columns"),
     "colour declared": (tensor("png", (48, 64, 3), PNG), "1 channels"),

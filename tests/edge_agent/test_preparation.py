@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,17 +10,20 @@ import pytest
 
 from mqinfer.bags.frame import Frame
 from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.edge_agent.backlog import _frame_in, _with_pixels
 from mqinfer.edge_agent.bit_depths import BitDepths
 from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_output_encoding
 from mqinfer.edge_agent.quality_ladder import QualityStep
+from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import EdgeStage
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.images.placement import Placement
 from mqinfer.images.resize import fit
-from mqinfer.protocol.card import ImageContract, ModelCard, Resize
+from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard, Resize
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadImage, ConfigError
-from mqinfer.protocol.types import TensorSpec
+from mqinfer.protocol.types import Capture, TensorSpec
 
 CARD = ModelCard("m", "1", ("1",), "p", (), (), encodings=("raw", "lz4", "jpeg"))
 PIXELS = np.random.default_rng(1).integers(0, 255, (24, 32, 3), np.uint8)
@@ -165,6 +170,62 @@ def test_the_encoding_of_the_results_suits_the_outputs() -> None:
         choose_output_encoding("zip", card)
 
 
+class TestDepth:
+    """Distances for a model that takes them."""
+
+    contract = ImageContract("depth", 6, 4, ColourOrder.DEPTH)
+    millimetres = np.arange(8 * 12, dtype=np.uint16).reshape(8, 12) * 100
+
+    @pytest.mark.parametrize("encoding", ["raw", "lz4", "png"])
+    def test_they_travel_as_recorded(self, encoding: str) -> None:
+        """At the card's size and under their own encoding; the sinks see them as grey, at the recorded size."""
+        prepared = Preparer(self.contract, encoding).prepare(frame_of(raw(self.millimetres, "16UC1")), ignore)
+        assert prepared.tensor.encoding == encoding
+        assert dict(prepared.tensor.parameters) == {"image_encoding": "16UC1"}
+        np.testing.assert_array_equal(decode_tensor(prepared.tensor)[0, :, :, 0], self.millimetres[1::2, 1::2])
+        assert prepared.bytes_raw == 2 * 4 * 6
+        shown = prepared.picture()
+        assert (shown.shape, shown.dtype.name) == ((8, 12, 3), "uint8")
+        assert (shown.min(), shown.max()) == (0, 255)
+
+    def test_grey_of_16_bits_is_depth_here(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Without the hint on dark pictures, and not dark."""
+        prepared = Preparer(self.contract, "lz4").prepare(frame_of(raw(self.millimetres, "mono16")), ignore)
+        assert dict(prepared.tensor.parameters) == {"image_encoding": "16UC1"}
+        assert prepared.picture().max() == 255
+        assert not caplog.messages
+
+    def test_colours_and_distances_do_not_mix(self) -> None:
+        """Each is refused where the other is taken, with what to do."""
+        with pytest.raises(BadImage, match="rgb8 is no depth picture; the model takes 16UC1"):
+            Preparer(self.contract, "lz4").prepare(frame_of(raw(PIXELS)), ignore)
+        with pytest.raises(BadImage, match=r'the model takes colours; .* needs colour = "depth" under \[image\]'):
+            Preparer(ImageContract("x", 6, 4), "lz4").prepare(frame_of(raw(self.millimetres, "16UC1")), ignore)
+
+    @pytest.mark.parametrize("encoding", ["jpeg:90", "lz4", "png"])
+    def test_kept_before_the_card_is_known(self, tmp_path: Path, encoding: str) -> None:
+        """Without loss; once the card is there they are prepared as if they came from the recording."""
+        frame = frame_of(raw(self.millimetres, "16UC1"))
+        early = Preparer(ImageContract(""), encoding).prepare(frame, ignore)
+        with closing(Spool(tmp_path)) as spool:
+            spool.put(early.tensor, Capture("/depth", 0, 1), early.bytes_raw, 1)
+            found = spool.after(0)
+        assert found is not None
+        late = Preparer(self.contract, "lz4").prepare(_with_pixels(frame, found), ignore)
+        np.testing.assert_array_equal(decode_tensor(late.tensor)[0, :, :, 0], self.millimetres[1::2, 1::2])
+        shown = _frame_in(found, Placement.of((12, 8), (12, 8)))
+        assert (shown.shape, shown.max()) == ((8, 12, 3), 255)
+
+    def test_the_encoding_carries_distances(self) -> None:
+        """LZ4 by default; a lossy one is refused."""
+        card = replace(CARD, image=self.contract)
+        assert choose_encoding(None, card) == "lz4"
+        with pytest.raises(
+            ConfigError, match=r"takes depth pictures, which 'jpeg' can't carry; choose one of raw, lz4"
+        ):
+            choose_encoding("jpeg", card)
+
+
 class TestBitDepths:
     """How many bits of 16 a camera uses."""
 
@@ -187,9 +248,9 @@ class TestBitDepths:
         assert "--bit-depth /camera=12" in line
 
     def test_no_hint_where_there_is_nothing_to_say(self, caplog: pytest.LogCaptureFixture) -> None:
-        """For depth, 8 bits, samples of 15 bits and more, or where the user chose."""
+        """For 8 bits, samples of 15 bits and more, or where the user chose."""
         bright = raw(np.full((4, 6), 20_000, np.uint16), "mono16")
-        for image in (self.twelve("16UC1"), raw(PIXELS), bright):
+        for image in (raw(PIXELS), bright):
             Preparer(ImageContract("x"), "raw").prepare(frame_of(image), ignore)
         chosen = Preparer(ImageContract("x"), "raw", bit_depths=BitDepths.parse(["16"]))
         chosen.prepare(frame_of(self.twelve()), ignore)

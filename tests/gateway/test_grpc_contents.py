@@ -162,6 +162,20 @@ def test_large_requests_and_small_ones_are_read_alike() -> None:
         assert [tensor.name for tensor in call.inputs] == ["x0", "x1", "x2"]
 
 
+def test_many_small_typed_inputs_of_a_large_request() -> None:
+    """As many inputs as are accepted, each of some kilobytes of contents, are read in order."""
+    inputs = [
+        {"name": f"x{number}", "datatype": "FP32", "shape": [750], "contents": [bytes(floats)]}
+        for number, floats in ((number, typed("fp32_contents", [number] * 750)) for number in range(64))
+    ]
+    octets = MESSAGES["ModelInferRequest"](model_name="m", inputs=inputs).SerializeToString()
+    assert len(octets) > LARGE
+    tensors = read_call(read_request(octets), CALLER).inputs
+    assert [(tensor.name, np.frombuffer(tensor.data, "<f4")[-1]) for tensor in tensors] == [
+        (f"x{number}", number) for number in range(64)
+    ]
+
+
 def test_large_tensors_are_not_copied_on_the_way_in() -> None:
     """A raw tensor of 16 MB, and one of typed FP32, take no memory beside the request's bytes."""
     raw = request_bytes(bytes(16 << 20))

@@ -8,6 +8,7 @@ import json
 import math
 import zlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.gateway.calls import InferCall
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 from mqinfer.protocol.topics import Topics
-from tests.gateway.conftest import Fleet, OpenCore
+from tests.gateway.conftest import Fleet, OpenCore, core_of
 from tests.gateway.models import IDENTITIES
 from tests.gateway.rest_front import Calling, Front, Reply, json_input, run_front, until
 
@@ -29,6 +30,7 @@ INPUT0, INPUT1 = json_input("INPUT0", "INT32", [1, 16], COUNT), json_input("INPU
 SIMPLE = {"inputs": [INPUT0, INPUT1]}
 Serve = Callable[..., Worker]
 LENGTH = "Inference-Header-Content-Length"
+RAW = {LENGTH.replace("-", "_"): "0"}
 
 
 @pytest.fixture
@@ -205,32 +207,43 @@ def test_numbers_that_json_lacks(calling: Calling) -> None:
     calling(ask)
 
 
-def test_raw_requests(calling: Calling, serve: Serve, write_echo: Callable[..., Path], fleet: Fleet) -> None:
+@pytest.fixture
+def own(fleet: Fleet, unique: Callable[[str], str]) -> Fleet:
+    """A topic root for workers of the test's own; what they leave at the broker is in nobody's way."""
+    return replace(fleet, root=unique("rest"))
+
+
+def test_raw_requests(own: Fleet, serve: Serve, write_echo: Callable[..., Path]) -> None:
     """A body without JSON becomes the only input of a batch of one, its shape taken from the card."""
-    topics = Topics(fleet.root)
-    write_echo("raw_text", ("x", "BYTES", [-1, 1]), config="max_batch_size = 8")
-    repository = write_echo("raw_numbers", ("x", "FP32", [-1, -1, 2]), config="max_batch_size = 8")
-    for model in ("raw_text", "raw_numbers"):
-        serve(fleet.url, repository, model, topics=topics)
+    write_echo("text", ("x", "BYTES", [-1, 1]), config="max_batch_size = 8")
+    repository = write_echo("numbers", ("x", "FP32", [-1, -1, 2]), config="max_batch_size = 8")
+    for model in ("text", "numbers"):
+        serve(own.url, repository, model, topics=Topics(own.root))
 
     async def ask(front: Front) -> None:
-        async def send(model: str, body: bytes) -> Reply:
-            return await front("POST", f"/v2/models/{model}/infer", body, {LENGTH: "0"})
-
         numbers = np.arange(6, dtype="<f4").tobytes()
-        content, binary = parts(await send("raw_numbers", numbers))
+        content, binary = parts(await front.infer("numbers", numbers, **RAW))
         assert (content["outputs"][0]["shape"], binary) == ([1, 3, 2], {"x": numbers})
-        content, binary = parts(await send("raw_text", b"42\xff"))
+        content, binary = parts(await front.infer("text", b"42\xff", **RAW))
         assert (content["outputs"][0]["shape"], binary) == ([1, 1], {"x": b"\3\0\0\x0042\xff"})
+        reply = await front.infer("numbers", b"12345", **RAW)
+        assert reply.error.startswith("input byte size mismatch for input 'x' for model 'numbers'. Expected 0, got 5")
+
+    run_front(core_of(own), ask)
+
+
+def test_raw_requests_of_no_shape(calling: Calling) -> None:
+    """Where the shape does not follow from the bytes, a raw request is refused in Triton's words."""
+
+    async def ask(front: Front) -> None:
         for model, words in (
             ("simple", "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in"),
             ("identity_bytes", "For BYTE datatype raw input 'INPUT0', the model must have input shape [1]"),
             ("identity_fp32", "The shape of the raw input 'INPUT0' can not be deduced because there are more than one"),
-            ("raw_numbers", "input byte size mismatch for input 'x' for model 'raw_numbers'. Expected 0, got 5"),
         ):
-            reply = await send(model, b"12345")
+            reply = await front.infer(model, b"12345", **RAW)
             assert (reply.status, reply.error.startswith(words)) == (400, True), reply.body
-        assert (await send("nothing", b"12345")).status == 404
+        assert (await front.infer("nothing", b"12345", **RAW)).status == 404
 
     calling(ask)
 
@@ -317,9 +330,9 @@ def test_timeout(calling: Calling) -> None:
     calling(ask)
 
 
-def test_disconnect_cancels(calling: Calling, serve: Serve, write_echo: Callable[..., Path], fleet: Fleet) -> None:
+def test_disconnect_cancels(own: Fleet, serve: Serve, write_echo: Callable[..., Path]) -> None:
     """A caller who disconnects has the request cancelled, at the worker too, whose next request starts at once."""
-    worker = serve(fleet.url, write_echo("patient", delay_ms=200), "patient", topics=Topics(fleet.root))
+    worker = serve(own.url, write_echo("patient", delay_ms=200), "patient", topics=Topics(own.root))
     body = {"inputs": [json_input("x", "FP32", [1, 4], [1, 2, 3, 4])]}
 
     async def ask(front: Front) -> None:
@@ -331,7 +344,7 @@ def test_disconnect_cancels(calling: Calling, serve: Serve, write_echo: Callable
         await until(lambda: worker.counters().get("skipped_cancelled"))
         assert (await front.infer("patient", body)).status == 200
 
-    calling(ask)
+    run_front(core_of(own), ask)
 
 
 def test_what_the_core_receives(calling: Calling, monkeypatch: pytest.MonkeyPatch) -> None:

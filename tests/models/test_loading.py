@@ -82,6 +82,20 @@ def test_a_whole_file_that_the_engine_does_not_know(tmp_path: Path, backend: str
         load_model(ModelVersion("m", 1, path, ModelConfig(backend=backend)))
 
 
+def test_a_locale_that_the_system_lacks(tmp_path: Path) -> None:
+    """The engine's own reason is passed on, and not the advice to copy the file again."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.STRING, [1]) for name in "xy")
+    node = helper.make_node("StringNormalizer", ["x"], ["y"], case_change_action="LOWER", locale="xx_YY")
+    model = helper.make_model(
+        helper.make_graph([node], "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ModelNotLoadable, match="locale") as caught:
+        load_model(ModelVersion("m", 1, path))
+    assert "truncated" not in str(caught.value)
+
+
 def test_onnx_runtimes_own_format(write_onnx: WriteOnnx, tmp_path: Path) -> None:
     """A `.ort` file serves like the ONNX file that it was made of; a damaged one is refused."""
     import onnxruntime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ from mqinfer.errors import ConfigError, ModelFailed, ModelNotLoadable
 from mqinfer.models.backend import Backend
 from mqinfer.models.backends.openvino import load, precision_of
 from mqinfer.models.backends.openvino_settings import choose_device, properties
-from mqinfer.models.backends.openvino_signature import check_saved_model
+from mqinfer.models.backends.openvino_signature import check_saved_model, dangling, read_nodes
 from mqinfer.models.load_options import LoadOptions, TensorOptions, parse_device
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion
@@ -218,6 +219,47 @@ def test_a_placeholder_that_nothing_needs(tf: Any, tmp_path: Path) -> None:
     backend = loaded(path)
     assert [spec.name for spec in (*backend.inputs, *backend.outputs)] == ["x", "y"]
     assert backend.infer({"x": np.zeros((1, 3), np.float32)})["y"].tolist() == [[1, 1, 1]]
+
+
+def test_weights_of_a_frozen_graph_are_not_copied(tmp_path: Path) -> None:
+    """Names, operations and inputs are read where they lie, whatever the size of the attributes between them."""
+
+    def field(number: int, content: bytes) -> bytes:
+        size, length = len(content), b""
+        while size > 0x7F:
+            length, size = length + bytes([size & 0x7F | 0x80]), size >> 7
+        return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+    weights = field(1, field(1, b"w") + field(2, b"Const") + field(5, bytes(8 << 20)))
+    alone = field(1, field(1, b"x") + field(2, b"Placeholder"))
+    needed = field(1, field(1, b"y") + field(2, b"Placeholder"))
+    total = field(1, field(1, b"sum") + field(2, b"AddV2") + field(3, b"y") + field(3, b"w:0"))
+    (tmp_path / "model.pb").write_bytes(weights + alone + needed + total)
+    tracemalloc.start()
+    nodes = read_nodes(tmp_path / "model.pb")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 20
+    assert {name: (node.op, node.input) for name, node in nodes.items()} == {
+        "w": ("Const", ()),
+        "x": ("Placeholder", ()),
+        "y": ("Placeholder", ()),
+        "sum": ("AddV2", ("y", "w:0")),
+    }
+    assert dangling(nodes) == {"x"}
+    for damaged in (b"", weights[:-1], field(1, field(1, b"\xff"))):
+        (tmp_path / "model.pb").write_bytes(damaged)
+        with pytest.raises(ModelNotLoadable, match="no model that can be read"):
+            read_nodes(tmp_path / "model.pb")
+
+
+def test_what_is_no_tensorflow_lite_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """OpenVINO's other readers do not try it: they print what they find, byte by byte."""
+    path = tmp_path / "model.tflite"
+    path.write_bytes(b"\x1c\0\0\0TFL2" + b"\xc8" * 100)
+    with pytest.raises(ModelNotLoadable, match=r"model\.tflite: not a TensorFlow Lite file; found 108 bytes"):
+        loaded(path)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.slow

@@ -272,17 +272,17 @@ def test_truncated_frozen_graph(tf: Any, freeze: Freeze, part: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("numeric", "configured", "chosen"),
+    ("types", "configured", "chosen"),
     [
-        ({"serving_default": False, "a": True}, None, "serving_default"),
-        ({"serving_default": True, "a": True}, "a", "a"),
-        ({"z": True, "b": True, "a": False}, None, "b"),
-        ({"words": False}, None, "words"),
+        ({"serving_default": [7], "a": [1]}, None, "serving_default"),
+        ({"serving_default": [1], "a": [1]}, "a", "a"),
+        ({"z": [1], "b": [1, 3], "a": [1, 7]}, None, "b"),
+        ({"words": [7]}, None, "words"),
     ],
 )
-def test_choice_of_the_signature(numeric: dict[str, bool], configured: str | None, chosen: str) -> None:
-    """The configured one, the default, the first numeric one, any."""
-    assert choose_signature(numeric, configured, Path("m")) == chosen
+def test_choice_of_the_signature(types: dict[str, list[int]], configured: str | None, chosen: str) -> None:
+    """The configured one, the default, the first without strings (7), any."""
+    assert choose_signature(types, configured, Path("m")) == chosen
 
 
 def test_no_signature() -> None:

@@ -125,7 +125,7 @@ def managed(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable[
 def replayed(broker_url: str) -> Replayed:
     """Replay a source through the session's Mosquitto against a served model."""
 
-    def run(source: Path, topics: Topics, model: str, **settings: object) -> SessionReport:
+    def run(source: Path, topics: Topics, model: str, /, **settings: object) -> SessionReport:
         requester = connect(broker_url, random_name(), topics, ClientOptions(window=4))
         try:
             options = ReplayOptions(model, window=4)

@@ -53,7 +53,7 @@ def mqinfer(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def server(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
-    """`mqinfer worker` with the three models and two that return pictures; the options that lead to it."""
+    """`mqinfer worker` with the three models and three that return pictures; the options that lead to it."""
     if not SHARED.is_dir():
         pytest.skip("the folder ../shared/data is not here")
     repository, root = tmp_path_factory.mktemp("models"), f"shared-{os.getpid()}"
@@ -71,6 +71,10 @@ def server(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         (repository / model / "1").mkdir(parents=True)
         tables = f'[[input]]\nname = "image"\ndatatype = "UINT8"\nshape = [1, {height}, {width}, 3]\n'
         (repository / model / "1" / "model.echo").write_text(tables)
+    (repository / "metres" / "1").mkdir(parents=True)
+    tables = '[[input]]\nname = "depth"\ndatatype = "FP32"\nshape = [1, 1, 60, 106]\n'
+    (repository / "metres" / "1" / "model.echo").write_text(tables)
+    (repository / "metres" / "model.toml").write_text('[image]\ncolour = "depth"\n')
     where = "--broker", broker_url, "--root", root
     command: list[str] = [
         sys.executable,
@@ -88,14 +92,14 @@ def server(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         try:
             with ControlClient(broker_url, root=root) as control:
                 control.wait_for(root, timeout=120)
-                for model in (*MODELS, "small", "lighthouse"):
+                for model in (*MODELS, "small", "lighthouse", "metres"):
                     control.load(model)  # returns once all of it serves
             yield where
         finally:
             worker.terminate()
     assert worker.returncode == 0
     assert "Traceback" not in log.read_text()
-    assert log.read_text().count(" ready: ") == 6  # both versions of `half`
+    assert log.read_text().count(" ready: ") == 7  # both versions of `half`
 
 
 @pytest.fixture
@@ -133,10 +137,14 @@ def test_replay_gets_a_result_for_every_frame(
 
 
 def test_depth_is_replayed_where_it_is_named(tmp_path: Path, shared_data: Path, server: tuple[str, ...]) -> None:
-    """The one frame of 16UC1."""
-    options = ("--model", "small", *server, "--topic", DEPTH, "--summary", tmp_path / "summary.json")
-    assert mqinfer("replay", shared_data / "bags" / "spot_raw.bag", *options).returncode == 0
+    """The one frame of 16UC1, to a model that takes depth; one of colours refuses it, and says what it takes."""
+    options = (*server, "--topic", DEPTH, "--summary", tmp_path / "summary.json")
+    bag = shared_data / "bags" / "spot_raw.bag"
+    assert mqinfer("replay", bag, "--model", "metres", *options).returncode == 0
     assert json.loads((tmp_path / "summary.json").read_text())["outcomes"]["ok"] == 1
+    refused = mqinfer("replay", bag, "--model", "small", *options)
+    assert refused.returncode == 1
+    assert "has depth pictures, and the model takes colours" in " ".join(refused.stderr.split())
 
 
 def digits(folder: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

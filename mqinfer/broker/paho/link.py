@@ -27,7 +27,9 @@ from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 __all__ = ["PahoLink"]
 
-_ANSWER_S = 10.0  # how long a SUBACK may take
+_ANSWER_S = 60.0
+"""How long a SUBACK may take: large messages may be in front of it on a thin link. The session finds a dead connection
+itself, long before."""
 
 
 class PahoLink:

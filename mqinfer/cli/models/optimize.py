@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from mqinfer.cli.options import table_console
+from mqinfer.cli.options import plain_console, table_console
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 
@@ -73,10 +72,8 @@ def optimize(
     )
     original = Repository(repository).find(model, version)
     given = _samples(calibrate, topic, truth, samples, frames)
-    console = Console(stderr=True, highlight=False)
-    found = run(
-        original, options, given, calibrate or str(samples), progress=lambda line: console.print(line, markup=False)
-    )
+    console = plain_console(stderr=True)
+    found = run(original, options, given, calibrate or str(samples), progress=console.print)
     table_console().print(as_table(found))
     for path in write_report(found, report or repository / model / _REPORTS):
         typer.echo(f"wrote {path}")

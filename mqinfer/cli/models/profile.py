@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from mqinfer.cli.options import table_console
+from mqinfer.cli.options import plain_console, table_console
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.errors import ConfigError
 
@@ -44,8 +43,8 @@ def profile(
 
     plan = Plan(_sizes("--batch", batch), rounds, seconds)
     options = run.ProfileOptions(plan, backend, device, RandomInputs(dict(map(_named_shape, shape or ()))))
-    console = Console(stderr=True, highlight=False)
-    found = run.profile(_version(repository, model, version), options, lambda line: console.print(line, markup=False))
+    console = plain_console(stderr=True)
+    found = run.profile(_version(repository, model, version), options, console.print)
     table = table_console()
     table.print(as_table(found))
     table.print(memory_table(found))

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from mqinfer.cli.options import Connection, table_console, with_connection
+from mqinfer.cli.options import Connection, plain_console, table_console, with_connection
 from mqinfer.cli.watching.overview import observe
 from mqinfer.logs import printable
 from mqinfer.protocol.states import WorkerStatus
@@ -71,15 +70,14 @@ def cell(text: str) -> Text:
 
 
 def _print_overview(overview: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = plain_console()
     servers, processes, models = overview["servers"], overview["processes"], overview["models"]
     console.print(
         f"servers: {counts(servers)}; processes: {counts(processes)}; model versions: {counts(models)}",
-        markup=False,
         soft_wrap=True,
     )
     for problem in filter(None, (overview["problem"], *(each["problem"] for each in servers))):
-        console.print(printable(problem), markup=False, soft_wrap=True)
+        console.print(printable(problem), soft_wrap=True)
     for columns, rows in (
         (_SERVER_COLUMNS, [_server_row(each, processes) for each in servers]),
         (_PROCESS_COLUMNS, [_process_row(each) for each in processes]),

@@ -10,13 +10,11 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Sequence
 from math import prod
-from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mqinfer.codecs import codecs_for, decode_tensor, encode_tensor
-from mqinfer.images.decode import to_rgb
+from mqinfer.images.decode import as_image, depth_name, is_depth, to_depth, to_rgb
 from mqinfer.images.picture import RawImage
 from mqinfer.images.resize import to_model_input
 from mqinfer.models.loading import LoadedModel
@@ -24,7 +22,7 @@ from mqinfer.models.postprocess.classification import classify
 from mqinfer.models.postprocess.stage import Postprocessed, network_of
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import BadTensor, InvalidRequest, ModelFailed, ModelNotFound, MqinferError
+from mqinfer.protocol.errors import BadImage, BadTensor, InvalidRequest, ModelFailed, ModelNotFound, MqinferError
 from mqinfer.protocol.header import IMAGE_ENCODING, OUTPUT_ENCODING, SIGNATURE
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import EncodedTensor, InferRequest, TensorSpec
@@ -36,6 +34,7 @@ log = logging.getLogger("mqinfer.cloud_worker")
 
 _RAW = "raw"
 _PLAIN = ("rgb8", "bgr8", "mono8")
+_SAMPLES = (np.uint8, np.uint16, np.float32)
 
 
 @value_object(eq=False)
@@ -256,10 +255,19 @@ class InferenceService:
     def _preprocess(self, tensor: EncodedTensor, array: Array, contract: ImageContract, spec: TensorSpec) -> Array:
         encoding = str(tensor.parameters[IMAGE_ENCODING])
         pixels = _one_picture(tensor.name, array)
-        if encoding not in _PLAIN:  # a mosaic, 16 bits, …: as recorded
-            pixels, encoding = to_rgb(_as_recorded(pixels, encoding), limits=self._limits), "rgb8"
-        batch = to_model_input(cast("NDArray[np.uint8]", pixels), encoding, contract, spec.datatype)
+        if encoding not in _PLAIN or contract.takes_depth:  # a mosaic, 16 bits, …: as recorded
+            pixels, encoding = self._from_recorded(as_image(pixels, encoding), contract)
+        batch = to_model_input(pixels, encoding, contract, spec.datatype)
         return batch if self._max_rows or len(spec.shape) == batch.ndim else batch[0]
+
+    def _from_recorded(self, image: RawImage, contract: ImageContract) -> tuple[Array, str]:
+        """Return a picture as recorded as colours, or as distances for a model that takes depth; and its encoding."""
+        if contract.takes_depth:
+            depth = to_depth(image, limits=self._limits)
+            return depth, depth_name(depth)
+        if is_depth(image):
+            raise BadImage(f"{image.encoding} is a depth picture, and this model takes colours")
+        return to_rgb(image, limits=self._limits), "rgb8"
 
     def _batch_axis(self, inputs: dict[str, Array]) -> tuple[int, tuple[tuple[int, ...], ...]]:
         """Return the rows of a request, and the shapes of its inputs without the batch axis."""
@@ -300,23 +308,12 @@ def _one_picture(name: str, array: Array) -> Array:
     """Drop the batch axis of `[1, H, W, C]` or `[1, H, W]`; several pictures are sent as so many requests."""
     batched = array.ndim == 4 or (array.ndim == 3 and array.shape[2] not in (1, 3))
     shape = array.shape[1:] if batched else array.shape
-    if (
-        array.dtype not in (np.uint8, np.uint16)
-        or array.size == 0
-        or len(shape) not in (2, 3)
-        or array.size != prod(shape)
-    ):
+    if array.dtype not in _SAMPLES or array.size == 0 or len(shape) not in (2, 3) or array.size != prod(shape):
         raise BadTensor(
-            f"input {name!r}: a picture is UINT8 or UINT16 [H, W] or [H, W, 3], with an optional leading 1, "
+            f"input {name!r}: a picture is UINT8, UINT16 or FP32, [H, W] or [H, W, 3], with an optional leading 1, "
             f"not {array.dtype} {list(array.shape)}"
         )
     return array.reshape(shape)
-
-
-def _as_recorded(pixels: Array, encoding: str) -> RawImage:
-    dense = np.ascontiguousarray(pixels)
-    height, width = dense.shape[:2]
-    return RawImage(encoding, height, width, dense.strides[0], is_bigendian=False, data=dense.data.cast("B"))
 
 
 def _join(requests: Sequence[dict[str, Array]]) -> dict[str, Array]:

@@ -26,6 +26,9 @@ __all__ = ["LARGE", "Request", "read_call", "read_request"]
 LARGE = 64 << 10
 """Bytes from which a request's tensors are cut out of it, and from which work is done beside the loop."""
 
+_SMALL_INPUT = 256
+"""Bytes of an input whose typed contents stay in the message; the largest number of such inputs has room in it."""
+
 _REQUEST = MESSAGES["ModelInferRequest"]
 _INPUTS, _RAWS, _CONTENTS = 5, 7, 5  # fields of the request, and of an input
 _RESERVED = (
@@ -123,7 +126,7 @@ def _cut(view: memoryview) -> Request:
 
 def _cut_input(view: memoryview) -> tuple[Buffer, memoryview | None]:
     """Return an input without its typed contents, and these."""
-    if len(view) <= LARGE >> 4:
+    if len(view) <= _SMALL_INPUT:
         return view, None
     head, found = _Head(), []
     for number, kind, begin, start, end in fields(view):

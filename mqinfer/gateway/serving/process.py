@@ -29,8 +29,6 @@ _WINDOW = 256
 """Requests in flight at a time: the rest waits here, where callers take turns, and not in workers."""
 _ANSWER_S = 2.0
 """Time for the fronts to send the errors of the calls that the end of the drain has cancelled."""
-_OVERHEAD_S = 20
-"""The system ends the process so long after the drain's end, whatever it hangs in."""
 _PACKAGES = {
     "grpc": "grpcio",
     "aiohttp": "aiohttp",
@@ -100,7 +98,6 @@ async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = la
             _log.info("ready: %s", places(settings))
             on_ready()
             await stop.drain.wait()
-            signal.alarm(int(settings.drain) + _OVERHEAD_S)
             await _drain(fronts, core, client, stop)
         finally:
             await fronts.close(0.0)

@@ -8,7 +8,7 @@ import multiprocessing
 import resource
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
@@ -29,6 +29,8 @@ _STABLE_S = 60.0
 """A process that ran longer than this restarts with the first delay again."""
 _KILL_S = 15.0
 """A process that has not ended so long after the end of the drain is killed."""
+_OVERHEAD_S = 20
+"""The system ends a process so long after the drain's end, whatever it hangs in."""
 _FINAL = (ConfigError, MissingExtra, NameTaken, NotAuthorized)
 """Errors that a restart does not help."""
 
@@ -40,7 +42,7 @@ def run_alone(spec: GatewaySpec) -> None:
     async def main() -> None:
         stop = Stop()
         stop.on_signals(signal.SIGTERM, signal.SIGINT)
-        await serve(spec, stop)
+        await _serve(spec, stop)
 
     asyncio.run(main())
 
@@ -213,8 +215,12 @@ def _run_child(spec: GatewaySpec, pipe: Connection, log_settings: logs.LogSettin
         loop.add_signal_handler(signal.SIGTERM, stop.drain.set)  # a service manager may send one to each process too
         parent = multiprocessing.parent_process()
         if parent is not None:
-            loop.add_reader(parent.sentinel, stop.drain.set)
-        await serve(spec, stop, lambda: pipe.send(True))
+            loop.add_reader(parent.sentinel, on_parents_end, parent.sentinel, stop)
+        await _serve(spec, stop, lambda: pipe.send(True))
+
+    def on_parents_end(sentinel: int, stop: Stop) -> None:
+        asyncio.get_running_loop().remove_reader(sentinel)  # it stays readable
+        stop.drain.set()
 
     try:
         asyncio.run(main())
@@ -222,6 +228,18 @@ def _run_child(spec: GatewaySpec, pipe: Connection, log_settings: logs.LogSettin
         with suppress(OSError, ValueError):
             pipe.send(error)
         raise SystemExit(1) from None
+
+
+async def _serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = lambda: None) -> None:
+    async def end_what_hangs() -> None:
+        await stop.drain.wait()
+        signal.alarm(int(spec.settings.drain) + _OVERHEAD_S)
+
+    watching = asyncio.create_task(end_what_hangs())
+    try:
+        await serve(spec, stop, on_ready)
+    finally:
+        watching.cancel()
 
 
 def _allow_many_connections() -> None:

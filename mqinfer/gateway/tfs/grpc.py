@@ -99,7 +99,9 @@ class _Front:
     async def _run_examples(self, kind: str, method: str, data: bytes, caller: GrpcCaller, response: Any) -> None:
         request = parse(kind, data)
         spec = _spec(request)
-        answer = await self._run_task(spec, method, examples_of(request.input), self._caller(caller), response.result)
+        own = self._caller(caller)
+        examples = await _run(len(data), examples_of, request.input)
+        answer = await self._run_task(spec, method, examples, own, response.result)
         _fill_spec(response.model_spec, spec, answer.version)
 
     async def _run_task(self, spec: Spec, method: str, examples: Array, caller: Caller, result: Any) -> Answer:
@@ -120,7 +122,8 @@ class _Front:
     async def multi_inference(self, data: bytes, caller: GrpcCaller) -> bytes:
         request = parse("MultiInferenceRequest", data)
         _check_tasks(request.tasks)
-        examples, own = examples_of(request.input), self._caller(caller)
+        own = self._caller(caller)
+        examples = await _run(len(data), examples_of, request.input)
         response = messages()["MultiInferenceResponse"]()
         version: str | None = None
         for task in request.tasks:

@@ -30,14 +30,13 @@ def freeze(folder: Path, signature: str) -> tuple[Any, dict[str, str], dict[str,
     """
     tensorflow = import_tensorflow()
     v1 = tensorflow.compat.v1
-    from tensorflow.core.framework.types_pb2 import DT_STRING
     from tensorflow.python.framework import convert_to_constants
 
     with v1.Graph().as_default() as graph, v1.Session(graph=graph) as session:
         loaded = v1.saved_model.load(session, serving_tags(folder), str(folder))
         given = {n: each for n, each in loaded.signature_def.items() if not n.startswith("__")}
-        numeric = {n: all(info.dtype != DT_STRING for info in each.inputs.values()) for n, each in given.items()}
-        definition = given[choose_signature(numeric, signature or None, folder)]
+        types = {name: [info.dtype for info in each.inputs.values()] for name, each in given.items()}
+        definition = given[choose_signature(types, signature or None, folder)]
         inputs, outputs = tensor_names(definition.inputs), tensor_names(definition.outputs)
         nodes = [tensor.partition(":")[0] for tensor in outputs.values()]
         frozen = convert_to_constants.convert_variables_to_constants_from_session_graph(

@@ -10,7 +10,7 @@ from typing import Any
 from mqinfer.lab.optimize.graph import import_onnx, prune
 from mqinfer.lab.optimize.passes import fix_batch, fuse_argmax, fuse_normalisation, open_argmax, resize_before
 from mqinfer.models.repository.config import ModelConfig
-from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, ModelCard
+from mqinfer.protocol.card import ImageContract, Layout, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
 from mqinfer.protocol.types import TensorSpec
@@ -74,7 +74,7 @@ def fuse(converted: Any, card: ModelCard, config: ModelConfig, path: Path, *, ea
         fuse_argmax(model, name, axis, early=name in moved)
     image = _fused_image(card, config)
     if image is not None and card.image is not None:
-        fuse_normalisation(model, card.image, 1 if image.colour is ColourOrder.MONO else 3)
+        fuse_normalisation(model, card.image, image.channels)
         notes.append(f"{image.input} takes uint8 pixels; scale, mean and std are part of the graph")
     if card.max_batch_size == 1:
         fix_batch(model, 1)
@@ -105,7 +105,7 @@ def _class_axis(shape: tuple[int, ...], datatype: Datatype, config: ModelConfig)
 def _fused_image(card: ModelCard, config: ModelConfig) -> ImageContract | None:
     """Return the contract without normalisation, or None if there is nothing to fuse."""
     image = card.image
-    if config.image is None or image is None:
+    if config.image is None or image is None or image.takes_depth:  # depth has no pixels of 8 bits
         return None
     datatype = next(spec.datatype for spec in card.inputs if spec.name == image.input)
     if datatype not in _FLOATS:

@@ -46,9 +46,9 @@ def feeds(sample: Sample, inputs: Sequence[TensorSpec], image: ImageContract | N
         ConfigError: The model does not take exactly one picture, or an array is missing.
     """
     if sample.picture is not None:
-        if image is None or len(inputs) != 1:
+        if image is None or image.takes_depth or len(inputs) != 1:
             names = ", ".join(spec.name for spec in inputs)
-            raise ConfigError(f"the model takes {names}, not one picture; pass arrays with --samples FILE.npz")
+            raise ConfigError(f"the model takes {names}, not one colour picture; pass arrays with --samples FILE.npz")
         return {image.input: to_model_input(sample.picture, "rgb8", image, inputs[0].datatype)}
     missing = [spec.name for spec in inputs if spec.name not in sample.inputs]
     if missing:
@@ -59,7 +59,7 @@ def feeds(sample: Sample, inputs: Sequence[TensorSpec], image: ImageContract | N
 def random_samples(card: ModelCard, count: int, seed: int = 0) -> tuple[Sample, ...]:
     """Return samples of noise, which serve for comparison and not for calibration."""
     rng = np.random.default_rng(seed)
-    if card.image is not None and len(card.inputs) == 1:
+    if card.image is not None and not card.image.takes_depth and len(card.inputs) == 1:
         sides = (card.image.height or 256, card.image.width or 256, 3)
         return tuple(Sample(rng.integers(0, 256, sides, np.uint8)) for _ in range(count))
     return tuple(Sample(inputs=RandomInputs(seed=seed + n).make(card.inputs, 1)) for n in range(count))

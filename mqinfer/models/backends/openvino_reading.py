@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mqinfer.models.backends.openvino_signature import check_graph, check_saved_model, dangling
+from mqinfer.models.backends.openvino_signature import Node, check_graph, check_saved_model, dangling, read_nodes
 from mqinfer.models.engines import platform_of
 from mqinfer.models.load_options import LoadOptions, TensorOptions, with_configured_shapes
 from mqinfer.models.repository.files import check_model_files, describe
@@ -53,6 +53,8 @@ def read_model(openvino: Any, core: Any, path: Path, options: LoadOptions) -> An
     platform = platform_of(path)
     if platform == "openvino_ir":
         _check_ir(path)
+    if platform == "tensorflow_lite":
+        _check_lite(path)
     if platform == "tensorflow_savedmodel" and options.signature not in {None, "serving_default"}:
         raise ConfigError(
             f"model.toml: parameters.signature = {options.signature!r}: OpenVINO reads a SavedModel's serving_default "
@@ -60,24 +62,37 @@ def read_model(openvino: Any, core: Any, path: Path, options: LoadOptions) -> An
         )
     try:
         model = core.read_model(path)
-        if platform == "tensorflow_graphdef" and options.outputs.keys() not in (
-            set(),
-            set(_names(model.outputs, path)),
-        ):
-            model = _cut(openvino, path, options.outputs)
-        elif platform == "tensorflow_graphdef":
-            _drop_results(model, dangling(path))
+        if platform == "tensorflow_graphdef":
+            return _graph(openvino, model, path, read_nodes(path), options.outputs)
         if platform == "tensorflow_savedmodel":
             check_saved_model(path, _names(model.inputs, path), _names(model.outputs, path))
         _drop_unused(model)
-        if platform == "tensorflow_graphdef":
-            check_graph(path, _names(model.inputs, path), _names(model.outputs, path), options.outputs)
     except RuntimeError as error:
         advice = _ADVICE.get(platform, "")
         raise ModelNotLoadable(
             f"{path}: OpenVINO can't load it ({reason(error)}){advice}; found {describe(path)}"
         ) from error
     return model
+
+
+def _graph(
+    openvino: Any, model: Any, path: Path, nodes: Mapping[str, Node], configured: Mapping[str, TensorOptions]
+) -> Any:
+    """Return a frozen graph with the inputs and outputs that TensorFlow finds in it, or with the configured outputs."""
+    if configured.keys() not in (set(), set(_names(model.outputs, path))):
+        model = _cut(openvino, path, configured)
+    else:
+        _drop_results(model, dangling(nodes))
+    _drop_unused(model)
+    check_graph(path, nodes, _names(model.inputs, path), _names(model.outputs, path), configured)
+    return model
+
+
+def _check_lite(path: Path) -> None:
+    """Check the file's identifier: OpenVINO would try all its other readers, which print what they find."""
+    with path.open("rb") as file:
+        if file.read(8)[4:] != b"TFL3":  # the identifier of the FlatBuffers schema
+            raise ModelNotLoadable(f"{path}: not a TensorFlow Lite file; found {describe(path)}")
 
 
 def _check_ir(path: Path) -> None:

@@ -7,7 +7,8 @@ tensorflow/core/protobuf/saved_model.proto and meta_graph.proto, tensorflow/core
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+import mmap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -15,18 +16,16 @@ from typing import TypeVar
 from mqinfer.models.backends.tensorflow.frozen_graph import reaching, unconsumed
 from mqinfer.models.backends.tensorflow.saved_model import choose_signature
 from mqinfer.models.repository.files import describe
-from mqinfer.models.repository.protobuf_fields import DamagedError, fields
+from mqinfer.models.repository.protobuf_fields import Bytes, DamagedError, fields
 from mqinfer.protocol.errors import ModelNotLoadable
 
-__all__ = ["check_graph", "check_saved_model", "dangling"]
+__all__ = ["Node", "check_graph", "check_saved_model", "dangling", "read_nodes"]
 
 T = TypeVar("T")
-_STRING = 7
-"""`DT_STRING` of tensorflow/core/framework/types.proto."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class Node:
     """A node of a frozen graph (NodeDef)."""
 
     name: str
@@ -36,37 +35,42 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Signature:
-    """A signature of a SavedModel: names of its inputs and outputs, and whether all inputs are numbers."""
+    """A signature of a SavedModel: its inputs' datatypes by name, and names of its outputs."""
 
-    inputs: frozenset[str]
+    inputs: Mapping[str, int]
     outputs: frozenset[str]
-    is_numeric: bool
 
 
-def dangling(path: Path) -> set[str]:
-    """Return the placeholders of a frozen graph that no node consumes: TensorFlow makes no input of them.
+def read_nodes(path: Path) -> dict[str, Node]:
+    """Return a frozen graph's nodes by name; the weights are passed over.
 
     Raises:
         ModelNotLoadable: The file is damaged.
     """
-    nodes = _read(path, path, _nodes)
+    return _read(path, path, _nodes)
+
+
+def dangling(nodes: Mapping[str, Node]) -> set[str]:
+    """Return the placeholders of a frozen graph that no node consumes: TensorFlow makes no input of them."""
     consumed = {entry.removeprefix("^").partition(":")[0] for node in nodes.values() for entry in node.input}
     return {node.name for node in nodes.values() if node.op == "Placeholder"} - consumed
 
 
-def check_graph(path: Path, inputs: Iterable[str], outputs: Iterable[str], configured: Collection[str]) -> None:
+def check_graph(
+    path: Path, nodes: Mapping[str, Node], inputs: Iterable[str], outputs: Iterable[str], configured: Collection[str]
+) -> None:
     """Raise if OpenVINO's outputs are no ends of a frozen graph, or its inputs not those that they need.
 
     Args:
         path: The file.
+        nodes: Its nodes.
         inputs: Names of the inputs that OpenVINO found; `name:n` is tensor n of a node.
         outputs: The same of the outputs.
         configured: The outputs that `model.toml` names, which need not be ends; empty for the ends.
 
     Raises:
-        ModelNotLoadable: They differ, or the file is damaged.
+        ModelNotLoadable: They differ.
     """
-    nodes = _read(path, path, _nodes)
     found = _node_names(outputs)
     ends = _node_names(configured) or {node.name for node in unconsumed(nodes.values())}
     _compare(path, "outputs", found, found & ends or ends)
@@ -86,8 +90,8 @@ def check_saved_model(path: Path, inputs: Iterable[str], outputs: Iterable[str])
         ModelNotLoadable: They differ, or the file is damaged.
     """
     signatures = _read(path, path / "saved_model.pb", _signatures)
-    numeric = {name: signature.is_numeric for name, signature in signatures.items()}
-    own = signatures[choose_signature(numeric, None, path)]
+    types = {name: signature.inputs.values() for name, signature in signatures.items()}
+    own = signatures[choose_signature(types, None, path)]
     _compare(path, "inputs", set(inputs), own.inputs)
     _compare(path, "outputs", set(outputs), own.outputs)
 
@@ -108,19 +112,30 @@ def _node_names(tensors: Iterable[str]) -> set[str]:
     return {name.partition(":")[0] for name in tensors}
 
 
-def _read(path: Path, file: Path, parse: Callable[[bytes], T]) -> T:
+def _read(path: Path, file: Path, parse: Callable[[Bytes], T]) -> T:
     try:
-        return parse(file.read_bytes())
-    except (DamagedError, IndexError, UnicodeDecodeError) as error:
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return parse(content)
+    except (DamagedError, IndexError, ValueError) as error:  # ValueError: an empty file, or names that are no text
         raise ModelNotLoadable(f"{path}: no model that can be read ({error}); found {describe(path)}") from error
 
 
-def _nodes(content: bytes) -> dict[str, _Node]:
-    nodes = (_Node(_text(each, 1), _text(each, 2), tuple(_texts(each, 3))) for each in _messages(content, 1))
+def _nodes(content: Bytes) -> dict[str, Node]:
+    every = fields(content, 0, len(content))
+    nodes = (_node(content, first, last) for found, first, last in every if found == 1 and first >= 0)
     return {node.name: node for node in nodes}
 
 
-def _signatures(content: bytes) -> dict[str, _Signature]:
+def _node(content: Bytes, start: int, end: int) -> Node:
+    """Read name, operation and inputs where they lie, so that the attributes, with the weights, are not copied."""
+    texts: dict[int, list[str]] = {1: [], 2: [], 3: []}
+    for found, first, last in fields(content, start, end):
+        if found in texts and first >= 0:
+            texts[found].append(content[first:last].decode())
+    return Node("".join(texts[1]), "".join(texts[2]), tuple(texts[3]))
+
+
+def _signatures(content: Bytes) -> dict[str, _Signature]:
     graphs = list(_messages(content, 2))
     served = [each for each in graphs if any("serve" in _texts(info, 4) for info in _messages(each, 1))]
     found = _map((served or graphs or [b""])[0], 5)
@@ -128,9 +143,15 @@ def _signatures(content: bytes) -> dict[str, _Signature]:
 
 
 def _signature(content: bytes) -> _Signature:
-    inputs = _map(content, 1)
-    strings = [(2, -1, _STRING) in fields(info, 0, len(info)) for info in inputs.values()]
-    return _Signature(frozenset(inputs), frozenset(_map(content, 2)), not any(strings))
+    inputs = {name: _number(info, 2) for name, info in _map(content, 1).items()}
+    return _Signature(inputs, frozenset(_map(content, 2)))
+
+
+def _number(content: bytes, number: int) -> int:
+    """Return a field that is a varint; 0, as in protobuf, where it is absent."""
+    return next(
+        (value for found, first, value in fields(content, 0, len(content)) if (found, first) == (number, -1)), 0
+    )
 
 
 def _map(content: bytes, number: int) -> dict[str, bytes]:
@@ -146,7 +167,7 @@ def _texts(content: bytes, number: int) -> list[str]:
     return [each.decode() for each in _messages(content, number)]
 
 
-def _messages(content: bytes, number: int) -> Iterator[bytes]:
+def _messages(content: Bytes, number: int) -> Iterator[bytes]:
     """Yield the bytes of each field of this number."""
     for found, first, last in fields(content, 0, len(content)):
         if found == number and first >= 0:

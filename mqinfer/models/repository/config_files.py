@@ -81,12 +81,13 @@ def _check_image(layer: Layer, path: Path) -> None:
     image = layer.get("image")
     if not isinstance(image, ImageContract):
         return
-    channels = 1 if image.colour is ColourOrder.MONO else 3
     for key, values in (("mean", image.mean), ("std", image.std)):
-        if len(values) not in {1, channels}:
-            raise ConfigError(f"{path}: image.{key} = {list(values)}: expected one number or {channels}")
+        if len(values) not in {1, image.channels}:
+            raise ConfigError(f"{path}: image.{key} = {list(values)}: expected one number or {image.channels}")
     if image.fill != ImageContract("").fill and image.resize is not Resize.LETTERBOX:
         raise ConfigError(f'{path}: image.fill = {image.fill}: has no effect without resize = "letterbox"; add it')
+    if image.fill != ImageContract("").fill and image.takes_depth:
+        raise ConfigError(f"{path}: image.fill = {image.fill}: the margins of depth pictures are 0; remove it")
     if 0.0 in image.std:
         raise ConfigError(f"{path}: image.std = {list(image.std)}: expected no 0, since the pixels are divided by it")
 

@@ -13,13 +13,13 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from mqinfer.codecs.probe import lfs_pointer
 from mqinfer.models.repository.protobuf_fields import is_whole
 from mqinfer.protocol.errors import ModelNotLoadable
 
 __all__ = ["SUFFIXES", "check_inside", "check_model_files", "describe", "inner_path", "named_file"]
 
 _LONGEST = 1024  # characters of a relative path
-_LFS_POINTER = b"version https://git-lfs"
 _LFS_POINTER_BYTES = 1024  # the specification's limit for a pointer file
 _SHOWN = 48
 _PROTOBUF = frozenset({".onnx", ".pb", ".graphdef"})
@@ -131,11 +131,8 @@ def _check_file(path: Path, *, may_be_empty: bool) -> None:
     size = path.stat().st_size
     if size == 0 and not may_be_empty:
         raise ModelNotLoadable(f"{path}: the file is empty; copy the model again")
-    if size <= _LFS_POINTER_BYTES and _head(path).startswith(_LFS_POINTER):
-        raise ModelNotLoadable(
-            f"{path}: {size} bytes, a Git LFS pointer and not the model itself; "
-            "run `git lfs pull` in the repository that it came from, and copy it again"
-        )
+    if size <= _LFS_POINTER_BYTES and (pointer := lfs_pointer(_head(path), "the model itself")):
+        raise ModelNotLoadable(f"{path}: {size} bytes, {pointer}")
 
 
 def _head(path: Path) -> bytes:

@@ -9,7 +9,7 @@ their optimizer. Those run in a session of their own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,8 @@ log = logging.getLogger("mqinfer.models")
 DEFAULT_SIGNATURE = "serving_default"
 _OWN = "__saved_model"
 """Prefix of TensorFlow's own signatures, which are for initialising and training."""
+_STRING = 7
+"""`DT_STRING` of tensorflow/core/framework/types.proto."""
 
 
 def load(path: Path, options: LoadOptions) -> Backend:
@@ -58,8 +60,10 @@ def load(path: Path, options: LoadOptions) -> Backend:
     with loading(path):
         functions = _functions_of(tensorflow, path)
         definitions = _definitions(path)
-    numeric = {name: _takes_numbers(function) for name, function in functions.items()}
-    chosen = choose_signature(numeric, options.signature, path)
+    types = {
+        name: [each.dtype.as_datatype_enum for each in function.inputs.values()] for name, function in functions.items()
+    }
+    chosen = choose_signature(types, options.signature, path)
     served = _model(path, chosen, functions[chosen], options, definitions.get(chosen))
     others = []
     for name in sorted(set(functions) - {chosen}) if served.signature else ():
@@ -117,15 +121,11 @@ def _functions(loaded: Any) -> dict[str, Function]:
     }
 
 
-def _takes_numbers(function: Function) -> bool:
-    return all(spec.dtype.name != "string" for spec in function.inputs.values())
-
-
-def choose_signature(numeric: Mapping[str, bool], configured: str | None, path: Path) -> str:
+def choose_signature(types: Mapping[str, Collection[int]], configured: str | None, path: Path) -> str:
     """Return a SavedModel's signature: the configured one, `serving_default`, or the first that takes no strings.
 
     Args:
-        numeric: Whether all inputs are numbers, by the signature's name.
+        types: The inputs' datatypes by the signature's name, as tensorflow/core/framework/types.proto numbers them.
         configured: `parameters.signature` of `model.toml`.
         path: For messages.
 
@@ -133,17 +133,17 @@ def choose_signature(numeric: Mapping[str, bool], configured: str | None, path: 
         ConfigError: There is no signature of the configured name.
         ModelNotLoadable: There is no signature at all.
     """
-    if not numeric:
+    if not types:
         raise ModelNotLoadable(f"{path}: a SavedModel without signatures; export it with one for serving")
     if configured is not None:
-        if configured not in numeric:
+        if configured not in types:
             raise ConfigError(
-                f"model.toml: parameters.signature = {configured!r}: {path} has {', '.join(sorted(numeric))}"
+                f"model.toml: parameters.signature = {configured!r}: {path} has {', '.join(sorted(types))}"
             )
         return configured
-    if DEFAULT_SIGNATURE in numeric:
+    if DEFAULT_SIGNATURE in types:
         return DEFAULT_SIGNATURE
-    chosen = min(numeric, key=lambda name: (not numeric[name], name))
+    chosen = min(types, key=lambda name: (_STRING in types[name], name))
     log_once(
         log,
         logging.WARNING,
