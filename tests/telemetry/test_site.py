@@ -236,7 +236,7 @@ def test_a_caller_decides_whether_its_trace_is_exported(site: Site, flags: str) 
 
 
 def test_the_property_is_on_the_wire_both_ways(site: Site) -> None:
-    """A Python client's context travels unchanged, beside the checksum; a reply repeats it, or has none."""
+    """A context travels unchanged, from a Python client and from one of JSON; a reply repeats it, or has none."""
     topics, seen = Topics(site.root), SimpleQueue[Message]()
     link = make_link(site.broker, client_id=make_client_id("spy"))
     link.open(PATIENCE_S)
@@ -251,10 +251,14 @@ def test_the_property_is_on_the_wire_both_ways(site: Site) -> None:
         with Client(site.broker, name="wire", root=site.root) as client:
             for options in (good, {"traceparent": "no"}, {}):
                 client.infer("numbers", {"x": np.ones((1, 4), np.float32)}, timeout=PATIENCE_S, **options)  # type: ignore[arg-type]
-        messages = [seen.get(timeout=PATIENCE_S) for _ in range(6)]
+        body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]})
+        topic, answer = topics.infer("numbers", "wire"), topics.result("numbers", "wire", "json")
+        link.publish(Message(topic, body.encode(), response_topic=answer, user_properties=tuple(good.items())))
+        messages = [seen.get(timeout=PATIENCE_S) for _ in range(8)]
     finally:
         link.close()
     found = [[(name, value) for name, value in each.user_properties if name != "xxh3"] for each in messages]
     assert found[:2] == [list(good.items())] * 2
-    assert found[2:] == [[]] * 4
-    assert all([name for name, _ in each.user_properties][-1] == "xxh3" for each in messages)
+    assert found[2:6] == [[]] * 4
+    assert found[6:] == [list(good.items())] * 2
+    assert all([name for name, _ in each.user_properties][-1] == "xxh3" for each in messages[:6])
