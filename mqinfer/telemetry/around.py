@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mqinfer.protocol.trace import TraceContext
 from mqinfer.protocol.types import ErrorInfo, Outcome
 from mqinfer.telemetry.conventions import Attributes, Kind, end_attributes
+from mqinfer.telemetry.harmless import harmless
 
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
@@ -51,6 +52,7 @@ class Around:
         """Take note of a stage's duration."""
         self._stages.append((name, nanoseconds))
 
+    @harmless
     def prepared(self) -> None:
         """Lay the measured stages end to end: `queue` comes first, and the last one ends now."""
         if not self._span.is_recorded:
@@ -62,11 +64,13 @@ class Around:
             end -= nanoseconds
         self._tracer.stage("queue", self._span, self._began, end)
 
+    @harmless
     def stage(self, name: str, began: float) -> None:
         """Add a stage that ends now."""
         begin = self._origin + round(began * 1e9)
         self._tracer.stage(name, self._span, begin, self._origin + time.monotonic_ns())
 
+    @harmless
     def end(self, outcome: Outcome, error: ErrorInfo | None) -> None:
         """End the span now, with the request's outcome."""
         self._span.set(end_attributes(outcome, error))

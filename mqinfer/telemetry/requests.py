@@ -9,6 +9,7 @@ from mqinfer.protocol.topics import Topics, request_template, result_template
 from mqinfer.protocol.trace import TraceContext
 from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome, Timings
 from mqinfer.telemetry.conventions import Kind, end_attributes, messaging
+from mqinfer.telemetry.harmless import harmless
 
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Span, Tracer
@@ -73,6 +74,7 @@ class RequestSpans:
         )
         return self._transmit.context
 
+    @harmless
     def end(self, outcome: Outcome, error: ErrorInfo | None, timings: Timings, worker: str, now: float) -> None:
         """End all spans: the request has its outcome.
 

@@ -235,3 +235,20 @@ def test_stages_before_a_request_lie_end_to_end(traced: Traced) -> None:
 def test_names_of_spans_are_few(topic: str, template: str) -> None:
     """However many models, clients and workers there are."""
     assert request_template(TOPICS, topic) == template
+
+
+def test_a_defect_costs_no_outcome(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What runs on threads that deliver replies raises nothing, and is logged as other drops are."""
+    spans, around = RequestSpans(traced.tracer, request(None), "ann", TOPICS, 5.0), Around(traced.tracer, "x", 1.0, {})
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("defect")
+
+    monkeypatch.setattr(traced.tracer, "start", fail)
+    spans.end(Outcome.OK, None, WORKED, "w.0", 6.0)
+    around.prepared()
+    WorkerSpans(traced.tracer, TOPICS).add([replied(1, None)], 10.0)
+    assert caplog.records
+    assert all("dropped the spans of a request: ValueError('defect')" in each.getMessage() for each in caplog.records)

@@ -16,6 +16,7 @@ from mqinfer.protocol.topics import Topics, request_template
 from mqinfer.protocol.types import InferResponse
 from mqinfer.protocol.value import value_object
 from mqinfer.telemetry.conventions import Kind, end_attributes, messaging
+from mqinfer.telemetry.harmless import harmless
 
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Span, Tracer
@@ -70,6 +71,7 @@ class WorkerSpans:
     def __init__(self, tracer: Tracer, topics: Topics) -> None:
         self._tracer, self._topics = tracer, topics
 
+    @harmless
     def add(self, batch: Sequence[Replied], now: float) -> None:
         """Make the spans of requests that ran together.
 
