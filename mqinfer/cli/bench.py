@@ -14,7 +14,7 @@ from mqinfer.bench.faults.soak import SoakOptions
 from mqinfer.bench.faults.soak import soak as run_soak
 from mqinfer.bench.segmentation import measure_segmentation, print_shares
 from mqinfer.bench.workloads import WORKLOADS
-from mqinfer.cli.options import plain_console
+from mqinfer.cli.options import table_console
 from mqinfer.edge_agent.sinks.sink import set_aside, writing
 from mqinfer.protocol.errors import ConfigError
 
@@ -59,13 +59,14 @@ def path(
     unknown = sorted(set(workload or ()) - set(WORKLOADS))
     if unknown:
         raise ConfigError(f"unknown workload {', '.join(unknown)}; expected one of {', '.join(WORKLOADS)}")
-    run(PathOptions(rounds, seconds, callers, tls=tls, calls=calls), workload or tuple(WORKLOADS), output=output)
+    options = PathOptions(rounds, seconds, callers, tls=tls, calls=calls)
+    run(options, workload or tuple(WORKLOADS), output=output, console=table_console())
 
 
 @app.command()
 def calls(output: Annotated[Path | None, typer.Option(help="Folder for the names as JSON.")] = None) -> None:
     """Count calls, files, classes, functions and threads that a request and a replayed frame pass through."""
-    run_calls(output=output)
+    run_calls(output=output, console=table_console())
 
 
 @app.command()
@@ -81,7 +82,7 @@ def batching(
     if workload not in WORKLOADS:
         raise ConfigError(f"unknown workload {workload!r}; expected one of {', '.join(WORKLOADS)}")
     options = BatchingOptions(workload, rounds, seconds, callers=tuple(callers), delay_us=delay_us)
-    run_batching(options, output=output)
+    run_batching(options, output=output, console=table_console())
 
 
 @app.command()
@@ -113,7 +114,7 @@ def segmentation(
     rounds: Annotated[int, typer.Option(help="Pictures for each version.", min=1)] = _PATH.rounds,
 ) -> None:
     """Compare where a worker's time goes for versions of a segmentation model: logits, fused argmax."""
-    console = plain_console()
+    console = table_console()
     measured = measure_segmentation(
         repository, model, [before, *after], rounds, lambda line: console.print(line, style="dim")
     )

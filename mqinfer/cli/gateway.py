@@ -10,11 +10,12 @@ import typer
 
 from mqinfer import logs
 from mqinfer.broker.connect import resolve
-from mqinfer.cli.options import Connection, MetricsBind, with_connection
+from mqinfer.cli.options import Connection, MetricsBind, OtlpEndpoint, with_connection
 from mqinfer.gateway.settings import GatewaySettings, TlsFiles
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.topics import check_name
+from mqinfer.telemetry.exporting import check_endpoint
 
 __all__ = ["gateway"]
 
@@ -99,6 +100,7 @@ def gateway(
         ),
     ] = None,
     model_control: Annotated[bool, typer.Option("--model-control", help="Let callers load and unload models.")] = False,
+    otlp_endpoint: OtlpEndpoint = None,
 ) -> None:
     """Serve clients of the Open Inference Protocol and of TensorFlow Serving until Ctrl-C, by workers at the broker."""
     settings = GatewaySettings(
@@ -131,7 +133,7 @@ def gateway(
     from mqinfer.gateway.serving.process import GatewaySpec, check_packages
     from mqinfer.gateway.serving.processes import run_alone, run_several
 
-    spec = GatewaySpec(address, name, connection.root, settings)
+    spec = GatewaySpec(address, name, connection.root, settings, otlp=check_endpoint(otlp_endpoint))
     check_packages()
     check_ports(settings)
     if processes == 1:

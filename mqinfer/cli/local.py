@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cloud_worker.serving.options import WorkerOptions
@@ -14,12 +15,20 @@ from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ModelNotFound
 from mqinfer.protocol.topics import Topics
 
+if TYPE_CHECKING:
+    from mqinfer.telemetry.tracer import Tracer
+
 __all__ = ["local_worker"]
 
 
 @contextmanager
 def local_worker(
-    repository: Path, model: str, version: str | None, broker: BrokerAddress, topics: Topics
+    repository: Path,
+    model: str,
+    version: str | None,
+    broker: BrokerAddress,
+    topics: Topics,
+    tracer: Tracer | None = None,
 ) -> Iterator[None]:
     """Serve one model on an in-memory broker while the body runs.
 
@@ -36,7 +45,7 @@ def local_worker(
         raise ModelNotFound(
             f"repository {repository} serves no version {version} of model {model!r}; it has: {versions}"
         )
-    worker = serve(chosen[0])
+    worker = serve(chosen[0], tracer)
     try:
         yield
     finally:

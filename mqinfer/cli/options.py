@@ -18,6 +18,7 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.environment import Variable
 from mqinfer.cli.settings import CONFIG_FILE, ConfigFile
 from mqinfer.logs import LogFormat, LogLevel, LogSettings, set_up
+from mqinfer.telemetry.exporting import ENDPOINT
 
 __all__ = [
     "Broker",
@@ -28,6 +29,7 @@ __all__ = [
     "MetricsBind",
     "MetricsPort",
     "Name",
+    "OtlpEndpoint",
     "PasswordFile",
     "Root",
     "TakeOver",
@@ -85,6 +87,12 @@ MetricsPort = Annotated[
 ]
 MetricsBind = Annotated[
     str, typer.Option(envvar="MQINFER_METRICS_BIND", help="Address that the metrics are served on.")
+]
+OtlpEndpoint = Annotated[
+    str | None,
+    typer.Option(
+        envvar=ENDPOINT, help="URL of an OpenTelemetry collector, OTLP over HTTP, for traces; none by default."
+    ),
 ]
 TritonMetrics = Annotated[
     bool, typer.Option("--triton-metrics", help="Add the metrics of inference under Triton's names (nv_...), too.")

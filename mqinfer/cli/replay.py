@@ -20,6 +20,7 @@ from mqinfer.cli.options import (
     Connection,
     MetricsBind,
     MetricsPort,
+    OtlpEndpoint,
     TakeOver,
     plain_console,
     table_console,
@@ -45,6 +46,7 @@ from mqinfer.metrics.endpoint import LOOPBACK, serving_metrics
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, ModelNotLoadable, MqinferError
 from mqinfer.protocol.topics import Topics
+from mqinfer.telemetry.exporting import check_endpoint, make_tracer
 
 __all__ = ["failed_load", "replay"]
 
@@ -148,6 +150,7 @@ def replay(
     take_over: TakeOver = False,
     metrics_port: MetricsPort = None,
     metrics_bind: MetricsBind = LOOPBACK,
+    otlp_endpoint: OtlpEndpoint = None,
 ) -> None:
     """Send the frames of a recorded drive to a model, and keep the results."""
     chosen = policy or (Policy.LATEST if is_live(source) else Policy.ALL)
@@ -182,14 +185,18 @@ def replay(
     )
     client_name, root = connection.name or default_name(broker_address), connection.root
     topics = Topics(root)
+    tracer = make_tracer("mqinfer-edge", client_name, check_endpoint(otlp_endpoint))
     with ExitStack() as stack:
+        if tracer is not None:
+            stack.callback(tracer.close)
         if local:
             for each in models:
-                stack.enter_context(local_worker(repository, each, version, broker_address, topics))
+                stack.enter_context(local_worker(repository, each, version, broker_address, topics, tracer))
         announcer = Announcer(client_name, topics, source, ",".join(models), window=window)
         options = ClientOptions(window=window * len(models))
         client = Unconnected(broker_address, client_name, topics, options, announcer=announcer, take_over=take_over)
         requester = client.requester
+        requester.tracer = tracer
         stack.callback(requester.close)
         stack.callback(announcer.presence.end)
         runs: list[ModelRun] = []

@@ -15,7 +15,15 @@ import typer
 
 from mqinfer import logs
 from mqinfer.broker.connect import make_link, resolve
-from mqinfer.cli.options import Connection, MetricsBind, MetricsPort, TakeOver, TritonMetrics, with_connection
+from mqinfer.cli.options import (
+    Connection,
+    MetricsBind,
+    MetricsPort,
+    OtlpEndpoint,
+    TakeOver,
+    TritonMetrics,
+    with_connection,
+)
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.control_server import ControlServer
 from mqinfer.cloud_worker.supervision.management import Management
@@ -27,6 +35,7 @@ from mqinfer.metrics.endpoint import LOOPBACK, serving_metrics
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics, check_name
+from mqinfer.telemetry.exporting import check_endpoint
 
 __all__ = ["worker"]
 
@@ -77,6 +86,7 @@ def worker(
     metrics_port: MetricsPort = None,
     metrics_bind: MetricsBind = LOOPBACK,
     triton_metrics: TritonMetrics = False,
+    otlp_endpoint: OtlpEndpoint = None,
 ) -> None:
     """Serve the models of a repository until Ctrl-C, each instance in its own process. See also: `mqinfer models`."""
     group = check_name("worker group", group)
@@ -93,6 +103,7 @@ def worker(
         device=device,
         logs=logs.settings(),
         run_timeout=run_timeout,
+        otlp=check_endpoint(otlp_endpoint),
     )
     scan = Repository(repository)
     for problem in scan.problems():

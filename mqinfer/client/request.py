@@ -24,6 +24,7 @@ from mqinfer.protocol.errors import Cancelled, ModelNotFound, Superseded
 from mqinfer.protocol.header import OUTPUT_ENCODING, SIGNATURE
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.trace import read_trace
 from mqinfer.protocol.types import NO_CAPTURE, Capture, EncodedTensor, InferRequest, Outcome, RequestedOutput, Scalar
 
 __all__ = ["InferOptions", "Input", "Messages", "make_request", "names_label", "with_labelled_version"]
@@ -48,6 +49,8 @@ class InferOptions(TypedDict, total=False):
         capture: Where the frame came from; the result repeats it.
         priority: 1 is the highest, 0 the model's default.
         signature: Of a SavedModel, the one to run; the card names them.
+        traceparent: W3C trace context of the caller, whose trace the request continues; a malformed one is ignored.
+        tracestate: W3C trace state beside it.
     """
 
     version: str | int | None
@@ -58,6 +61,8 @@ class InferOptions(TypedDict, total=False):
     capture: Capture
     priority: int
     signature: str
+    traceparent: str
+    tracestate: str
 
 
 _OPTIONS = frozenset(InferOptions.__annotations__)
@@ -86,6 +91,7 @@ def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions)
     parameters: dict[str, Scalar] = {OUTPUT_ENCODING: chosen} if isinstance(chosen, str) and chosen else {}
     if signature := options.get("signature"):
         parameters[SIGNATURE] = signature
+    parent = options.get("traceparent")
     return InferRequest(
         id="",
         model_name=model,
@@ -95,6 +101,7 @@ def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions)
         priority=options.get("priority", 0),
         capture=options.get("capture", NO_CAPTURE),
         parameters=parameters,
+        trace=read_trace(parent, options.get("tracestate", "")) if parent else None,
     )
 
 
@@ -116,7 +123,7 @@ def with_labelled_version(request: InferRequest, card: ModelCard) -> InferReques
 
 def names_label(request: InferRequest) -> bool:
     """Return whether a request names its version by a label."""
-    return request.model_version is not None and not request.model_version.isdigit()
+    return request.model_version is not None and request.model_version.isidentifier()
 
 
 def _unknown(names: Iterable[str]) -> TypeError:
@@ -199,6 +206,8 @@ class Messages:
             topic = self._lane(entry.lane.worker, request.model_name)
         else:
             topic, _ = self._address(request.model_name, request.model_version)
+        trace = request.trace if entry.spans is None else entry.spans.sent(topic, entry.size, entry.sent)
+        properties = () if trace is None else trace.properties()
         return Message(
             topic=topic,
             payload=payload,
@@ -206,7 +215,7 @@ class Messages:
             response_topic=request.response_topic,
             correlation_data=bytes.fromhex(request.id),
             expiry_s=max(1, math.ceil(left)),
-            user_properties=(checksum(pieces),),
+            user_properties=(*properties, checksum(pieces)),
             tail=tuple(tail),
         )
 
@@ -231,4 +240,5 @@ def _with(
         response_topic=response_topic,
         capture=request.capture,
         parameters=request.parameters,
+        trace=request.trace,
     )

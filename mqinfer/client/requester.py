@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.process import Maker, end_thread_in_child
@@ -44,6 +44,10 @@ from mqinfer.protocol.errors import (
 from mqinfer.protocol.states import PendingRequests, read_worker_state
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferRequest, InferResponse, Outcome
+from mqinfer.telemetry.requests import RequestSpans
+
+if TYPE_CHECKING:
+    from mqinfer.telemetry.tracer import Tracer
 
 __all__ = ["Requester"]
 
@@ -62,6 +66,7 @@ class Requester:
         maker: The process that may use all this.
         registry: The workers, as far as their states have come; `LiveRegistry` adds the cards.
         on_control: Receives the replies of servers; None to count them as malformed.
+        tracer: Makes spans of the requests; None for none.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class Requester:
         self.maker = Maker(f"the client {name!r}")
         self.registry = Registry(clock)
         self.on_control: Callable[[Message], None] | None = None
+        self.tracer: Tracer | None = None
         self._clock = clock
         self._messages = Messages(name, topics, options.limits)
         self._control_results = _without_id(topics.control_results(name))
@@ -147,6 +153,8 @@ class Requester:
         submitted = now = self._clock()
         own = self._messages.own(request, os.urandom(16).hex(), timeout)
         entry = Entry(own, settle, submitted, submitted + timeout)
+        if self.tracer is not None:
+            entry.spans = RequestSpans(self.tracer, own, self.name, self.topics, submitted)
         self._messages.encode(entry)
         if entry.size > self._largest:
             raise MessageTooLarge(
@@ -406,10 +414,13 @@ class Requester:
         self._carry_out(step)
 
     def _hand_over(self, entry: Entry, result: InferResult) -> None:
+        settled = 0.0 if entry.spans is None else self._clock()
         try:
             entry.settle(result)
         except BaseException:
             log.exception("the caller's code raised on the outcome of request %s", result.id)
+        if entry.spans is not None:
+            entry.spans.end(result.outcome, result.error, result.timings, result.worker, settled)
         if self.maker.is_other:  # it forked, and this is the child: the other requests are the parent's
             self.maker.check()
 

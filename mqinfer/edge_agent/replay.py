@@ -25,13 +25,14 @@ from mqinfer.client.result import InferResult
 from mqinfer.client.window import DelayWindow, Policy, Stream
 from mqinfer.edge_agent.backlog import DAMAGED, KEPT, Backlog, Place
 from mqinfer.edge_agent.preparation import PreparedFrame, Preparer
-from mqinfer.edge_agent.quality_ladder import QualityBounds, QualityLadder
+from mqinfer.edge_agent.quality_ladder import QualityBounds, QualityLadder, QualityStep
 from mqinfer.edge_agent.results import FinishedFrame, FirstResults, PendingFrame, Results
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spool import Spool
 from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics
 from mqinfer.protocol.errors import BadImage, Cancelled, LinkError, MessageTooLarge, MqinferError, Superseded
 from mqinfer.protocol.types import ErrorInfo, Outcome
+from mqinfer.telemetry.around import Around
 
 __all__ = ["Replay", "ReplayOptions"]
 
@@ -221,6 +222,12 @@ class Replay:
         return self._streams[source]
 
     def _begin(self, pending: PendingFrame) -> None:
+        if self._requester.tracer is not None:
+            frame = pending.frame
+            about = {"mqinfer.model": self._options.model, "mqinfer.source": frame.source}
+            pending.spans = Around(
+                self._requester.tracer, "frame", pending.read_at, {**about, "mqinfer.sequence": frame.sequence}
+            )
         self._statistics.request_sent(pending.frame.source)
         with self._changed:
             self._pending[pending.number] = pending
@@ -271,13 +278,24 @@ class Replay:
         if self.refusal:
             return self._failed(pending, Cancelled("not sent: the frames before it were refused, and it would be too"))
         try:
-            return self._preparer.prepare(frame, partial(self._statistics.stage, frame.source), step)
+            if pending.spans is None:
+                return self._preparer.prepare(frame, partial(self._statistics.stage, frame.source), step)
+            return self._prepare_traced(pending.spans, frame, step)
         except MqinferError as error:  # this frame's fault
             log.warning("%s, frame %d: %s", frame.source, frame.sequence, error)
             return self._failed(pending, error)
         except Exception as error:  # a defect; the frame gets its outcome all the same, or the run would wait for it
             log.exception("%s, frame %d", frame.source, frame.sequence)
             return self._failed(pending, MqinferError(f"preparing the frame failed: {error!r}"))
+
+    def _prepare_traced(self, spans: Around, frame: Frame, step: QualityStep) -> PreparedFrame:
+        def record(stage: EdgeStage, nanoseconds: int) -> None:
+            self._statistics.stage(frame.source, stage, nanoseconds)
+            spans.measured(stage.removeprefix("edge_"), nanoseconds)
+
+        prepared = self._preparer.prepare(frame, record, step)
+        spans.prepared()
+        return prepared
 
     def _submit(self, pending: PendingFrame, prepared: PreparedFrame) -> None:
         options = self._options
@@ -288,6 +306,9 @@ class Replay:
         }
         settle = partial(self._settle, pending, prepared)
         try:
+            if pending.spans is not None:
+                trace = pending.spans.context
+                asked |= {"traceparent": trace.traceparent, "tracestate": trace.tracestate}
             request = make_request(options.model, {prepared.tensor.name: prepared.tensor}, asked)
             if names_label(request) and (card := self._requester.registry.card(options.model)):
                 request = with_labelled_version(request, card)
@@ -319,6 +340,8 @@ class Replay:
 
     def _conclude(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> None:
         self._statistics.finished(result, bytes_raw=prepared.bytes_raw if prepared else 0)
+        if pending.spans is not None:
+            pending.spans.end(result.outcome, result.error)
         self._results.put(FinishedFrame(pending, prepared, result))
         with self._changed:
             self._first.add(result)

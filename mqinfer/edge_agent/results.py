@@ -31,6 +31,7 @@ from mqinfer.protocol.errors import (
 )
 from mqinfer.protocol.types import Capture, Outcome
 from mqinfer.protocol.value import value_object
+from mqinfer.telemetry.around import Around
 
 __all__ = ["FinishedFrame", "FirstResults", "PendingFrame", "ReadingOrder", "Results"]
 
@@ -53,6 +54,7 @@ class PendingFrame:
         request_id: Of its latest request; empty before the first one.
         placement: Where it lies in what the model sees; known once it was put into the spool by this run.
         read_at: When it was read, or taken up from the spool of an earlier run, in seconds of the monotonic clock.
+        spans: Its span in a trace; None where spans are not exported.
     """
 
     number: int
@@ -62,6 +64,7 @@ class PendingFrame:
     request_id: str = ""
     placement: Placement | None = None
     read_at: float = field(default_factory=time.monotonic)
+    spans: Around | None = None
 
     @property
     def capture(self) -> Capture:

@@ -24,6 +24,7 @@ class InferCall:
         priority: 1 is the highest, 0 the model's default.
         traceparent: W3C trace context, or empty.
         signature: Of a SavedModel; empty for the model's own.
+        tracestate: W3C trace state beside `traceparent`, or empty.
     """
 
     model: str
@@ -36,3 +37,4 @@ class InferCall:
     priority: int = 0
     traceparent: str = ""
     signature: str = ""
+    tracestate: str = ""

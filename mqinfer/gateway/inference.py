@@ -19,11 +19,17 @@ from mqinfer.metrics.times import Times
 from mqinfer.protocol.errors import Cancelled, Expired, MqinferError, NoWorker, Rejected
 from mqinfer.protocol.header import SIGNATURE
 from mqinfer.protocol.states import WorkerState, WorkerStatus
-from mqinfer.protocol.types import InferRequest, Outcome
+from mqinfer.protocol.trace import TraceContext, read_trace
+from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome
+from mqinfer.telemetry.around import Around
+from mqinfer.telemetry.conventions import Kind
 
 __all__ = ["CallCounters", "Inference"]
 
 T = TypeVar("T")
+_Find = Callable[[str, str | None], Awaitable[str | None]]
+_MOST_NAME = 64
+"""Characters of a model's name that a span repeats: nobody has checked it."""
 _OK = str(Outcome.OK)
 _RESTART_S = 30.0
 """A worker that is to be started again is back within this time."""
@@ -94,7 +100,7 @@ class Inference:
             code = Cancelled.code if isinstance(error, asyncio.CancelledError) else MqinferError.code
         self._outcomes[model if self._known.knows(model) else "", code] += 1
 
-    async def infer(self, call: InferCall, find: Callable[[str, str | None], Awaitable[str | None]]) -> InferResult:
+    async def infer(self, call: InferCall, find: _Find) -> InferResult:
         """Send a call and wait for its result; cancelling the task cancels it, also at the worker.
 
         Args:
@@ -104,9 +110,27 @@ class Inference:
         Raises:
             MqinferError: Whatever came of it.
         """
+        trace = read_trace(call.traceparent, call.tracestate) if call.traceparent else None
+        tracer = self._client.requester.tracer
+        if tracer is None:
+            return await self._limited(call, find, trace, None)
+        began, about = asyncio.get_running_loop().time(), {"mqinfer.model": call.model[:_MOST_NAME]}
+        span = Around(tracer, "call", began, about, trace, Kind.SERVER)
+        try:
+            result = await self._limited(call, find, span.context, span)
+        except BaseException as error:
+            why = error if isinstance(error, MqinferError) else Cancelled("the caller is gone")
+            span.end(why.outcome, ErrorInfo(why.code, str(why)))
+            raise
+        span.end(result.outcome, result.error)
+        return result
+
+    async def _limited(
+        self, call: InferCall, find: _Find, trace: TraceContext | None, span: Around | None
+    ) -> InferResult:
         limit_s, is_parameter = self._limit(call)
         try:
-            return await self._infer(call, find, limit_s)
+            return await self._infer(call, find, limit_s, trace, span)
         except Expired as error:
             if is_parameter:
                 raise TimeoutExpired(f"Request timeout expired: {error}") from error
@@ -117,7 +141,7 @@ class Inference:
             raise Rejected(f"Exceeds maximum queue size: {error}") from error
 
     async def _infer(
-        self, call: InferCall, find: Callable[[str, str | None], Awaitable[str | None]], limit_s: float
+        self, call: InferCall, find: _Find, limit_s: float, trace: TraceContext | None, span: Around | None
     ) -> InferResult:
         if self._registry.is_complete:
             version = await find(call.model, call.version)  # at once
@@ -128,6 +152,8 @@ class Inference:
         try:
             if not ticket.is_running:
                 limit_s = await self._wait_for_turn(ticket, limit_s)
+                if span is not None:
+                    span.stage("admission", ticket.since)
             request = InferRequest(
                 id="",
                 model_name=call.model,
@@ -136,6 +162,7 @@ class Inference:
                 outputs=call.outputs,
                 priority=call.priority,
                 parameters={SIGNATURE: call.signature} if call.signature else {},
+                trace=trace,
             )
             result = await self._client.send(request, limit_s)
         finally:

@@ -33,6 +33,8 @@ __all__ = [
     "is_request",
     "may_answer",
     "may_reply",
+    "request_template",
+    "result_template",
 ]
 
 DEFAULT_ROOT = "mqinfer/v1"
@@ -342,6 +344,24 @@ def may_answer(topics: Topics, response_topic: str, client: str) -> bool:
     """Return whether a server may reply there: only below `{root}/results/control/{client}/`; else as `may_reply`."""
     own = topics.control_results(client).removesuffix("+")
     return response_topic.startswith(own) and is_request(response_topic[len(own) :])
+
+
+def request_template(topics: Topics, topic: str) -> str:
+    """Return the topic of a request with names in braces, as `{root}/models/{model}/infer/{client}`.
+
+    Raises:
+        BadTopic: It is none.
+    """
+    address = topics.parse_infer(topic)
+    if address.worker is not None:
+        return f"{topics.root}/workers/{{worker}}/infer/{{model}}/{{client}}"
+    versions = "" if address.version is None else "/versions/{version}"
+    return f"{topics.root}/models/{{model}}{versions}/infer/{{client}}"
+
+
+def result_template(topics: Topics) -> str:
+    """Return the topic of a reply with names in braces."""
+    return f"{topics.root}/results/{{model}}/{{client}}/{{request}}"
 
 
 def _model(root: str, model: str) -> str:

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from mqinfer.protocol.datatypes import Buffer, Datatype
 from mqinfer.protocol.errors import BadTensor, Outcome
+from mqinfer.protocol.trace import TraceContext
 from mqinfer.protocol.value import value_object
 
 __all__ = [
@@ -139,6 +140,7 @@ class InferRequest:
         response_topic: Where the reply goes.
         capture: Where the frame came from.
         parameters: Any further parameters.
+        trace: Where it belongs in a trace; it travels beside the payload.
     """
 
     id: str
@@ -152,6 +154,7 @@ class InferRequest:
     response_topic: str | None = None
     capture: Capture = NO_CAPTURE
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    trace: TraceContext | None = None
 
 
 @value_object()

@@ -125,6 +125,6 @@ def test_a_label_stands_for_a_version() -> None:
     request = InferRequest("1", "m", (), "canary")
     assert names_label(request)
     assert with_labelled_version(request, CARD).model_version == "3"
-    assert not any(names_label(InferRequest("1", "m", (), version)) for version in (None, "3", "0"))
+    assert not any(names_label(InferRequest("1", "m", (), version)) for version in (None, "3", "01", "a/b", ""))
     with pytest.raises(ModelNotFound, match=r"no version labelled 'next' \(labels: canary, stable\)"):
         with_labelled_version(InferRequest("1", "m", (), "next"), CARD)

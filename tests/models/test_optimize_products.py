@@ -195,7 +195,7 @@ def test_a_picture_feeds_any_version() -> None:
 def test_samples_that_do_not_fit_the_model() -> None:
     """A picture for a model without an image input, and arrays that lack an input."""
     inputs = [ROWS, TensorSpec("z", Datatype.FP32, (-1, 4))]
-    with pytest.raises(ConfigError, match=r"takes x, z, not one picture; pass arrays with --samples FILE.npz"):
+    with pytest.raises(ConfigError, match=r"takes x, z, not one colour picture; pass arrays with --samples FILE.npz"):
         feeds(Sample(np.zeros((4, 6, 3), np.uint8)), inputs, None)
     with pytest.raises(ConfigError, match="samples hold x; the model also needs 'z'"):
         feeds(Sample(inputs={"x": np.zeros((1, 4))}), inputs, None)

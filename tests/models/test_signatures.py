@@ -24,10 +24,16 @@ from tests.gateway.saved_models import SIGNATURES, save_half_plus_two
 
 
 @pytest.fixture(scope="module")
-def model(tf: Any, save_tf1: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """Half plus two, loaded."""
+def saved(tf: Any, save_tf1: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> ModelVersion:
+    """Half plus two, on disk."""
     path = save_half_plus_two(tf, save_tf1, tmp_path_factory.mktemp("signatures") / "model")
-    return load_model(ModelVersion("half", 1, path, ModelConfig()), device="cpu")
+    return ModelVersion("half", 1, path, ModelConfig())
+
+
+@pytest.fixture(scope="module")
+def model(saved: ModelVersion) -> LoadedModel:
+    """Half plus two, loaded."""
+    return load_model(saved, device="cpu")
 
 
 @pytest.fixture
@@ -102,9 +108,9 @@ def test_a_signature_without_a_batch_axis(service: InferenceService) -> None:
     assert [done.outputs["sum"].item() for done in service.run(prepared)] == [1, 2, 3]
 
 
-def test_a_client_chooses(tf: Any, model: LoadedModel, serve: Callable[..., Worker]) -> None:
+def test_a_client_chooses(tf: Any, saved: ModelVersion, serve: Callable[..., Worker]) -> None:
     """The option of the client reaches the worker; requests of several signatures under way get their own outputs."""
-    serve("memory://signatures", model)
+    serve("memory://signatures", load_model(saved, device="cpu"))  # one of its own: the worker closes it
     x, examples = np.array([[4]], np.float32), example(tf, 4)
     with Client("memory://signatures") as client:
         futures = [client.submit("half", {"inputs": examples}, signature="regress_x_to_y") for _ in range(8)]

@@ -75,7 +75,7 @@ def test_every_request_field_is_described(name: str) -> None:
 
 def test_every_field_of_a_reply_and_of_a_state_is_described() -> None:
     """The same for replies, timings and states."""
-    renamed = {"timeout_us": "timeout", "capture": "capture_time_ns"}
+    renamed = {"timeout_us": "timeout", "capture": "capture_time_ns", "trace": "traceparent"}
     names = [field.name for message in (InferRequest, InferResponse, Timings) for field in fields(message)]
     described = (WorkerState, states.ClientState, states.PendingRequests)
     for name in [*names, *(field for state in described for field in state.__struct_encode_fields__)]:

@@ -14,12 +14,12 @@ from itertools import count
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from mqinfer.cli.options import Connection, with_connection
+from mqinfer.cli.options import Connection, plain_console, with_connection
 from mqinfer.cli.watching.overview import Replies, observe
 from mqinfer.cli.watching.status import cell, counts, label_text, print_table
 from mqinfer.logs import printable
@@ -74,7 +74,7 @@ async def _run(connection: Connection, show: _Show, every: float, rounds: int | 
 @contextmanager
 def _shown(*, as_json: bool) -> Iterator[_Show]:
     """Yield what shows a picture: in place of the one before on a terminal, else behind it."""
-    console = Console(highlight=False)
+    console = plain_console()
     if as_json:
         yield lambda overview: typer.echo(json.dumps(overview))
     elif console.is_terminal:

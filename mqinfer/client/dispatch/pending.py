@@ -21,6 +21,7 @@ from mqinfer.protocol.datatypes import Array, Buffer
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.states import PendingRequests
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings
+from mqinfer.telemetry.requests import RequestSpans
 
 __all__ = ["SLACK", "Entry", "PendingTable", "Place", "RetryBudget", "Settle", "Start"]
 
@@ -65,6 +66,7 @@ class Entry:
         lost_on: Workers that were lost while they had it, and have not come back.
         crashed_on: Those of them whose processes have crashed.
         silent: Workers that let an attempt time out, and when: they may still work on it.
+        spans: Its part of a trace; None where spans are not exported.
     """
 
     request: InferRequest
@@ -87,6 +89,7 @@ class Entry:
     lost_on: frozenset[Start] = frozenset()
     crashed_on: frozenset[Start] = frozenset()
     silent: dict[Lane, float] = field(default_factory=dict)
+    spans: RequestSpans | None = None
 
     def __post_init__(self) -> None:
         self.sent = self.submitted

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from mqinfer.broker.link import Message
 from mqinfer.protocol import envelope, oip_json
-from mqinfer.protocol.checksum import verify
+from mqinfer.protocol.checksum import CHECKSUM, verify
 from mqinfer.protocol.errors import BadEnvelope, BadTopic
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.topics import InferAddress, Topics, may_reply
+from mqinfer.protocol.trace import TraceContext, trace_of
 from mqinfer.protocol.types import InferRequest
 from mqinfer.protocol.value import value_object
 
@@ -53,12 +54,14 @@ class ReplyPath:
         correlation_data: The request's, repeated.
         is_json: Whether the request came as JSON; the reply goes the same way.
         binary: Whether a JSON reply carries its tensors in a binary tail.
+        trace: The request's place in a trace, repeated; None where it states none.
     """
 
     topic: str
     correlation_data: bytes | None
     is_json: bool
     binary: bool = False
+    trace: TraceContext | None = None
 
 
 @value_object(eq=False)
@@ -74,6 +77,7 @@ class IncomingRequest:
         received: When it came, in seconds by the worker's clock.
         deadline: By the same clock; infinite without a timeout.
         size: Bytes of its payload.
+        topic: On which it came.
     """
 
     request: InferRequest
@@ -83,6 +87,7 @@ class IncomingRequest:
     received: float
     deadline: float
     size: int
+    topic: str = ""
 
 
 def accept(topics: Topics, message: Message, received: float) -> Delivery:
@@ -110,7 +115,7 @@ def reply_path(topics: Topics, delivery: Delivery) -> ReplyPath:
     message = delivery.message
     address = delivery.address or topics.parse_infer(message.topic)
     topic = _own_topic(topics, address, message.response_topic)
-    return ReplyPath(topic, message.correlation_data, _is_json(message))
+    return ReplyPath(topic, message.correlation_data, _is_json(message), trace=trace_of(message.user_properties))
 
 
 def read_request(
@@ -145,8 +150,10 @@ def read_request(
     if queue_timeout_s is not None:
         deadline = min(deadline, received + queue_timeout_s)
     key = None if is_json else (address.client, request.id)
-    path = ReplyPath(topic, message.correlation_data, is_json, binary)
-    return IncomingRequest(request, address.client, path, key, received, deadline, delivery.size)
+    properties = message.user_properties  # most have a checksum alone: nothing to read
+    trace = None if len(properties) == 1 and properties[0][0] == CHECKSUM else trace_of(properties)
+    path = ReplyPath(topic, message.correlation_data, is_json, binary, trace)
+    return IncomingRequest(request, address.client, path, key, received, deadline, delivery.size, message.topic)
 
 
 def _own_topic(topics: Topics, address: InferAddress, topic: str | None) -> str:

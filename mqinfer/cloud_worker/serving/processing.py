@@ -18,6 +18,7 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.pipeline import FinishedRun
 from mqinfer.cloud_worker.serving.replies import Replies
 from mqinfer.cloud_worker.serving.service import Completed, InferenceService, Prepared
+from mqinfer.cloud_worker.serving.spans import Passage, Replied, WorkerSpans
 from mqinfer.protocol.errors import Expired, MqinferError
 from mqinfer.protocol.value import value_object
 
@@ -61,6 +62,7 @@ class Processing:
         options: WorkerOptions,
         meter: LoadMeter,
         clock: Callable[[], float],
+        spans: WorkerSpans | None = None,
     ) -> None:
         self._service = service
         self._replies = replies
@@ -71,6 +73,7 @@ class Processing:
         self._topics, self._limits, self._name = options.topics, options.limits, options.name
         self._meter = meter
         self._clock = clock
+        self._spans = spans
 
     def serve(self, delivery: Delivery) -> None:
         """Read, prepare and run a request alone, and reply to it, all on the calling thread."""
@@ -122,12 +125,12 @@ class Processing:
         late, request = self._clock() - incoming.deadline, incoming.request
         if late > 0:
             why = f"the deadline passed {late * 1e3:.1f} ms before worker {self._name} prepared it"
-            self._replies.send_error(incoming, Expired(why))
+            self._fail(incoming, Expired(why), started)
             return None
         try:
             prepared = self._service.prepare(request)
         except BaseException as error:  # noqa: BLE001 - also a defect, or SystemExit from a codec: it gets its outcome
-            self._replies.send_error(incoming, self._failure(error))
+            self._fail(incoming, self._failure(error), started)
             return None
         item = PreparedRequest(incoming, prepared, started - delivery.received, self._clock())
         return Ready(item, prepared.key, prepared.rows, incoming.client, self._schedule.level(request.priority))
@@ -146,13 +149,23 @@ class Processing:
         completed: Sequence[Completed],
         began: float,
     ) -> None:
+        spans: list[Replied] | None = None if self._spans is None else []
         for replied, (each, done) in enumerate(zip(wanted, completed, strict=True)):
             try:
-                self._reply(each, done, began, replied)
+                self._reply(each, done, began, replied, spans)
             except BaseException as error:  # noqa: BLE001 - no memory for its encoding, or a defect: the rest goes on
                 self._replies.send_error(each.incoming, self._failure(error))
         for each in batch:
             self._admission.leave(each.incoming.size)
+        if self._spans is not None and spans:
+            self._spans.add(spans, self._clock())
+
+    def _fail(self, incoming: IncomingRequest, error: MqinferError, started: float) -> None:
+        """Reply to a request that could not be prepared."""
+        response = self._replies.send_error(incoming, error)
+        if self._spans is not None and response is not None:
+            now = self._clock()
+            self._spans.add([Replied(incoming, response, started, now)], now)
 
     def _failure(self, error: BaseException) -> MqinferError:
         """Return the error that a request ends with; log what nobody expected to be raised."""
@@ -161,7 +174,9 @@ class Processing:
         log.error("worker %s failed on a request", self._name, exc_info=error)
         return MqinferError(f"worker {self._name} failed on this request: {error!r:.500}")
 
-    def _reply(self, work: PreparedRequest, done: Completed, began: float, replied: int) -> None:
+    def _reply(
+        self, work: PreparedRequest, done: Completed, began: float, replied: int, spans: list[Replied] | None
+    ) -> None:
         incoming = work.incoming
         if self._cancelled.any and self._is_skipped(incoming):
             return
@@ -169,4 +184,8 @@ class Processing:
             error = Expired(f"the deadline passed while worker {self._name} ran it")
             done = Completed({}, error, done.inference_ns, done.postprocess_ns)
         queued = work.queued + began - work.ready
-        self._replies.send(incoming, work.prepared, done, max(0, round(queued * 1e9)), replied)
+        replying = 0.0 if spans is None else self._clock()
+        response = self._replies.send(incoming, work.prepared, done, max(0, round(queued * 1e9)), replied)
+        if spans is not None:
+            passage = Passage(work.ready, began, replying, done.postprocess_ns)
+            spans.append(Replied(incoming, response, incoming.received + work.queued, self._clock(), passage))

@@ -82,8 +82,8 @@ class Replies:
 
     def send(
         self, incoming: IncomingRequest, prepared: Prepared, completed: Completed, queued_ns: int, replied: int = 0
-    ) -> None:
-        """Reply to a request that was run.
+    ) -> InferResponse:
+        """Reply to a request that was run, and return the reply.
 
         Args:
             incoming: The request.
@@ -114,15 +114,19 @@ class Replies:
             completed.postprocess_ns + finished - started,
             time.perf_counter_ns() - finished,
         )
-        self._reply(incoming, self._response(request, error, tensors, timings, replied), arrays)
+        return self._reply(incoming, self._response(request, error, tensors, timings, replied), arrays)
 
-    def send_error(self, incoming: IncomingRequest, error: MqinferError) -> None:
-        """Reply to a request that was not run; raise nothing, since nobody could do more for it."""
+    def send_error(self, incoming: IncomingRequest, error: MqinferError) -> InferResponse | None:
+        """Reply to a request that was not run, and return the reply.
+
+        Raise nothing, since nobody could do more for it; None where there was no reply.
+        """
         try:
-            self._reply(incoming, self._response(incoming.request, error), {})
+            return self._reply(incoming, self._response(incoming.request, error), {})
         except BaseException:  # noqa: BLE001 - no memory even for this: sent again, it may be served
             self._meter.drop("internal", f"no reply to request {incoming.request.id}: {error}")
             self._forget(incoming.key)
+            return None
 
     def skip(self, incoming: IncomingRequest, outcome: Outcome) -> None:
         """Send nothing: the client cancelled the request, and has counted its outcome."""
@@ -152,7 +156,7 @@ class Replies:
         else:
             self._meter.answered(response.outcome, response.timings)
 
-    def _reply(self, incoming: IncomingRequest, response: InferResponse, arrays: Mapping[str, Array]) -> None:
+    def _reply(self, incoming: IncomingRequest, response: InferResponse, arrays: Mapping[str, Array]) -> InferResponse:
         try:
             message = write_reply(incoming.path, response, arrays)
         except MqinferError as error:  # an output that JSON can't carry
@@ -163,11 +167,11 @@ class Replies:
             self._send(message)
         except MessageTooLarge as error:
             if response.error is None:
-                self._reply(incoming, self._response(incoming.request, error), {})
-            else:  # not even an error fits through
-                self._meter.drop(error.code, f"no reply to request {response.id}: {error}")
+                return self._reply(incoming, self._response(incoming.request, error), {})
+            self._meter.drop(error.code, f"no reply to request {response.id}: {error}")  # not even an error fits
         else:
             self._meter.answered(response.outcome, response.timings)
+        return response
 
     def _remember(self, key: Hashable | None, outcome: Outcome, message: Message) -> None:
         if key is None:
@@ -228,13 +232,13 @@ def write_reply(path: ReplyPath, response: InferResponse, arrays: Mapping[str, A
     Raises:
         MqinferError: An output can't be carried in that form.
     """
-    properties: tuple[tuple[str, str], ...] = ()
+    properties = () if path.trace is None else path.trace.properties()
     payload: Buffer
     tail: list[Buffer] = []
     if path.is_json:
         payload, length = oip_json.encode_response(response, arrays=arrays, binary=path.binary)
         if length is not None:
-            properties = ((oip_json.HEADER_LENGTH, str(length)),)
+            properties = (*properties, (oip_json.HEADER_LENGTH, str(length)))
     else:
         payload, *tail = envelope.response_pieces(response)
     return Message(

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.cloud_worker.batching.batcher import Batcher
@@ -28,12 +29,16 @@ from mqinfer.cloud_worker.serving.processing import PreparedRequest, Processing
 from mqinfer.cloud_worker.serving.replies import Replies
 from mqinfer.cloud_worker.serving.running import RunningRequests
 from mqinfer.cloud_worker.serving.service import InferenceService
+from mqinfer.cloud_worker.serving.spans import WorkerSpans
 from mqinfer.models.loading import LoadedModel
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import Cancellation, ModelStatistics
 from mqinfer.protocol.errors import MqinferError, Rejected
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.types import WorkerLoad
+
+if TYPE_CHECKING:
+    from mqinfer.telemetry.tracer import Tracer
 
 __all__ = ["LinkMaker", "Worker"]
 
@@ -63,6 +68,7 @@ class Worker:
         incarnation: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         running: RunningRequests | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Set up; `start` connects.
 
@@ -76,6 +82,7 @@ class Worker:
             incarnation: The number of its process's start; None for a new one.
             clock: In seconds.
             running: Where the requests are recorded that its threads work on, for its server.
+            tracer: Makes spans of the requests; None for none.
         """
         self._running = running or RunningRequests()
         self._model = model
@@ -107,6 +114,7 @@ class Worker:
             options,
             self._meter,
             clock,
+            None if tracer is None else WorkerSpans(tracer, options.topics),
         )
         self._pipeline: Pipeline[Delivery, PreparedRequest] = Pipeline(
             Batcher(self._schedule.policy),

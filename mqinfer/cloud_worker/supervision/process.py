@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
@@ -44,6 +45,10 @@ from mqinfer.protocol.errors import (
     NotAuthorized,
     NotConnected,
 )
+from mqinfer.telemetry.exporting import make_tracer
+
+if TYPE_CHECKING:
+    from mqinfer.telemetry.tracer import Tracer
 
 __all__ = ["Command", "DrainReport", "ProcessReport", "ProcessSpec", "find_version", "run_process", "serve"]
 
@@ -69,6 +74,7 @@ class ProcessSpec:
         run_timeout: Seconds after which a process is killed if a request does not end, or if its main thread hangs;
             0 for never, None for `max(60, 20 * usual time of a run)`.
         incarnation: Number of the process's start; None for a new one.
+        otlp: Where spans are sent to, as `telemetry.exporting.check_endpoint` returns it.
     """
 
     repository: Path
@@ -83,6 +89,7 @@ class ProcessSpec:
     content: str = ""
     run_timeout: float | None = None
     incarnation: int | None = None
+    otlp: str | None = None
 
 
 _CHECK_S = 0.5
@@ -152,17 +159,19 @@ def find_version(repository: Repository, model: str, version: int) -> tuple[Mode
     raise ModelNotFound(f"version {version} of model {model!r} is no longer in the repository")
 
 
-def serve(spec: ProcessSpec) -> Worker:
-    """Load a model, warm it up and start a worker for it; the caller stops the worker.
+def serve(spec: ProcessSpec, tracer: Tracer | None = None) -> Worker:
+    """Load a model, warm it up and start a worker for it; the caller stops the worker, and closes the tracer.
 
     Raises:
         MqinferError: The model can't be loaded, or the broker can't be reached.
     """
-    start, _ = _load(spec)
+    start, _ = _load(spec, tracer=tracer)
     return start()
 
 
-def _load(spec: ProcessSpec, running: RunningRequests | None = None) -> tuple[Callable[[], Worker], WarmedUp]:
+def _load(
+    spec: ProcessSpec, running: RunningRequests | None = None, tracer: Tracer | None = None
+) -> tuple[Callable[[], Worker], WarmedUp]:
     """Load a model and warm it up; return a function that starts a worker for it, and what the warm-up found."""
     version, versions = _version_of(spec)
     model = load_model(version, device=spec.device, versions=versions)
@@ -183,6 +192,7 @@ def _load(spec: ProcessSpec, running: RunningRequests | None = None) -> tuple[Ca
             service_s=warmed_up.run_s,
             incarnation=spec.incarnation,
             running=running,
+            tracer=tracer,
         )
         worker.start()
         log.debug("%s runs on %s with %s", options.name, model.backend.device, model.backend.engine)
@@ -219,8 +229,9 @@ def run_process(
     waker, stop = Waker().open(signals=True), threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    tracer = make_tracer("mqinfer-worker", spec.options.name, spec.otlp)
     try:
-        start, warmed_up = _load(spec, RunningRequests(memory))
+        start, warmed_up = _load(spec, RunningRequests(memory), tracer)
         worker = _await_broker(start, pipe, waker, stop)
     except MqinferError as error:
         _send(pipe, ProcessReport(error=f"{error.code}: {error}", is_final=not _may_pass(error)))
@@ -252,6 +263,8 @@ def run_process(
     except MqinferError as error:  # the link's thread hangs in a request
         log.error("worker %s could not drain: %s", worker.name, error)  # noqa: TRY400 - one line says it
     _send(pipe, worker.statistics())  # so that its last requests are among the server's sums
+    if tracer is not None:
+        tracer.close()
     if failure:
         log.debug("worker %s exits: %s", worker.name, failure)  # its supervisor logs the reason
     logging.shutdown()

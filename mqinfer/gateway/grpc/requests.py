@@ -97,6 +97,7 @@ def read_call(request: Request, caller: Caller) -> InferCall:
         timeout / 1e6 if timeout else None,
         priority,
         caller.headers.get("traceparent", ""),
+        tracestate=caller.headers.get("tracestate", ""),
     )
 
 

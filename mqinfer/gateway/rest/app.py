@@ -150,7 +150,8 @@ class _Front:
                     caller=call.caller,
                     timeout_s=request.timeout_s,
                     priority=request.priority,
-                    traceparent=headers.get("traceparent", ""),
+                    traceparent=",".join(headers.getall("traceparent", ())),
+                    tracestate=",".join(headers.getall("tracestate", ())),
                 )
             )
         return await self._reply(request, result, accepted_coding(headers.get("Accept-Encoding", "")))

@@ -19,6 +19,7 @@ from mqinfer.gateway.core import Core
 from mqinfer.gateway.serving.fronts import Fronts, places, ssl_context
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import MissingExtra
+from mqinfer.telemetry.exporting import make_tracer
 
 __all__ = ["GatewaySpec", "Stop", "check_packages", "serve"]
 
@@ -47,6 +48,7 @@ class GatewaySpec:
         root: Prefix of all topics.
         settings: How it serves.
         shared: Whether other processes listen on the same ports.
+        otlp: Where spans are sent to, as `telemetry.exporting.check_endpoint` returns it.
     """
 
     address: BrokerAddress
@@ -54,6 +56,7 @@ class GatewaySpec:
     root: str
     settings: GatewaySettings
     shared: bool = False
+    otlp: str | None = None
 
 
 class Stop:
@@ -130,24 +133,30 @@ async def _open_core(spec: GatewaySpec, stop: Stop) -> AsyncIterator[tuple[Core,
                 loop.call_soon_threadsafe(stop.drain.set)
 
     client = AsyncClient(spec.address, name=spec.name, root=spec.root, options=options, announce="gateway")
-    async with client:
-        client.requester.watch(on_connection)
-        client.registry.watches_clients = bool(settings.metrics_port)
-        core = Core(
-            client,
-            AsyncControl(client),
-            settings.timeout,
-            strict_readiness=settings.strict_readiness,
-            model_control=settings.model_control,
-            max_pending=settings.max_pending,
-            max_bytes=settings.max_bytes,
-        )
-        from mqinfer.gateway.metrics import pending_calls
+    tracer = make_tracer("mqinfer-gateway", spec.name, spec.otlp)
+    try:
+        async with client:
+            client.requester.tracer = tracer
+            client.requester.watch(on_connection)
+            client.registry.watches_clients = bool(settings.metrics_port)
+            core = Core(
+                client,
+                AsyncControl(client),
+                settings.timeout,
+                strict_readiness=settings.strict_readiness,
+                model_control=settings.model_control,
+                max_pending=settings.max_pending,
+                max_bytes=settings.max_bytes,
+            )
+            from mqinfer.gateway.metrics import pending_calls
 
-        if client.announcer:
-            client.announcer.pending = partial(pending_calls, core, client)
-        await core.start()
-        yield core, client
+            if client.announcer:
+                client.announcer.pending = partial(pending_calls, core, client)
+            await core.start()
+            yield core, client
+    finally:
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
 
 def check_packages() -> None:

@@ -54,12 +54,14 @@ class Caller:
         deadline_s: Seconds that are left.
         most_bytes: Bytes that the outputs of one call may take.
         traceparent: W3C trace context, or empty.
+        tracestate: W3C trace state beside it, or empty.
     """
 
     name: str
     deadline_s: float
     most_bytes: int
     traceparent: str = ""
+    tracestate: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,6 +221,7 @@ class _Run:
             caller=caller.name,
             signature="" if is_own(target.card, target.signature) else target.signature.name,
             traceparent=caller.traceparent,
+            tracestate=caller.tracestate,
         )
 
     async def one(self, arrays: Mapping[str, Array], version: str | None = None) -> InferResult:

@@ -171,7 +171,8 @@ class _Front:
     def _caller(self, caller: GrpcCaller) -> Caller:
         settings = self._settings
         deadline = settings.timeout if caller.deadline_s is None else min(caller.deadline_s, settings.timeout)
-        return Caller(caller.name, deadline, settings.max_bytes, str(caller.headers.get("traceparent", "")))
+        trace = [caller.headers.get(name, "") for name in ("traceparent", "tracestate")]
+        return Caller(caller.name, deadline, settings.max_bytes, *trace)
 
 
 async def _reload(_: bytes, __: GrpcCaller) -> bytes:

@@ -159,7 +159,8 @@ class _Front:
             spec = Spec(spec.model, spec.version, spec.label, _signature_name(content))
             headers = call.request.headers
             deadline = min(self._settings.timeout, self._settings.tfs_rest_timeout)
-            caller = Caller(call.caller, deadline, self._settings.max_bytes, headers.get("traceparent", ""))
+            trace = [",".join(headers.getall(name, ())) for name in ("traceparent", "tracestate")]
+            caller = Caller(call.caller, deadline, self._settings.max_bytes, *trace)
             reply = await run(spec, content, len(body), caller)
         return await self._reply(reply, accepted_coding(headers.get("Accept-Encoding", "")))
 

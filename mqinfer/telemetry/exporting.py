@@ -1,0 +1,64 @@
+"""Whether and where spans are exported: an option, or OpenTelemetry's own variables."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from mqinfer.protocol.errors import ConfigError, MissingExtra
+
+if TYPE_CHECKING:
+    from mqinfer.telemetry.tracer import Tracer
+
+__all__ = ["ENDPOINT", "check_endpoint", "make_tracer"]
+
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+"""Variable of the collector's URL, to which `/v1/traces` is added."""
+_TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+_PATH = "/v1/traces"
+_PACKAGE = "opentelemetry-exporter-otlp-proto-http"
+
+
+def check_endpoint(endpoint: str | None) -> str | None:
+    """Return the URL that spans are sent to; None where they are not exported.
+
+    Args:
+        endpoint: URL of a collector, as of `OTEL_EXPORTER_OTLP_ENDPOINT`; None for what the environment says.
+
+    Raises:
+        ConfigError: It is no URL of HTTP.
+        MissingExtra: The packages of the extra `telemetry` are not installed.
+    """
+    endpoint = endpoint or os.environ.get(ENDPOINT)
+    url = endpoint and endpoint.rstrip("/").removesuffix(_PATH) + _PATH
+    if own := os.environ.get(_TRACES_ENDPOINT):
+        url = own if endpoint in {None, "", os.environ.get(ENDPOINT)} else url
+    if not url or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--otlp-endpoint {url}: expected the URL of a collector, such as http://127.0.0.1:4318")
+    try:
+        found = find_spec("opentelemetry.exporter.otlp.proto.http") and find_spec("opentelemetry.sdk")
+    except (ImportError, ValueError):  # of the package that it is in; it is blocked
+        found = None
+    if not found:
+        raise MissingExtra.of(_PACKAGE, "telemetry")
+    return url
+
+
+def make_tracer(service: str, instance: str, url: str | None) -> Tracer | None:
+    """Return what makes spans and exports them, until its `close`.
+
+    Args:
+        service: Name of the service, unless the environment's `OTEL_SERVICE_NAME` states one.
+        instance: The process's name in topics.
+        url: From `check_endpoint`; None for no spans, and None is returned.
+    """
+    if url is None:
+        return None
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    from mqinfer.telemetry.tracer import Tracer, make_resource
+
+    return Tracer(OTLPSpanExporter(endpoint=url), url, make_resource(service, instance))
