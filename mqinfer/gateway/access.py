@@ -192,14 +192,23 @@ class Access:
 
     Attributes:
         refused: Calls refused so far, by the code of the error.
+        asks_certificates: Whether callers may show certificates.
 
     Args:
         keys: The callers that there are; None: everybody may call.
         restricted: Header and value that some calls need beside.
+        asks_certificates: As the attribute.
     """
 
-    def __init__(self, keys: KeyFile | None = None, restricted: Mapping[Right, tuple[str, str]] | None = None) -> None:
+    def __init__(
+        self,
+        keys: KeyFile | None = None,
+        restricted: Mapping[Right, tuple[str, str]] | None = None,
+        *,
+        asks_certificates: bool = True,
+    ) -> None:
         self.refused: Counter[str] = Counter()
+        self.asks_certificates = asks_certificates
         self._keys = keys
         self._restricted = dict(restricted or {})
 

@@ -120,7 +120,7 @@ async def _serve(url: str) -> None:
     async with AsyncClient(url) as client:
         core = Core(client, AsyncControl(client))
         await core.start()
-        server = make_server(make_handlers(core, Access(), settings), settings)
+        server = make_server(make_handlers(core, Access(asks_certificates=False), settings), settings)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         print(port, flush=True)

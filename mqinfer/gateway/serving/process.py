@@ -90,7 +90,9 @@ async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = la
     """
     settings = spec.settings
     tls = ssl_context(settings.tls) if settings.tls else None
-    access = Access(KeyFile(settings.keys) if settings.keys else None, read_restrictions(settings.restrict))
+    keys = KeyFile(settings.keys) if settings.keys else None
+    asks_certificates = settings.tls is not None and settings.tls.client_ca is not None
+    access = Access(keys, read_restrictions(settings.restrict), asks_certificates=asks_certificates)
     async with _open_core(spec, stop) as (core, client):
         fronts = Fronts(settings, shared=spec.shared)
         try:
