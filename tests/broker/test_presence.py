@@ -280,6 +280,7 @@ def test_who_works_is_not_ended(newcomers: tuple[int, ...]) -> None:
         assert retained(broker) == (5, "ready")
         link.drop()  # its own reconnect is nobody's business
         link.restore()
+        link.settle()
         assert retained(broker) == (5, "ready")
         assert "another process" in fails(Claimant(broker, 9))
 

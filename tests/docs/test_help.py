@@ -62,4 +62,4 @@ def test_environment_variables_exist() -> None:
         name for path in DOCUMENTS.values() for name in re.findall(r"\bMQINFER_[A-Z_]+\b", path.read_text("utf-8"))
     }
     assert written - NOT_OF_THE_COMMAND <= {name for each in listed for name in each}
-    assert shared <= written
+    assert {name for name in shared if name.startswith("MQINFER_")} <= written
