@@ -26,32 +26,12 @@ from mqinfer.gateway.tfs.rest import make_rest_app
 from mqinfer.gateway.tfs.tensors import read_tensors, write_tensor
 from mqinfer.protocol.datatypes import Array
 from tests.gateway.conftest import OpenCore
+from tests.gateway.rest_front import Reply
 
 __all__ = ["PREDICTION", "Reply", "TfsFront", "serving"]
 
 PREDICTION, MODEL = "/tensorflow.serving.PredictionService/", "/tensorflow.serving.ModelService/"
 MOST = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What came back by REST."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        """The body as JSON."""
-        return json.loads(self.body)
-
-    @property
-    def error(self) -> str:
-        """The text of an error; the body has nothing else."""
-        content = self.json
-        assert content.keys() == {"error"}, content
-        return str(content["error"])
 
 
 @dataclass(frozen=True, slots=True)
