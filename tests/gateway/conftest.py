@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, Protocol
 
 import pytest
@@ -118,6 +121,22 @@ def core_of(fleet: Fleet) -> OpenCore:
             yield core
 
     return opened
+
+
+async def call_peer(python: Path, script: str, *arguments: str) -> None:
+    """Run a script with a published client; the last that it prints is PASS."""
+    process = await asyncio.create_subprocess_exec(
+        python,
+        "-c",
+        dedent(script),
+        *arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={key: value for key, value in os.environ.items() if not key.startswith("PYTHON")},
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()[-3000:]
+    assert output.endswith(b"PASS\n"), output.decode()[-3000:]
 
 
 @pytest.fixture(scope="session")

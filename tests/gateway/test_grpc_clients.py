@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
 from mqinfer.gateway.settings import GatewaySettings
-from tests.gateway.conftest import OpenCore
+from tests.gateway.conftest import OpenCore, call_peer
 
 pytest.importorskip("grpc")
 from tests.gateway.grpc_front import serving
@@ -135,21 +132,13 @@ KSERVE = """
 
 @pytest.mark.parametrize(("environment", "script"), [("triton", TRITON), ("kserve", KSERVE)])
 def test_published_clients(
-    environment: str, script: str, open_core: OpenCore, peer_python: Callable[[str], Path], tmp_path: Path
+    environment: str, script: str, open_core: OpenCore, peer_python: Callable[[str], Path]
 ) -> None:
     """The client's calls give what its own server would: values, ids, texts and states."""
     python = peer_python(environment)
-    file = tmp_path / "client.py"
-    file.write_text(dedent(script))
 
     async def main() -> None:
         async with open_core() as core, serving(core, settings=GatewaySettings(server_name="here")) as front:
-            process = await asyncio.create_subprocess_exec(
-                python, file, front.address, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
-            output, _ = await process.communicate()
-            sys.stdout.write(output.decode())
-            assert process.returncode == 0
-            assert output.decode().endswith("PASS\n")
+            await call_peer(python, script, front.address)
 
     asyncio.run(main())

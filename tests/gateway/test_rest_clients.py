@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
-from tests.gateway.conftest import OpenCore
+from tests.gateway.conftest import OpenCore, call_peer
 from tests.gateway.rest_front import Front, run_front
 
 TRITON = """
@@ -169,20 +165,12 @@ KSERVE = """
 
 @pytest.mark.parametrize(("environment", "script"), [("triton", TRITON), ("kserve", KSERVE)])
 def test_published_clients(
-    environment: str, script: str, open_core: OpenCore, peer_python: Callable[[str], Path], tmp_path: Path
+    environment: str, script: str, open_core: OpenCore, peer_python: Callable[[str], Path]
 ) -> None:
     """The client's calls give what its own server would: values, ids, texts and states."""
     python = peer_python(environment)
-    file = tmp_path / "client.py"
-    file.write_text(dedent(script))
 
     async def ask(front: Front) -> None:
-        process = await asyncio.create_subprocess_exec(
-            python, file, front.url.removeprefix("http://"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        output, _ = await process.communicate()
-        sys.stdout.write(output.decode())
-        assert process.returncode == 0
-        assert output.decode().endswith("PASS\n")
+        await call_peer(python, script, front.url.removeprefix("http://"))
 
     run_front(open_core, ask, server_name="triton")

@@ -6,18 +6,15 @@ The models take some seconds to be served: each of their processes imports Tenso
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
 
 pytest.importorskip("grpc")
 pytest.importorskip("aiohttp")
-from tests.gateway.conftest import Fleet, core_of, serve_repository
+from tests.gateway.conftest import Fleet, call_peer, core_of, serve_repository
 from tests.gateway.saved_models import SIGNATURES, save_half_plus_two
 from tests.gateway.tfs_front import TfsFront, serving
 
@@ -128,7 +125,7 @@ CLIENT = """
     fails(codes.INVALID_ARGUMENT, "Input is empty.", stub.Regress, spec(regression_pb2.RegressionRequest()))
     request = examples(spec(regression_pb2.RegressionRequest()), 1.0)
     fails(codes.INVALID_ARGUMENT, "No regression inputs found in SignatureDef: ", stub.Regress, request)
-    print("passed")
+    print("PASS")
 """
 
 
@@ -161,13 +158,7 @@ def test_the_published_client(half_plus_two: Fleet, peer_python: Callable[[str],
     python = peer_python("tfs")
 
     async def ask(front: TfsFront) -> None:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-        process = await asyncio.create_subprocess_exec(
-            python, "-c", dedent(CLIENT), front.address, ",".join(SIGNATURES), stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env=environment,
-        )  # fmt: skip
-        output, errors = await process.communicate()
-        assert output.strip() == b"passed", errors.decode()[-3000:]
+        await call_peer(python, CLIENT, front.address, ",".join(SIGNATURES))
 
     run(half_plus_two, ask)
 
