@@ -6,6 +6,8 @@ import asyncio
 import gzip
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,10 @@ from mqinfer.gateway.tfs import calls
 from mqinfer.gateway.tfs.messages import messages
 from mqinfer.gateway.tfs.tensors import NUMBERS
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
-from tests.gateway.conftest import OpenCore
+from mqinfer.protocol.topics import Topics
+from tests.gateway.conftest import Fleet, OpenCore, core_of
 from tests.gateway.models import IDENTITIES
+from tests.gateway.rest_front import until
 from tests.gateway.tfs_front import PREDICTION, TfsFront, serving
 
 Run = Callable[..., None]
@@ -48,13 +52,6 @@ async def fails(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call
     return raised.value.code(), raised.value.details()
-
-
-async def reached(state: Callable[[], bool]) -> None:
-    """Wait for a state of the front, which announces none of its own."""
-    async with asyncio.timeout(60):
-        while not state():  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.005)
 
 
 def test_sums_in_both_forms(run: Run) -> None:
@@ -230,12 +227,39 @@ def test_deadlines_and_cancels(run: Run) -> None:
         reply = await front.post("slow:predict", {"instances": x.tolist()})
         assert reply.status == 504
         call = asyncio.ensure_future(front.predict("slow", {"x": x}))
-        await reached(lambda: front.core.counters().admission.running == 1)
+        await until(lambda: front.core.counters().admission.running == 1)
         call.cancel()
-        await reached(lambda: not front.core.counters().admission.running)
+        await until(lambda: not front.core.counters().admission.running)
         assert front.core.counters().outcomes["slow", "cancelled"] >= 1
 
     run(ask, tfs_rest_timeout=0.2)
+
+
+@pytest.mark.parametrize("transport", ["grpc", "rest"])
+def test_cancelled_at_the_worker(
+    fleet: Fleet, serve: Callable[..., Any], write_echo: Callable[..., Path], transport: str
+) -> None:
+    """Calls that are cancelled are cancelled at the worker too, whose next request starts at once."""
+    own = replace(fleet, root=f"{fleet.root}-{transport}")
+    worker = serve(own.url, write_echo("patient", delay_ms=200), "patient", topics=Topics(own.root))
+    x = np.ones((1, 4), np.float32)
+
+    async def ask(front: TfsFront) -> Any:
+        if transport == "grpc":
+            return await front.predict("patient", {"x": x})
+        return (await front.post("patient:predict", {"instances": x.tolist()})).json["predictions"]
+
+    async def main() -> None:
+        async with serving(core_of(own)) as front:
+            calls = [asyncio.create_task(ask(front)) for _ in range(4)]
+            await until(lambda: worker.depth >= 2)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+            await until(lambda: worker.counters().get("skipped_cancelled"))
+            assert await ask(front)
+
+    asyncio.run(main())
 
 
 def test_compressed_bodies_and_other_origins(run: Run) -> None:
