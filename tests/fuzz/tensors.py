@@ -36,7 +36,7 @@ ENCODINGS = (
 def _service(contract: ImageContract) -> InferenceService:
     """Set up a worker's service for a model that takes pictures; nothing runs it."""
     card = ModelCard("m", "1", ("1",), "p", (_SPEC,), (), max_batch_size=1, image=contract)
-    model: Any = SimpleNamespace(card=card, backend=None)
+    model: Any = SimpleNamespace(card=card, backend=None, signatures={})
     return InferenceService(model, _LIMITS)
 
 
