@@ -15,7 +15,17 @@ from mqinfer.images.pixel_format import Kind, PixelFormat, parse_encoding
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["as_image", "depth_name", "is_depth", "to_array", "to_depth", "to_rgb", "used_bits"]
+__all__ = [
+    "as_image",
+    "depth_name",
+    "is_depth",
+    "is_mosaic",
+    "to_array",
+    "to_depth",
+    "to_mosaic",
+    "to_rgb",
+    "used_bits",
+]
 
 _DEPTH = {"u2": "16UC1", "f4": "32FC1"}
 """Encodings of depth pictures by their samples: millimetres and metres (REP 118)."""
@@ -73,6 +83,30 @@ def to_array(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIMI
         BadImage: Unknown encoding, too few bytes, or sizes that contradict each other.
     """
     return _native(image, limits)[0]
+
+
+def is_mosaic(image: RawImage | CompressedImage) -> bool:
+    """Return whether a picture says that it is a Bayer mosaic."""
+    return "bayer" in (image.encoding if isinstance(image, RawImage) else image.format)
+
+
+def to_mosaic(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIMITS) -> tuple[NDArray[Any], str] | None:
+    """Return the samples of a Bayer mosaic as recorded, and their encoding; None where the picture is something else.
+
+    Args:
+        image: As recorded.
+        limits: Bounds that are checked before memory is allocated.
+
+    Returns:
+        `[H, W]`, uint8 or uint16, and a name such as `bayer_rggb8`.
+
+    Raises:
+        BadImage: Unknown encoding, too few bytes, or sizes that contradict each other.
+    """
+    if not is_mosaic(image):  # nothing is decoded for that
+        return None
+    array, pixels = _native(image, limits)
+    return (array, pixels.name) if pixels.kind is Kind.BAYER else None
 
 
 def used_bits(image: RawImage | CompressedImage) -> int | None:

@@ -59,11 +59,14 @@ def to_model_input(pixels: Samples, image_encoding: str, contract: ImageContract
 
 
 def place(pixels: Samples, contract: ImageContract) -> Samples:
-    """Resize a picture to a model's size: stretch it, or put it between margins; return the same object if it fits.
+    """Bring a picture to a model's size: stretch it, put it between margins, or cut off what sticks out.
 
     Args:
         pixels: `[height, width]` or `[height, width, channels]`.
         contract: Size, way of resizing and grey level of the margins.
+
+    Returns:
+        The same object if it fits.
 
     Raises:
         MissingExtra: OpenCV is needed and not installed.
@@ -73,7 +76,7 @@ def place(pixels: Samples, contract: ImageContract) -> Samples:
     if size == (width, height):
         return pixels
     at = Placement.of((width, height), size, contract.resize)
-    sized = fit(pixels, at.width, at.height)
+    sized = fit(pixels[at.rows, at.columns], at.width, at.height)
     if (at.width, at.height) == at.picture:
         return sized
     fill = 0 if contract.takes_depth else contract.fill

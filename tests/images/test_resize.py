@@ -166,15 +166,27 @@ def test_a_letterbox_keeps_the_proportions(encoding: str) -> None:
     assert (found[15:] == 114).all()
 
 
+@pytest.mark.parametrize("encoding", COLOURS)
+def test_a_crop_cuts_off_two_sides(encoding: str) -> None:
+    """The middle of a wide picture, and of a high one, is resized; nothing is distorted or framed."""
+    contract = ImageContract("x", 10, 20, resize=Resize.CROP)
+    wide, high = picture(encoding, 20, 41), picture(encoding, 201, 20)
+    np.testing.assert_array_equal(place(wide, contract), wide[:, 15:25])
+    np.testing.assert_array_equal(place(high, contract), fit(high[80:120], 10, 20))
+
+
 def test_the_margins_are_scaled_like_the_picture() -> None:
     """Their grey level is one of the picture's."""
     made = to_model_input(picture("rgb8", 20, 40), "rgb8", replace(letterbox(20, 20, 51), scale=1 / 255), Datatype.FP32)
     assert np.unique(made[0, :5]).tolist() == [pytest.approx(0.2)]
 
 
+@pytest.mark.parametrize("resize", Resize)
 @given(st.integers(16, 700), st.integers(16, 700), st.floats(0.25, 1))
-def test_a_smaller_copy_of_the_whole_picture_gets_no_second_margin(width: int, height: int, scale: float) -> None:
-    """A sender that lowers the size sends the margins too; whatever the rounding of the sides."""
+def test_a_smaller_copy_of_the_whole_picture_is_neither_framed_nor_cropped_again(
+    resize: Resize, width: int, height: int, scale: float
+) -> None:
+    """A sender that lowers the size sends the whole model's picture; whatever the rounding of the sides."""
     small = picture("mono8", max(1, round(height * scale)), max(1, round(width * scale)))
-    found = place(small, letterbox(width, height, 7))
+    found = place(small, ImageContract("x", width, height, resize=resize))
     np.testing.assert_array_equal(found, fit(small, width, height))
