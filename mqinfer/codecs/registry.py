@@ -13,6 +13,7 @@ from mqinfer.codecs.gpu_jpeg import jpeg_reader
 from mqinfer.codecs.image import ImageCodec
 from mqinfer.codecs.lz4_block import Lz4Codec
 from mqinfer.codecs.mask import MaskCodec
+from mqinfer.codecs.video import VideoCodec
 from mqinfer.protocol.datatypes import Array, array_bytes, datatype_of, from_raw, little_endian, raw_bytes
 from mqinfer.protocol.errors import BadEncoding
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
@@ -53,9 +54,12 @@ _CODECS: Codecs = {
     "mask": MaskCodec(),
     "jpeg": ImageCodec("jpeg"),
     "png": ImageCodec("png"),
+    "h264": VideoCodec("h264"),
+    "h265": VideoCodec("h265"),
 }
-_LEVEL = re.compile("[0-9]{1,3}")
-_NEED_OPENCV = frozenset(("jpeg", "png"))
+_LEVEL = re.compile("[0-9]{1,6}")
+_NEEDS = {"jpeg": "cv2", "png": "cv2", "h264": "av", "h265": "av"}
+"""Packages without which a codec does not work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +71,9 @@ class Encoding:
 
 
 def available_encodings() -> tuple[str, ...]:
-    """Return the names of the codecs that work here: `jpeg` and `png` need OpenCV."""
-    opencv = find_spec("cv2") is not None
-    return tuple(name for name in _CODECS if opencv or name not in _NEED_OPENCV)
+    """Return the names of the codecs that work here: `jpeg` and `png` need OpenCV, `h264` and `h265` PyAV."""
+    missing = {package for package in _NEEDS.values() if find_spec(package) is None}
+    return tuple(name for name in _CODECS if _NEEDS.get(name) not in missing)
 
 
 def codecs_for(device: str) -> Codecs:
