@@ -20,6 +20,7 @@ from mqinfer.protocol.topics import Topics, check_same
 from mqinfer.protocol.types import Buffer, Count, Finite, Positive, TensorSpec
 
 __all__ = [
+    "BAYER",
     "ClassInfo",
     "ColourOrder",
     "ImageContract",
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 MAX_CARD_BYTES = 1 << 20
+BAYER = "bayer"
+"""Among the encodings of a card: the worker demosaics as a picture's parameters `demosaic` and `bit_depth` say."""
 _Channels = Annotated[tuple[Finite, ...], Meta(min_length=1)]
 _Level = Annotated[int, Meta(ge=0, le=255)]
 
@@ -63,6 +66,8 @@ class Resize(StrEnum):
     """Each axis by its own factor."""
     LETTERBOX = "letterbox"
     """Both axes by the same factor, centred, with a margin on two sides."""
+    CROP = "crop"
+    """Both axes by the same factor, centred, with two sides cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +168,10 @@ class ModelCard:
         inputs: With their batch axis, -1 where any size will do.
         outputs: Likewise.
         max_batch_size: 0 where the model has no batch axis (Triton's meaning).
-        encodings: Codecs that the worker can decode.
+        encodings: Codecs that the worker can decode, `difference` among them where it keeps pictures, and `bayer` where
+            it takes mosaics with their parameters.
         image: How a picture becomes an input, or None where the model has no input for pictures.
+        images: Where it has several, those of all in the order of a request's pictures; the first is `image`.
         classes: Classes of the mask or of the classifier, in the order of their numbers.
         model_hash: Content hash of the model's files, `sha256:` and 64 hex digits.
         precision: Of the computation, such as `fp32`.
@@ -192,6 +199,12 @@ class ModelCard:
     signatures: tuple[Signature, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     traffic: Mapping[str, int] = field(default_factory=dict)
+    images: tuple[ImageContract, ...] = ()
+
+    @property
+    def pictures(self) -> tuple[ImageContract, ...]:
+        """The contracts of all inputs that take pictures."""
+        return self.images or ((self.image,) if self.image is not None else ())
 
 
 class _Parameters(Struct, frozen=True):
@@ -205,6 +218,7 @@ class _Parameters(Struct, frozen=True):
     backend: str = ""
     device: str = "cpu"
     image: ImageContract | None = None
+    images: tuple[ImageContract, ...] = ()
     classes: tuple[ClassInfo, ...] = ()
     signatures: tuple[Signature, ...] = ()
     labels: Mapping[str, str] = {}
@@ -237,6 +251,8 @@ def card_to_json(card: ModelCard) -> bytes:
     }
     if card.image is not None:
         parameters["image"] = _image_record(card.image)
+    if card.images:
+        parameters["images"] = [_image_record(each) for each in card.images]
     if card.classes:
         parameters["classes"] = [{"name": entry.name, "colour": entry.colour} for entry in card.classes]
     if card.signatures:
@@ -263,8 +279,9 @@ def card_from_json(payload: Buffer) -> ModelCard:
     """
     card = read_json(payload, _Card, "model card", MAX_CARD_BYTES)
     known, versions = card.parameters or _Parameters(), card.versions
-    if known.image is not None:
-        _check_size(known.image)
+    for image in (known.image, *known.images):
+        if image is not None:
+            _check_size(image)
     return ModelCard(
         card.name,
         known.version if known.version is not None else "".join(versions[-1:]),
@@ -283,6 +300,7 @@ def card_from_json(payload: Buffer) -> ModelCard:
         known.signatures,
         known.labels,
         known.traffic,
+        known.images,
     )
 
 
@@ -304,7 +322,9 @@ def _spec_records(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
 
 def _image_record(image: ImageContract) -> dict[str, Any]:
     sizes = {"width": image.width, "height": image.height}
-    letterbox = {"resize": image.resize, "fill": image.fill} if image.resize is Resize.LETTERBOX else {}
+    resize: dict[str, Any] = {} if image.resize is Resize.STRETCH else {"resize": image.resize}
+    if image.resize is Resize.LETTERBOX:
+        resize["fill"] = image.fill
     return {
         "input": image.input,
         **{key: size for key, size in sizes.items() if size is not None},
@@ -313,7 +333,7 @@ def _image_record(image: ImageContract) -> dict[str, Any]:
         "scale": image.scale,
         "mean": image.mean,
         "std": image.std,
-        **letterbox,
+        **resize,
     }
 
 

@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Operation(StrEnum):
-    """Operations of a server; the values are their paths."""
+    """Operations of a server, and the one of an edge; the values are their paths."""
 
     SERVER = "server"
     LIVE = "health/live"
@@ -55,6 +55,8 @@ class Operation(StrEnum):
     ALL_STATS = "models/stats"
     DRAIN = "workers/{worker}/drain"
     UNDRAIN = "workers/{worker}/undrain"
+    CASCADE = "cascade"
+    """Of an edge, not of a server: the settings of its cascade, and changes to them."""
 
 
 _ALONE = {operation.value: operation for operation in Operation if "{" not in operation}

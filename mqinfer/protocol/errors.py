@@ -19,7 +19,8 @@
     │   ├── Corrupted              corrupted           bits flipped on the way
     │   ├── Cancelled              cancelled
     │   ├── Superseded             superseded          a newer frame took its place
-    │   └── NoWorker               no_worker           nobody serves the model
+    │   ├── NoWorker               no_worker           nobody serves the model
+    │   └── ReferenceLost          reference_lost      the worker lacks the frame that this one is encoded against
     ├── LinkError                  link_error
     │   ├── BrokerUnreachable      broker_unreachable
     │   ├── NotConnected           not_connected
@@ -65,6 +66,7 @@ __all__ = [
     "NotAuthorized",
     "NotConnected",
     "Poison",
+    "ReferenceLost",
     "Rejected",
     "SourceError",
     "Superseded",
@@ -224,6 +226,12 @@ class NoWorker(Unanswered):
     """Nobody subscribes to the model's topic. Start a worker, or check the model's name and version and the root."""
 
     code = "no_worker"
+
+
+class ReferenceLost(Unanswered):
+    """The worker does not have the frames that a picture is encoded against. Send it again, encoded on its own."""
+
+    code = "reference_lost"
 
 
 class LinkError(MqinferError):

@@ -32,12 +32,24 @@ from mqinfer.protocol.types import (
 )
 
 __all__ = [
+    "BIT_DEPTH",
+    "CHAIN",
+    "DEMOSAIC",
+    "DIGEST",
+    "FALLBACK",
     "IMAGE_ENCODING",
+    "INNER_ENCODING",
+    "KEEP",
     "OUTPUT_ENCODING",
+    "POSITION",
     "RAW_SIZE",
+    "RECEIVED_TIME",
+    "REFERENCE",
     "RETRY_AFTER",
+    "SENT_TIME",
     "SIGNATURE",
     "TENSOR_PARAMETERS",
+    "TIMESTAMPS",
     "OutputShape",
     "Parameters",
     "ReplyShape",
@@ -53,14 +65,51 @@ __all__ = [
 RETRY_AFTER = "retry_after"
 """Parameter of a `rejected` reply: microseconds after which the worker expects to have room."""
 
+FALLBACK = "fallback"
+"""Parameter of an answer that a cascade's edge gave alone: the error code of why the model in the cloud did not."""
+
 IMAGE_ENCODING = "image_encoding"
 """Parameter that marks a tensor as a picture: its value is a ROS name such as `rgb8`."""
+
+DEMOSAIC = "demosaic"
+"""Parameter of a Bayer mosaic: the method of demosaicing, one of `Demosaic`; bilinear without it."""
+
+BIT_DEPTH = "bit_depth"
+"""Parameter of a picture of 16-bit samples: how many bits of them the camera uses; 16 without it."""
+
+KEEP = "keep"
+"""Parameter of a picture: the worker keeps the decoded array under this name, the XXH3 of its raw bytes in hex."""
+
+REFERENCE = "reference"
+"""Parameter of a `difference`: the name of the array that it is the difference to."""
+
+CHAIN = "chain"
+"""Parameter of a picture that is encoded against those before it: the number of its chain, which a key frame begins;
+that of a later key frame of the stream is larger."""
+
+POSITION = "position"
+"""Parameter of such a picture: its number in the chain; 0 is the key frame."""
+
+DIGEST = "digest"
+"""Parameter of a tensor: the XXH3 of its bytes, in hex, where a decoder might not notice that some are missing."""
+
+INNER_ENCODING = "inner_encoding"
+"""Parameter of a `difference`: the codec of its bytes."""
 
 OUTPUT_ENCODING = "output_encoding"
 """Request parameter: the codec for every output that the request does not name one for."""
 
 SIGNATURE = "signature_name"
 """Request parameter: the signature of a SavedModel that is to run; without it the model's own choice."""
+
+TIMESTAMPS = "timestamps"
+"""Request parameter: true asks for the next two in the reply."""
+
+RECEIVED_TIME = "received_time_ns"
+"""Reply parameter: when the worker received the request, in nanoseconds since the epoch by its own clock."""
+
+SENT_TIME = "sent_time_ns"
+"""Reply parameter: when it sent the reply, likewise."""
 
 RAW_SIZE = "raw_size"
 """Parameter of a compressed BYTES tensor: bytes of its raw form."""

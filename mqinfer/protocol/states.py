@@ -5,8 +5,9 @@ On the wire an incarnation is called "boot".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from itertools import islice
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field, to_builtins
@@ -24,8 +25,10 @@ __all__ = [
     "ServedModel",
     "ServerState",
     "ServerStatus",
+    "StreamState",
     "WorkerState",
     "WorkerStatus",
+    "fitting_streams",
     "is_for_canary",
     "read_any_state",
     "read_client_state",
@@ -73,6 +76,8 @@ class ClientStatus(StrEnum):
 
 
 Share = Annotated[int, Meta(ge=0, le=100)]
+_OPTIONAL = ("share", "precision", "backend", "device")
+"""Fields of a served model that are written only where they have a value."""
 
 
 class ServedModel(Struct, frozen=True):
@@ -83,12 +88,19 @@ class ServedModel(Struct, frozen=True):
         version: The version.
         default: Whether it serves the requests that name no version.
         share: As a canary: per cent of the requests that name no version that clients send to it instead.
+        precision: Of the computation, such as `fp32`; this and the two below are empty where the worker does not state
+            them. They may differ from the card's, which is of one worker.
+        backend: The engine that runs it, with its version.
+        device: The device that it runs on, such as `cpu` or `cuda:0`.
     """
 
     name: ModelName
     version: str = ""
     default: bool = True
     share: Share = 0
+    precision: str = ""
+    backend: str = ""
+    device: str = ""
 
 
 class WorkerState(Struct, frozen=True):
@@ -119,13 +131,14 @@ class WorkerState(Struct, frozen=True):
     running: tuple[RequestId, ...] = ()
 
     def to_json(self) -> bytes:
-        """Return it as JSON; `running` only where it names a request, `share` only where there is one."""
+        """Return it as JSON; `running` only where it names a request, and of a model only what is stated."""
         fields = to_builtins(self)
         if not self.running:
             del fields["running"]
         for model in fields["models"]:
-            if not model["share"]:
-                del model["share"]
+            for key in _OPTIONAL:
+                if not model[key]:
+                    del model[key]
         return write_json(fields, f"state of worker {self.worker!r}")
 
     @classmethod
@@ -190,6 +203,56 @@ class PendingRequests(Struct, frozen=True):
         return self.queued + self.in_flight
 
 
+Rate = Annotated[float, Meta(ge=0.0)]
+
+
+class StreamState(Struct, frozen=True):
+    """What became of one stream of an edge for one model, when its state was published; counts are since its start.
+
+    Attributes:
+        source: Name of the stream, as in the capture of its requests.
+        model: The model that it is sent to.
+        rate: Frames read a second, over the time since the state before.
+        window: Most requests that it may have in flight now.
+        queued: Frames that were read and have not been sent.
+        in_flight: Frames that were sent and have no outcome.
+        outcomes: Frames by outcome, those that were answered on the edge included.
+        dropped: Frames without a result by reason: the code of their error, or `superseded`.
+        spooled: Frames that are on the disk now.
+        previews: Previews that were published.
+        previews_dropped: Previews that were due and were not published.
+    """
+
+    source: str
+    model: str = ""
+    rate: Rate = 0.0
+    window: Count = 0
+    queued: Count = 0
+    in_flight: Count = 0
+    outcomes: Mapping[str, Count] = {}
+    dropped: Mapping[str, Count] = {}
+    spooled: Count = 0
+    previews: Count = 0
+    previews_dropped: Count = 0
+
+
+_MOST_STREAMS = 32
+_MOST_STREAM_BYTES = 32 * 1024
+"""A state has at most 64 KiB, and states what is pending too."""
+
+
+def fitting_streams(streams: Iterable[StreamState]) -> tuple[StreamState, ...]:
+    """Return the first of some streams that fit into a client's state: at most 32, and at most 32 KiB as JSON."""
+    kept: list[StreamState] = []
+    room = _MOST_STREAM_BYTES
+    for stream in islice(streams, _MOST_STREAMS):
+        room -= len(write_json(to_builtins(stream), f"state of stream {stream.source[:80]!r}"))
+        if room < 0:
+            break
+        kept.append(stream)
+    return tuple(kept)
+
+
 class ClientState(Struct, frozen=True):
     """The state of a client that dashboards list, such as an edge or a gateway.
 
@@ -202,6 +265,7 @@ class ClientState(Struct, frozen=True):
         window: Most requests that it has in flight.
         take_over: Whether it takes the name from a client that started earlier.
         pending: What it waits for, by model; None of a client that does not state it.
+        streams: What it reads and what becomes of it, of an edge; None of a client that does not state it.
     """
 
     client: Name
@@ -212,12 +276,14 @@ class ClientState(Struct, frozen=True):
     window: Count = 0
     take_over: bool = False
     pending: tuple[PendingRequests, ...] | None = None
+    streams: tuple[StreamState, ...] | None = None
 
     def to_json(self) -> bytes:
-        """Return it as JSON; `take_over` only where it is set, `pending` only where it is stated."""
+        """Return it as JSON; `take_over` only where it is set, `pending` and `streams` only where they are stated."""
         fields = _fields(self)
-        if self.pending is None:
-            del fields["pending"]
+        for key in ("pending", "streams"):
+            if fields[key] is None:
+                del fields[key]
         return write_json(fields, f"state of client {self.client!r}")
 
     @classmethod

@@ -32,9 +32,11 @@ __all__ = [
     "is_name",
     "is_request",
     "may_answer",
+    "may_answer_as_edge",
     "may_reply",
     "request_template",
     "result_template",
+    "without_id",
 ]
 
 DEFAULT_ROOT = "mqinfer/v1"
@@ -45,7 +47,6 @@ CONTROL = "control"
 EVERY_SERVER = "all"
 """Takes the place of a server's name to address every server, so no server may have this name."""
 
-_MODEL = "model"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 Name = Annotated[str, Meta(pattern=rf"^{_NAME.pattern}\Z")]
 """A name within a message, checked where the message is decoded: it may get into a topic."""
@@ -59,6 +60,7 @@ _REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 RequestId = Annotated[str, Meta(pattern=rf"^{_REQUEST.pattern}\Z")]
 """The id of a request within a message, checked likewise."""
 _REQUEST_RULE = "1 to 64 letters, digits, '_', '.' or '-'"
+_OUTSIDE_LEVEL = re.compile(r"[^A-Za-z0-9_.-]")
 _VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
 _VERSION_RULE = "a decimal integer of at most 19 digits, such as 3"
 
@@ -74,7 +76,7 @@ def check_name(kind: str, name: str) -> str:
         BadTopic: It does not follow `[a-z0-9][a-z0-9_.-]{0,63}`; a model's name, `[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}`,
             or it is reserved.
     """
-    if kind != _MODEL:
+    if kind != "model":
         return _check(_NAME, _NAME_RULE, kind, name)
     if name == CONTROL:
         raise BadTopic(f"model name {name!r} is reserved for topics; rename the model's folder")
@@ -245,6 +247,15 @@ class Topics:
         """Return the filter for all clients' states."""
         return f"{self.root}/clients/+/state"
 
+    def preview(self, client: str, source: str) -> str:
+        """Return the topic of a client's previews of one stream; receivers read the stream's name from the message."""
+        level = _OUTSIDE_LEVEL.sub("_", source).lstrip("_")[:64] or "stream"
+        return f"{self.root}/clients/{check_name('client', client)}/preview/{level}"
+
+    def previews(self) -> str:
+        """Return the filter for all previews of all clients."""
+        return f"{self.root}/clients/+/preview/+"
+
     def control(self, server: str, client: str, path: str) -> str:
         """Return the topic of a call to a server, or to `all`; `path` is that of a `mqinfer.protocol.control.Call`."""
         return f"{_control(self.root, server)}/{check_name('client', client)}/{path}"
@@ -252,6 +263,18 @@ class Topics:
     def control_filter(self, server: str) -> str:
         """Return the filter for all calls to a server; it covers the server's state too."""
         return f"{_control(self.root, server)}/+/#"
+
+    def control_call_filter(self, client: str, path: str) -> str:
+        """Return the filter for one call to an edge, from every operator."""
+        return f"{_control(self.root, client)}/+/{path}"
+
+    def edge_reply(self, edge: str, request: str) -> str:
+        """Return the topic of an edge's reply to an operator: below the edge's own name, where only it may publish."""
+        return f"{self.root}/clients/{check_name('client', edge)}/{CONTROL}/{check_request(request)}"
+
+    def edge_replies(self, edge: str) -> str:
+        """Return the filter for all replies of an edge."""
+        return f"{self.root}/clients/{check_name('client', edge)}/{CONTROL}/+"
 
     def control_result(self, client: str, request: str) -> str:
         """Return the topic of a server's reply."""
@@ -316,6 +339,13 @@ class Topics:
                 return check_name("client", client)
         raise _foreign(self.root, topic, "client state")
 
+    def parse_preview(self, topic: str) -> str:
+        """Return the client of a preview's topic."""
+        match _levels(self.root, topic):
+            case ["clients", client, "preview", stream] if is_request(stream):  # the same characters
+                return check_name("client", client)
+        raise _foreign(self.root, topic, "preview")
+
     def parse_card(self, topic: str) -> str:
         """Return the model of a card topic."""
         match _levels(self.root, topic):
@@ -346,6 +376,12 @@ def may_answer(topics: Topics, response_topic: str, client: str) -> bool:
     return response_topic.startswith(own) and is_request(response_topic[len(own) :])
 
 
+def may_answer_as_edge(topics: Topics, response_topic: str, edge: str) -> bool:
+    """Return whether an edge may reply there: only below `{root}/clients/{edge}/control/`; else as `may_reply`."""
+    own = topics.edge_replies(edge).removesuffix("+")
+    return response_topic.startswith(own) and is_request(response_topic[len(own) :])
+
+
 def request_template(topics: Topics, topic: str) -> str:
     """Return the topic of a request with names in braces, as `{root}/models/{model}/infer/{client}`.
 
@@ -373,8 +409,7 @@ def _control(root: str, server: str) -> str:
 
 
 def _channel(root: str, model: str, version: str | None) -> str:
-    versions = "" if version is None else f"/versions/{check_version(version)}"
-    return f"{_model(root, model)}{versions}/infer"
+    return f"{_model(root, model)}{'' if version is None else f'/versions/{check_version(version)}'}/infer"
 
 
 def _levels(root: str, topic: str) -> list[str]:
@@ -386,8 +421,6 @@ def _foreign(root: str, topic: str, kind: str) -> BadTopic:
 
 
 # Every request needs these three, with the same few names; only names that follow the rules are cached.
-
-
 @lru_cache(maxsize=1024)
 def _infer(root: str, model: str, client: str, version: str | None) -> str:
     return f"{_channel(root, model, version)}/{check_name('client', client)}"
@@ -410,3 +443,8 @@ def _parse_infer(root: str, topic: str) -> InferAddress:
             name = check_name("worker", worker)
             return InferAddress(check_name("model", model), None, check_name("client", client), name)
     raise _foreign(root, topic, "request")
+
+
+def without_id(topic: str) -> str:
+    """Return the topic of a reply without its last level: that is another one for each request."""
+    return topic.rpartition("/")[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from sys import float_info
 from typing import Annotated
 
@@ -33,12 +34,25 @@ __all__ = [
     "Positive",
     "RequestedOutput",
     "Scalar",
+    "Stage",
     "TensorSpec",
     "Timings",
     "WorkerLoad",
 ]
 
 Scalar = bool | int | float | str
+
+
+class Stage(StrEnum):
+    """Which part of a cascade answered."""
+
+    WORKER = "worker"
+    """The model that was asked for, in a worker."""
+    EDGE = "edge"
+    """A small model, on the edge or for it."""
+    REUSE = "edge-reuse"
+    """Nobody anew: the answer is that of another frame, which hardly differs."""
+
 
 # Numbers with bounds, checked where a message is decoded; plain numbers for the type checker.
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -221,7 +235,7 @@ class InferResponse:
         error: Set unless the outcome is `ok`.
         model_hash: Content hash of the model's files.
         worker: Name of the worker.
-        stage: Which part of a cascade answered (`worker`, or `edge` for a local model).
+        stage: Which part of a cascade answered; see `Stage`.
         timings: How long each stage took, the worker's part.
         load: How busy the worker was when it replied.
         attempt: The attempt that this reply answers.
@@ -237,7 +251,7 @@ class InferResponse:
     error: ErrorInfo | None = None
     model_hash: str = ""
     worker: str = ""
-    stage: str = "worker"
+    stage: str = Stage.WORKER.value
     timings: Timings = field(default_factory=Timings)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     attempt: int = 1

@@ -42,6 +42,7 @@ images = st.builds(
     channels,
 )
 letterboxes = st.builds(replace, images, resize=st.just(Resize.LETTERBOX), fill=st.integers(0, 255))
+crops = st.builds(replace, images, resize=st.just(Resize.CROP))
 cards = st.builds(
     ModelCard,
     name=texts,
@@ -52,7 +53,8 @@ cards = st.builds(
     outputs=st.lists(specs, max_size=3).map(tuple),
     max_batch_size=st.integers(0, 64),
     encodings=st.lists(texts, min_size=1, max_size=3).map(tuple),
-    image=st.none() | images | letterboxes,
+    image=st.none() | images | letterboxes | crops,
+    images=st.lists(images | letterboxes, max_size=2).map(tuple),
     classes=st.lists(st.builds(ClassInfo, texts, st.tuples(levels, levels, levels)), max_size=3).map(tuple),
     model_hash=texts,
     precision=texts,
@@ -99,6 +101,7 @@ BASE: dict[str, Any] = {"name": "m", "versions": ["1"], "platform": "p", "inputs
         ({"parameters": {"image": {"input": "x", "width": 0}}}, "width"),
         ({"parameters": {"image": {"input": "x", "colour": "cmyk"}}}, "rgb, bgr, mono"),
         ({"parameters": {"image": {"input": "x", "mean": ["a"]}}}, "mean"),
+        ({"parameters": {"image": {"input": "x", "resize": "a later way"}}}, "stretch, letterbox, crop"),
         ({"parameters": {"image": {"input": "x", "scale": "1"}}}, "scale"),
         ({"parameters": {"image": {"input": "x", "scale": float("nan")}}}, "scale"),
         ({"parameters": {"image": {"input": "x", "std": [10**400]}}}, "std"),
@@ -125,11 +128,14 @@ def test_a_huge_card_is_refused_unread() -> None:
         card_from_json(b" " * (2 << 20))
 
 
+@pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("size", [{"width": 1 << 30}, {"width": 10_000, "height": 10_000}])
-def test_a_card_that_wants_gigantic_pictures_is_refused(size: dict[str, int]) -> None:
+def test_a_card_that_wants_gigantic_pictures_is_refused(size: dict[str, int], several: bool) -> None:  # noqa: FBT001
     """A sender would make them."""
+    image = {"input": "x", **size}
+    parameters = {"images": [{"input": "y"}, image]} if several else {"image": image}
     with pytest.raises(LimitExceeded, match="pixels"):
-        card_from_json(json.dumps(BASE | {"parameters": {"image": {"input": "x", **size}}}).encode())
+        card_from_json(json.dumps(BASE | {"parameters": parameters}).encode())
 
 
 def test_a_card_belongs_to_the_model_of_its_topic() -> None:

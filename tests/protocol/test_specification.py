@@ -77,7 +77,7 @@ def test_every_field_of_a_reply_and_of_a_state_is_described() -> None:
     """The same for replies, timings and states."""
     renamed = {"timeout_us": "timeout", "capture": "capture_time_ns", "trace": "traceparent"}
     names = [field.name for message in (InferRequest, InferResponse, Timings) for field in fields(message)]
-    described = (WorkerState, states.ClientState, states.PendingRequests)
+    described = (WorkerState, states.ClientState, states.PendingRequests, states.StreamState)
     for name in [*names, *(field for state in described for field in state.__struct_encode_fields__)]:
         assert f"`{renamed.get(name, name)}`" in TEXT, name
 
@@ -94,6 +94,7 @@ def test_topics_are_those_of_the_code() -> None:
         made.card("model"),
         made.worker_state("worker"),
         made.client_state("client"),
+        made.preview("client", "stream"),
     ]
     shown = [re.sub(r"[{}]", "", row[0]).replace("/version/", "/1/") for row in rows("topic")]
     assert shown == built
@@ -104,7 +105,7 @@ def test_control_is_that_of_the_code() -> None:
     made = topics.Topics("root")
     built = [made.control("server", "client", "call"), made.control_state("server")]
     shown = [re.sub(r"[{}]", "", row[0]) for row in rows("control topic")]
-    assert shown == [*built, made.control_result("client", "request")]
+    assert shown == [*built, made.control_result("client", "request"), made.edge_reply("edge", "request")]
     assert [row[0] for row in rows("call")] == list(control.Operation)
     assert {row[0] for row in rows("state")} == set(control.ModelState)
     entry = (ModelStatistics() + ModelStatistics(batches={1: BatchStatistics()})).to_record("m", "1")

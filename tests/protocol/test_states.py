@@ -16,8 +16,10 @@ from mqinfer.protocol.states import (
     ServedModel,
     ServerState,
     ServerStatus,
+    StreamState,
     WorkerState,
     WorkerStatus,
+    fitting_streams,
     read_any_state,
     read_client_state,
     read_server_state,
@@ -29,12 +31,15 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 names = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,63}", fullmatch=True)
 bad_names = ["", "A", "a/b", "a+", "#", "no/such\0#", "a\n", "-a", "a" * 65, "\u00e9", "a b"]
 whole = st.integers(0, 2**63 - 1)
+served = st.builds(ServedModel, names, texts, st.booleans(), st.integers(0, 100), texts, texts, texts)
 states = st.builds(
     WorkerState,
     worker=names,
     status=st.sampled_from(WorkerStatus),
     incarnation=whole,
-    models=st.lists(st.builds(ServedModel, names, texts, st.booleans()), max_size=3).map(tuple),
+    models=st.lists(
+        st.builds(ServedModel, names, texts, st.booleans(), st.integers(0, 100), texts, texts, texts), max_size=3
+    ).map(tuple),
     capacity=whole,
     depth=whole,
     service_time_us=whole,
@@ -46,6 +51,16 @@ states = st.builds(
 def test_round_trip(state: WorkerState) -> None:
     """A state loses nothing."""
     assert WorkerState.from_json(state.to_json()) == state
+
+
+def test_a_served_model_states_its_engine_only_where_it_is_known() -> None:
+    """Absent fields keep a state as older workers write it; readers of either kind read both."""
+    plain = WorkerState("w", WorkerStatus.READY, 1, (ServedModel("m", "1"),))
+    assert json.loads(plain.to_json())["models"] == [{"name": "m", "version": "1", "default": True}]
+    stated = WorkerState("w", WorkerStatus.READY, 1, (ServedModel("m", "1", True, 0, "int8", "openvino 2026", "cpu"),))
+    engine = {"precision": "int8", "backend": "openvino 2026", "device": "cpu"}
+    assert json.loads(stated.to_json())["models"] == [{"name": "m", "version": "1", "default": True, **engine}]
+    assert WorkerState.from_json(stated.to_json()) == stated
 
 
 @pytest.mark.parametrize(
@@ -178,4 +193,36 @@ def test_the_state_of_a_client_of_many_models_fits() -> None:
     """128 models with names of 64 characters and the largest figures are less than a state may be long."""
     pending = tuple(PendingRequests("m" * 64, 10**9, 10**9, 10**12) for _ in range(128))
     state = ClientState("c" * 64, ClientStatus.READY, 1 << 60, pending=pending)
+    assert ClientState.from_json(state.to_json()) == state
+
+
+def test_streams_of_a_client_are_read_back() -> None:
+    """With all figures, with the source alone, and with a later field; a state without streams has no such field."""
+    full = StreamState("/cam/front", "seg", 19.5, 8, 2, 3, {"ok": 41, "expired": 1}, {"expired": 1}, 7, 30, 2)
+    state = ClientState("c", ClientStatus.READY, 1, streams=(full, StreamState("/cam/rear")))
+    assert ClientState.from_json(state.to_json()) == state
+    assert b"streams" not in ClientState("c", ClientStatus.READY, 1).to_json()
+    fields = {"client": "c", "status": "ready", "boot": 1, "streams": [{"source": "a", "rate": 3, "later": [{}]}]}
+    assert ClientState.from_json(json.dumps(fields).encode()).streams == (StreamState("a", rate=3.0),)
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [{}, [{}], [{"source": 3}], [{"source": "a", "rate": -1}], [{"source": "a", "outcomes": {"ok": -1}}], [0]],
+)
+def test_wrong_figures_of_a_stream_are_refused(streams: object) -> None:
+    """They would get onto screens."""
+    fields = {"client": "c", "status": "ready", "boot": 1, "streams": streams}
+    with pytest.raises(BadEnvelope, match="streams"):
+        ClientState.from_json(json.dumps(fields).encode())
+
+
+def test_the_state_of_a_client_of_many_streams_fits() -> None:
+    """At most 32, and of those with long names as many as leave room for what is pending."""
+    usual = [StreamState(f"/camera/{number}/image_raw", "seg") for number in range(40)]
+    assert fitting_streams(usual) == tuple(usual[:32])
+    pending = tuple(PendingRequests("m" * 64, 10**9, 10**9, 10**12) for _ in range(128))
+    kept = fitting_streams(StreamState("\0" * 1000, "m" * 64) for _ in range(40))
+    assert 0 < len(kept) < 32
+    state = ClientState("c" * 64, ClientStatus.READY, 1 << 60, pending=pending, streams=kept)
     assert ClientState.from_json(state.to_json()) == state

@@ -39,6 +39,30 @@ def test_result_topic_is_parsed_back(model: str, client: str, request: str) -> N
     assert topics.parse_result(topics.result(model, client, request)) == ResultAddress(model, client, request)
 
 
+@given(names, st.text())
+def test_preview_topic_is_parsed_back(client: str, source: str) -> None:
+    """Whatever a stream is called, the topic of its previews gives back the client, and the filter covers it."""
+    topic = topics.preview(client, source)
+    assert topics.parse_preview(topic) == client
+    assert topic.count("/") == topics.previews().count("/")
+
+
+@pytest.mark.parametrize(
+    ("source", "level"),
+    [
+        ("/camera/front", "camera_front"),
+        ("drive.bag", "drive.bag"),
+        ("a+b#c d", "a_b_c_d"),
+        ("/ /", "stream"),
+        ("", "stream"),
+        ("x" * 80, "x" * 64),
+    ],
+)
+def test_levels_of_streams(source: str, level: str) -> None:
+    """Readable where the name was, and never a wildcard or a further level."""
+    assert topics.preview("c", source) == f"mqinfer/v1/clients/c/preview/{level}"
+
+
 @given(names)
 def test_card_and_state_topics_are_parsed_back(name: str) -> None:
     """Card and state topics give back their names."""
@@ -64,6 +88,8 @@ def test_topics_are_those_of_the_design() -> None:
         topics.worker_states(),
         topics.client_state("c"),
         topics.client_states(),
+        topics.preview("c", "s"),
+        topics.previews(),
     ]
     assert found == [
         "mqinfer/v1/models/m/infer/c",
@@ -81,6 +107,8 @@ def test_topics_are_those_of_the_design() -> None:
         "mqinfer/v1/workers/+/state",
         "mqinfer/v1/clients/c/state",
         "mqinfer/v1/clients/+/state",
+        "mqinfer/v1/clients/c/preview/s",
+        "mqinfer/v1/clients/+/preview/+",
     ]
 
 
@@ -96,6 +124,7 @@ def test_bad_names_are_refused_everywhere(name: str) -> None:
         lambda: topics.result("m", name, "r"),
         lambda: topics.worker_state(name),
         lambda: topics.client_state(name),
+        lambda: topics.preview(name, "s"),
     ]
     for build in builders:
         with pytest.raises(BadTopic):
@@ -157,7 +186,14 @@ def test_another_root_separates_sites() -> None:
 @given(st.text(max_size=60) | st.text("abc/+#$\0", max_size=30).map(lambda rest: f"mqinfer/v1/{rest}"))
 def test_parsers_raise_nothing_but_bad_topic(topic: str) -> None:
     """Whatever comes is parsed or refused."""
-    for parse in (topics.parse_infer, topics.parse_result, topics.parse_worker_state, topics.parse_card):
+    parsers = (
+        topics.parse_infer,
+        topics.parse_result,
+        topics.parse_worker_state,
+        topics.parse_card,
+        topics.parse_preview,
+    )
+    for parse in parsers:
         with suppress(BadTopic):
             parse(topic)
 
