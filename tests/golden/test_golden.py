@@ -1,15 +1,18 @@
 """Bytes that were once written must be read for ever.
 
-Run this file as a script to write golden files that are missing; it never changes one that is there. A change of the
-format gets new files beside the old ones.
+Run this file as a script (`python -m tests.golden.test_golden`) to write golden files that are missing, with their
+entries in golden.json and broken.json; it never changes one that is there. A change of the format gets new files beside
+the old ones.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import (
     Capture,
+    EncodedTensor,
     ErrorInfo,
     InferRequest,
     InferResponse,
@@ -30,6 +34,8 @@ from mqinfer.protocol.types import (
     Timings,
     WorkerLoad,
 )
+from tests.golden.broken import broken_messages
+from tests.golden.describe import TOLERANCE, describe_file, describe_reply, describe_request, describe_tensor
 
 FOLDER = Path(__file__).parent
 
@@ -128,10 +134,10 @@ CARD = ModelCard(
 STATE = WorkerState("gpu-0", WorkerStatus.READY, 17, (ServedModel("seg", "3"),), 16, 2, 900, {"ok": 41})
 
 
-def coded(encoding: str) -> bytes:
-    """Write a request whose tensors are encoded so."""
+def coded(encoding: str) -> InferRequest:
+    """Make a request whose tensors are encoded so."""
     tensors = (encode_tensor(name, array, encoding) for name, array in CODED[encoding].items())
-    return envelope.encode_request(InferRequest("r-1", "seg", tuple(tensors)))
+    return InferRequest("r-1", "seg", tuple(tensors))
 
 
 EXACT: dict[str, Callable[[], bytes]] = {
@@ -153,6 +159,25 @@ EXACT: dict[str, Callable[[], bytes]] = {
 
 CODED_FILES = {encoding: f"request_{encoding}.mqi" for encoding in CODED}
 """Files that are only read: another release of a compressor may write other bytes."""
+
+
+MESSAGES: dict[str, InferRequest | InferResponse] = {
+    "request_small.mqi": SMALL,
+    "request_full.mqi": FULL,
+    "request_classification.mqi": CLASSIFIED,
+    "request_classification.json": CLASSIFIED,
+    "request.json": TEXT,
+    "request_tail.oip": FULL,
+    "reply_ok.mqi": REPLY,
+    "reply_ok.json": REPLY,
+    "reply_tail.oip": REPLY,
+    "reply_error.mqi": FAILED,
+    "reply_error.json": FAILED,
+    **{name: coded(encoding) for encoding, name in CODED_FILES.items()},
+}
+"""What each file of a request or reply holds."""
+RETAINED = {"card.json": "card", "state.json": "worker state"}
+"""The other files, and what they are."""
 
 
 def golden(name: str) -> bytes:
@@ -258,12 +283,103 @@ def test_golden_jpegs_are_decoded() -> None:
         assert np.abs(got - wanted).max() <= 4
 
 
+def entry(name: str) -> dict[str, Any]:
+    """Describe a golden file, from the objects that it was written from."""
+    payload = golden(name)
+    content_type = envelope.CONTENT_TYPE if name.endswith("mqi") else "application/json"
+    found = describe_file(name, payload, content_type)
+    if name in RETAINED:
+        return found | {"kind": RETAINED[name], "fields": json.loads(payload)}
+    if name.endswith("oip"):
+        found["header_length"] = json_length(payload)
+    message = MESSAGES[name]
+    if isinstance(message, InferRequest):
+        return found | {
+            "kind": "request",
+            "fields": describe_request(message),
+            "tensors": [describe_tensor(tensor, array_of(name, tensor)) for tensor in message.inputs],
+        }
+    return found | {
+        "kind": "reply",
+        "fields": describe_reply(message),
+        "tensors": [describe_tensor(tensor, array_of(name, tensor)) for tensor in message.outputs],
+    }
+
+
+def array_of(name: str, tensor: EncodedTensor) -> Array:
+    """Return what a tensor of a file was made from; of a lossy one what becomes of it, which is not the same."""
+    if tensor.encoding in TOLERANCE:
+        return arrays_of(envelope.decode_request(golden(name)))[tensor.name]
+    return CODED[tensor.encoding][tensor.name] if tensor.encoding in CODED else decode_tensor(tensor)
+
+
+def read(name: str) -> InferRequest | InferResponse:
+    """Decode a golden file of a request or reply."""
+    payload = golden(name)
+    if name.endswith("mqi"):
+        decode = envelope.decode_request if name.startswith("request") else envelope.decode_response
+        return decode(payload)
+    length = json_length(payload) if name.endswith("oip") else None
+    if not name.startswith("request"):
+        return oip_json.decode_response(payload, length)
+    message = MESSAGES[name]
+    assert isinstance(message, InferRequest)
+    return oip_json.decode_request(payload, message.model_name, message.model_version, header_length=length)
+
+
+def entries() -> dict[str, dict[str, Any]]:
+    """Read golden.json by file."""
+    path = FOLDER / "golden.json"
+    return {each["file"]: each for each in json.loads(path.read_text("utf-8"))} if path.exists() else {}
+
+
+def test_every_golden_file_is_described() -> None:
+    """Entries of golden.json are those that the objects make; pixels of lossy ones may differ a little."""
+    found = entries()
+    assert sorted(found) == sorted((*MESSAGES, *RETAINED))
+    for name, described in found.items():
+        wanted = entry(name)
+        for left, right in zip(described.get("tensors", ()), wanted.get("tensors", ()), strict=True):
+            if "tolerance" in left:
+                pixels, others = (np.frombuffer(base64.b64decode(each.pop("raw")), np.uint8) for each in (left, right))
+                assert np.abs(pixels.astype(int) - others).max() <= left["tolerance"]
+        assert described == wanted, name
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_golden_files_hold_what_their_entry_says(name: str) -> None:
+    """The same from the other side: the fields that a decoded file has."""
+    message, described = read(name), entries()[name]
+    fields_ = describe_request(message) if isinstance(message, InferRequest) else describe_reply(message)
+    assert fields_ == described["fields"]
+    tensors = message.inputs if isinstance(message, InferRequest) else message.outputs
+    for tensor, wanted in zip(tensors, described["tensors"], strict=True):
+        if name.endswith("mqi"):
+            wanted.pop("raw", None)
+            found = describe_tensor(tensor, decode_tensor(tensor))
+            assert {key: value for key, value in found.items() if key != "raw"} == wanted
+
+
 def write_missing() -> None:
-    """Write the golden files that are not there yet."""
-    writers = EXACT | {name: (lambda encoding=encoding: coded(encoding)) for encoding, name in CODED_FILES.items()}
+    """Write the golden files and entries that are not there yet."""
+    writers = EXACT | {
+        name: (lambda encoding=encoding: envelope.encode_request(coded(encoding)))
+        for encoding, name in CODED_FILES.items()
+    }
     for name, write in writers.items():
         if not (FOLDER / name).exists():
             (FOLDER / name).write_bytes(write())
+    described = entries()
+    write_entries("golden.json", [described.get(name) or entry(name) for name in (*MESSAGES, *RETAINED)])
+    path = FOLDER / "broken.json"
+    kept = {each["name"]: each for each in json.loads(path.read_text("utf-8"))} if path.exists() else {}
+    write_entries("broken.json", [kept.get(broken.name) or broken.record() for broken in broken_messages()])
+
+
+def write_entries(name: str, found: list[dict[str, Any]]) -> None:
+    """Write JSON with one entry a line, so that a change shows which one it is."""
+    lines = (json.dumps(each, ensure_ascii=False) for each in found)
+    (FOLDER / name).write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")
 
 
 if __name__ == "__main__":
