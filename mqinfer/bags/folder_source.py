@@ -11,7 +11,7 @@ from mqinfer.images.compressed import picture_size
 from mqinfer.images.picture import CompressedImage
 from mqinfer.protocol.errors import SourceError
 
-__all__ = ["FRAMES_PER_SECOND", "PICTURE_SUFFIXES", "FolderSource"]
+__all__ = ["FRAMES_PER_SECOND", "PICTURE_SUFFIXES", "FolderSource", "list_pictures"]
 
 PICTURE_SUFFIXES = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png"}
 
@@ -34,7 +34,7 @@ class FolderSource:
 
     def __init__(self, path: Path, *, span: Span = WHOLE) -> None:
         self._path = path
-        pictures = _pictures(path)
+        pictures = list_pictures(path)
         if not pictures:
             raise SourceError(
                 f"{path}: neither a bag (no metadata.yaml, .mcap or .db3) nor a folder of JPEG or PNG files"
@@ -72,7 +72,8 @@ class FolderSource:
         """Do nothing: no file stays open between pictures."""
 
 
-def _pictures(path: Path) -> list[Path]:
+def list_pictures(path: Path) -> list[Path]:
+    """Return the pictures of a folder in natural order, or a single one."""
     found = path.iterdir() if path.is_dir() else iter([path])
     return sorted((each for each in found if each.suffix.lower() in PICTURE_SUFFIXES), key=_natural)
 

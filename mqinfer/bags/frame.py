@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from mqinfer.images.camera import CameraInfo
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.value import value_object
@@ -25,6 +26,9 @@ class Frame:
         log_time_ns: When it was recorded, in nanoseconds; sources are merged and paced by this.
         frame_id: As in the header.
         image: As recorded.
+        camera: Calibration of the camera, where the recording has it.
+        joined: Frames of other streams that go to the model with this one, in one request.
+        missed: How many frames of these streams were left out since the frame before, by source and reason.
     """
 
     source: str
@@ -33,6 +37,9 @@ class Frame:
     log_time_ns: int
     frame_id: str
     image: RawImage | CompressedImage
+    camera: CameraInfo | None = None
+    joined: tuple[Frame, ...] = ()
+    missed: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,7 @@ class StreamInfo:
         count: Number of frames, or None if it is unknown (a camera).
         rate: Frames a second by the log times, or None.
         is_image: Whether frames can be made from it.
+        camera: First calibration of its camera; None if the recording has none.
     """
 
     source: str
@@ -58,6 +66,7 @@ class StreamInfo:
     count: int | None
     rate: float | None
     is_image: bool = True
+    camera: CameraInfo | None = None
 
 
 class FrameSource(Protocol):

@@ -75,7 +75,7 @@ def headline(info: BagInfo) -> str:
 def table(info: BagInfo) -> Table:
     """Make a table of the streams, one in each row."""
     grid = Table()
-    for name in ("topic", "type", "encoding", "size"):
+    for name in ("topic", "type", "encoding", "size", "camera"):
         grid.add_column(name, overflow="fold")
     for name in ("count", "rate"):
         grid.add_column(name, justify="right")
@@ -84,8 +84,20 @@ def table(info: BagInfo) -> Table:
         count = "" if stream.count is None else str(stream.count)
         rate = "" if stream.rate is None else f"{stream.rate:.2f} Hz"
         names = map(printable, (stream.source, stream.message_type, stream.encoding))
-        grid.add_row(*map(Text, names), size, count, rate)
+        grid.add_row(*map(Text, names), size, Text(printable(_camera(stream))), count, rate)
     return grid
+
+
+def _camera(stream: StreamInfo) -> str:
+    """Return the distortion model, the focal length, and the size if it is not the pictures'; empty if not known."""
+    camera = stream.camera
+    if camera is None:
+        return ""
+    if not camera.intrinsic[0]:
+        return "not calibrated"
+    size = f"{camera.width}x{camera.height}"
+    other = "" if size == f"{stream.width}x{stream.height}" else f", of {size}"
+    return f"{camera.distortion_model or 'no distortion'}, f {camera.intrinsic[0]:.1f}{other}"
 
 
 def _describe_bag(spec: str, path: Path) -> BagInfo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from mqinfer.bags.frame import Frame, FrameSource
 from mqinfer.protocol.errors import ConfigError
@@ -40,6 +41,8 @@ class Pacer:
         self._wait = wait
         self._origin: tuple[float, int] | None = None
         self._latest_ns = 0
+        self.waited_ns = 0
+        """How long it has waited altogether, in nanoseconds."""
 
     def wait_for(self, log_time_ns: int) -> None:
         """Wait until a frame is due; the first one is due at once."""
@@ -53,6 +56,7 @@ class Pacer:
         delay = began + (log_time_ns - began_ns) / 1e9 / self._rate - now
         if delay > 0:
             self._wait(delay)
+            self.waited_ns += round((self._clock() - now) * 1e9)
 
 
 def replay(
@@ -61,6 +65,7 @@ def replay(
     *,
     loop: bool = False,
     is_stopped: Callable[[], bool] = lambda: False,
+    skipped: int = 0,
 ) -> Iterator[Frame]:
     """Yield a source's frames when they are due.
 
@@ -70,6 +75,7 @@ def replay(
         loop: Start again at the end, for ever; from the second pass on, sequence numbers go on from the last one of
             the stream, so that they stay unique.
         is_stopped: Asked before each frame; True ends the replay.
+        skipped: So many frames at the beginning come without waiting.
 
     Raises:
         SourceError: The source broke off.
@@ -79,7 +85,10 @@ def replay(
     while True:
         before = dict(following)
         for frame in source.frames():
-            pacer.wait_for(frame.log_time_ns)
+            if skipped:
+                skipped -= 1
+            else:
+                pacer.wait_for(frame.log_time_ns)
             if is_stopped():
                 return
             number = frame.sequence if is_first else following.get(frame.source, frame.sequence)
@@ -91,4 +100,4 @@ def replay(
 
 
 def _numbered(frame: Frame, sequence: int) -> Frame:
-    return Frame(frame.source, sequence, frame.capture_time_ns, frame.log_time_ns, frame.frame_id, frame.image)
+    return replace(frame, sequence=sequence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -13,8 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from mqinfer.bags.calibration import CAMERA_INFO, calibration, info_topic
 from mqinfer.bags.frame import StreamInfo
 from mqinfer.codecs.probe import lfs_pointer
+from mqinfer.images.camera import CameraInfo
 from mqinfer.images.compressed import picture_size
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import MissingExtra, MqinferError, SourceError
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from rosbags.highlevel import AnyReader
     from rosbags.interfaces import Connection
 
+log = logging.getLogger("mqinfer.bags")
 _RAW = "sensor_msgs/msg/Image"
 _COMPRESSED = "sensor_msgs/msg/CompressedImage"
 IMAGE_TYPES = (_RAW, _COMPRESSED)
@@ -115,11 +119,29 @@ class Rosbag:
         is_image = any(each in IMAGE_TYPES for each in types)
         encoding, width, height = ("", 0, 0) if first is None else self._shape(first[0], first[2])
         rate = None if first is None else self._rate(connections, count, first[1])
-        return StreamInfo(topic, ", ".join(types), encoding, width, height, count, rate, is_image)
+        camera = self._first_camera(topic) if is_image else None
+        return StreamInfo(topic, ", ".join(types), encoding, width, height, count, rate, is_image, camera)
 
     def first(self, connections: Sequence[Connection]) -> tuple[Connection, int, bytes] | None:
         """Return the earliest message of some connections."""
-        return next(self.messages(connections), None)
+        return next(self.messages(connections), None) if connections else None
+
+    def last(self, connections: Sequence[Connection], stop: int | None = None) -> tuple[Connection, int, bytes] | None:
+        """Search the last message before a log time backwards, in growing steps, so that a long bag is not read."""
+        if not (connections and self.message_count):
+            return None
+        begin, end = self._reader.start_time, self._reader.end_time
+        end = end if stop is None else min(stop, end)
+        length, start = 1_000_000_000, end
+        while start > begin:
+            start = max(begin, end - length)
+            found = None
+            for found in self.messages(connections, start, end):  # noqa: B007 - the last one is looked for
+                pass
+            if found:
+                return found
+            length *= 8
+        return None
 
     def messages(
         self, connections: Sequence[Connection], start: int | None = None, stop: int | None = None
@@ -158,6 +180,15 @@ class Rosbag:
             counts[connection.topic] += sum(entry.time < stop for entry in indexes.indexes[connection.id])
         return counts
 
+    def decode(self, connection: Connection, raw: bytes) -> Any:
+        """Decode a message of any type that the bag defines.
+
+        Raises:
+            SourceError: The bytes are not such a message, or the type is not known.
+        """
+        with _foreign_errors(self.path, connection.topic):
+            return self._reader.deserialize(raw, message_type(connection))
+
     def image(self, connection: Connection, raw: bytes) -> StampedImage:
         """Decode the message of an image.
 
@@ -165,10 +196,28 @@ class Rosbag:
             SourceError: The bytes are not such a message.
         """
         with _foreign_errors(self.path, connection.topic):
-            message: Any = self._reader.deserialize(raw, message_type(connection))
+            message = self.decode(connection, raw)
             stamp = message.header.stamp
             capture_time_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
             return StampedImage(capture_time_ns, message.header.frame_id, _image(message))
+
+    def camera_connections(self, topic: str) -> list[Connection]:
+        """Return the connections with the calibration of an image topic's camera; empty if the bag has none."""
+        name = info_topic(topic)
+        return [each for each in self.connections if each.topic == name and message_type(each) == CAMERA_INFO]
+
+    def camera(self, connection: Connection, raw: bytes) -> CameraInfo | None:
+        """Decode the message of a calibration; None, with a warning, if the bytes are no such message."""
+        try:
+            with _foreign_errors(self.path, connection.topic):
+                return calibration(self._reader.deserialize(raw, message_type(connection)))
+        except SourceError as error:  # the pictures beside it are whole
+            log.warning("a calibration is passed over: %s", error)
+            return None
+
+    def _first_camera(self, topic: str) -> CameraInfo | None:
+        first = self.first(self.camera_connections(topic))
+        return None if first is None else self.camera(first[0], first[2])
 
     def close(self) -> None:
         """Close the bag; messages that were read stay valid."""
@@ -186,21 +235,11 @@ class Rosbag:
         if count < 2:
             return None
         try:
-            span = self._last_ns(connections, first_ns) - first_ns
+            last = self.last(connections)
         except SourceError:  # the end is damaged; what comes before it can be read all the same
             return None
+        span = last[1] - first_ns if last else 0
         return (count - 1) * 1e9 / span if span > 0 else None
-
-    def _last_ns(self, connections: Sequence[Connection], first_ns: int) -> int:
-        """Search the last message backwards from the end, in growing steps, so that a long bag is not read."""
-        end_ns = self._reader.end_time
-        length, start = 1_000_000_000, end_ns
-        while start > first_ns:
-            start = max(first_ns, end_ns - length)
-            if times := [log_time_ns for _, log_time_ns, _ in self.messages(connections, start=start)]:
-                return max(times)
-            length *= 8
-        return first_ns
 
 
 def _image(message: Any) -> RawImage | CompressedImage:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mqinfer.bags.calibration import CAMERA_INFO, info_topic
 from mqinfer.bags.frame import WHOLE, Frame, Span, StreamInfo
 from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, message_type
+from mqinfer.images.camera import CameraInfo
 from mqinfer.images.decode import is_depth
 from mqinfer.protocol.errors import ConfigError, SourceError
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["RosbagSource"]
 
 log = logging.getLogger("mqinfer.bags")
+_STAMP_END = 12
+"""A header's stamp ends here: behind the sequence number in ROS 1, behind the four bytes of CDR in ROS 2."""
 
 
 class RosbagSource:
@@ -62,9 +66,15 @@ class RosbagSource:
         """
         begin, end = self._bounds()
         counts = Counter() if begin is None else self._bag.count_before(self._connections, begin)
-        for connection, log_time_ns, raw in self._bag.messages(self._connections, begin, end):
+        cameras = _Cameras(self._bag, self._connections, begin)
+        # Calibrations come first: of messages with one log time, readers yield those of earlier connections first.
+        connections = [*cameras.connections, *self._connections]
+        for connection, log_time_ns, raw in self._bag.messages(connections, begin, end):
+            if cameras.update(connection, raw):
+                continue
             found, topic = self._bag.image(connection, raw), connection.topic
-            yield Frame(topic, counts[topic], found.capture_time_ns, log_time_ns, found.frame_id, found.image)
+            stamp, camera = found.capture_time_ns, cameras.of(topic)
+            yield Frame(topic, counts[topic], stamp, log_time_ns, found.frame_id, found.image, camera)
             counts[topic] += 1
         if self._span.is_whole:
             self._check(counts)
@@ -89,6 +99,37 @@ class RosbagSource:
     def _bounds(self) -> tuple[int | None, int | None]:
         first = None if self._span.is_whole else self._bag.first(self._connections)
         return (None, None) if first is None else self._span.bounds(first[1])
+
+
+class _Cameras:
+    """The calibration that holds for each image topic: the latest by log time, and the first one before that."""
+
+    def __init__(self, bag: Rosbag, images: Sequence[Connection], begin: int | None) -> None:
+        self._bag = bag
+        self._info_topics = {each.topic: info_topic(each.topic) for each in images}
+        by_topic = {name: bag.camera_connections(topic) for topic, name in self._info_topics.items()}
+        self.connections = [each for found in by_topic.values() for each in found]
+        self._known: dict[str, CameraInfo | None] = {}
+        self._raw: dict[str, bytes] = {}
+        for connections in by_topic.values():
+            with suppress(SourceError):  # the bag is damaged: reading it reports that
+                message = (begin is not None and bag.last(connections, begin)) or bag.first(connections)
+                if message:
+                    self.update(message[0], message[2])
+
+    def update(self, connection: Connection, raw: bytes) -> bool:
+        """Take a message if it is a calibration, and return whether it is."""
+        topic = connection.topic
+        if message_type(connection) != CAMERA_INFO:
+            return False
+        content = bytes(raw[_STAMP_END:])
+        if content != self._raw.get(topic):  # most cameras repeat theirs with each picture
+            self._raw[topic] = content
+            self._known[topic] = self._bag.camera(connection, raw)
+        return True
+
+    def of(self, topic: str) -> CameraInfo | None:
+        return self._known.get(self._info_topics[topic])
 
 
 def _choose(bag: Rosbag, wanted: Sequence[str]) -> list[Connection]:

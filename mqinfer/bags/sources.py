@@ -1,26 +1,60 @@
-"""Open a source, whose kind follows from its name."""
+"""Open a source, whose kind follows from its name, or several as one."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mqinfer.bags.folder_source import PICTURE_SUFFIXES, FolderSource
 from mqinfer.bags.frame import FrameSource, Span
+from mqinfer.bags.live.camera import CameraSource, without_login
+from mqinfer.bags.live.returning import ReturningSource
+from mqinfer.bags.live.ros2 import Ros2Source
 from mqinfer.bags.rosbag import is_bag
 from mqinfer.bags.rosbag_source import RosbagSource
-from mqinfer.bags.video_source import VIDEO_SUFFIXES, CameraSource, VideoSource
-from mqinfer.protocol.errors import SourceError
+from mqinfer.bags.several import LiveSources, MergedSources, NamedSource
+from mqinfer.bags.video_source import VIDEO_SUFFIXES, VideoSource
+from mqinfer.protocol.errors import ConfigError, SourceError
 
-__all__ = ["is_live", "open_source"]
+__all__ = ["Part", "is_live", "open_source", "open_sources"]
 
-_LIVE = re.compile(r"(camera:[0-9]+|(rtsps?|https?|rtmp|udp|tcp)://.+)")
+_LIVE = re.compile(r"(camera:[0-9]+|ros2:.+|(rtsps?|https?|rtmp|udp|tcp)://.+)")
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is read of the sources.
+
+    Attributes:
+        topics: Image topics of bags; empty for all.
+        start: Where to start, in seconds after the first frame.
+        duration: How much to read, in seconds; None for all.
+        depth: Whether a bag's depth pictures are read where no topics are named.
+    """
+
+    topics: Sequence[str] = ()
+    start: float = 0.0
+    duration: float | None = None
+    depth: bool = True
+
+    @property
+    def span(self) -> Span:
+        """The part of a recording.
+
+        Raises:
+            ConfigError: A negative start, or a duration that is not positive.
+        """
+        return Span(self.start, self.duration)
 
 
 def is_live(spec: str) -> bool:
-    """Return whether a source is a camera or a stream, `camera:0` or a URL, and not a file."""
-    return _LIVE.fullmatch(spec) is not None
+    """Return whether a source is a camera, a network stream or a topic of ROS 2, and no file."""
+    return _LIVE.fullmatch(_name_and_source(spec)[1]) is not None
 
 
 def open_source(
@@ -31,28 +65,79 @@ def open_source(
     duration: float | None = None,
     depth: bool = True,
 ) -> FrameSource:
-    """Open a bag, a video, a folder of pictures, a picture, or a camera.
+    """Open one source, all of it or a part.
 
     Args:
-        spec: A path, `camera:0`, or a URL of a network camera.
-        topics: Image topics of a bag; empty for all.
-        start: Where to start, in seconds after the first frame.
-        duration: How much to read, in seconds; None for all.
-        depth: Whether a bag's depth pictures are read where no topics are named.
+        spec: As for `open_sources`.
+        topics: As in `Part`; so are the others.
+        start: Where to start.
+        duration: How much to read.
+        depth: Whether depth pictures are read.
 
     Raises:
-        SourceError: It does not exist, is not readable, or has no such images; the message lists what it has.
-        ConfigError: A negative start, or a duration that is not positive.
-        MissingExtra: rosbags or OpenCV is not installed.
+        SourceError, ConfigError, MissingExtra: As for `open_sources`.
     """
-    span = Span(start, duration)
-    if is_live(spec):
-        _refuse_topics(spec, topics)
-        return CameraSource(spec, span=span)
-    path = Path(spec)
+    return open_sources([spec], Part(topics, start, duration, depth))
+
+
+def open_sources(
+    specs: Sequence[str],
+    part: Part,
+    *,
+    is_stopped: Callable[[], bool] = lambda: False,
+    waits: bool = False,
+) -> FrameSource:
+    """Open one or several sources, as one.
+
+    Args:
+        specs: Bags, videos, folders of pictures and pictures, by their paths; or live sources: `camera:0`, URLs of
+            network cameras, `ros2:TOPIC`. With `NAME=` before it a source's stream has that name, or, where there are
+            several, names below it.
+        part: What to read of each.
+        is_stopped: Asked by live sources before each frame, and while they are away; True ends the frames.
+        waits: Whether live sources may be away at the start, too.
+
+    Raises:
+        SourceError: One does not exist, is not readable, or has no such images; the message lists what it has.
+        ConfigError: A negative start, a duration that is not positive, recordings and live sources together, or two
+            streams of the same name.
+        MissingExtra: rosbags, OpenCV or rclpy is not installed.
+    """
+    live = [spec for spec in specs if is_live(spec)]
+    if live and part.topics:
+        _refuse_topics(live[0], part.topics)
+    if not live:
+        return _recordings(specs, part)
+    if len(live) < len(specs):
+        raise ConfigError(f"{', '.join(specs)}: live sources and recordings have different clocks; replay them apart")
+    with ExitStack() as rollback:
+        opened = []
+        for spec in specs:
+            opened.append(_live(spec, part.span, is_stopped, waits=waits))
+            rollback.callback(opened[-1].close)
+        source = opened[0] if len(opened) == 1 else LiveSources(opened)
+        rollback.pop_all()
+    return source
+
+
+def _recordings(specs: Sequence[str], part: Part) -> FrameSource:
+    with ExitStack() as rollback:
+        opened: list[FrameSource] = []
+        for spec in specs:
+            name, path = _name_and_source(spec)
+            source = _recording(path, part)
+            rollback.callback(source.close)
+            opened.append(NamedSource(name, source) if name else source)
+        together = opened[0] if len(opened) == 1 else MergedSources(opened)
+        rollback.pop_all()
+    return together
+
+
+def _recording(spec: str, part: Part) -> FrameSource:
+    path, span = Path(spec), part.span
     if is_bag(path):
-        return RosbagSource(path, topics=topics, span=span, depth=depth)
-    _refuse_topics(spec, topics)
+        return RosbagSource(path, topics=part.topics, span=span, depth=part.depth)
+    _refuse_topics(spec, part.topics)
     if path.is_dir() or path.suffix.lower() in PICTURE_SUFFIXES:
         return FolderSource(path, span=span)
     if path.suffix.lower() in VIDEO_SUFFIXES:
@@ -60,6 +145,21 @@ def open_source(
     raise SourceError(
         f"{spec}: neither a bag (.bag, .mcap, .db3) nor a video ({', '.join(VIDEO_SUFFIXES)}) nor a picture"
     )
+
+
+def _live(spec: str, span: Span, is_stopped: Callable[[], bool], *, waits: bool) -> ReturningSource:
+    name, source = _name_and_source(spec)
+    if source.startswith("ros2:"):
+        reopen: Callable[[], FrameSource] = partial(Ros2Source, source.removeprefix("ros2:"), is_stopped=is_stopped)
+    else:
+        reopen = partial(CameraSource, source)
+    return ReturningSource(name or without_login(source), reopen, span=span, is_stopped=is_stopped, waits=waits)
+
+
+def _name_and_source(spec: str) -> tuple[str, str]:
+    """Split NAME=SOURCE; a file of that very name comes first."""
+    found = _NAMED.fullmatch(spec)
+    return (found[1], found[2]) if found and not Path(spec).exists() else ("", spec)
 
 
 def _refuse_topics(spec: str, topics: Sequence[str]) -> None:

@@ -1,23 +1,20 @@
-"""Read frames from a video file with PyAV, or with OpenCV from a camera at this machine or in the network."""
+"""Read frames from a video file with PyAV."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mqinfer.bags.frame import WHOLE, Frame, Span, StreamInfo
 from mqinfer.bags.video_decoder import VideoDecoder
-from mqinfer.codecs.opencv import opencv
 from mqinfer.images.picture import RawImage
-from mqinfer.protocol.errors import ConfigError, SourceError
+from mqinfer.protocol.errors import SourceError
 
-__all__ = ["VIDEO_SUFFIXES", "CameraSource", "VideoSource", "raw_bgr"]
+__all__ = ["VIDEO_SUFFIXES", "VideoSource", "raw_bgr"]
 
 # fmt: off
 VIDEO_SUFFIXES = (
@@ -26,11 +23,6 @@ VIDEO_SUFFIXES = (
 )
 # fmt: on
 """Files with other suffixes are refused: FFmpeg plays even text files as films of a terminal."""
-
-_OPENED_MS = 10_000
-"""A stream that is not open after this time is refused."""
-_STALLED_S = 5.0
-"""A stream that yields no frame for so long has stopped; OpenCV would wait 30 s, and no signal is handled meanwhile."""
 
 
 def raw_bgr(picture: NDArray[np.uint8]) -> RawImage:
@@ -119,70 +111,3 @@ class VideoSource:
     def close(self) -> None:
         """Close the file."""
         self._decoder.close()
-
-
-class CameraSource:
-    """Frames of a live source, stamped when they arrive.
-
-    Args:
-        spec: `camera:0` for a local device, or the URL of a stream (RTSP, HTTP).
-        span: How long to read; a live source has no later start.
-        clock: Nanoseconds since the epoch.
-        timeout: How long to wait for a frame of a stream, in seconds; also bounds how long a stop takes.
-
-    Raises:
-        SourceError: The device or stream cannot be opened.
-        ConfigError: A start was asked for.
-    """
-
-    def __init__(
-        self, spec: str, *, span: Span = WHOLE, clock: Callable[[], int] = time.time_ns, timeout: float = _STALLED_S
-    ) -> None:
-        if span.start:
-            raise ConfigError(f"{spec}: a live source starts now; leave out the start of {span.start} s")
-        self._spec = spec
-        self._span = span
-        self._clock = clock
-        self._capture = _open(spec, timeout)
-
-    def streams(self) -> tuple[StreamInfo, ...]:
-        """List the camera as one stream of unknown length."""
-        cv2, get = opencv(), self._capture.get
-        width, height = int(get(cv2.CAP_PROP_FRAME_WIDTH)), int(get(cv2.CAP_PROP_FRAME_HEIGHT))
-        return (StreamInfo(self._spec, "camera", "bgr8", width, height, None, get(cv2.CAP_PROP_FPS) or None),)
-
-    def frames(self) -> Iterator[Frame]:
-        """Yield frames until the duration is over.
-
-        Raises:
-            SourceError: The camera stopped.
-        """
-        _, end = self._span.bounds(self._clock())
-        sequence = 0
-        while True:
-            is_read, picture = self._capture.read()
-            now = self._clock()
-            if end is not None and now >= end:
-                return
-            if not is_read:
-                raise SourceError(
-                    f"{self._spec}: the camera stopped or stalled after {sequence} frames; check that it is connected"
-                )
-            yield Frame(self._spec, sequence, now, now, "", raw_bgr(picture))
-            sequence += 1
-
-    def close(self) -> None:
-        """Close the device."""
-        self._capture.release()
-
-
-def _open(spec: str, timeout: float) -> Any:
-    cv2 = opencv()
-    if spec.startswith("camera:"):
-        capture = cv2.VideoCapture(int(spec.removeprefix("camera:")))  # Video4Linux waits 10 s for a frame
-    else:
-        limits = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, _OPENED_MS, cv2.CAP_PROP_READ_TIMEOUT_MSEC, round(1000 * timeout)]
-        capture = cv2.VideoCapture(spec, cv2.CAP_FFMPEG, limits)
-    if not capture.isOpened():
-        raise SourceError(f"{spec}: can't be opened; check that the device or URL exists and no other program holds it")
-    return capture

@@ -1,19 +1,21 @@
-"""Write image bags for ROS 1 and ROS 2 with the rosbags package; no ROS installation is needed."""
+"""Write bags for ROS 1 and ROS 2 with the rosbags package; no ROS installation is needed."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
+from mqinfer.bags.calibration import CAMERA_INFO
+from mqinfer.images.camera import CameraInfo
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import ConfigError, MissingExtra, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["BagWriter", "Storage"]
 
@@ -37,7 +39,7 @@ def _mapped(path: Path) -> Iterator[None]:
 
 
 class BagWriter:
-    """Writes images of any encoding on any topic; a context manager, and the bag is complete once it is left.
+    """Writes images of any encoding, and other messages; a context manager, and the bag is complete once it is left.
 
     Args:
         path: A new file whose name ends in `.bag` for `bag`, otherwise a new directory whose name does not.
@@ -74,6 +76,7 @@ class BagWriter:
             self._writer.open()
         self._connections: dict[str, Any] = {}
         self._counts: dict[str, int] = {}
+        self._is_broken = False
 
     def __enter__(self) -> Self:
         return self
@@ -105,21 +108,116 @@ class BagWriter:
         """
         kind = "sensor_msgs/msg/Image" if isinstance(image, RawImage) else "sensor_msgs/msg/CompressedImage"
         header = self._header(topic, capture_time_ns, frame_id)
-        with _mapped(self._path):
-            connection = self._connection(topic, kind)
-            message = self._message(kind, header, image)
+        self.add(topic, self._message(kind, header, image), log_time_ns)
+
+    def write_camera(  # noqa: PLR0913 - the fields of the message
+        self,
+        topic: str,
+        camera: CameraInfo,
+        capture_time_ns: int,
+        log_time_ns: int,
+        frame_id: str = "camera",
+        *,
+        binning: tuple[int, int] = (0, 0),
+        roi: tuple[int, int, int, int] = (0, 0, 0, 0),
+    ) -> None:
+        """Append the calibration of a camera, before the pictures that it holds for.
+
+        Args:
+            topic: `camera_info` in the namespace of the pictures' topic.
+            camera: Of the sensor's full resolution; not checked.
+            capture_time_ns: The header's stamp.
+            log_time_ns: The time of recording.
+            frame_id: The header's frame.
+            binning: Pixels that the camera joins, across and down.
+            roi: The part of the sensor that it sends: left, top, width and height, all 0 for all of it.
+
+        Raises:
+            SourceError: The disk is full, or the topic already has another type.
+        """
+        header = self._header(topic, capture_time_ns, frame_id)
+        left, top, width, height = roi
+        part = self._types.types["sensor_msgs/msg/RegionOfInterest"](left, top, height, width, do_rectify=False)
+        numbers = [
+            np.array(each, np.float64)
+            for each in (camera.distortion, camera.intrinsic, camera.rectification, camera.projection)
+        ]
+        message = self._types.types[CAMERA_INFO](
+            header, camera.height, camera.width, camera.distortion_model, *numbers, *binning, part
+        )
+        self.add(topic, message, log_time_ns)
+
+    def register(self, definitions: Mapping[str, str]) -> None:
+        """Learn further message types; a bag holds the definitions of the types that it uses.
+
+        Args:
+            definitions: By type, such as `vision_msgs/msg/Detection2D`, in the format of .msg files.
+        """
+        from rosbags.typesys import get_types_from_msg
+
+        for kind, text in definitions.items():
+            self._types.register(get_types_from_msg(text, kind))
+
+    def message(self, kind: str, *fields: Any) -> Any:
+        """Make a message of a type, such as `std_msgs/msg/Header`, of its fields in their order."""
+        return self._types.types[kind](*fields)
+
+    def add(self, topic: str, message: Any, log_time_ns: int, *, latched: bool = False) -> None:
+        """Append a message that `message` made.
+
+        Args:
+            topic: All messages of a topic must have one type.
+            message: The message.
+            log_time_ns: The time of recording.
+            latched: Whether a player of a ROS 2 bag publishes it for those too that subscribe later.
+
+        Raises:
+            SourceError: The disk is full, or the topic already has the other type.
+        """
+        kind = message.__msgtype__
+        with self._failing():
+            connection = self._connection(topic, kind, latched=latched)
             serialize = self._types.serialize_ros1 if self._ros1 else self._types.serialize_cdr
             self._writer.write(connection, log_time_ns, serialize(message, kind))
 
+    def flush(self) -> None:
+        """End the chunk of an MCAP bag, so that a process that is killed loses nothing that was written before.
+
+        Raises:
+            SourceError: The disk is full.
+        """
+        with self._failing():
+            self._writer.storage.close_chunk()
+            self._writer.storage.bio.flush()
+
     def close(self) -> None:
-        """Write the index and close the file."""
-        with _mapped(self._path):
+        """Write the index and close the file; after a failure close it as it is: an index behind half a chunk is wrong.
+
+        Raises:
+            SourceError: The disk is full.
+        """
+        if self._is_broken:
+            with suppress(Exception):  # what is left in buffers can't be written either
+                self._writer.abort()
+            return
+        with self._failing():
             self._writer.close()
 
-    def _connection(self, topic: str, kind: str) -> Any:
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            with _mapped(self._path):
+                yield
+        except SourceError:
+            self._is_broken = True
+            raise
+
+    def _connection(self, topic: str, kind: str, *, latched: bool) -> Any:
         known = self._connections.get(topic)
         if known is None:
-            known = self._connections[topic] = self._writer.add_connection(topic, kind, typestore=self._types)
+            quality = {"offered_qos_profiles": [_latched()]} if latched and not self._ros1 else {}
+            known = self._writer.add_connection(topic, kind, typestore=self._types, **quality)
+            self._connections[topic] = known
         elif known.msgtype != kind:
             raise SourceError(f"topic {topic} of {self._path} holds {known.msgtype}; write {kind} on another topic")
         return known
@@ -152,11 +250,29 @@ def _ros2(path: Path, storage: str, compression: str | None) -> Any:
     from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 
     plugin = _chosen(StoragePlugin, storage, "this writer")
-    writer = Writer(path, version=9, storage_plugin=plugin)
+    writer = Writer(path, version=8, storage_plugin=plugin)  # ROS 2 Humble can't read the qualities of service of 9
     if compression is not None:
         mode = CompressionMode.STORAGE if plugin is StoragePlugin.MCAP else CompressionMode.FILE
         writer.set_compression(mode, _chosen(CompressionFormat, compression, "ROS 2"))
     return writer
+
+
+def _latched() -> Any:
+    """Return the quality of service of a topic whose last message is kept for later subscribers."""
+    from rosbags.interfaces import Qos, QosDurability, QosHistory, QosLiveliness, QosReliability, QosTime
+
+    unspecified = QosTime(0, 0)
+    return Qos(
+        QosHistory.KEEP_LAST,
+        1,
+        QosReliability.RELIABLE,
+        QosDurability.TRANSIENT_LOCAL,
+        deadline=unspecified,
+        lifespan=unspecified,
+        liveliness=QosLiveliness.AUTOMATIC,
+        liveliness_lease_duration=unspecified,
+        avoid_ros_namespace_conventions=False,
+    )
 
 
 def _chosen(names: Any, name: str, who: str) -> Any:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mqinfer.bags.sources import open_source
+from mqinfer.images.decode import to_rgb
+from mqinfer.images.lens import Distortion
+from mqinfer.images.rectification import rectification
+from mqinfer.images.resize import fit
 from mqinfer.lab.drives.camera import Course, View
 from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
+from mqinfer.lab.drives.recording import write_drive
 from mqinfer.lab.drives.synthetic import CLASSES, Label, SyntheticDrive
 from mqinfer.protocol.errors import ConfigError
 
@@ -132,3 +140,25 @@ def test_lessons() -> None:
     assert np.array_equal(mask, scene.mask)
     assert 0 < np.abs(picture.astype(int) - scene.picture).mean() < 6
     assert len(lessons_key()) == 64
+
+
+@pytest.mark.parametrize("lens", Distortion)
+def test_a_drive_through_a_lens(tmp_path: Path, lens: Distortion) -> None:
+    """Bent frames with their calibration, and masks in step: rectified, the drive is as if there was no lens."""
+    path = write_drive(
+        tmp_path / "drive", ros=2, frames=1, seed=1, width=WIDTH, height=HEIGHT, encoding="rgb8", lens=lens
+    )
+    with closing(open_source(str(path), topics=["/camera/image_raw"])) as source:
+        (frame,) = source.frames()
+    assert frame.camera is not None
+    assert frame.camera.distortion_model == lens
+    rectified = rectification(frame.camera, WIDTH, HEIGHT).apply(to_rgb(frame.image))
+    assert (rectified.max(axis=-1) > 0).mean() > 0.99
+    plain = small(1).scene(0).picture
+    focal = 0.78 * WIDTH
+    zoom = frame.camera.projection[0] / focal
+    middle = np.array([WIDTH / 2, HEIGHT / 2])
+    x, y = np.rint(middle - middle / zoom).astype(int)
+    part = fit(np.ascontiguousarray(plain[y : HEIGHT - y, x : WIDTH - x]), WIDTH, HEIGHT)
+    assert np.abs(rectified.astype(int) - part).mean() < 8
+    assert np.abs(to_rgb(frame.image).astype(int) - plain).mean() > 8

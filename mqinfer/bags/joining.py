@@ -1,0 +1,280 @@
+"""Join frames that were taken at the same time: those of several topics, or each with the one before it.
+
+Two frames go together if each is the other's nearest by capture stamp and they are no further apart than the tolerance:
+with 0 the rule of ROS's `message_filters.TimeSynchronizer`, otherwise the purpose of its `ApproximateTimeSynchronizer`.
+The result depends on the stamps alone, not on the order in which topics take turns. Every frame that is left out is
+counted by topic and reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
+from mqinfer.protocol.errors import ConfigError, SourceError
+
+__all__ = ["PREVIOUS", "Join", "JoinedSource", "Miss", "PreviousJoin", "TimeJoin"]
+
+PREVIOUS = "previous"
+"""In place of a topic: the frame before, of the same stream."""
+MOST_WAITING = 32
+"""Frames of one topic that wait for those of the others; the oldest is left out for a newer one."""
+NO_PARTNER = "no frame within the tolerance"
+INCOMPLETE = "not every other topic has a frame within the tolerance"
+STOPPED = "another topic stopped"
+FIRST = "no frame before it"
+
+Miss = tuple[str, str]
+"""A topic, and why a frame of it was left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Where the pictures of one request come from.
+
+    Attributes:
+        topics: The main picture's first; or empty, where each frame goes with the one before it.
+        inputs: The model's inputs in the same order, of the frame itself and of the one before it; empty for the
+            order of the model's card.
+        tolerance: How far apart frames may be that go together, in seconds.
+    """
+
+    topics: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    tolerance: float = 0.0
+
+    @classmethod
+    def parse(cls, options: Sequence[str], tolerance: float = 0.0) -> Join:
+        """Read `/left,/right`, `left=/camera/left` for each input, `previous`, or `before=previous`.
+
+        Raises:
+            ConfigError: It is none of these, or the tolerance is no number of seconds.
+        """
+        if not (math.isfinite(tolerance) and tolerance >= 0):
+            raise ConfigError(f"--tolerance {tolerance}: expected seconds, 0 or more, such as 0.02")
+        given = [part.rpartition("=") for option in options for part in option.split(",")]
+        inputs, topics = tuple(part[0] for part in given), tuple(part[2] for part in given)
+        wrong = f"--join {' --join '.join(options)}: "
+        if not all(topics) or len(set(topics)) != len(topics):
+            raise ConfigError(f"{wrong}expected different topics, such as --join /left,/right")
+        if any(inputs) and (len(set(inputs)) != len(inputs) or (not all(inputs) and PREVIOUS not in topics)):
+            raise ConfigError(f"{wrong}name an input for each topic, such as --join left=/camera/left, or for none")
+        if PREVIOUS in topics:
+            if len(topics) > 1:
+                raise ConfigError(f"{wrong}`{PREVIOUS}` is the frame before, and goes without topics; use --topic")
+            if tolerance:
+                raise ConfigError(f"{wrong}`{PREVIOUS}` needs no --tolerance; leave it out")
+            return cls((), ("", *inputs) if any(inputs) else ())
+        if len(topics) < 2:
+            raise ConfigError(f"{wrong}expected two topics or more, such as --join /left,/right")
+        return cls(topics, inputs if any(inputs) else (), tolerance)
+
+    @property
+    def pictures(self) -> int:
+        """How many pictures one request has."""
+        return len(self.topics) or 2
+
+
+@dataclass(slots=True)
+class _Topic:
+    """Frames of one topic that wait, and the stamp of the one that left last."""
+
+    frames: deque[Frame] = field(default_factory=deque)
+    before: int | None = None
+
+    def pop(self) -> Frame:
+        frame = self.frames.popleft()
+        self.before = frame.capture_time_ns
+        return frame
+
+
+class TimeJoin:
+    """Joins the frames of two topics or more. Pure; not thread-safe.
+
+    Each topic's frames come in the order of their stamps. One that steps back starts anew, as a recorder's clock does
+    that was set.
+    """
+
+    def __init__(self, topics: Sequence[str], tolerance: float = 0.0) -> None:
+        """Start with no frame.
+
+        Args:
+            topics: The main picture's first; each joined frame is one of it, with those of the others.
+            tolerance: How far apart frames may be, in seconds.
+        """
+        self.missed: Counter[Miss] = Counter()
+        """Frames that were left out."""
+        self._main, *self._others = topics
+        self._tolerance = round(tolerance * 1e9)
+        self._topics = {topic: _Topic() for topic in topics}
+
+    def add(self, frame: Frame) -> list[Frame]:
+        """Add a frame, and return those that are complete now, in their order."""
+        topic = self._topics[frame.source]
+        newest = topic.frames[-1].capture_time_ns if topic.frames else topic.before
+        found = []
+        if newest is not None and frame.capture_time_ns <= newest:
+            found = self.flush()
+            self._topics = {name: _Topic() for name in self._topics}
+            topic = self._topics[frame.source]
+        topic.frames.append(frame)
+        found += self._take(is_ended=False)
+        if len(topic.frames) > MOST_WAITING:
+            self._miss(topic.pop(), STOPPED)
+            found += self._take(is_ended=False)
+        return found
+
+    def flush(self) -> list[Frame]:
+        """Return what is complete once no more frames come; the others are left out."""
+        found = self._take(is_ended=True)
+        for topic in self._topics.values():
+            while topic.frames:
+                self._miss(topic.pop(), NO_PARTNER)
+        return found
+
+    def _take(self, *, is_ended: bool) -> list[Frame]:
+        found = []
+        main = self._topics[self._main]
+        while main.frames:
+            partners = [self._partner(self._topics[name], main, is_ended=is_ended) for name in self._others]
+            if not all(is_known for _, is_known in partners):
+                break
+            frame = main.pop()
+            joined = tuple(partner for partner, _ in partners if partner is not None)
+            for name, (partner, _) in zip(self._others, partners, strict=True):
+                self._forget(name, partner, frame)
+            if len(joined) == len(self._others):
+                found.append(replace(frame, joined=joined))
+            else:
+                self._miss(frame, NO_PARTNER if len(self._others) == 1 or not joined else INCOMPLETE)
+                for partner in joined:
+                    self._miss(partner, INCOMPLETE)
+        return found
+
+    def _partner(self, topic: _Topic, main: _Topic, *, is_ended: bool) -> tuple[Frame | None, bool]:
+        """Return which frame goes with the oldest of the main topic, and whether that is known by now."""
+        stamp = main.frames[0].capture_time_ns
+        before = after = None
+        for frame in topic.frames:
+            if frame.capture_time_ns <= stamp:
+                before = frame
+            else:
+                after = frame
+                break
+        is_known = is_ended or after is not None or (before is not None and before.capture_time_ns == stamp)
+        nearest = min((each for each in (before, after) if each), key=lambda each: _apart(each, stamp), default=None)
+        if nearest is None or _apart(nearest, stamp) > self._tolerance:
+            return None, is_known
+        if not is_known:
+            return None, False
+        if nearest is after:  # the next main frame may be nearer to it
+            following = main.frames[1].capture_time_ns if len(main.frames) > 1 else None
+            if following is None:
+                return nearest, is_ended
+            return (nearest, True) if _apart(nearest, stamp) <= _apart(nearest, following) else (None, True)
+        if main.before is not None and _apart(nearest, main.before) <= _apart(nearest, stamp):
+            return None, True  # it was nearer to the main frame before
+        return nearest, True
+
+    def _forget(self, name: str, partner: Frame | None, main: Frame) -> None:
+        """Remove a partner with all before it, or, without one, what is too early for any later main frame."""
+        topic = self._topics[name]
+        earliest = main.capture_time_ns - self._tolerance
+        while topic.frames:
+            first = topic.frames[0]
+            if first is partner:
+                topic.pop()
+                return
+            if partner is None and first.capture_time_ns >= earliest:
+                return
+            self._miss(topic.pop(), NO_PARTNER)
+
+    def _miss(self, frame: Frame, why: str) -> None:
+        self.missed[frame.source, why] += 1
+
+
+def _apart(frame: Frame, stamp: int) -> int:
+    return abs(frame.capture_time_ns - stamp)
+
+
+class PreviousJoin:
+    """Joins each frame with the one before it, of the same stream. Pure; not thread-safe."""
+
+    def __init__(self) -> None:
+        self.missed: Counter[Miss] = Counter()
+        """The first frame of each stream."""
+        self._before: dict[str, Frame] = {}
+
+    def add(self, frame: Frame) -> list[Frame]:
+        """Add a frame, and return it with the one before it."""
+        before = self._before.get(frame.source)
+        self._before[frame.source] = frame
+        if before is None:
+            self.missed[frame.source, FIRST] += 1
+            return []
+        return [replace(frame, joined=(before,))]
+
+    def flush(self) -> list[Frame]:
+        """Return nothing: no frame waits."""
+        return []
+
+
+class JoinedSource:
+    """The joined frames of a source.
+
+    Attributes:
+        missed: Frames that were left out so far.
+    """
+
+    def __init__(self, source: FrameSource, join: Join) -> None:
+        """Wrap a source.
+
+        Args:
+            source: Of the frames.
+            join: Which go together.
+        """
+        self.missed: Counter[Miss] = Counter()
+        self._source = source
+        self._join = join
+        self._untold: Counter[Miss] = Counter()
+
+    def streams(self) -> tuple[StreamInfo, ...]:
+        """List the main topic, or all of them where each frame goes with the one before; their counts are unknown."""
+        topics = self._join.topics[:1]
+        return tuple(
+            replace(each, count=None) for each in self._source.streams() if not topics or each.source in topics
+        )
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield joined frames; where the source breaks off, first those that are complete.
+
+        Raises:
+            SourceError: The source broke off.
+        """
+        topics = self._join.topics
+        joining = TimeJoin(topics, self._join.tolerance) if topics else PreviousJoin()
+        broke_off = None
+        try:
+            for frame in self._source.frames():
+                yield from self._with_missed(joining.add(frame), joining.missed)
+        except SourceError as error:
+            broke_off = error
+        yield from self._with_missed(joining.flush(), joining.missed)
+        if broke_off is not None:
+            raise broke_off
+
+    def _with_missed(self, found: list[Frame], missed: Counter[Miss]) -> Iterator[Frame]:
+        """Yield frames, the first with what was left out since the one before."""
+        self.missed.update(missed)
+        self._untold.update(missed)
+        missed.clear()
+        for frame in found:
+            yield replace(frame, missed=dict(self._untold)) if self._untold else frame
+            self._untold = Counter()
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
