@@ -1,4 +1,4 @@
-"""Count the outcomes of replays, and the frames that each worker answered, from their JSON lines.
+"""Count the outcomes of replays, and the frames that each worker answered: results.jsonl, and times.jsonl beside it.
 
     python examples/count_outcomes.py results.jsonl [results.jsonl ...]
 
@@ -22,8 +22,9 @@ def main(paths: list[str]) -> int:
         for line in Path(path).read_text(encoding="utf-8").splitlines():
             result = json.loads(line)
             outcomes[result["outcome"]] += 1
-            workers[result["worker"]] += 1
             frames[path, result["source"], result["sequence"]] += 1
+        for line in Path(path).with_name("times.jsonl").read_text(encoding="utf-8").splitlines():
+            workers[json.loads(line)["worker"]] += 1
     twice = sum(count > 1 for count in frames.values())
     print(f"{len(frames)} frames, outcomes {dict(outcomes)}, {twice} with more than one")
     for worker, count in sorted(workers.items()):

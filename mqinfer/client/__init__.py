@@ -6,6 +6,22 @@ from mqinfer.client.control import ControlClient
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.result import InferResult
 from mqinfer.client.stream import AsyncStream, Stream
+from mqinfer.client.watching import AsyncWatch, DropReason, SeenPreview, SeenResult, Watch, WatchCounters
 from mqinfer.client.window import Policy
 
-__all__ = ["AsyncClient", "AsyncStream", "Client", "ClientOptions", "ControlClient", "InferResult", "Policy", "Stream"]
+__all__ = [
+    "AsyncClient",
+    "AsyncStream",
+    "AsyncWatch",
+    "Client",
+    "ClientOptions",
+    "ControlClient",
+    "DropReason",
+    "InferResult",
+    "Policy",
+    "SeenPreview",
+    "SeenResult",
+    "Stream",
+    "Watch",
+    "WatchCounters",
+]

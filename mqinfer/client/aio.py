@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import Literal, Self, Unpack, overload
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.process import Maker
@@ -19,6 +19,8 @@ from mqinfer.client.request import InferOptions, Input, make_request, names_labe
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import Counters, InferResult
 from mqinfer.client.stream import AsyncStream
+from mqinfer.client.watching import AsyncWatch, SeenPreview, SeenResult, Watches, WatchOptions
+from mqinfer.client.watching.feed import WatchSettings
 from mqinfer.client.window import Policy
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import Expired
@@ -67,6 +69,7 @@ class AsyncClient:
         self._requester: Requester | None = None
         self._registry: LiveRegistry | None = None
         self._feeds: Feeds | None = None
+        self._watches = Watches(self._address, self._name, self._topics, self._options.limits)
         self._inbox: _Inbox | None = None
 
     @classmethod
@@ -157,6 +160,27 @@ class AsyncClient:
             raise RuntimeError("open the client first")
         return AsyncStream(self._feeds.open(model, policy, window, timeout, options))
 
+    @overload
+    def watch(
+        self, model: str | None = None, *, with_previews: Literal[False] = False, **options: Unpack[WatchOptions]
+    ) -> AsyncWatch[SeenResult]: ...
+
+    @overload
+    def watch(
+        self, model: str | None, *, with_previews: Literal[True], **options: Unpack[WatchOptions]
+    ) -> AsyncWatch[SeenResult | SeenPreview]: ...
+
+    def watch(
+        self, model: str | None = None, *, with_previews: bool = False, **options: Unpack[WatchOptions]
+    ) -> AsyncWatch[SeenResult] | AsyncWatch[SeenResult | SeenPreview]:
+        """Return a watch of the results of other clients, as `Client.watch` does; `async with` connects it.
+
+        The client must be open.
+        """
+        self._opened()
+        feed = self._watches.make(WatchSettings(model, with_previews=with_previews, **options))
+        return AsyncWatch(feed, self._connect_timeout)
+
     async def card(self, model: str, timeout: float | None = None) -> ModelCard:  # noqa: ASYNC109  as for `Client.card`
         """Return a model's card.
 
@@ -187,6 +211,7 @@ class AsyncClient:
         self._maker.check()
         if self._feeds:
             self._feeds.end()
+        await asyncio.to_thread(self._watches.end)
         if self._requester:
             if self.announcer:
                 self.announcer.presence.end()

@@ -1,4 +1,4 @@
-"""What a client publishes about itself: its retained state, and in it what it waits for.
+"""What a client publishes about itself: its retained state, and in it what it waits for and, of an edge, its streams.
 
 The requests that wait are in the clients, and no broker counts them. So clients that stay, such as edges and gateways,
 state them, and whoever reads all states knows how much waits for a model (`mqinfer lag`).
@@ -12,7 +12,7 @@ from functools import partial
 from mqinfer.broker.presence import Presence
 from mqinfer.client.requester import Requester
 from mqinfer.logs import without_logins
-from mqinfer.protocol.states import ClientState, ClientStatus, PendingRequests
+from mqinfer.protocol.states import ClientState, ClientStatus, PendingRequests, StreamState, fitting_streams
 from mqinfer.protocol.topics import Topics
 
 __all__ = ["Announcer"]
@@ -29,6 +29,7 @@ class Announcer:
     Attributes:
         presence: The client's name on the broker.
         pending: Returns what waits, by model; by default what the requester has. Called on any thread.
+        streams: Returns what becomes of each stream, for an edge; None for other clients. Called on any thread.
 
     Args:
         name: The client's name.
@@ -52,6 +53,7 @@ class Announcer:
         refresh_s: float = _REFRESH_S,
     ) -> None:
         self.pending: Callable[[], Sequence[PendingRequests]] = tuple
+        self.streams: Callable[[], Sequence[StreamState]] | None = None
         self._make = partial(ClientState, name, source=without_logins(source), model=model, window=window)
         self._refresh_s = refresh_s
         self._published: Sequence[PendingRequests] = ()
@@ -64,16 +66,23 @@ class Announcer:
         requester.repeat(self._refresh_s, self._refresh)
 
     def _refresh(self) -> None:
-        """Publish the state again while something waits, and once more when nothing does."""
+        """Publish the state again while something waits, and once more when nothing does; of an edge always."""
+        if self.streams is not None:
+            self.presence.publish(qos=0)
+            return
         waits = bool(self.pending())
         if waits or self._published:
             self.presence.publish(qos=0 if waits else 1)  # the last one before a silence is to arrive
 
     def _encode(self, status: str, incarnation: int) -> bytes:
         pending: tuple[PendingRequests, ...] | None = None
+        streams: tuple[StreamState, ...] | None = None
         if status == ClientStatus.READY:
             most = sorted(self.pending(), key=lambda each: each.count, reverse=True)
             pending = self._published = tuple(most[:_MOST_MODELS])
+            if self.streams is not None:
+                streams = fitting_streams(self.streams())
+        take_over = self.presence.take_over
         return self._make(
-            ClientStatus(status), incarnation, take_over=self.presence.take_over, pending=pending
+            ClientStatus(status), incarnation, take_over=take_over, pending=pending, streams=streams
         ).to_json()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import Literal, Self, Unpack, overload
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.client.announcer import Announcer
@@ -17,6 +17,8 @@ from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.request import InferOptions, Input, make_request, names_label, with_labelled_version
 from mqinfer.client.result import Counters, InferResult
 from mqinfer.client.stream import Stream
+from mqinfer.client.watching import SeenPreview, SeenResult, Watch, Watches, WatchOptions
+from mqinfer.client.watching.feed import WatchSettings
 from mqinfer.client.window import Policy
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
@@ -71,6 +73,8 @@ class Client:
         self._requester = connect(address, name, topics, options, timeout=connect_timeout, announcer=self._announcer)
         self._cards = LiveRegistry(self._requester, self._announcer)
         self._feeds = Feeds(self._requester)
+        self._watches = Watches(address, name, topics, self._requester.options.limits)
+        self._connect_timeout = connect_timeout
 
     @classmethod
     def from_env(
@@ -195,6 +199,46 @@ class Client:
             options["version"] = self._labelled(asked).model_version
         return Stream(self._feeds.open(model, policy, window, timeout, options))
 
+    @overload
+    def watch(
+        self, model: str | None = None, *, with_previews: Literal[False] = False, **options: Unpack[WatchOptions]
+    ) -> Watch[SeenResult]: ...
+
+    @overload
+    def watch(
+        self, model: str | None, *, with_previews: Literal[True], **options: Unpack[WatchOptions]
+    ) -> Watch[SeenResult | SeenPreview]: ...
+
+    def watch(
+        self, model: str | None = None, *, with_previews: bool = False, **options: Unpack[WatchOptions]
+    ) -> Watch[SeenResult] | Watch[SeenResult | SeenPreview]:
+        """Receive the results of other clients, as they come, over a connection of its own.
+
+        Results of this client's own requests come too. What nobody takes in time is dropped, the oldest first, and
+        counted: `counters()` of the watch. It ends with the client.
+
+        Where Mosquitto's access rules give a login no right to read results, nothing comes; other brokers refuse.
+
+        Args:
+            model: Whose results to receive; None for those of all models.
+            with_previews: Whether to receive the pictures, too, that edges publish with `--preview`.
+            **options: `client`, the one whose results are wanted; `buffer` and `buffer_bytes`, the most that may wait,
+                256 messages and 64 MiB.
+
+        Raises:
+            NotAuthorized: The broker refuses the subscription.
+            BrokerUnreachable: No broker answers.
+            BadTopic: The name of the model or of the client breaks the naming rules.
+            ConfigError: A bound is below 1.
+            Cancelled: The client is closed.
+            TypeError: There is no such option.
+        """
+        check_may_wait("watch()")
+        self._requester.maker.check()
+        feed = self._watches.make(WatchSettings(model, with_previews=with_previews, **options))
+        feed.open(self._connect_timeout)
+        return Watch(feed)
+
     def card(self, model: str, timeout: float | None = None) -> ModelCard:
         """Return a model's card: its inputs and outputs, image contract, classes, hash.
 
@@ -226,6 +270,7 @@ class Client:
         check_may_wait("close()")
         self._requester.maker.check()  # before a lock, which another thread may have held at the fork
         self._feeds.end()
+        self._watches.end()
         if self._announcer:
             self._announcer.presence.end()
         self._requester.close()

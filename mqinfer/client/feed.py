@@ -1,8 +1,9 @@
 """The frames of a stream: each one that is put in has exactly one outcome, and they come out in the order of putting.
 
 A frame enters the stream's window, or is queued: with `latest` in place of the one queued before, which ends as
-`superseded`; with `all` behind the others. A result that nobody has read yet keeps its place in the window, so that a
-slow reader gets fresh results (`latest`), or slows the source down (`all`), and nothing piles up.
+`superseded`, or of one that was sent and that no worker works on; with `all` behind the others. A result that nobody
+has read yet keeps its place in the window, so that a slow reader gets fresh results (`latest`), or slows the source
+down (`all`), and nothing piles up.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakSet
@@ -20,7 +21,7 @@ from mqinfer.client.options import check_timeout
 from mqinfer.client.request import InferOptions, Input, make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import DelayWindow, Policy
+from mqinfer.client.window import NEWER_FRAME, DelayWindow, Policy
 from mqinfer.client.window import Stream as Window
 from mqinfer.protocol.errors import Cancelled, ConfigError, MqinferError, Rejected, Superseded
 from mqinfer.protocol.types import Capture, ErrorInfo, InferRequest, Outcome
@@ -156,11 +157,14 @@ class Feed:
             frame = _Frame(request)
             self._frames.append(frame)
             if lost := self._window.put(frame):
-                self._end(lost, self._failed(lost, Superseded("a newer frame of the stream came first")))
+                self._end(lost, self._failed(lost, Superseded(NEWER_FRAME)))
             entered = self._window.take()
+            replaced = [each.request_id for each in self._unanswered()] if self._window.wants_room else []
         if lost:
             self._notify()
         self._send(entered)
+        if replaced:
+            self._requester.supersede(replaced)
 
     def read(self) -> InferResult | None:
         """Return the next outcome; None at the end. Call it when `is_ready`.
@@ -190,11 +194,14 @@ class Feed:
         with self.changed:
             self._closed = True
             self._cancelled |= cancel
-            pending = [frame.request_id for frame in self._frames if frame.request_id and not frame.result]
+            pending = [frame.request_id for frame in self._unanswered()]
         self._notify()
         if cancel:
             for request_id in pending:
                 self._requester.cancel(request_id)
+
+    def _unanswered(self) -> Iterator[_Frame]:
+        return (frame for frame in self._frames if frame.request_id and not frame.result)
 
     def _send(self, frames: list[_Frame]) -> None:
         while frames:

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.states import ClientState, ClientStatus, ServerState, ServerStatus, WorkerState, WorkerStatus
+from mqinfer.protocol.states import (
+    ClientState,
+    ClientStatus,
+    ServedModel,
+    ServerState,
+    ServerStatus,
+    WorkerState,
+    WorkerStatus,
+)
 
 __all__ = ["Registry", "SeenClient"]
 
@@ -115,6 +123,16 @@ class Registry:
         if version is None:
             return model in self._defaults
         return self.versions(model).get(version, False)
+
+    def ready_workers(self, model: str) -> list[WorkerState]:
+        """Return the last states of the workers that accept requests for a model, or for a version of it."""
+        return [state for state in self._serving.get(model, {}).values() if state.status is WorkerStatus.READY]
+
+    def served(self, worker: str, model: str, version: str) -> ServedModel | None:
+        """Return what a worker's last state holds of a version; None of a worker that has ended."""
+        state = self._workers.found.get(worker)
+        models = () if state is None else state.models
+        return next((each for each in models if (each.name, each.version) == (model, version)), None)
 
     def knows(self, model: str) -> bool:
         """Return whether a model has a card or a worker, be it ready or not."""

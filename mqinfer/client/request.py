@@ -21,7 +21,7 @@ from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.control import Cancellation
 from mqinfer.protocol.envelope import CONTENT_TYPE, request_pieces
 from mqinfer.protocol.errors import Cancelled, ModelNotFound, Superseded
-from mqinfer.protocol.header import OUTPUT_ENCODING, SIGNATURE
+from mqinfer.protocol.header import OUTPUT_ENCODING, SIGNATURE, TIMESTAMPS
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.trace import read_trace
@@ -49,6 +49,8 @@ class InferOptions(TypedDict, total=False):
         capture: Where the frame came from; the result repeats it.
         priority: 1 is the highest, 0 the model's default.
         signature: Of a SavedModel, the one to run; the card names them.
+        timestamps: Whether the reply states, in `parameters`, when the worker received the request and replied, by its
+            own clock: `received_time_ns` and `sent_time_ns`.
         traceparent: W3C trace context of the caller, whose trace the request continues; a malformed one is ignored.
         tracestate: W3C trace state beside it.
     """
@@ -61,6 +63,7 @@ class InferOptions(TypedDict, total=False):
     capture: Capture
     priority: int
     signature: str
+    timestamps: bool
     traceparent: str
     tracestate: str
 
@@ -91,6 +94,8 @@ def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions)
     parameters: dict[str, Scalar] = {OUTPUT_ENCODING: chosen} if isinstance(chosen, str) and chosen else {}
     if signature := options.get("signature"):
         parameters[SIGNATURE] = signature
+    if options.get("timestamps"):
+        parameters[TIMESTAMPS] = True
     parent = options.get("traceparent")
     return InferRequest(
         id="",

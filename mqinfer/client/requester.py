@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -28,6 +28,7 @@ from mqinfer.client.registry import Registry
 from mqinfer.client.request import Messages
 from mqinfer.client.result import Counters, Ignored, InferResult, decode_outputs
 from mqinfer.client.timer import Timer
+from mqinfer.client.window import NEWER_FRAME
 from mqinfer.protocol.checksum import verify
 from mqinfer.protocol.envelope import decode_response
 from mqinfer.protocol.errors import (
@@ -42,7 +43,7 @@ from mqinfer.protocol.errors import (
     Superseded,
 )
 from mqinfer.protocol.states import PendingRequests, read_worker_state
-from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.topics import Topics, without_id
 from mqinfer.protocol.types import InferRequest, InferResponse, Outcome
 from mqinfer.telemetry.requests import RequestSpans
 
@@ -84,7 +85,7 @@ class Requester:
         self.tracer: Tracer | None = None
         self._clock = clock
         self._messages = Messages(name, topics, options.limits)
-        self._control_results = _without_id(topics.control_results(name))
+        self._control_results = without_id(topics.control_results(name))
         self._largest = options.limits.packet_bytes  # of a message, as far as it is known
         self._dispatcher = Dispatcher(name, options)
         self._lock = threading.Lock()
@@ -97,7 +98,8 @@ class Requester:
         self._failure: LinkError | None = None
         self._watchers: list[Callable[[], None]] = []
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="mqinfer-client-decode")
-        self._repeat_s, self._repeated = math.inf, _do_nothing
+        self._repeat_s = math.inf
+        self._repeated: Callable[[], None] = lambda: None
         self._repeat_at = math.inf
         self._timer = Timer(self._lock, self._due, self._on_timer, clock, self._on_defect)
         self.link = make_link(self._on_connection)
@@ -120,7 +122,9 @@ class Requester:
         self._repeat_at = self._clock() + self._repeat_s
         self._timer.start()
 
-    def submit(self, request: InferRequest, timeout: float | None, settle: Settle, *, waits: bool = True) -> str:
+    def submit(
+        self, request: InferRequest, timeout: float | None, settle: Settle, *, waits: bool = True, worker: str = ""
+    ) -> str:
         """Accept a request; blocks only while `max_pending` requests are pending.
 
         Args:
@@ -128,6 +132,7 @@ class Requester:
             timeout: In seconds; the outcome comes no later. None for that of the options.
             settle: Receives the one outcome, on any thread; it must return at once.
             waits: Whether to wait for room; a thread that delivers outcomes must not.
+            worker: Goes there first as long as it takes requests; empty for the one that should finish first.
 
         Returns:
             The request's id.
@@ -152,7 +157,7 @@ class Requester:
             check_timeout(timeout)
         submitted = now = self._clock()
         own = self._messages.own(request, os.urandom(16).hex(), timeout)
-        entry = Entry(own, settle, submitted, submitted + timeout)
+        entry = Entry(own, settle, submitted, submitted + timeout, worker)
         if self.tracer is not None:
             entry.spans = RequestSpans(self.tracer, own, self.name, self.topics, submitted)
         self._messages.encode(entry)
@@ -200,6 +205,12 @@ class Requester:
             with suppress(LinkError):  # without a connection no worker answers it either
                 self.link.publish(self._messages.cancellation(entry.request, reason))
         return True
+
+    def supersede(self, request_ids: Sequence[str]) -> bool:
+        """Supersede the first of a stream's requests, oldest first, that no worker works on; False for none."""
+        with self._lock:
+            found = self._dispatcher.replaceable(request_ids, self._clock(), connected=self.link.connected)
+        return found is not None and self.cancel(found, Superseded(NEWER_FRAME))
 
     @property
     def failure(self) -> LinkError | None:
@@ -360,16 +371,16 @@ class Requester:
 
     def _on_reply(self, message: Message) -> None:
         if message.retain:
-            self._retained.add(_without_id(message.topic), "replies are never retained")
+            self._retained.add(without_id(message.topic), "replies are never retained")
             return
         try:
             verify(message.payload, message.user_properties)
             response = decode_response(message.payload, self.options.limits)
         except MqinferError as error:
-            if self.on_control and _without_id(message.topic) == self._control_results:
+            if self.on_control and without_id(message.topic) == self._control_results:
                 self.on_control(message)
                 return
-            self._malformed.add(_without_id(message.topic), error)
+            self._malformed.add(without_id(message.topic), error)
             if isinstance(error, Corrupted):
                 damaged = (message.correlation_data or b"").hex()
                 self._report(lambda _: self._dispatcher.corrupted(damaged))
@@ -437,12 +448,3 @@ class Requester:
             end_thread_in_child()
         log.critical("a client's timer failed, and with it the client", exc_info=error)
         self.give_up(LinkError(f"the client's timer failed: {error!r}; make a new client"))
-
-
-def _do_nothing() -> None:
-    """Do nothing: what is repeated unless `repeat` says otherwise."""
-
-
-def _without_id(topic: str) -> str:
-    """Return the topic of a reply without its last level: that is another one for each request."""
-    return topic.rpartition("/")[0]

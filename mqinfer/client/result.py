@@ -39,6 +39,7 @@ class InferResult:
         attempts: How often the request was sent.
         bytes_sent: Size of the request message, counted once per attempt.
         parameters: Any further response parameters.
+        submitted: When the client accepted the request, in seconds of its monotonic clock; 0 where it never did.
     """
 
     id: str
@@ -55,6 +56,7 @@ class InferResult:
     attempts: int = 0
     bytes_sent: int = 0
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    submitted: float = 0.0
 
     def raise_for_outcome(self) -> None:
         """Raise the error of a request that failed; do nothing where the outcome is `ok`.

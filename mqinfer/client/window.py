@@ -13,9 +13,12 @@ from typing import Generic, Self, TypeVar
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.types import Outcome, Timings
 
-__all__ = ["DelayWindow", "Policy", "Stream"]
+__all__ = ["NEWER_FRAME", "DelayWindow", "Policy", "Stream"]
 
 T = TypeVar("T")
+
+NEWER_FRAME = "a newer frame of the stream came first"
+"""Why a frame is superseded."""
 
 _INCREASE = 0.2
 """Below the target the window grows by this each round trip, `window += _INCREASE / window` for each reply."""
@@ -37,7 +40,8 @@ class Policy(StrEnum):
     """What happens to a frame that arrives while the window is full."""
 
     LATEST = "latest"
-    """It is queued in place of the one that was queued before, which ends as `superseded`: live streams stay fresh."""
+    """It is queued in place of the one queued before, which ends as `superseded`: live streams stay fresh. One that was
+    sent and that no worker works on is superseded, too."""
     ALL = "all"
     """It is queued behind the others, and the reader waits once enough are: nothing of a recording is lost."""
 
@@ -138,6 +142,16 @@ class Stream(Generic[T]):
         self._window = window
         self._keeps_newest = policy is Policy.LATEST
         self._queue: deque[T] = deque()  # one frame with the policy `latest`; bounded by the reader otherwise
+
+    @property
+    def wants_room(self) -> bool:
+        """Whether a frame is queued that should take the place of an older one in flight."""
+        return self._keeps_newest and bool(self._queue)
+
+    @property
+    def limit(self) -> int:
+        """Number of frames that may be in flight now."""
+        return self._window.limit
 
     @property
     def has_room(self) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -56,6 +57,19 @@ def test_a_result_says_what_where_and_how_long(url: str, client: Client, serve: 
     assert result.timings.inference >= 5_000_000
     assert result.timings.transmission > 0
     assert result.timings.total == result.timings.server + result.timings.client_queue + result.timings.transmission
+
+
+def test_a_worker_states_its_times_where_it_is_asked(
+    url: str, client: Client, serve: Serve, write_echo: WriteEcho
+) -> None:
+    """When it received the request and when it replied; without the option, nothing."""
+    serve(url, write_echo(delay_ms=5))
+    assert client.infer("echo", {"x": X}).parameters == {}
+    before = time.time_ns()
+    result = client.infer("echo", {"x": X}, timestamps=True)
+    received, sent = (int(result.parameters[name]) for name in ("received_time_ns", "sent_time_ns"))
+    assert before <= received <= sent <= time.time_ns()
+    assert sent - received >= result.timings.inference
 
 
 @given(array=hnp.arrays(hnp.scalar_dtypes().filter(lambda t: t.kind in "fiub" and t.itemsize <= 8), (2, 3)))

@@ -461,3 +461,17 @@ class Choosing(RuleBasedStateMachine):
 
 TestChoosing = Choosing.TestCase
 TestChoosing.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+
+
+def test_a_request_waits_for_the_worker_that_can_decode_it() -> None:
+    """It goes to its worker's lane, waits while that is full, and goes anywhere once that takes none of its kind."""
+    fleet = fleet_of(fast=10, slow=100)
+    assert fleet.pinned("slow", ANY, 0.0) is fleet.lane("slow")
+    for number in range(4):
+        fleet.sent(f"{number}", fleet.lane("slow") or NoLane.WAIT, ANY, 0.0)
+    assert fleet.pinned("slow", ANY, 0.0) is NoLane.WAIT
+    assert fleet.pinned("slow", ("another", None), 0.0) is None
+    assert fleet.pinned("nobody", ANY, 0.0) is None
+    assert fleet.pinned("slow", ANY, 1000.0) is None, "it is silent"
+    fleet.update(state("slow", status=WorkerStatus.LOST))
+    assert fleet.pinned("slow", ANY, 0.0) is None

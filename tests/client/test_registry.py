@@ -59,6 +59,19 @@ def test_a_model_is_known_by_its_card_or_its_workers() -> None:
     assert registry.is_ready("m", "2")
 
 
+def test_what_a_worker_serves_is_found_by_worker_model_and_version() -> None:
+    """Precision and back end are those of the worker that answered; of one that has ended nothing is known."""
+    registry = Registry(Clock())
+    for name, precision in (("a", "fp32"), ("b", "int8")):
+        registry.put_worker(name, WorkerState(name, READY, 1, (ServedModel("m", "1", precision=precision),)))
+    found = [registry.served(*key) for key in (("a", "m", "1"), ("b", "m", "1"))]
+    assert [each.precision for each in found if each] == ["fp32", "int8"]
+    unknown = [("c", "m", "1"), ("a", "n", "1"), ("a", "m", "2")]
+    assert [registry.served(*key) for key in unknown] == [None, None, None]
+    registry.put_worker("a", WorkerState("a", STOPPED, 1))
+    assert registry.served("a", "m", "1") is None
+
+
 def test_a_swap_and_a_restart_are_no_unload() -> None:
     """While a worker drains, is lost or crashed the model stays known; once card and workers are gone it was known."""
     clock = Clock()

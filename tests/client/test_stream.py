@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from mqinfer import AsyncClient, Capture, Client, ClientOptions, InferResult, Outcome, Policy, Stream
+from mqinfer.broker.memory import MemoryLink
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.errors import BadTensor, Cancelled, ConfigError, Expired, LinkError, MqinferError, NameTaken, Rejected
 
@@ -111,6 +112,24 @@ def test_the_newest_takes_the_place_of_the_one_queued(client: Client, hand: Any)
         assert [result.outcome for result in rest] == [Outcome.SUPERSEDED] * 3 + [Outcome.OK]
         with pytest.raises(MqinferError, match="a newer frame of the stream came first"):
             rest[0].raise_for_outcome()
+
+
+def test_without_a_connection_only_the_newest_frame_waits(client: Client, hand: Any) -> None:
+    """With `latest` a newer frame takes the place of one that can't be sent; it goes first once there is a link."""
+    link = client._requester.link
+    assert isinstance(link, MemoryLink)
+    with client.stream("manual", window=4) as stream:
+        link.drop()
+        for number in range(5):
+            stream.put(frame(number), capture=capture(number))
+        link.restore()
+        request = hand.next()
+        assert request.capture.sequence == 4
+        hand.answer(request, {"x": frame(4)["x"]})
+        stream.close()
+        results = list(stream)
+    check(results, 5)
+    assert [result.outcome for result in results] == [Outcome.SUPERSEDED] * 4 + [Outcome.OK]
 
 
 def test_a_slow_reader_gets_fresh_results(client: Client, hand: Any) -> None:

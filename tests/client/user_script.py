@@ -13,16 +13,22 @@ import mqinfer
 from mqinfer import (
     AsyncClient,
     AsyncStream,
+    AsyncWatch,
     Capture,
     Client,
     ClientOptions,
     ControlClient,
+    DropReason,
     InferResult,
     Outcome,
     Policy,
+    SeenPreview,
+    SeenResult,
     Stream,
     Timings,
     TlsOptions,
+    Watch,
+    WatchCounters,
 )
 from mqinfer.errors import Expired, MqinferError, NotAuthorized, Unanswered, error_from_code
 
@@ -47,6 +53,28 @@ def blocking(frame: npt.NDArray[np.uint8]) -> None:
             raise
         except MqinferError as error:
             raise error_from_code(error.code, str(error)) from error
+
+
+def recording() -> None:
+    """Watch results of others."""
+    with Client.from_env() as client, client.watch("seg", client="car-1", buffer=8) as results:
+        assert_type(results, Watch[SeenResult])
+        for seen in results:
+            assert_type(seen.decode(), InferResult)
+            print(seen.client, seen.request_id, seen.received_ns, results.counters().dropped[DropReason.OVERFLOW])
+    with Client.from_env() as client, client.watch(None, with_previews=True) as both:
+        each = both.next(1.0)
+        if isinstance(each, SeenPreview):
+            print(each.decode().shape, each.picture)
+
+
+async def recording_in_a_loop() -> None:
+    """Watch results of others with asyncio."""
+    async with AsyncClient.from_env() as client, client.watch("seg") as results:
+        assert_type(results, AsyncWatch[SeenResult])
+        async for seen in results:
+            counters: WatchCounters = results.counters()
+            print(seen.response.outcome, counters.disconnected, await results.next(1.0))
 
 
 def done(future: Future[InferResult]) -> None:

@@ -142,12 +142,26 @@ class SimulatedClient:
         asked = self.asked.get(number)
         if asked is None or self.closed:
             return
+        if number % 4 == 1:
+            self._supersede(asked.model)
+            return
         had = bool(asked.outcomes)
         asked.cancelled = True
         self.world.note(self.node.name, "cancels", number)
         found = self.requester.cancel(asked.identity, Superseded("newer") if number % 2 else Cancelled("by the caller"))
         if found == had:
             self.world.violate(f"cancel of {self.name_of(asked)} returned {found}, though it had an outcome: {had}")
+
+    def _supersede(self, model: str) -> None:
+        """Let a newer frame take the place of one of a model's requests that no worker works on."""
+        before = [each for each in self.open.values() if each.model == model]
+        self.world.note(self.node.name, "supersedes one of", len(before))
+        found = self.requester.supersede([each.identity for each in before])
+        ended = [each for each in before if each.outcomes]
+        for each in ended:
+            each.cancelled = True
+        if len(ended) != found or any(each.outcomes[0][0] is not Outcome.SUPERSEDED for each in ended):
+            self.world.violate(f"superseding returned {found}, and {list(map(self.name_of, ended))} ended")
 
     def close(self) -> None:
         """Close it: everything pending ends."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
@@ -18,7 +19,7 @@ from mqinfer.client.control.question import ControlReply, Question, check_replie
 from mqinfer.client.options import check_timeout
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.control import Call, Operation
-from mqinfer.protocol.errors import MqinferError, NoWorker
+from mqinfer.protocol.errors import LinkError, MqinferError, NoWorker
 from mqinfer.protocol.states import ServerStatus, WorkerState, WorkerStatus, read_server_state, read_worker_state
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics, check_name
 
@@ -134,7 +135,7 @@ class ControlClient:
         Args:
             call: What the servers do.
             body: The call's JSON.
-            server: Name of the server; None for all.
+            server: Name of the server, or of the edge for `Operation.CASCADE`; None for all servers.
             timeout: In seconds; a server that has not replied by then is among the replies with an error.
 
         Returns:
@@ -148,7 +149,7 @@ class ControlClient:
         self._maker.check()
         check_may_wait("a call of a control client")
         check_timeout(timeout)
-        with self._asking:
+        with self._asking, self._listening(call, server):
             question = self._question = Question(server, timeout)
             self._link.publish(
                 question.message(self._topics, self._name, call, body), lambda code: self._on_ack(question, code)
@@ -156,6 +157,20 @@ class ControlClient:
             with self._changed:
                 self._changed.wait_for(lambda: question.is_complete(self._servers), timeout)
                 return question.outcome(self._servers, self._name)
+
+    @contextmanager
+    def _listening(self, call: Call, server: str | None) -> Iterator[None]:
+        """Receive the replies of an edge, which are published below its own name, while the body runs."""
+        if call.operation is not Operation.CASCADE or server is None:
+            yield
+            return
+        replies = self._topics.edge_replies(server)
+        self._link.subscribe(replies, self._on_reply, retained=False)
+        try:
+            yield
+        finally:
+            with suppress(LinkError):
+                self._link.unsubscribe(replies)
 
     def wait_for(self, server: str, timeout: float = 30.0) -> None:
         """Wait until a server is ready.

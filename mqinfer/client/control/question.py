@@ -10,7 +10,7 @@ from typing import Any
 
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.client.options import NAME_HINT
-from mqinfer.protocol.control import Call
+from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.decoding import parse_json, write_json
 from mqinfer.protocol.errors import (
     BadEnvelope,
@@ -79,10 +79,16 @@ class Question:
             topic=topics.control(self._server or EVERY_SERVER, client, call.path),
             payload=write_json(dict(body or {}), "control request"),
             content_type="application/json",
-            response_topic=topics.control_result(client, self.request.hex()),
+            response_topic=self.reply_topic(topics, client, call),
             correlation_data=self.request,
             expiry_s=max(1, math.ceil(self._timeout)),  # a call that nobody waits for any more is not carried out
         )
+
+    def reply_topic(self, topics: Topics, client: str, call: Call) -> str:
+        """Return where the reply goes: to the client that asks, or below the name of the edge that answers."""
+        if call.operation is Operation.CASCADE and self._server is not None:
+            return topics.edge_reply(self._server, self.request.hex())
+        return topics.control_result(client, self.request.hex())
 
     def acked(self, code: int) -> None:
         """Handle the reason code of its PUBACK."""
@@ -128,7 +134,10 @@ class Question:
         """
         server = self._server
         if self._refusal == ReasonCode.NOT_AUTHORIZED:
-            raise NotAuthorized(f"the broker does not allow client {client!r} to control servers; {NAME_HINT}")
+            raise NotAuthorized(
+                f"the broker does not allow client {client!r} to ask or control servers; a dashboard's login only "
+                f"reads (mqinfer status), an operator's does both; {NAME_HINT}"
+            )
         known = ", ".join(sorted(name for name, status in servers.items() if status is ServerStatus.READY))
         missing = {server} - self._replies.keys() if server else self._missing(servers)
         if not self._replies and (not missing or self._refusal is not None or server not in {None, *servers}):

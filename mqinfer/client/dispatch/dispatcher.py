@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mqinfer.broker.link import ReasonCode
 from mqinfer.client.dispatch.blame import Blame, poison
@@ -280,6 +280,10 @@ class Dispatcher:
             self._outcomes[why.outcome] += 1
         return entry
 
+    def replaceable(self, ids: Iterable[str], now: float, *, connected: bool) -> str | None:
+        """Return which of a stream's requests a newer one may take the place of; as of `PendingTable`."""
+        return self._table.replaceable(ids, now, connected=connected)
+
     def cancel_all(self, why: MqinferError) -> Sequence[Ended]:
         """End every request: the client closes, or will never be connected again."""
         for entry in self._table.drain():
@@ -300,7 +304,9 @@ class Dispatcher:
         for channel, queue in table.queues.items():
             entry = next(iter(queue.values()))
             crashed = bool(entry.lost_on)
-            to = fleet.choose(channel, now, queued=len(queue), crashed=crashed, deadline=entry.deadline)
+            to = fleet.pinned(entry.worker, channel, now) if entry.worker and not entry.attempts else None
+            if to is None:
+                to = fleet.choose(channel, now, queued=len(queue), crashed=crashed, deadline=entry.deadline)
             if channel[1] == CANARY and isinstance(to, NoLane) and fleet.falls_back(channel, now, len(queue)):
                 to = fleet.choose((channel[0], None), now, crashed=crashed, deadline=entry.deadline)
             if to is NoLane.SHARED and crashed:

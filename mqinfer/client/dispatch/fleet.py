@@ -153,6 +153,16 @@ class Fleet:
             return NoLane.WAIT
         return self._first_to_finish([(self._expected(lane, now, deadline), lane) for lane in usable], queued)
 
+    def pinned(self, worker: str, channel: Channel, now: float) -> Lane | NoLane | None:
+        """Return the lane of the worker that a request should go to; None where that does not take such requests.
+
+        A request waits for room there: elsewhere it could not be decoded, and would be sent twice.
+        """
+        lane = self._lanes.get(worker)
+        if lane is None or not lane.serves(*channel) or not lane.is_usable(now):
+            return None
+        return lane if lane.has_room() else NoLane.WAIT
+
     def sent(self, request_id: str, to: Lane | NoLane, channel: Channel, now: float, *, crashed: bool = False) -> float:
         """Record a request that is being sent.
 

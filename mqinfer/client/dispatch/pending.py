@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -50,6 +50,7 @@ class Entry:
         settle: Receives the outcome, once.
         submitted: When the caller asked.
         deadline: When the request expires.
+        worker: Where it is to go as long as that worker takes requests; empty for any.
         sent: When it was last published; equal to `submitted` before that.
         channel: The model and version asked for.
         place: Where it is.
@@ -73,6 +74,7 @@ class Entry:
     settle: Settle
     submitted: float
     deadline: float
+    worker: str = ""
     sent: float = field(init=False)
     channel: Channel = field(init=False)
     place: Place = Place.QUEUED
@@ -140,6 +142,7 @@ class Entry:
             attempts=self.attempts,
             bytes_sent=self.bytes_sent,
             parameters=response.parameters,
+            submitted=self.submitted,
         )
 
     def failed(self, why: MqinferError) -> InferResult:
@@ -152,6 +155,7 @@ class Entry:
             capture=self.request.capture,
             attempts=self.attempts,
             bytes_sent=self.bytes_sent,
+            submitted=self.submitted,
         )
 
     def _timings(self, worker: Timings, received: float) -> Timings:
@@ -271,6 +275,29 @@ class PendingTable:
                 entry.refused_since = None
                 entry.lost_on = entry.crashed_on  # wills of that connection are void, the servers' reports are not
         return recalled
+
+    def replaceable(self, ids: Iterable[str], now: float, *, connected: bool) -> str | None:
+        """Return the oldest of a stream's requests that a newer one may take the place of; None where there is none.
+
+        That is one that waits to be sent or, at a worker that has fallen silent, behind another request of this client.
+        The oldest at each place stays, so that a stream that is always replaced still gets results; without a
+        connection there are none, and it goes, too. At a worker that answers in time nothing is replaced: the window
+        lets a request wait there for half the model's time at most, and to send another in its place would cost more.
+
+        Args:
+            ids: The requests of the stream, the oldest first.
+            now: The clock's reading.
+            connected: Whether anything can be published.
+        """
+        kept = not connected
+        for entry in filter(None, map(self.entries.get, ids)):
+            if entry.place is not Place.IN_FLIGHT:
+                if kept:
+                    return entry.request.id
+                kept = True
+            elif entry.lane and not entry.lane.is_usable(now) and entry.request.id in [*entry.lane.in_flight][1:]:
+                return entry.request.id
+        return None
 
     def by_model(self, now: float) -> tuple[PendingRequests, ...]:
         """Return how many requests there are for each model, and how old the oldest is."""

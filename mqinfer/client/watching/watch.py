@@ -1,0 +1,248 @@
+"""The two sides that callers have of a watch, for threads and for asyncio, and the watches of one client."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Generic, Self, TypedDict, TypeVar, cast
+from weakref import WeakSet
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.connect import make_link
+from mqinfer.broker.link import ConnectionHandler, Link
+from mqinfer.broker.presence import make_client_id
+from mqinfer.client.callbacks import check_may_wait
+from mqinfer.client.options import check_timeout
+from mqinfer.client.watching.feed import Feed, WatchSettings
+from mqinfer.client.watching.seen import SeenPreview, SeenResult, WatchCounters
+from mqinfer.protocol.errors import Cancelled
+from mqinfer.protocol.limits import Limits
+from mqinfer.protocol.topics import Topics
+
+__all__ = ["AsyncWatch", "Watch", "WatchOptions", "Watches"]
+
+Seen = TypeVar("Seen", bound=SeenResult | SeenPreview)
+
+
+class WatchOptions(TypedDict, total=False):
+    """Further options of a watch, see `WatchSettings`."""
+
+    client: str | None
+    buffer: int
+    buffer_bytes: int
+
+
+class Watch(Generic[Seen]):
+    """Results of other clients as they come. One thread iterates; `Client.watch` makes one.
+
+    Iterating waits for the next one, and ends once the watch or its client is closed and what is buffered is taken.
+
+    Example:
+        >>> with client.watch("seg") as results:  # doctest: +SKIP
+        ...     for each in results:
+        ...         print(each.client, each.response.capture.sequence, each.decode().outputs)
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        """Start with a feed that is open."""
+        self._feed = feed
+
+    def next(self, timeout: float | None = None) -> Seen | None:
+        """Wait for the next one.
+
+        Args:
+            timeout: In seconds; None to wait without end.
+
+        Returns:
+            None if nothing came in time, or the watch has ended: see `has_ended`.
+
+        Raises:
+            LinkError: The connection has ended for good, and everything is taken.
+            RuntimeError: This is a callback, or this process is a fork of the one that made the client.
+        """
+        feed = self._feed
+        feed.maker.check()
+        until = None if timeout is None else time.monotonic() + check_timeout(timeout)
+        while True:
+            with feed.changed:
+                if not feed.is_ready:
+                    check_may_wait("next() of a watch")
+                    left = None if until is None else until - time.monotonic()
+                    if not feed.changed.wait_for(lambda: feed.is_ready, left):
+                        return None
+            seen = feed.take()
+            if seen is not None:
+                return cast("Seen", seen)
+            if feed.has_ended:
+                feed.check()
+                return None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will come, and everything is taken."""
+        return self._feed.has_ended
+
+    def counters(self) -> WatchCounters:
+        """Return what became of all messages that came."""
+        return self._feed.counters()
+
+    def close(self) -> None:
+        """Receive nothing more, and disconnect; what is buffered can still be taken."""
+        self._feed.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Seen:
+        seen = self.next()
+        if seen is None:
+            raise StopIteration
+        return seen
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._feed.maker.may_close(kind):
+            self.close()
+
+
+class AsyncWatch(Generic[Seen]):
+    """Results of other clients as they come, for an asyncio loop. `async with` or the first `next` connects.
+
+    Iterating waits and ends as with `Watch`. Tensors of many megabytes are better decoded outside of the loop:
+    `await asyncio.to_thread(each.decode)`.
+
+    Example:
+        >>> async with client.watch("seg") as results:  # doctest: +SKIP
+        ...     async for each in results:
+        ...         print(each.client, each.response.capture.sequence, each.decode().outputs)
+    """
+
+    def __init__(self, feed: Feed, timeout: float) -> None:
+        """Prepare; `AsyncClient.watch` makes one."""
+        self._feed, self._timeout = feed, timeout
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._is_open = False
+        feed.wake = self._wake
+
+    async def open(self) -> None:
+        """Connect, and receive from now on; errors as of `Client.watch`."""
+        self._feed.maker.check()
+        await asyncio.to_thread(self._feed.open, self._timeout)
+        self._is_open = True
+
+    async def next(self, timeout: float | None = None) -> Seen | None:  # noqa: ASYNC109  as for `Watch.next`
+        """Wait for the next one. Arguments, value and errors as of `Watch.next`."""
+        self._feed.maker.check()
+        if not self._is_open:
+            await self.open()
+        try:
+            async with asyncio.timeout(timeout if timeout is None else check_timeout(timeout)):
+                await asyncio.sleep(0)  # one that takes without a pause must not keep other tasks from running
+                return await self._next()
+        except TimeoutError:
+            return None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will come, and everything is taken."""
+        return self._feed.has_ended
+
+    def counters(self) -> WatchCounters:
+        """Return what became of all messages that came."""
+        return self._feed.counters()
+
+    async def close(self) -> None:
+        """Receive nothing more, and disconnect; what is buffered can still be taken."""
+        await asyncio.to_thread(self._feed.close)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Seen:
+        seen = await self.next()
+        if seen is None:
+            raise StopAsyncIteration
+        return seen
+
+    async def __aenter__(self) -> Self:
+        if not self._is_open:
+            await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._feed.maker.may_close(kind):
+            await self.close()
+
+    async def _next(self) -> Seen | None:
+        feed = self._feed
+        while True:
+            self._changed.clear()  # before the look: what comes behind it wakes the loop again
+            if not feed.is_ready:
+                await self._changed.wait()
+                continue
+            seen = feed.take()
+            if seen is not None:
+                return cast("Seen", seen)
+            if feed.has_ended:
+                feed.check()
+                return None
+            await asyncio.sleep(0)  # messages that are dropped must not keep other tasks from running
+
+    def _wake(self) -> None:
+        if not self._changed.is_set():
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                self._loop.call_soon_threadsafe(self._changed.set)
+
+
+class Watches:
+    """The watches of one client, which end with it.
+
+    Args:
+        address: The broker.
+        name: Of the client.
+        topics: Below the root of the site.
+        limits: Bounds of what a reply may contain.
+    """
+
+    def __init__(self, address: BrokerAddress, name: str, topics: Topics, limits: Limits) -> None:
+        self._address, self._name, self._topics, self._limits = address, name, topics, limits
+        self._lock = threading.Lock()
+        self._feeds: WeakSet[Feed] = WeakSet()
+        self._ended = False
+
+    def make(self, settings: WatchSettings) -> Feed:
+        """Return a feed that is not open yet.
+
+        Raises:
+            BadTopic: The name of the model or of the client breaks the naming rules.
+            Cancelled: The client is closed.
+        """
+        feed = Feed(partial(_connect, self._address, self._name), self._topics, settings, self._limits)
+        with self._lock:
+            if self._ended:
+                raise Cancelled("the client is closed; make a new one")
+            self._feeds.add(feed)
+        return feed
+
+    def end(self) -> None:
+        """Close all of them: the client is closed."""
+        with self._lock:
+            self._ended = True
+            feeds = list(self._feeds)
+        for feed in feeds:
+            feed.close()
+
+
+def _connect(address: BrokerAddress, name: str, on_connection: ConnectionHandler) -> Link:
+    return make_link(address, client_id=make_client_id(name), on_connection=on_connection)
