@@ -6,15 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mqinfer.codecs import available_encodings
+from mqinfer.codecs.difference import DIFFERENCE
 from mqinfer.models.backend import Backend
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.content_hash import content_hash
-from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, ModelCard, Resize
+from mqinfer.protocol.card import BAYER, ColourOrder, ImageContract, Layout, ModelCard, Resize
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["DEFAULT_MAX_BATCH_SIZE", "discover_contract", "image_contract", "make_card", "max_batch_size"]
+__all__ = [
+    "DEFAULT_MAX_BATCH_SIZE",
+    "discover_contract",
+    "image_contract",
+    "image_contracts",
+    "make_card",
+    "max_batch_size",
+]
 
 DEFAULT_MAX_BATCH_SIZE = 8
 _COLOURS = {3: ColourOrder.RGB, 1: ColourOrder.MONO}
@@ -32,6 +40,9 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
         ConfigError: `model.toml` contradicts the model.
     """
     config = model.config
+    images = image_contracts(backend.inputs, config.image, config.images)
+    image = images[0] if images else image_contract(backend.inputs, config.image)
+    takes_mosaics = image is not None and not image.takes_depth
     return ModelCard(
         name=model.name,
         version=str(model.version),
@@ -40,8 +51,8 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
         inputs=backend.inputs,
         outputs=backend.outputs,
         max_batch_size=max_batch_size(backend.inputs, backend.outputs, config.max_batch_size),
-        encodings=available_encodings(),
-        image=image_contract(backend.inputs, config.image),
+        encodings=(*available_encodings(), DIFFERENCE, *((BAYER,) if takes_mosaics else ())),
+        image=image,
         classes=config.classes,
         model_hash=content_hash(model),
         precision=backend.precision,
@@ -49,6 +60,7 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
         device=backend.device,
         labels=model.traffic.labels,
         traffic=model.traffic.shares,
+        images=images,
     )
 
 
@@ -107,10 +119,37 @@ def image_contract(inputs: Sequence[TensorSpec], configured: ImageContract | Non
         discovered = discover_contract(inputs)
         name = inputs[0].name if len(inputs) == 1 else discovered.input if discovered else ""
         configured = replace(configured, input=name)
+    return _named(inputs, configured)
+
+
+def _named(inputs: Sequence[TensorSpec], configured: ImageContract) -> ImageContract:
     by_name = {spec.name: spec for spec in inputs}
     if configured.input not in by_name:
         raise ConfigError(f"model.toml: image.input = {configured.input!r}: expected one of {', '.join(by_name)}")
     return _complete(configured, by_name[configured.input])
+
+
+def image_contracts(
+    inputs: Sequence[TensorSpec], configured: ImageContract | None, several: Sequence[ImageContract] = ()
+) -> tuple[ImageContract, ...]:
+    """Return how the pictures of one request become the model's inputs; empty unless it takes several.
+
+    Args:
+        inputs: The model's inputs.
+        configured: The `[image]` table; with one the model takes a single picture.
+        several: The `[[image]]` tables, each with its `input`.
+
+    Raises:
+        ConfigError: A table contradicts the model, or two are for one input.
+    """
+    if several:
+        names = [each.input for each in several]
+        if not all(names) or len(set(names)) < len(names):
+            known = ", ".join(spec.name for spec in inputs)
+            raise ConfigError(f"model.toml: each [[image]] needs an input of its own; the model has {known}")
+        return tuple(_named(inputs, each) for each in several)
+    found = [] if configured else [contract for contract in map(_recognise, inputs) if contract]
+    return tuple(found) if len(found) > 1 else ()
 
 
 def _complete(configured: ImageContract, spec: TensorSpec) -> ImageContract:
@@ -129,9 +168,10 @@ def _complete(configured: ImageContract, spec: TensorSpec) -> ImageContract:
             + (f"expected {' or '.join(possible)}" if possible else "it takes no pictures")
         )
     height, width = _side("height", configured.height, axes[0]), _side("width", configured.width, axes[1])
-    if configured.resize is Resize.LETTERBOX and None in (height, width):
+    if configured.resize is not Resize.STRETCH and None in (height, width):
         raise ConfigError(
-            f"model.toml: image.resize = 'letterbox': the input {spec.name!r} takes any size; set width and height"
+            f"model.toml: image.resize = '{configured.resize}': the input {spec.name!r} takes any size; "
+            "set width and height"
         )
     return replace(configured, height=height, width=width)
 

@@ -19,7 +19,7 @@ import numpy as np
 from mqinfer.models.backend import Backend
 from mqinfer.models.postprocess.stage import network_of
 from mqinfer.models.repository.config import WarmUpInput, WarmUpSample
-from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, from_raw, nbytes
 from mqinfer.protocol.errors import BadTensor, ConfigError, ModelNotLoadable, MqinferError
 from mqinfer.protocol.types import TensorSpec
@@ -109,15 +109,11 @@ def zeros(card: ModelCard, batch: int) -> dict[str, Array]:
 
 
 def _sizes(spec: TensorSpec, card: ModelCard, batch: int) -> tuple[int, ...]:
-    side = _OPEN_SIDE if _is_image(spec, card.image) else 1
+    side = _OPEN_SIDE if any(image.input == spec.name for image in card.pictures) else 1
     sizes = [side if size == -1 else size for size in spec.shape]
     if sizes and spec.shape[0] == -1:
         sizes[0] = batch
     return tuple(sizes)
-
-
-def _is_image(spec: TensorSpec, image: ImageContract | None) -> bool:
-    return image is not None and image.input == spec.name
 
 
 def _zeros(spec: TensorSpec, sizes: tuple[int, ...]) -> Array:

@@ -326,7 +326,7 @@ def lookup(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 def test_one_bad_row_fails_alone_in_a_real_engine(lookup: LoadedModel) -> None:
     """An index out of range ends in an error for its request; those that shared its batch get their results."""
     runs: list[int] = []
-    service = InferenceService(lookup, ran=lambda rows, *_: runs.append(rows), came_apart=lambda: runs.append(0))
+    service = InferenceService(lookup, ran=lambda rows, *_: runs.append(rows), count=lambda _: runs.append(0))
     indices = [3, 99, 0, 7]
     batch = [service.prepare(ask(encode_tensor("input", np.array([[i]])), model="lookup")) for i in indices]
     completed = service.run(batch)

@@ -90,8 +90,9 @@ def test_state_and_card_are_retained_in_their_order(
     cards = [card_from_json(message.payload) for topic, message in seen if topic.endswith("/card")]
     assert [state.status for state in states] == [WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.STOPPED]
     assert len({state.incarnation for state in states}) == 1
+    card = model.card
     assert {(state.worker, state.models, state.capacity) for state in states} == {
-        (name, (ServedModel("echo", "1"),), 64)
+        (name, (ServedModel("echo", "1", precision=card.precision, backend=card.backend, device=card.device),), 64)
     }
     assert cards[0] == model.card
     assert all(subscriptions_at_ready)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mqinfer.errors import ConfigError
-from mqinfer.models.card import image_contract, max_batch_size
+from mqinfer.models.card import image_contract, image_contracts, max_batch_size
 from mqinfer.models.repository.content_hash import model_hash
 from mqinfer.protocol.card import ColourOrder, ImageContract, Layout, Resize
 from mqinfer.protocol.datatypes import Datatype
@@ -88,6 +88,40 @@ def test_two_pictures_are_ambiguous() -> None:
         image_contract(inputs, ImageContract(""))
 
 
+def test_several_pictures() -> None:
+    """All inputs with the shape of a picture, or those with a table, in their order; one alone is `image`."""
+    inputs = [spec((-1, 3, 8, 8)), spec((-1, 1, 4, 6), name="y"), spec((-1, 9), name="z")]
+    found = image_contracts(inputs, None)
+    assert [(each.input, each.width, each.height, each.colour) for each in found] == [
+        ("x", 8, 8, "rgb"),
+        ("y", 6, 4, "mono"),
+    ]
+    assert image_contracts(inputs[1:], None) == ()
+    assert image_contracts(inputs, ImageContract("y")) == ()
+    configured = ImageContract("y", colour=ColourOrder.DEPTH), ImageContract("x", scale=2.0)
+    named = image_contracts(inputs, configured[0], configured)
+    assert [(each.input, each.colour, each.layout, each.scale) for each in named] == [
+        ("y", "depth", "NCHW", 1.0),
+        ("x", "rgb", "NCHW", 2.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("x", "x"), r"each \[\[image\]\] needs an input of its own; the model has x, y, z"),
+        (("x", ""), r"each \[\[image\]\] needs an input of its own"),
+        (("x", "w"), r"image.input = 'w': expected one of x, y, z"),
+        (("x", "z"), "does not fit the input 'z'"),
+    ],
+)
+def test_several_tables_that_contradict_the_model(names: tuple[str, str], message: str) -> None:
+    """With what the model has."""
+    inputs = [spec((-1, 3, 8, 8)), spec((-1, 1, 4, 6), name="y"), spec((-1, 9), name="z")]
+    with pytest.raises(ConfigError, match=message):
+        image_contracts(inputs, None, [ImageContract(name) for name in names])
+
+
 @pytest.mark.parametrize(
     ("configured", "message"),
     [
@@ -131,13 +165,14 @@ def test_a_table_that_fits_nothing_has_the_way_out() -> None:
         image_contract([spec((6,))], ImageContract("x"))
 
 
-def test_a_letterbox_needs_a_size() -> None:
+@pytest.mark.parametrize("resize", [Resize.LETTERBOX, Resize.CROP])
+def test_a_letterbox_and_a_crop_need_a_size(resize: Resize) -> None:
     """Of the file, or of the table."""
-    letterbox = ImageContract("x", resize=Resize.LETTERBOX)
-    with pytest.raises(ConfigError, match=r"image\.resize = 'letterbox'.*set width and height"):
-        image_contract([spec((1, 3, -1, -1))], letterbox)
-    assert image_contract([spec((1, 3, 640, 640))], letterbox)
-    assert image_contract([spec((1, 3, -1, -1))], replace(letterbox, width=640, height=480))
+    contract = ImageContract("x", resize=resize)
+    with pytest.raises(ConfigError, match=rf"image\.resize = '{resize}'.*set width and height"):
+        image_contract([spec((1, 3, -1, -1))], contract)
+    assert image_contract([spec((1, 3, 640, 640))], contract)
+    assert image_contract([spec((1, 3, -1, -1))], replace(contract, width=640, height=480))
 
 
 def test_mono_without_a_channel_axis() -> None:

@@ -157,7 +157,7 @@ class Announcer:
             worker=self._options.name,
             status=WorkerStatus(status),
             incarnation=incarnation,
-            models=(ServedModel(self._card.name, self._card.version, self._is_default, self._share),),
+            models=(_served(self._card, self._share, is_default=self._is_default),),
             capacity=self._options.capacity,
             depth=load.depth,
             service_time_us=load.service_time_us,
@@ -166,3 +166,7 @@ class Announcer:
 
     def _figures(self) -> tuple[WorkerLoad, dict[str, int]]:
         return self._load(), self._counters()
+
+
+def _served(card: ModelCard, share: int, *, is_default: bool) -> ServedModel:
+    return ServedModel(card.name, card.version, is_default, share, card.precision, card.backend, card.device)

@@ -128,7 +128,7 @@ class Processing:
             self._fail(incoming, Expired(why), started)
             return None
         try:
-            prepared = self._service.prepare(request)
+            prepared = self._service.prepare(request, incoming.client)
         except BaseException as error:  # noqa: BLE001 - also a defect, or SystemExit from a codec: it gets its outcome
             self._fail(incoming, self._failure(error), started)
             return None

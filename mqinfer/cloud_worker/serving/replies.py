@@ -6,6 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from enum import Enum
 
 from mqinfer.broker.link import Message
@@ -18,7 +19,7 @@ from mqinfer.protocol import envelope, oip_json
 from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import Corrupted, MessageTooLarge, MqinferError, NotConnected, Rejected
-from mqinfer.protocol.header import RETRY_AFTER
+from mqinfer.protocol.header import RECEIVED_TIME, RETRY_AFTER, SENT_TIME, TIMESTAMPS
 from mqinfer.protocol.types import (
     Buffer,
     EncodedTensor,
@@ -41,13 +42,14 @@ REPLY_COST = 256
 class Replies:
     """Makes and sends the replies of one worker. Thread-safe."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - its parts, each made by the worker
         self,
         service: InferenceService,
         options: WorkerOptions,
         meter: LoadMeter,
         load: Callable[[int], WorkerLoad],
         publish: Callable[[Message], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set up.
 
@@ -57,6 +59,7 @@ class Replies:
             meter: Counts the replies.
             load: Returns how busy the worker is, without so many requests that were replied to just now.
             publish: Sends a message; raises a LinkError where it can't.
+            clock: The worker's, in seconds.
         """
         self._service = service
         self._topics = options.topics
@@ -64,6 +67,7 @@ class Replies:
         self._meter = meter
         self._load = load
         self._publish = publish
+        self._clock = clock
         self._memory = ReplyMemory(options.memory_bytes)
         self._lock = threading.Lock()
 
@@ -157,6 +161,8 @@ class Replies:
             self._meter.answered(response.outcome, response.timings)
 
     def _reply(self, incoming: IncomingRequest, response: InferResponse, arrays: Mapping[str, Array]) -> InferResponse:
+        if TIMESTAMPS in incoming.request.parameters:
+            response = self._with_timestamps(incoming, response)
         try:
             message = write_reply(incoming.path, response, arrays)
         except MqinferError as error:  # an output that JSON can't carry
@@ -172,6 +178,12 @@ class Replies:
         else:
             self._meter.answered(response.outcome, response.timings)
         return response
+
+    def _with_timestamps(self, incoming: IncomingRequest, response: InferResponse) -> InferResponse:
+        had = self._clock() - incoming.received
+        now = time.time_ns()
+        stamps = {RECEIVED_TIME: now - round(had * 1e9), SENT_TIME: now}
+        return replace(response, parameters={**response.parameters, **stamps})
 
     def _remember(self, key: Hashable | None, outcome: Outcome, message: Message) -> None:
         if key is None:

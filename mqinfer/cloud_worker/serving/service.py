@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import prod
 
 import numpy as np
 
+from mqinfer.cloud_worker.serving.stream_states import STATEFUL, StreamStates
 from mqinfer.codecs import codecs_for, decode_tensor, encode_tensor
 from mqinfer.images.decode import as_image, depth_name, is_depth, to_depth, to_rgb
+from mqinfer.images.demosaic import Demosaic
 from mqinfer.images.picture import RawImage
 from mqinfer.images.resize import to_model_input
 from mqinfer.models.loading import LoadedModel
@@ -23,9 +25,9 @@ from mqinfer.models.postprocess.stage import Postprocessed, network_of
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadImage, BadTensor, InvalidRequest, ModelFailed, ModelNotFound, MqinferError
-from mqinfer.protocol.header import IMAGE_ENCODING, OUTPUT_ENCODING, SIGNATURE
+from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC, IMAGE_ENCODING, KEEP, OUTPUT_ENCODING, SIGNATURE
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
-from mqinfer.protocol.types import EncodedTensor, InferRequest, TensorSpec
+from mqinfer.protocol.types import EncodedTensor, InferRequest, Scalar, TensorSpec
 from mqinfer.protocol.value import value_object
 
 __all__ = ["Completed", "InferenceService", "Prepared"]
@@ -89,7 +91,8 @@ class InferenceService:
         model: LoadedModel,
         limits: Limits = DEFAULT_LIMITS,
         ran: Callable[[int, int, int, int], None] = _ignore_run,
-        came_apart: Callable[[], None] = lambda: None,
+        count: Callable[[str], None] = lambda _: None,
+        streams: StreamStates | None = None,
     ) -> None:
         """Set up.
 
@@ -97,22 +100,26 @@ class InferenceService:
             model: Loaded and warm.
             limits: Bounds for what requests hold.
             ran: Receives of each run the rows, and the nanoseconds of preparing, inferring and splitting.
-            came_apart: Called for each batch that failed as a whole, so that its members run again, each alone.
+            count: Counts by name: `batches_rerun`, a batch that failed as a whole, so that its members run again, each
+                alone; and what `StreamStates` counts.
+            streams: What is kept of streams; None for a new one.
         """
         self.model = model
         self._limits = limits
         self._codecs = codecs_for(model.card.device)
         self._ran = ran
-        self._came_apart = came_apart
+        self._count = count
+        self._streams = StreamStates(count) if streams is None else streams
         self._name, self._version = model.card.name, model.card.version
         self._inputs = {spec.name: spec for spec in model.card.inputs}
+        self._contracts = {contract.input: contract for contract in model.card.pictures}
         self._outputs = {spec.name for spec in model.card.outputs}
         self._max_rows = model.card.max_batch_size
         self._network = network_of(model.backend)
         self._stage = model.backend if isinstance(model.backend, Postprocessed) else None
         self._signature = model.card.signatures[0].name if model.card.signatures else ""
         self._signatures = {
-            name: InferenceService(each, limits, ran, came_apart) for name, each in model.signatures.items()
+            name: InferenceService(each, limits, ran, count, self._streams) for name, each in model.signatures.items()
         }
 
     @property
@@ -120,16 +127,21 @@ class InferenceService:
         """Rows that one batch may have; 1 for a model without a batch axis."""
         return max(1, self._max_rows)
 
-    def prepare(self, request: InferRequest) -> Prepared:
+    def prepare(self, request: InferRequest, client: str = "") -> Prepared:
         """Check and decode a request.
+
+        Args:
+            request: As received.
+            client: The sender, for pictures that are encoded against earlier ones of its streams.
 
         Raises:
             ModelNotFound: It is for another model or version.
+            ReferenceLost: A picture is encoded against one that is not kept here.
             BadImage: A picture's pixels are not what its encoding says.
             InvalidRequest: A signature, name, shape, datatype, codec or size is wrong.
         """
         if request.parameters and (requested := self._requested(request)) is not self:
-            return requested.prepare(request)
+            return requested.prepare(request, client)
         if request.model_name != self._name:
             raise ModelNotFound(f"this worker serves model {self._name!r}, not {request.model_name!r}")
         if request.model_version not in {None, self._version}:
@@ -141,7 +153,12 @@ class InferenceService:
             spec = self._inputs[tensor.name]
             contract = self._contract(tensor, spec)
             started = time.perf_counter_ns()
-            inputs[tensor.name] = array = decode_tensor(tensor, self._limits, self._codecs)
+            if tensor.encoding in STATEFUL or KEEP in tensor.parameters:
+                key = (client, request.capture.source, tensor.name)
+                array = self._streams.decode(tensor, key, self._limits, self._codecs)
+            else:
+                array = decode_tensor(tensor, self._limits, self._codecs)
+            inputs[tensor.name] = array
             decoded = time.perf_counter_ns()
             decode_ns += decoded - started
             if contract is not None:
@@ -154,6 +171,10 @@ class InferenceService:
             return Prepared(inputs, 1, outputs, self._signature or None, self, decode_ns, preprocess_ns)
         rows, shapes = self._batch_axis(inputs)
         return Prepared(inputs, rows, outputs, (outputs, shapes, self._signature), self, decode_ns, preprocess_ns)
+
+    def forget_idle(self) -> None:
+        """Free what is kept of streams without a picture for a while."""
+        self._streams.forget_idle()
 
     def run(self, batch: Sequence[Prepared]) -> list[Completed]:
         """Run a batch of equal keys; where it fails, each member runs alone, so that one can't spoil the others."""
@@ -170,7 +191,7 @@ class InferenceService:
             inferred = time.perf_counter_ns()
             parts = _split(outputs, [item.rows for item in batch])
         except BaseException:  # noqa: BLE001  mapped where a member fails alone: also SystemExit, which ends a thread
-            self._came_apart()
+            self._count("batches_rerun")
             return [self._run_alone(item) for item in batch]
         inference, postprocess = inferred - started, time.perf_counter_ns() - inferred
         prepared = sum(item.decode_ns + item.preprocess_ns for item in batch)
@@ -247,8 +268,8 @@ class InferenceService:
         if IMAGE_ENCODING not in tensor.parameters:
             _check_shape(tensor, spec)
             return None
-        contract = self.model.card.image
-        if contract is None or contract.input != tensor.name:
+        contract = self._contracts.get(tensor.name)
+        if contract is None:
             raise BadTensor(f"input {tensor.name!r} of this model is not a picture; send a plain tensor")
         return contract
 
@@ -256,18 +277,23 @@ class InferenceService:
         encoding = str(tensor.parameters[IMAGE_ENCODING])
         pixels = _one_picture(tensor.name, array)
         if encoding not in _PLAIN or contract.takes_depth:  # a mosaic, 16 bits, …: as recorded
-            pixels, encoding = self._from_recorded(as_image(pixels, encoding), contract)
+            pixels, encoding = self._from_recorded(as_image(pixels, encoding), contract, tensor.parameters)
         batch = to_model_input(pixels, encoding, contract, spec.datatype)
         return batch if self._max_rows or len(spec.shape) == batch.ndim else batch[0]
 
-    def _from_recorded(self, image: RawImage, contract: ImageContract) -> tuple[Array, str]:
+    def _from_recorded(
+        self, image: RawImage, contract: ImageContract, parameters: Mapping[str, Scalar]
+    ) -> tuple[Array, str]:
         """Return a picture as recorded as colours, or as distances for a model that takes depth; and its encoding."""
         if contract.takes_depth:
             depth = to_depth(image, limits=self._limits)
             return depth, depth_name(depth)
         if is_depth(image):
             raise BadImage(f"{image.encoding} is a depth picture, and this model takes colours")
-        return to_rgb(image, limits=self._limits), "rgb8"
+        method, bits = _method(parameters.get(DEMOSAIC, Demosaic.BILINEAR)), parameters.get(BIT_DEPTH)
+        if bits is not None and type(bits) is not int:
+            raise BadTensor(f"the picture's {BIT_DEPTH} is {str(bits)[:80]!r}; expected a number from 8 to 16")
+        return to_rgb(image, method=method, bit_depth=bits, limits=self._limits), "rgb8"
 
     def _batch_axis(self, inputs: dict[str, Array]) -> tuple[int, tuple[tuple[int, ...], ...]]:
         """Return the rows of a request, and the shapes of its inputs without the batch axis."""
@@ -314,6 +340,15 @@ def _one_picture(name: str, array: Array) -> Array:
             f"not {array.dtype} {list(array.shape)}"
         )
     return array.reshape(shape)
+
+
+def _method(name: Scalar) -> Demosaic:
+    try:
+        return Demosaic(str(name))
+    except ValueError:
+        raise BadTensor(
+            f"the picture's {DEMOSAIC} is {str(name)[:80]!r}; expected one of {', '.join(Demosaic)}"
+        ) from None
 
 
 def _join(requests: Sequence[dict[str, Array]]) -> dict[str, Array]:

@@ -90,9 +90,7 @@ class Worker:
         self._is_default = is_default
         self._clock = clock
         self._meter = LoadMeter(service_s=service_s)
-        self._service = InferenceService(
-            model, options.limits, self._meter.ran, lambda: self._meter.count("batches_rerun")
-        )
+        self._service = InferenceService(model, options.limits, self._meter.ran, self._meter.count)
         self._draining = False
         self._came = threading.Event()  # set by each request while draining
         self._quiet_since = 0.0  # as far as `is_drained` has found out
@@ -104,7 +102,7 @@ class Worker:
         self._inline_since = math.inf
         self._admission = Admission(options, self._service.max_rows * model.backend.concurrency)
         self._cancelled = Cancelled()
-        self._replies = Replies(self._service, options, self._meter, self._load, self._publish)
+        self._replies = Replies(self._service, options, self._meter, self._load, self._publish, clock)
         self._processing = Processing(
             self._service,
             self._replies,
@@ -332,8 +330,12 @@ class Worker:
         self._announcer.assign(card, share)
 
     def refresh(self) -> None:
-        """Publish the state again where its figures have changed; call it about twice a second, from one thread."""
+        """Publish the state again where its figures have changed, and forget streams that are idle.
+
+        Call it about twice a second, from one thread.
+        """
         self._announcer.refresh()
+        self._service.forget_idle()
 
     def _load(self, replied: int = 0) -> WorkerLoad:
         meter = self._meter

@@ -21,6 +21,7 @@ from mqinfer.models.repository.traffic import Traffic, read_traffic, write_traff
 from mqinfer.protocol.card import ModelCard, card_to_json
 from mqinfer.protocol.control import Call, CallBody, ModelState, Operation
 from mqinfer.protocol.errors import (
+    BadTopic,
     ConfigError,
     InvalidRequest,
     ModelNotFound,
@@ -98,6 +99,8 @@ class Management:
                 return _then(self._supervisor.statistics(), lambda found: statistics_record(found, call))
             case Operation.DRAIN | Operation.UNDRAIN:
                 return self._drain(call.worker, on=call.operation is Operation.DRAIN)
+            case Operation.CASCADE:
+                raise BadTopic("this is a server, and cascades are run by edges; ask `mqinfer replay` by its --name")
         return _done(self._reply_at_once(call, body))
 
     def serves(self, model: str) -> bool:

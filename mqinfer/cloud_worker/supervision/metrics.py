@@ -61,7 +61,7 @@ def _add_labels(samples: Samples, processes: Iterable[ProcessView]) -> None:
 def _add(samples: Samples, asked: Future[ServerStatistics], *, triton: bool) -> None:
     found = asked.result(_PATIENCE_S)
     models = {(model, str(version)): each for (model, version), each in found.totals.items()}
-    add_inference(samples, "inference", models)
+    add_inference(samples, models)
     add_batches(samples, models)
     add_worker_load(samples, models)
     if triton:

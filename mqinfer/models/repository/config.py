@@ -272,6 +272,7 @@ class ModelConfig:
         optimization: Accelerators of the engine.
         ensemble_scheduling: The steps of an ensemble; empty: the model is none.
         image: How a picture becomes an input; None: discovered.
+        images: The same of each of several, the first among them.
         classes: Classes of the mask or the classifier, in the order of their numbers.
         segmentation: How logits become a mask in the worker; None: outputs stay as they are.
         classification: How logits become probabilities in the worker; None: outputs stay as they are.
@@ -292,6 +293,7 @@ class ModelConfig:
     optimization: Accelerators = field(default_factory=Accelerators)
     ensemble_scheduling: tuple[EnsembleStep, ...] = ()
     image: ImageContract | None = None
+    images: tuple[ImageContract, ...] = ()
     classes: tuple[ClassInfo, ...] = ()
     segmentation: Segmentation | None = None
     classification: Classification | None = None

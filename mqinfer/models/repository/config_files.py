@@ -78,9 +78,13 @@ def _image_by_format(config: ModelConfig) -> ImageContract | None:
 
 
 def _check_image(layer: Layer, path: Path) -> None:
-    image = layer.get("image")
-    if not isinstance(image, ImageContract):
-        return
+    found = layer.get("images") or (layer.get("image"),)
+    for image in found if isinstance(found, tuple) else ():
+        if isinstance(image, ImageContract):
+            _check_contract(image, path)
+
+
+def _check_contract(image: ImageContract, path: Path) -> None:
     for key, values in (("mean", image.mean), ("std", image.std)):
         if len(values) not in {1, image.channels}:
             raise ConfigError(f"{path}: image.{key} = {list(values)}: expected one number or {image.channels}")

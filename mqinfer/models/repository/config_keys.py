@@ -295,7 +295,7 @@ _MODEL: dict[str, Check] = {
     "output": array(_TENSOR),
     "optimization": OPTIMIZATION,
     "ensemble_scheduling": table({"step": array(_STEP)}, lambda step: step, required=("step",)),
-    "image": table(_IMAGE, _image),
+    "image": one_or_more(table(_IMAGE, _image)),
     "classes": _classes,
     "segmentation": SEGMENTATION,
     "classification": CLASSIFICATION,
@@ -303,7 +303,9 @@ _MODEL: dict[str, Check] = {
 }
 
 
-def _layer(*, platform: str | None = None, **given: object) -> Layer:
+def _layer(*, platform: str | None = None, image: tuple[ImageContract, ...] = (), **given: object) -> Layer:
+    if image:
+        given |= {"image": image[0], "images": image if len(image) > 1 else ()}
     return given if platform is None else {"backend": platform} | given
 
 
