@@ -7,6 +7,7 @@ road's centre line, `up` metres above the ground, which is flat.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -63,12 +64,14 @@ class View:
     right: float
     up: float = 1.55
     pitch: float = 0.0
+    FOCAL: ClassVar[float] = 0.78
+    """Focal length as a share of the width: a horizontal angle of view of 65 degrees."""
     _grid: Floats = field(default_factory=lambda: np.arange(_REACH_M, dtype=float))
 
     @property
     def focal(self) -> float:
-        """Focal length in pixels: 0.78 of the width, a horizontal angle of view of 65 degrees."""
-        return 0.78 * self.width
+        """Focal length in pixels."""
+        return self.FOCAL * self.width
 
     @property
     def horizon(self) -> float:

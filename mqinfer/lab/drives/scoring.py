@@ -15,7 +15,7 @@ from mqinfer.bags.sources import open_source
 from mqinfer.images.decode import to_array
 from mqinfer.lab.drives.recording import TRUTH_TOPIC
 from mqinfer.lab.drives.synthetic import CLASSES
-from mqinfer.lab.optimize.parity import SegmentationScore, confusion, segmentation_score
+from mqinfer.lab.scores.segmentation import SegmentationScore, confusion, segmentation_score
 from mqinfer.protocol.errors import MissingExtra, MqinferError
 
 __all__ = ["score_replays"]

@@ -20,7 +20,7 @@ from mqinfer.lab.drives.things import Building, Lamp, Tree, draw_building, draw_
 from mqinfer.lab.drives.world import Thing, World
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["CLASSES", "Label", "Scene", "SyntheticDrive"]
+__all__ = ["CLASSES", "Label", "Scene", "SyntheticDrive", "check_drive"]
 
 _SOILS = ((98.0, 124.0, 62.0), (116.0, 130.0, 70.0), (132.0, 120.0, 84.0), (84.0, 112.0, 58.0))
 
@@ -38,6 +38,19 @@ class Scene:
     mask: Pixels
 
 
+def check_drive(seed: int, width: int, height: int, rate: float) -> None:
+    """Raise if a drive, or a street, can't be made of these.
+
+    Raises:
+        ConfigError: An argument is outside its bounds.
+    """
+    if seed < 0 or min(width, height) < 32 or not rate > 0:
+        raise ConfigError(
+            f"seed {seed}, {width}x{height}, rate {rate}: expected a seed of 0 or more, 32 pixels or more each way "
+            "and a positive rate"
+        )
+
+
 class SyntheticDrive:
     """A drive along one road; the seed determines road, surroundings, traffic and hour.
 
@@ -52,11 +65,7 @@ class SyntheticDrive:
     """
 
     def __init__(self, seed: int, width: int = 968, height: int = 608, rate: float = 10.0) -> None:
-        if seed < 0 or min(width, height) < 32 or rate <= 0:
-            raise ConfigError(
-                f"seed {seed}, {width}x{height}, rate {rate}: expected a seed of 0 or more, 32 pixels or more each way "
-                "and a positive rate"
-            )
+        check_drive(seed, width, height, rate)
         rng = np.random.default_rng([seed, 0])
         self._seed, self._width, self._height, self._rate = seed, width, height, rate
         self._world = World.make(seed)

@@ -89,12 +89,13 @@ _UNNAMED = tuple(ClassInfo(f"class {number}", class_colour(number % 256)) for nu
 """Classes of a network with random weights have numbers only."""
 _JETS = "max_batch_size = 256\n"
 _ALONE = "max_batch_size = 1  # a large picture gains nothing from a batch on a CPU\n"
-_DRIVE = f"""{_ALONE}
-[image]
-input = "input"
-width = {drive_segmentation.WIDTH}
-height = {drive_segmentation.HEIGHT}
-"""
+
+
+def _drive(width: int, height: int) -> str:
+    return f'{_ALONE}\n[image]\ninput = "input"\nwidth = {width}\nheight = {height}\n'
+
+
+_DRIVE = _drive(drive_segmentation.WIDTH, drive_segmentation.HEIGHT)
 
 CATALOGUE: Mapping[str, Entry] = {
     "drive_segmentation": Entry(
@@ -114,6 +115,12 @@ CATALOGUE: Mapping[str, Entry] = {
         _trained(drive_segmentation.write_onnx_file),
         trained=True,
         config=_DRIVE,
+    ),
+    "drive_segmentation_2048_1024_onnx": Entry(
+        "the same network for 2048x1024, ONNX",
+        _trained(drive_segmentation.write_large_onnx),
+        trained=True,
+        config=_drive(drive_segmentation.LARGE_WIDTH, drive_segmentation.LARGE_HEIGHT),
     ),
     "mobilenet_v3_small_968_608_os8": Entry(
         "MobileNetV3-small, output stride 8, 968x608, frozen graph, random weights",

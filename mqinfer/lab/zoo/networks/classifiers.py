@@ -50,11 +50,17 @@ def noscope(*, seed: int = 0) -> Any:
     return keras().Model(picture, layers.Dense(2, activation="softmax")(tensor))
 
 
-def noscope_network() -> Network:
-    """Return the served network: uint8 `input` [N,50,50,3] to `confidence` [N], 0 to 1, that the object is present."""
-    tf, model = tensorflow(), noscope()
+def noscope_network(trained: Any = None, mean: Any = 0.0, spread: float = 1.0) -> Network:
+    """Return the served network: uint8 `input` [N,50,50,3] to `confidence` [N], 0 to 1, that the object is present.
+
+    Args:
+        trained: What `noscope` built, trained; None for random weights.
+        mean: What is subtracted from a picture of 0 to 1 before it is shown to the network.
+        spread: What it is divided by then.
+    """
+    tf, model = tensorflow(), trained or noscope()
 
     def infer(pixels: Any) -> Mapping[str, Any]:
-        return {"confidence": model(tf.cast(pixels, tf.float32) / 255, training=False)[:, 1]}
+        return {"confidence": model((tf.cast(pixels, tf.float32) / 255 - mean) / spread, training=False)[:, 1]}
 
     return Network(infer, (Input("input", (None, SIDE, SIDE, 3), "uint8"),), ("confidence",), model.variables)

@@ -9,9 +9,19 @@ from mqinfer.lab.zoo.export import Network, of_pictures, write_frozen_graph, wri
 from mqinfer.lab.zoo.layers import tensorflow
 from mqinfer.lab.zoo.networks.drive_net import drive_net
 
-__all__ = ["HEIGHT", "WIDTH", "write_graph", "write_onnx_file", "write_saved"]
+__all__ = [
+    "HEIGHT",
+    "LARGE_HEIGHT",
+    "LARGE_WIDTH",
+    "WIDTH",
+    "write_graph",
+    "write_large_onnx",
+    "write_onnx_file",
+    "write_saved",
+]
 
 HEIGHT, WIDTH = 608, 968
+LARGE_HEIGHT, LARGE_WIDTH = 1024, 2048
 
 
 def write_graph(weights: Path, classes: int, folder: Path) -> None:
@@ -29,15 +39,21 @@ def write_onnx_file(weights: Path, classes: int, folder: Path) -> None:
     write_onnx(_network(weights, classes), folder / "model.onnx")
 
 
-def _network(weights: Path, classes: int) -> Network:
+def write_large_onnx(weights: Path, classes: int, folder: Path) -> None:
+    """Write `model.onnx` for pictures of `LARGE_WIDTH` and `LARGE_HEIGHT`; the network takes any size."""
+    write_onnx(_network(weights, classes, (LARGE_HEIGHT, LARGE_WIDTH)), folder / "model.onnx")
+
+
+def _network(weights: Path, classes: int, size: tuple[int, int] = (HEIGHT, WIDTH)) -> Network:
     """Normalise, halve, run, double and take the best class, all within the graph."""
-    model = drive_net(HEIGHT // 2, WIDTH // 2, classes)
+    height, width = size
+    model = drive_net(height // 2, width // 2, classes)
     model.load_weights(weights)
     tf = tensorflow()
 
     def run(pixels: Any) -> Any:
         halved = tf.nn.avg_pool2d(tf.cast(pixels, tf.float32) / 255, 2, 2, "VALID")
-        logits = tf.image.resize(model(halved, training=False), (HEIGHT, WIDTH), "bilinear")
+        logits = tf.image.resize(model(halved, training=False), (height, width), "bilinear")
         return tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32), tf.uint8)
 
-    return of_pictures(run, (None, HEIGHT, WIDTH, 3), model)
+    return of_pictures(run, (None, height, width, 3), model)

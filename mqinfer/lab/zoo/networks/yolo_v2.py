@@ -103,11 +103,14 @@ def suppress(boxes: Any, scores: Any) -> Mapping[str, Any]:
     return {"boxes": kept[0], "scores": kept[1], "classes": tf.cast(kept[2], tf.int32), "count": kept[3]}
 
 
-def yolo_network() -> Network:
+def yolo_network(trained: Any = None) -> Network:
     """Return the served network: uint8 `input` [N,608,608,3] to all 1805 candidates.
 
     `boxes` [N,1805,4], left, top, right and bottom in pixels; `scores` [N,1805] and `classes` [N,1805] int32 of each
     one's best class.
+
+    Args:
+        trained: What `yolo_v2` built, trained, with pictures of another size as it may be; None for random weights.
     """
     tf = tensorflow()
 
@@ -115,7 +118,7 @@ def yolo_network() -> Network:
         classes = tf.argmax(scores, axis=-1, output_type=tf.int32)
         return {"boxes": boxes, "scores": tf.reduce_max(scores, axis=-1), "classes": classes}
 
-    return _network(best, ("boxes", "scores", "classes"))
+    return _network(best, ("boxes", "scores", "classes"), trained)
 
 
 def yolo_suppressed_network() -> Network:
@@ -123,11 +126,11 @@ def yolo_suppressed_network() -> Network:
     return _network(suppress, ("boxes", "scores", "classes", "count"))
 
 
-def _network(finish: Any, outputs: tuple[str, ...]) -> Network:
-    tf, model = tensorflow(), yolo_v2()
+def _network(finish: Any, outputs: tuple[str, ...], trained: Any = None) -> Network:
+    tf, model = tensorflow(), trained or yolo_v2()
 
     def infer(pixels: Any) -> Mapping[str, Any]:
         found: Mapping[str, Any] = finish(*decode(model(tf.cast(pixels, tf.float32) / 255, training=False)))
         return found
 
-    return Network(infer, (Input("input", (None, SIDE, SIDE, 3), "uint8"),), outputs, model.variables)
+    return Network(infer, (Input("input", (None, *model.input_shape[1:3], 3), "uint8"),), outputs, model.variables)

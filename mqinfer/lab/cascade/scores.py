@@ -1,0 +1,108 @@
+"""What is recorded of each frame of a video, from which any thresholds of a cascade can be judged without a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import numpy.typing as npt
+
+from mqinfer.protocol.errors import ConfigError
+
+__all__ = ["ABSENT", "PRESENT", "Costs", "Scores", "read_scores", "write_scores"]
+
+Pixels = npt.NDArray[np.uint8]
+ABSENT, PRESENT = 0, 1
+"""The two answers of a cascade that looks for a target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What each stage costs for one frame that reaches it, in milliseconds of a processor core.
+
+    Attributes:
+        difference: The comparison with another frame.
+        small: The small model.
+        reference: The reference model.
+    """
+
+    difference: float = 0.1
+    small: float = 2.0
+    reference: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """The recorded scores of consecutive frames of one video.
+
+    Attributes:
+        thumbnails: uint8 [n,50,50,3].
+        confidences: Of the small model, 0 to 1, float32 [n].
+        reference: The reference's answers, uint8 [n,p]: `PRESENT` or `ABSENT` with p = 1, or the p pixels of a mask.
+        small: The small model's masks, uint8 [n,p]; None for a cascade with a target, whose answer follows from the
+            confidence.
+        costs: What the stages cost.
+    """
+
+    thumbnails: Pixels
+    confidences: npt.NDArray[np.float32]
+    reference: Pixels
+    small: Pixels | None = None
+    costs: Costs = field(default_factory=Costs)
+
+    def __post_init__(self) -> None:
+        count = len(self.thumbnails)
+        masks = self.reference if self.small is None else self.small
+        shapes = [self.thumbnails.shape, self.confidences.shape, self.reference.shape, masks.shape]
+        if {shape[0] for shape in shapes} != {count} or masks.shape != self.reference.shape:
+            raise ConfigError(f"scores of {shapes}: expected the same number of frames in each, and masks of one size")
+        if not count:
+            raise ConfigError("there are no frames to calibrate with; choose a longer part of the recording")
+        if not np.isfinite(self.confidences).all():
+            raise ConfigError("some confidences of the small model are not finite; train it again")
+
+    def __len__(self) -> int:
+        return len(self.thumbnails)
+
+    def part(self, frames: slice) -> Scores:
+        """Return some of the frames."""
+        small = None if self.small is None else self.small[frames]
+        return Scores(self.thumbnails[frames], self.confidences[frames], self.reference[frames], small, self.costs)
+
+
+def write_scores(path: Path, scores: Scores) -> None:
+    """Write scores as `.npz`.
+
+    Raises:
+        ConfigError: The file can't be written.
+    """
+    costs = np.array([scores.costs.difference, scores.costs.small, scores.costs.reference])
+    arrays: dict[str, Any] = {"costs": costs, "thumbnails": scores.thumbnails, "confidences": scores.confidences}
+    arrays["reference"] = scores.reference
+    if scores.small is not None:
+        arrays["small"] = scores.small
+    try:
+        with path.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
+
+
+def read_scores(path: Path) -> Scores:
+    """Read what `write_scores` wrote.
+
+    Raises:
+        ConfigError: It can't be read, or holds something else.
+    """
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        costs = Costs(*map(float, arrays.pop("costs")))
+        return Scores(costs=costs, **arrays)
+    except (OSError, ValueError, EOFError, KeyError, TypeError, BadZipFile) as error:
+        raise ConfigError(
+            f"{path}: can't be read as scores: {error}; write them with: mqinfer cascade calibrate --scores"
+        ) from error

@@ -1,0 +1,1 @@
+"""Compare models over a recording: with each other, and with the truth."""

@@ -1,0 +1,216 @@
+"""Compare models while one replay sends the frames of a recording to all of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+
+from mqinfer.bags.frame import Frame
+from mqinfer.bags.sources import open_source
+from mqinfer.client.requester import Requester
+from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_sessions
+from mqinfer.edge_agent.sinks.sink import Sink, set_aside, writing
+from mqinfer.lab.comparing.answers import Answer, Answers
+from mqinfer.lab.comparing.pictures import write_worst
+from mqinfer.lab.comparing.tallies import PairTally, TruthTally
+from mqinfer.lab.comparing.truth import Truth, open_truth
+from mqinfer.lab.report_files import write_files
+from mqinfer.protocol.card import ClassInfo, ModelCard
+from mqinfer.protocol.errors import ConfigError, MqinferError
+
+__all__ = ["Bounds", "Compared", "compare_models"]
+
+_AHEAD = 16
+"""Frames that one model may be ahead of another beyond what their windows hold."""
+_FRAMES_FILE, _REPORT_FILE = "disagreement.jsonl", "compare.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the verdict depends on.
+
+    Attributes:
+        disagreement: Largest mean disagreement of a model with the first one.
+        score: Least score of each model against the truth: mean IoU, accuracy or mAP 0.5:0.95; None for any.
+    """
+
+    disagreement: float = 0.01
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The outcome of a comparison.
+
+    Attributes:
+        report: As JSON has it.
+        files: That were written.
+        sessions: How the replay of each model ended.
+        refused: Why the models are not equivalent; empty if they are.
+        error: Why the truth could not be used; None if it was, or there was none.
+    """
+
+    report: dict[str, Any]
+    files: tuple[Path, ...]
+    sessions: tuple[SessionReport, ...]
+    refused: tuple[str, ...]
+    error: MqinferError | None = None
+
+
+def compare_models(  # noqa: PLR0913 - what a replay needs
+    settings: ReplaySettings,
+    models: Sequence[str],
+    requester: Requester,
+    *,
+    broker: str,
+    stop: threading.Event,
+    console: Console,
+    truth: str | None = None,
+    bounds: Bounds | None = None,
+    worst: int = 5,
+) -> Compared:
+    """Send a recording to some models, each with the first one compared, and all with the truth.
+
+    Args:
+        settings: What to send; results of each model and the report are written into `output`, if there is one.
+        models: Their names, `name/version` for a certain version.
+        requester: Connected.
+        broker: Its name in messages.
+        stop: Ends the replay early.
+        console: For the progress display.
+        truth: Topic, folder or CSV file; None for none.
+        bounds: Of the verdict.
+        worst: Frames of each pair that are written as pictures.
+
+    Raises:
+        MqinferError: As `run_sessions`, or the truth can't be opened.
+    """
+    with ExitStack() as stack:
+        known = stack.enter_context(closing(open_truth(truth, settings.sources[0]))) if truth else None
+        frames = None if settings.output is None else stack.enter_context(_open(settings.output / _FRAMES_FILE))
+        comparison = _Comparison(models, known, frames, worst if settings.output else 0)
+        answers = Answers(len(models), comparison.add, bound=2 * settings.options.window + _AHEAD)
+        sessions = run_sessions(
+            replace(settings, sinks=("jsonl",), topics=settings.topics or _topics(settings.sources[0], truth)),
+            models,
+            requester,
+            broker=broker,
+            stop=stop,
+            console=console,
+            observe=lambda own, card: comparison.observe(answers, own, card),
+        )
+        answers.close()
+    return comparison.conclude(sessions, answers.missed, bounds or Bounds(), settings.output)
+
+
+def _topics(source: str, truth: str | None) -> Sequence[str]:
+    """Return the topics of pictures for the models where the truth is one of the recording's; empty for all."""
+    if truth is None:
+        return ()
+    with closing(open_source(source, depth=False)) as opened:
+        streams = [each.source for each in opened.streams()]
+    return [each for each in streams if each != truth] if truth in streams else ()
+
+
+def _open(path: Path) -> TextIO:
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        set_aside(path)
+        return path.open("w", encoding="utf-8", buffering=1)
+
+
+class _Comparison:
+    def __init__(self, models: Sequence[str], truth: Truth | None, frames: TextIO | None, worst: int) -> None:
+        self._models = models
+        self._truth = truth
+        self._frames = frames
+        self._worst = worst
+        self._classes: dict[int, Sequence[ClassInfo]] = {}
+        self._pairs: list[PairTally] = []
+        self._scores: list[TruthTally] = []
+        self._truths = 0
+        self._error: MqinferError | None = None
+
+    def observe(self, answers: Answers, own: ReplaySettings, card: ModelCard) -> Sink:
+        """Return the sink of a model; models are prepared in their order."""
+        del own
+        number = len(self._classes)
+        self._classes[number] = card.classes
+        if number:
+            self._pairs.append(PairTally(self._classes[0], self._worst))
+        self._scores.append(TruthTally(card.classes))
+        return answers.sink(number)
+
+    def add(self, frame: Frame, answers: Sequence[Answer]) -> None:
+        """Count a frame that every model has answered."""
+        pairs = zip(self._pairs, answers[1:], strict=True)
+        shares = [pair.add(frame, answers[0], other) for pair, other in pairs]
+        if self._truth is not None and self._error is None:
+            try:
+                self._add_truth(self._truth, frame, answers)
+            except MqinferError as error:  # the comparison goes on without the truth, and its end says so
+                self._error = error
+        if self._frames is not None:
+            line = {"source": frame.source, "sequence": frame.sequence}
+            by_model = dict(zip(self._models[1:], shares, strict=True))
+            with writing(Path(self._frames.name)):
+                self._frames.write(json.dumps({**line, "disagreement": by_model}) + "\n")
+
+    def _add_truth(self, truth: Truth, frame: Frame, answers: Sequence[Answer]) -> None:
+        true = truth.of(frame)
+        if true is None:
+            return
+        self._truths += 1
+        for score, answer in zip(self._scores, answers, strict=True):
+            if answer.is_ok:
+                score.add(frame, answer.view, true)
+
+    def conclude(self, sessions: Sequence[SessionReport], missed: int, bounds: Bounds, output: Path | None) -> Compared:
+        """Make the verdict, and write the report and the pictures."""
+        error = self._error or self._unused()
+        first, others = self._models[0], self._models[1:]
+        pairs = [{"models": [first, other], **pair.describe()} for other, pair in zip(others, self._pairs, strict=True)]
+        scores = [{"model": model, **score.describe()} for model, score in zip(self._models, self._scores, strict=True)]
+        refused = tuple(_refused(pairs, scores if self._truth else [], bounds))
+        report: dict[str, Any] = {"models": list(self._models), "frames_missed": missed, "pairs": pairs}
+        if self._truth is not None:
+            report |= {"truth": {"frames": self._truths, "error": str(error) if error else None}, "scores": scores}
+        report |= {"bounds": {"disagreement": bounds.disagreement, "score": bounds.score}, "refused": list(refused)}
+        files = [path for session in sessions for path in session.run.files]
+        if output is not None:
+            for other, pair in zip(others, self._pairs, strict=True):
+                files += write_worst(output, pair.worst, (first, other), self._classes[0])
+            files += [output / _FRAMES_FILE, *write_files(output, {_REPORT_FILE: json.dumps(report, indent=1) + "\n"})]
+        return Compared(report, tuple(files), tuple(sessions), refused, error)
+
+    def _unused(self) -> ConfigError | None:
+        if self._truth is None or any(score.frames for score in self._scores):
+            return None
+        if self._truths:
+            return ConfigError("the truth is of another kind than the models' outputs: masks, classes or boxes")
+        return ConfigError(
+            "the truth fits no frame: those of a topic are found by the capture stamp, files by the frame's number"
+        )
+
+
+def _refused(pairs: Sequence[dict[str, Any]], scores: Sequence[dict[str, Any]], bounds: Bounds) -> list[str]:
+    found = [
+        f"{' and '.join(pair['models'])}: disagreement {pair['mean']:.4g} is above {bounds.disagreement:g}"
+        if pair["frames"]
+        else f"{' and '.join(pair['models'])}: no frame was answered by both"
+        for pair in pairs
+        if not pair["frames"] or pair["mean"] > bounds.disagreement
+    ]
+    if bounds.score is not None:
+        for each in scores:
+            score = next((each[key] for key in ("mean_iou", "accuracy", "map_50_95") if key in each), 0.0)
+            if score < bounds.score:
+                found.append(f"{each['model']}: score {score:.4f} is below {bounds.score:g}")
+    return found

@@ -1,0 +1,272 @@
+"""Read the truth of a recording: label pictures or boxes on a topic, a folder of label pictures, or a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from mqinfer.bags.folder_source import list_pictures
+from mqinfer.bags.frame import Frame
+from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, is_bag, message_type
+from mqinfer.bags.rosbag_source import RosbagSource
+from mqinfer.edge_agent.sinks.outputs import DetectedBox, Mask
+from mqinfer.images.decode import to_array
+from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.protocol.card import ClassInfo
+from mqinfer.protocol.errors import BadImage, ConfigError, SourceError
+
+__all__ = ["TrueBox", "TrueFrame", "Truth", "detected", "number_of", "open_truth"]
+
+_DETECTIONS = "vision_msgs/msg/Detection2DArray"
+_SLACK_NS = 2_000_000_000
+"""A truth is logged at most so long before or after its frame."""
+_BOX_COLUMNS = ("left", "top", "right", "bottom")
+
+
+@dataclass(frozen=True, slots=True)
+class TrueBox:
+    """A box of the truth: left, top, right and bottom in pixels of the frame, and name or number of its class."""
+
+    box: tuple[float, float, float, float]
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrueFrame:
+    """What is true of one frame; what is None is not known.
+
+    Attributes:
+        mask: Class numbers in pixels of the recorded frame.
+        label: Name or number of the class of the whole frame.
+        boxes: All objects in it.
+    """
+
+    mask: Mask | None = None
+    label: str | None = None
+    boxes: tuple[TrueBox, ...] | None = None
+
+
+class Truth(Protocol):
+    """Looks up frames in the order of their log times."""
+
+    def of(self, frame: Frame) -> TrueFrame | None:
+        """Return the truth of a frame; None where there is none.
+
+        Raises:
+            ConfigError: It is no truth.
+            SourceError: It can't be read.
+        """
+
+    def close(self) -> None:
+        """Close files."""
+
+
+def open_truth(spec: str, source: str) -> Truth:
+    """Open the truth of a recording.
+
+    Args:
+        spec: A topic of the recording, a folder of label pictures, or a CSV file.
+        source: The recording.
+
+    Raises:
+        ConfigError: There is no such file and no such topic, or it holds no truth.
+        SourceError: It can't be read.
+    """
+    path = Path(spec)
+    if path.is_dir():
+        return _FolderTruth(path)
+    if path.is_file():
+        return _CsvTruth(path)
+    if not is_bag(Path(source)):
+        raise ConfigError(f"--truth {spec}: no such file or folder, and {source} is no bag, which would have topics")
+    with closing(Rosbag(Path(source))) as bag:
+        types = {each.topic: message_type(each) for each in bag.connections}
+    found = types.get(spec)
+    if found in IMAGE_TYPES:
+        return _StampedTruth(_label_pictures(source, spec))
+    if found == _DETECTIONS:
+        return _StampedTruth(_detections(source, spec))
+    known = ", ".join(topic for topic, kind in sorted(types.items()) if kind in {*IMAGE_TYPES, _DETECTIONS})
+    what = f"no file, and not a topic of {source}" if found is None else f"{found} holds no truth"
+    raise ConfigError(f"--truth {spec}: {what}; expected label pictures, {_DETECTIONS}, or a file; it has {known}")
+
+
+def number_of(label: str, classes: Sequence[ClassInfo]) -> int:
+    """Return the number of a class, by its name on the model's card or as it is.
+
+    Raises:
+        ConfigError: The model has no such class.
+    """
+    names = [each.name for each in classes]
+    if label in names:
+        return names.index(label)
+    if label.isascii() and label.isdigit():
+        return int(label)
+    known = ", ".join(names) or "numbers only"
+    raise ConfigError(f"the truth has the class {label!r}, the model has {known}; write the truth with its names")
+
+
+def _mask(image: RawImage | CompressedImage, where: str) -> TrueFrame:
+    try:
+        array = to_array(image)
+    except BadImage as error:
+        raise ConfigError(f"{where}: {error}") from error
+    if array.ndim != 2 or array.dtype.kind not in "ui" or (array.size and (array.min() < 0 or array.max() > 255)):
+        raise ConfigError(
+            f"{where}: {'x'.join(map(str, array.shape))} of {array.dtype} is no label picture; expected class numbers "
+            "of 0 to 255 in one channel"
+        )
+    return TrueFrame(mask=array.astype(np.uint8))
+
+
+_Messages = Generator[tuple[int, int, Callable[[], TrueFrame]], None, None]
+"""Stamp, log time, and what makes the truth."""
+
+
+@dataclass
+class _StampedTruth:
+    """Truth with stamps; of messages as far apart as `_SLACK_NS` from the frame only few are held."""
+
+    messages: _Messages
+    _kept: dict[int, tuple[int, Callable[[], TrueFrame]]] = field(default_factory=dict)
+    _read_to: int | None = None
+    _is_over: bool = False
+
+    def of(self, frame: Frame) -> TrueFrame | None:
+        """Return what has the frame's stamp."""
+        while not self._is_over and (self._read_to is None or self._read_to <= frame.log_time_ns + _SLACK_NS):
+            message = next(self.messages, None)
+            if message is None:
+                self._is_over = True
+                break
+            stamp, self._read_to, content = message
+            if self._read_to >= frame.log_time_ns - _SLACK_NS:
+                self._kept[stamp] = self._read_to, content
+        for stamp in [each for each, (logged, _) in self._kept.items() if logged < frame.log_time_ns - _SLACK_NS]:
+            del self._kept[stamp]
+        found = self._kept.get(frame.capture_time_ns)
+        return found[1]() if found else None
+
+    def close(self) -> None:
+        """Close the bag."""
+        self.messages.close()
+
+
+def _label_pictures(source: str, topic: str) -> _Messages:
+    with closing(RosbagSource(Path(source), topics=[topic])) as bag:
+        for frame in bag.frames():
+            yield (
+                frame.capture_time_ns,
+                frame.log_time_ns,
+                partial(_mask, frame.image, f"{topic}, frame {frame.sequence}"),
+            )
+
+
+def _detections(source: str, topic: str) -> _Messages:
+    with closing(Rosbag(Path(source))) as bag:
+        chosen = [each for each in bag.connections if each.topic == topic]
+        for connection, log_time_ns, raw in bag.messages(chosen):
+            message = bag.decode(connection, raw)
+            stamp = message.header.stamp
+            boxes = tuple(_true_box(each) for each in message.detections if each.results)
+            yield stamp.sec * 1_000_000_000 + stamp.nanosec, log_time_ns, partial(TrueFrame, boxes=boxes)
+
+
+def _true_box(detection: Any) -> TrueBox:
+    """Return a `vision_msgs/Detection2D`, of ROS 2 (`hypothesis`, `position`) or of ROS 1."""
+    best = max((getattr(each, "hypothesis", each) for each in detection.results), key=lambda each: each.score)
+    label = best.class_id if hasattr(best, "class_id") else best.id
+    centre = getattr(detection.bbox.center, "position", detection.bbox.center)
+    across, down = detection.bbox.size_x / 2, detection.bbox.size_y / 2
+    return TrueBox((centre.x - across, centre.y - down, centre.x + across, centre.y + down), str(label))
+
+
+class _FolderTruth:
+    """A folder of label pictures, in the natural order of their names: the n-th is that of frame n."""
+
+    def __init__(self, path: Path) -> None:
+        self._pictures = list_pictures(path)
+        if not self._pictures:
+            raise ConfigError(f"--truth {path}: there is no picture in this folder; expected one PNG a frame")
+
+    def of(self, frame: Frame) -> TrueFrame | None:
+        """Return the picture of a frame's number."""
+        if frame.sequence >= len(self._pictures):
+            return None
+        path = self._pictures[frame.sequence]
+        try:
+            return _mask(CompressedImage(path.suffix.lower().lstrip("."), path.read_bytes()), str(path))
+        except OSError as error:
+            raise SourceError(f"{path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
+
+
+class _CsvTruth:
+    """A CSV file with the columns `sequence` and `class`, for boxes also `left`, `top`, `right` and `bottom`.
+
+    `source` is optional. A frame without objects has one row whose other columns are empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._frames: dict[tuple[str, int], TrueFrame] = {}
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                rows = csv.DictReader(file)
+                columns = set(rows.fieldnames or ())
+                has_boxes = columns.issuperset(_BOX_COLUMNS)
+                if not columns.issuperset({"sequence", "class"}) or (not has_boxes and columns & {*_BOX_COLUMNS}):
+                    raise ConfigError(
+                        f"{path}: its columns are {', '.join(sorted(columns)) or 'none'}; expected sequence and class, "
+                        "for boxes also left, top, right, bottom"
+                    )
+                for row in rows:
+                    self._add(row, has_boxes=has_boxes, where=f"{path}, line {rows.line_num}")
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise ConfigError(f"{path}: {error}; expected a CSV file of the truth") from error
+
+    def _add(self, row: dict[str, str], *, has_boxes: bool, where: str) -> None:
+        try:
+            key = row.get("source") or "", int(row["sequence"])
+            label = (row["class"] or "").strip()
+            if not has_boxes:
+                self._frames[key] = TrueFrame(label=label)
+                return
+            sides = tuple(_finite(row[name]) for name in _BOX_COLUMNS) if label else ()
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{where}: {error}; expected numbers in sequence, left, top, right and bottom") from error
+        earlier = self._frames.get(key, TrueFrame(boxes=())).boxes or ()
+        added = (TrueBox((sides[0], sides[1], sides[2], sides[3]), label),) if sides else ()
+        self._frames[key] = TrueFrame(boxes=earlier + added)
+
+    def of(self, frame: Frame) -> TrueFrame | None:
+        """Return the rows of a frame."""
+        return self._frames.get((frame.source, frame.sequence)) or self._frames.get(("", frame.sequence))
+
+    def close(self) -> None:
+        """Do nothing: the file is read at once."""
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no place in a picture")
+    return number
+
+
+def detected(boxes: Sequence[TrueBox], classes: Sequence[ClassInfo]) -> tuple[DetectedBox, ...]:
+    """Return the boxes of the truth with the numbers of a model's classes.
+
+    Raises:
+        ConfigError: The model has no such class.
+    """
+    return tuple(DetectedBox(each.box, 1.0, number_of(each.label, classes)) for each in boxes)

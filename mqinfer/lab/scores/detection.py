@@ -1,0 +1,131 @@
+"""Mean average precision of boxes, as COCO computes it, and pairs of boxes that two models have in common.
+
+The rules are those of `COCOeval` in pycocotools 2.0 (https://github.com/cocodataset/cocoapi, cocoeval.py): in each
+frame and class the boxes are taken by falling score, each finds the free true box with the largest overlap that is at
+least the threshold, and the precision is averaged over 101 recalls. Areas, crowds and ignored boxes are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from mqinfer.edge_agent.sinks.outputs import DetectedBox
+
+__all__ = ["THRESHOLDS", "DetectionScore", "DetectionScorer", "match_boxes", "overlaps"]
+
+Floats = npt.NDArray[np.float64]
+THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
+"""The overlaps of mAP 0.5:0.95."""
+_RECALLS = np.linspace(0.0, 1.0, 101)
+
+
+def overlaps(ones: Sequence[DetectedBox], others: Sequence[DetectedBox]) -> Floats:
+    """Return the intersection over union of each pair of boxes, `[ones, others]`; 0 for empty boxes."""
+    first, second = (np.array([each.box for each in boxes], np.float64).reshape(-1, 4) for boxes in (ones, others))
+    left_top = np.maximum(first[:, None, :2], second[None, :, :2])
+    right_bottom = np.minimum(first[:, None, 2:], second[None, :, 2:])
+    shared = np.clip(right_bottom - left_top, 0, None).prod(axis=2)
+    areas = [np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(axis=1) for boxes in (first, second)]
+    union = areas[0][:, None] + areas[1][None, :] - shared
+    found: Floats = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return found
+
+
+def match_boxes(found: Sequence[DetectedBox], true: Sequence[DetectedBox], threshold: float = 0.5) -> list[int | None]:
+    """Return for each box the number of the true box that it finds, None for none.
+
+    Args:
+        found: Boxes in the order in which they choose, the best first.
+        true: Boxes of which each is found once, by a box of its class.
+        threshold: Least overlap.
+    """
+    shared = overlaps(found, true)
+    same = np.array([[one.number == other.number for other in true] for one in found], bool).reshape(shared.shape)
+    return _match(np.where(same, shared, -1.0), threshold)
+
+
+def _match(shared: Floats, threshold: float) -> list[int | None]:
+    free = np.ones(shared.shape[1], bool)
+    found: list[int | None] = []
+    for row in shared:
+        reached = free & (row >= threshold)
+        if not reached.any():
+            found.append(None)
+            continue
+        # Of equal overlaps COCO keeps the last one.
+        best = shared.shape[1] - 1 - int(np.argmax(np.where(reached, row, -1.0)[::-1]))
+        free[best] = False
+        found.append(best)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class DetectionScore:
+    """Mean average precision, 0 to 1, over the classes that occur in the truth.
+
+    Attributes:
+        map_50: At an overlap of 0.5.
+        map_50_95: Mean over the overlaps 0.5, 0.55, ... 0.95.
+        per_class: The latter, by class.
+    """
+
+    map_50: float
+    map_50_95: float
+    per_class: Mapping[Hashable, float]
+
+
+@dataclass(slots=True)
+class DetectionScorer:
+    """Collects the boxes of frames, and scores them."""
+
+    _scores: dict[Hashable, list[float]] = field(default_factory=dict)
+    _hits: dict[Hashable, list[tuple[bool, ...]]] = field(default_factory=dict)
+    _true: Counter[Hashable] = field(default_factory=Counter)
+
+    def add(self, found: Sequence[DetectedBox], true: Sequence[DetectedBox]) -> None:
+        """Count the boxes of one frame.
+
+        Args:
+            found: Of the model, the best first.
+            true: Of the truth; their scores don't count.
+        """
+        self._true.update(each.number for each in true)
+        for number in {each.number for each in found}:
+            own = sorted((each for each in found if each.number == number), key=lambda each: -each.score)
+            shared = overlaps(own, [each for each in true if each.number == number])
+            matches = [_match(shared, threshold) for threshold in THRESHOLDS]
+            self._scores.setdefault(number, []).extend(each.score for each in own)
+            self._hits.setdefault(number, []).extend(
+                tuple(each is not None for each in column) for column in zip(*matches, strict=True)
+            )
+
+    def score(self) -> DetectionScore:
+        """Return the score of what was added; 0 without any truth."""
+        by_class = {number: self._precisions(number) for number in sorted(self._true, key=str)}
+        if not by_class:
+            return DetectionScore(0.0, 0.0, {})
+        values = np.array(list(by_class.values()))
+        per_class = {number: float(each.mean()) for number, each in by_class.items()}
+        return DetectionScore(float(values[:, 0].mean()), float(values.mean()), per_class)
+
+    def _precisions(self, number: Hashable) -> Floats:
+        """Return the average precision of a class at each threshold."""
+        if number not in self._scores:
+            return np.zeros(len(THRESHOLDS))
+        order = np.argsort(-np.array(self._scores[number]), kind="stable")
+        hits = np.array(self._hits[number], bool)[order]
+        return np.array([_average_precision(hits[:, column], self._true[number]) for column in range(len(THRESHOLDS))])
+
+
+def _average_precision(hits: npt.NDArray[np.bool_], true: int) -> float:
+    """Return the mean of the largest precision at or after each of 101 recalls."""
+    right = np.cumsum(hits)
+    recall, precision = right / true, right / np.arange(1, len(hits) + 1)
+    falling = np.maximum.accumulate(precision[::-1])[::-1]
+    places = np.searchsorted(recall, _RECALLS, side="left")
+    return float(np.append(falling, 0.0)[places].mean())
