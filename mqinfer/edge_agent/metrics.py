@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mqinfer.client.requester import Requester
 from mqinfer.edge_agent.model_run import ModelRun
-from mqinfer.edge_agent.statistics import Snapshot
+from mqinfer.edge_agent.reporting.statistics import Snapshot
 from mqinfer.metrics.client import add_client
 from mqinfer.metrics.endpoint import Read
 from mqinfer.metrics.samples import Samples

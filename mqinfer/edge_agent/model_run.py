@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mqinfer.bags.frame import Frame
+from mqinfer.bags.joining import PREVIOUS, Join, Miss
+from mqinfer.bags.live.camera import without_login
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
-from mqinfer.codecs import available_encodings, parse_encoding
-from mqinfer.edge_agent.before_card import BeforeCard, wait_for
-from mqinfer.edge_agent.bit_depths import BitDepths
-from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_output_encoding
+from mqinfer.codecs import available_encodings
+from mqinfer.edge_agent.cascade.building import make_cascade
+from mqinfer.edge_agent.cascade.cascade import Cascade, Pace
+from mqinfer.edge_agent.cascade.control import CascadeControl
+from mqinfer.edge_agent.cascade.settings import CascadeSettings
+from mqinfer.edge_agent.preparing.bit_depths import BitDepths
+from mqinfer.edge_agent.preparing.choices import check_alone, choose_contracts, choose_encoding, choose_output_encoding
+from mqinfer.edge_agent.preparing.encoding import AUTO
+from mqinfer.edge_agent.preparing.framing import Framing
+from mqinfer.edge_agent.preparing.preparer import Preparer
+from mqinfer.edge_agent.previews import NO_PREVIEWS, Previews
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
-from mqinfer.edge_agent.report import Ending, RunInfo
-from mqinfer.edge_agent.sinks.factory import SINK_KINDS, SinkSet, open_sinks
-from mqinfer.edge_agent.spool import Spool
-from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
+from mqinfer.edge_agent.reporting.report import Ending, RunInfo
+from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistics, Snapshot
+from mqinfer.edge_agent.resuming import NOTHING, describe_run, open_earlier, write_run
+from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, SinkSet, open_sinks
+from mqinfer.edge_agent.sinks.sink import Sink
+from mqinfer.edge_agent.spooling.before_card import BeforeCard, wait_for
+from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.protocol.card import ImageContract, ModelCard
-from mqinfer.protocol.errors import BadEncoding, ConfigError, ModelNotFound, MqinferError, SourceError
+from mqinfer.protocol.errors import ConfigError, ModelNotFound, MqinferError, SourceError
+from mqinfer.protocol.states import StreamState
 from mqinfer.protocol.types import Outcome
 
 __all__ = ["ModelRun", "ReplaySettings", "SessionReport", "Site"]
+
+log = logging.getLogger("mqinfer.edge_agent")
+# fmt: off
+_NO_MATTER = (
+    "card_timeout", "is_service", "loop", "options", "output", "picture_every", "policy", "preview_rate", "rate",
+    "resume", "sinks", "spool", "spool_bytes", "timeout", "window",
+)
+# fmt: on
+"""Settings that a result does not depend on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +57,7 @@ class ReplaySettings:
     """The settings of `mqinfer replay`.
 
     Attributes:
-        source: Bag, video, folder or camera.
+        sources: Bags, videos and folders, or cameras; see `mqinfer.bags.sources.open_sources`.
         options: The model, and how frames are sent.
         topics: Image topics; empty for all.
         rate: Speed of the replay: 1 as recorded, 0 as fast as results allow; None for what suits the policy.
@@ -44,15 +67,21 @@ class ReplaySettings:
         encoding: Codec of the frames; None for the best that the worker decodes.
         demosaic: Method for Bayer mosaics.
         bit_depths: Significant bits of 16-bit samples, by source.
+        framing: Whether frames are rectified, and which region of them is sent.
         output: Folder for the results; None for no files.
         sinks: Kinds of files to write there.
         picture_every: Write an overlay picture every N frames.
+        resume: Go on with the results in `output`, with the first frame that has none.
         card_timeout: How long to wait for the model's card, in seconds.
         spool: Folder that keeps frames while there is no connection; None lets the reader wait.
         spool_bytes: Upper bound of the encoded frames there.
+        cascade: Answers frames on the edge where it can; None to send all of them. Not with a spool.
+        join: The pictures of one request; None for one.
+        preview_rate: Previews a second of each stream that are published for dashboards; None for none.
+        is_service: Whether it waits for live sources that are away at the start.
     """
 
-    source: str
+    sources: Sequence[str]
     options: ReplayOptions
     topics: Sequence[str] = ()
     rate: float | None = None
@@ -62,12 +91,44 @@ class ReplaySettings:
     encoding: str | None = None
     demosaic: Demosaic = Demosaic.BILINEAR
     bit_depths: BitDepths = field(default_factory=BitDepths)
+    framing: Framing = field(default_factory=Framing)
     output: Path | None = None
-    sinks: Sequence[str] = field(default=SINK_KINDS)
+    sinks: Sequence[str] = field(default=DEFAULT_SINKS)
     picture_every: int = 10
+    resume: bool = False
     card_timeout: float = 10.0
     spool: Path | None = None
     spool_bytes: int = 4 << 30
+    cascade: CascadeSettings | None = None
+    join: Join | None = None
+    preview_rate: float | None = None
+    is_service: bool = False
+
+    def describe(self) -> dict[str, object]:
+        """Return what a report shows of them, by name; what is not set is left out."""
+        options = self.options
+        shown: dict[str, object] = {
+            "source": self.source,
+            "topics": ", ".join(self.topics),
+            "joined": None if self.join is None else ", ".join(self.join.topics or (PREVIOUS,)),
+            "policy": options.policy,
+            "window": options.window,
+            "timeout, s": options.timeout,
+            "rate": self.rate,
+            "start, s": self.start or None,
+            "duration, s": self.duration,
+            "demosaic": self.demosaic,
+            "least results a second": options.quality.min_rate or None,
+            "previews a second": self.preview_rate,
+            "output": self.output,
+            "spool": self.spool,
+        }
+        return {name: value for name, value in shown.items() if value not in {None, ""}}
+
+    @property
+    def source(self) -> str:
+        """The sources, as one text for people."""
+        return ", ".join(map(without_login, self.sources))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +160,9 @@ class Site:
         stop: Set by a signal, or when the connection has failed for good.
         is_endless: Whether the source ends only by a signal.
         streams: Number of image streams of the source.
+        waited: Returns how long the source has waited until frames were due, in nanoseconds.
+        missed: Frames of joined topics that were left out; None where no topics are joined.
+        observe: Makes a further sink for a model from its settings and its card; None for none.
     """
 
     requester: Requester
@@ -107,6 +171,9 @@ class Site:
     stop: threading.Event
     is_endless: bool
     streams: int
+    waited: Callable[[], int]
+    missed: Callable[[], Mapping[Miss, int]] | None = None
+    observe: Callable[[ReplaySettings, ModelCard], Sink] | None = None
 
 
 class ModelRun:
@@ -128,13 +195,18 @@ class ModelRun:
         self._resources = ExitStack()
         self._spool: Spool | None = None
         if settings.spool is not None:
+            check_alone(settings.encoding or AUTO)
             self._spool = self._resources.enter_context(closing(Spool(settings.spool, settings.spool_bytes)))
         self._card: ModelCard | None = None
         self._encoding = settings.encoding or ""
         self._sinks = SinkSet(())
         self._replay: Replay | None = None
+        rate = settings.preview_rate
+        self._previews = None if rate is None else Previews(site.requester, settings.options.model, rate)
         self._source_error: SourceError | None = None
         self._failure: MqinferError | None = None
+        self.done = NOTHING
+        """The frames that an earlier run has done; known once it is prepared."""
         self._is_read = False
         self._began = time.monotonic()
 
@@ -152,6 +224,31 @@ class ModelRun:
         """Number of frames in the spool; thread-safe."""
         return 0 if self._spool is None else len(self._spool)
 
+    def streams(self) -> Iterator[tuple[FrameCounts, StreamState]]:
+        """Yield what became of each stream, with its state but for the rate; thread-safe."""
+        windows = {} if self._replay is None else self._replay.windows()
+        on_disk = self.spooled
+        for each in self.statistics.counts():
+            window, in_flight = windows.get(each.source, (0, 0))
+            waits = max(0, each.pending - in_flight) if self._replay else each.frames_read
+            spooled = min(waits, on_disk)  # with a spool nothing else waits but what is being prepared
+            previews = NO_PREVIEWS if self._previews is None else self._previews.of(each.source)
+            yield (
+                each,
+                StreamState(
+                    each.source,
+                    self.settings.options.model,
+                    window=window,
+                    queued=waits - spooled,
+                    in_flight=in_flight,
+                    outcomes={outcome.value: count for outcome, count in each.outcomes.items() if count},
+                    dropped=each.dropped,
+                    spooled=spooled,
+                    previews=previews.published,
+                    previews_dropped=sum(previews.dropped.values()),
+                ),
+            )
+
     def prepare(self, timeout: float) -> None:
         """Wait for the model's card, and open the files; with a spool a card may come later.
 
@@ -168,22 +265,69 @@ class ModelRun:
 
     def _begin(self, card: ModelCard) -> None:
         settings, options = self.settings, self.settings.options
-        self._encoding = choose_encoding(settings.encoding, card)
+        self._encoding = choose_encoding(settings.encoding, card, alone=self._spool is not None)
         if options.output_encoding is None or isinstance(options.output_encoding, str):
             chosen = choose_output_encoding(options.output_encoding, card, options.version)
             options = replace(options, output_encoding=chosen)
-        preparer = Preparer(_contract(card), self._encoding, settings.demosaic, settings.bit_depths)
+        how = self._encoding, settings.demosaic, settings.bit_depths, settings.framing
+        main, *others = choose_contracts(card, settings.join)
+        preparer = Preparer(main, *how, tuple(Preparer(each, *how) for each in others))
         if settings.output is not None:
-            self._sinks = open_sinks(settings.output, card, settings.sinks, picture_every=settings.picture_every)
-        sink = None if settings.output is None else self._sinks
+            self._sinks = self._open(settings.output, options, card)
         site = self._site
+        if site.observe is not None:
+            self._sinks.add(site.observe(settings, card))
+        sink = self._sinks if settings.output is not None or site.observe is not None else None
         self._replay = Replay(
-            site.requester, preparer, options, self.statistics, sink, spool=self._spool, streams=site.streams
+            site.requester,
+            preparer,
+            options,
+            self.statistics,
+            sink,
+            spool=self._spool,
+            streams=site.streams,
+            waited=site.waited,
+            cascade=self._make_cascade(card, preparer),
+            previews=self._previews,
         )
         self._card = card
 
+    def _make_cascade(self, card: ModelCard, preparer: Preparer) -> Cascade | None:
+        settings, site = self.settings, self._site
+        if settings.cascade is None:
+            return None
+        options = settings.options
+        pace = Pace(options.policy, options.window, options.timeout, settings.card_timeout)
+        made = make_cascade(settings.cascade, card, preparer, site.shelf, pace, site.requester)
+        self._resources.enter_context(closing(made))
+        self._resources.enter_context(closing(CascadeControl(made, site.requester)))
+        return made
+
+    def _open(self, output: Path, options: ReplayOptions, card: ModelCard) -> SinkSet:
+        """Open the files, those of an earlier run where it stopped."""
+        settings = self.settings
+        version = card.labels.get(options.version or card.version, options.version or card.version)
+        model_hash = card.model_hash if version == card.version else ""
+        found = {"encoding": self._encoding, "version": version, "model_hash": model_hash}
+        shown = [without_login(each) for each in settings.sources]
+        run = describe_run((settings, options), _NO_MATTER, sources=shown, **found)
+        done = open_earlier(output, run) if settings.resume else None
+        self.done = done or NOTHING
+        sinks = open_sinks(
+            output,
+            card,
+            settings.sinks,
+            picture_every=settings.picture_every,
+            goes_on_with=done.model_hash if done else None,
+        )
+        if done is None:
+            write_run(output, run)
+        else:
+            log.info("%s: %d frames have their result, and the run goes on with the next one", output, done.count)
+        return sinks
+
     def run(self, frames: Iterator[Frame]) -> None:
-        """Send every frame, and return when all of them have their outcome or stay in the spool.
+        """Send every frame that has no result yet, and return when all of them have their outcome or stay in the spool.
 
         Raises:
             ConfigError: A card that came late does not suit the settings.
@@ -193,6 +337,7 @@ class ModelRun:
             if self._replay is None and self._spool is not None:
                 left = self._keep(frames, self._spool)
             if left is not None and self._replay is not None:
+                self.done.skip(left, self._site.stop.is_set)
                 self._replay.run(left, self._site.stop.is_set)
         except SourceError as error:
             self._source_error = error
@@ -249,6 +394,9 @@ class ModelRun:
             0 if self._spool is None else self._spool.damaged,
             ended,
             str(why or ""),
+            {} if self._replay is None else self._replay.clocks.offsets(),
+            None if self._site.missed is None else self._site.missed(),
+            None if self._previews is None else self._previews.total,
         )
         is_stopped = self._site.is_endless and self._site.stop.is_set()
         return SessionReport(snapshot, run, why, is_stopped)
@@ -267,8 +415,15 @@ class ModelRun:
         return (Ending.FAILED, failure) if failure else (Ending.COMPLETE, None)
 
     def _nothing_read(self, snapshot: Snapshot) -> ConfigError | None:
-        start = self.settings.start
-        if not self._is_read or snapshot.frames_read or not start:
+        start, missed = self.settings.start, self._site.missed
+        if not self._is_read or snapshot.frames_read or self.done.count:
+            return None
+        if missed is not None and missed():
+            return ConfigError(
+                f"{self.settings.source}: no frames go together, so none was sent; join topics of the same moments, or "
+                "raise --tolerance"
+            )
+        if not start:
             return None
         return ConfigError(f"{self.settings.source}: there is no frame from {start:g} s on; choose an earlier start")
 
@@ -280,16 +435,8 @@ class ModelRun:
 
 def _recording_preparer(settings: ReplaySettings) -> Preparer:
     """Return a preparer for frames of a model that is not known yet: recorded size, and an input without a name."""
-    encoding = settings.encoding or ("jpeg:90" if "jpeg" in available_encodings() else "lz4")
-    try:
-        parse_encoding(encoding)
-    except BadEncoding as error:
-        raise ConfigError(str(error)) from error
-    return Preparer(ImageContract(""), encoding, settings.demosaic, settings.bit_depths)
-
-
-def _contract(card: ModelCard) -> ImageContract:
-    if card.image is None:
-        inputs = ", ".join(f"{spec.name} {spec.datatype}{list(spec.shape)}" for spec in card.inputs)
-        raise ConfigError(f"model {card.name!r} takes no pictures; its inputs are {inputs}")
-    return card.image
+    usual = "jpeg:90" if "jpeg" in available_encodings() else "lz4"
+    encoding = usual if settings.encoding in {None, AUTO} else settings.encoding
+    how = ImageContract(""), encoding, settings.demosaic, settings.bit_depths
+    others = settings.join.pictures - 1 if settings.join else 0
+    return Preparer(*how, others=tuple(Preparer(*how) for _ in range(others)))

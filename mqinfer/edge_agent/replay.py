@@ -1,9 +1,9 @@
 """Send the frames of a source to a model, and keep the results in the order of reading.
 
 The way of a frame, one method a step: `_read` takes it from the source when there is room, `_queue` puts it into its
-stream, `_advance` lets it into the stream's window, `_prepare_and_submit` demosaics, resizes and encodes it, `_submit`
-hands it to the client, `_settle` receives the outcome, and `Results` writes it to the sinks. With a spool a frame is
-prepared first (`_prepare_and_place`), and enters the window or goes to the disk.
+stream, `_advance` lets it into the stream's window, `_prepare_and_submit` demosaics, resizes and encodes it and hands
+it to the client (`FrameSender`), `_settle` receives the outcome, and `Results` writes it to the sinks. With a spool a
+frame is prepared first (`_prepare_and_place`), and enters the window or goes to the disk.
 
 Threads: the caller's reads and paces, two prepare and submit, the client's settle, one writes to the sinks.
 """
@@ -13,25 +13,37 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 
 from mqinfer.bags.frame import Frame
-from mqinfer.client.request import InferOptions, make_request, names_label, with_labelled_version
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import DelayWindow, Policy, Stream
-from mqinfer.edge_agent.backlog import DAMAGED, KEPT, Backlog, Place
-from mqinfer.edge_agent.preparation import PreparedFrame, Preparer
-from mqinfer.edge_agent.quality_ladder import QualityBounds, QualityLadder, QualityStep
-from mqinfer.edge_agent.results import FinishedFrame, FirstResults, PendingFrame, Results
+from mqinfer.client.window import NEWER_FRAME, DelayWindow, Policy, Stream
+from mqinfer.edge_agent.cascade.cascade import Cascade
+from mqinfer.edge_agent.clocks import Clocks
+from mqinfer.edge_agent.engines import Engines
+from mqinfer.edge_agent.preparing.one_at_a_time import OneAtATime
+from mqinfer.edge_agent.preparing.preparer import PreparedFrame, Preparer
+from mqinfer.edge_agent.preparing.quality_ladder import QualityLadder
+from mqinfer.edge_agent.previews import PreviewDrop, Previews
+from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
+from mqinfer.edge_agent.results import FinishedFrame, FirstResults, PendingFrame, Results, failed_frame
+from mqinfer.edge_agent.sending import FrameSender, ReplayOptions
 from mqinfer.edge_agent.sinks.sink import Sink
-from mqinfer.edge_agent.spool import Spool
-from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics
-from mqinfer.protocol.errors import BadImage, Cancelled, LinkError, MessageTooLarge, MqinferError, Superseded
-from mqinfer.protocol.types import ErrorInfo, Outcome
+from mqinfer.edge_agent.spooling.backlog import DAMAGED, KEPT, Backlog, Place
+from mqinfer.edge_agent.spooling.spool import Spool
+from mqinfer.edge_agent.times import Laps
+from mqinfer.protocol.errors import (
+    BadImage,
+    Cancelled,
+    MqinferError,
+    ReferenceLost,
+    Superseded,
+)
+from mqinfer.protocol.types import Outcome
 from mqinfer.telemetry.around import Around
 
 __all__ = ["Replay", "ReplayOptions"]
@@ -41,29 +53,6 @@ _PREPARERS = 2
 _LATEST_IN_MEMORY = 64
 """With `latest` at least this many frames are held from reading to the sinks: superseded ones wait there in order."""
 _STOP_CHECK_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """How frames are sent.
-
-    Attributes:
-        model: Name of the model.
-        version: Version of the model; None for the one that its policy prefers.
-        window: Upper bound of the requests of one stream in flight.
-        timeout: Of each request, in seconds.
-        output_encoding: Codec of the results, one for all or by output; None for what suits the model's outputs.
-        policy: What happens to a frame that arrives while the window is full.
-        quality: Bounds of the quality ladder.
-    """
-
-    model: str
-    version: str | None = None
-    window: int = 8
-    timeout: float = 60.0
-    output_encoding: str | Mapping[str, str] | None = None
-    policy: Policy = Policy.ALL
-    quality: QualityBounds = field(default_factory=QualityBounds)
 
 
 class Replay:
@@ -79,6 +68,9 @@ class Replay:
         *,
         spool: Spool | None = None,
         streams: int = 1,
+        waited: Callable[[], int] = lambda: 0,
+        cascade: Cascade | None = None,
+        previews: Previews | None = None,
     ) -> None:
         """Prepare.
 
@@ -90,13 +82,20 @@ class Replay:
             sink: Receives every frame with its outcome, in the order of reading; None to drop them.
             spool: Keeps frames of the policy `all` while there is no connection; what an earlier run left goes first.
             streams: How many the source has: with several, the others are tried before one that fails ends the run.
+            waited: Returns how long the source has waited until frames were due, in nanoseconds: not a part of reading.
+            cascade: Answers frames on the edge where it can; None to send all of them. Not with a spool.
+            previews: Publishes small pictures of the frames that are sent; None for none.
         """
+        self.clocks = Clocks()
+        """The workers' clocks against this one."""
+        self._waited = waited
         self._requester = requester
         self._preparer = preparer
         self._options = options
         self._statistics = statistics
         self._streams: dict[str, Stream[PendingFrame]] = {}
         self._ladders: dict[str, QualityLadder] = {}
+        self._in_order: dict[str, OneAtATime] = {}
         self._changed = threading.Condition()  # guards streams, pending frames and backlog
         self._pending: dict[int, PendingFrame] = {}
         in_memory = 2 * options.window + _PREPARERS
@@ -106,7 +105,24 @@ class Replay:
         self._first = FirstResults(streams)
         self.is_complete = False
         """Whether the source was read to its end."""
-        self._results = Results(sink, lambda finished: self._release(finished.pending))
+        engines = Engines(requester.registry.served)
+        self._results = Results(sink, engines, lambda finished: self._release(finished.pending))
+        self._failed = partial(failed_frame, options.model)
+        self._cascade = cascade
+        self._previews = previews
+        self._sender = FrameSender(
+            requester,
+            preparer,
+            options,
+            ladders=self._ladders,
+            first=self._first,
+            settle=self._settle,
+            cascade=cascade,
+            previews=previews,
+        )
+        self._prepare, self._submit = self._sender.prepare, self._sender.submit
+        if cascade is not None:
+            cascade.attach(self._enter, self._conclude)
         self._backlog: Backlog | None = None
         if spool is not None:
             self._backlog = Backlog(
@@ -130,6 +146,11 @@ class Replay:
         with self._changed:
             oldest = next(iter(self._pending.values()), None)
             return len(self._pending), oldest.read_at if oldest else 0.0
+
+    def windows(self) -> dict[str, tuple[int, int]]:
+        """Return by stream how many frames may be in flight now, and how many are; thread-safe."""
+        with self._changed:
+            return {source: (stream.limit, stream.in_flight) for source, stream in self._streams.items()}
 
     @property
     def refusal(self) -> MqinferError | None:
@@ -159,8 +180,9 @@ class Replay:
     def _send_all(self, frames: Iterable[Frame], is_stopped: Callable[[], bool]) -> None:
         left_over = self._start_backlog()
         try:
-            for number, frame in enumerate(self._read(frames, is_stopped), left_over):
-                self._queue(PendingFrame(number, frame, self._stream(frame.source)))
+            for number, (frame, read_ns) in enumerate(self._read(frames, is_stopped), left_over):
+                laps = Laps(time.monotonic_ns(), read_ns)
+                self._queue(PendingFrame(number, frame, self._stream(frame.source), laps=laps))
         finally:  # also if the source breaks off
             while not self._all_ended(_STOP_CHECK_S if self._backlog else None):
                 if self._backlog and is_stopped():
@@ -194,18 +216,18 @@ class Replay:
             for request_id in sent:
                 self._requester.cancel(request_id, Cancelled(KEPT))
 
-    def _read(self, frames: Iterable[Frame], is_stopped: Callable[[], bool]) -> Iterator[Frame]:
-        """Read a frame only when there is room for it, so that every frame that was read is sent."""
+    def _read(self, frames: Iterable[Frame], is_stopped: Callable[[], bool]) -> Iterator[tuple[Frame, int]]:
+        """Yield each frame with how long it took to read; read one only when there is room, so that each is sent."""
         source = iter(frames)
         while self._wait_for_room(is_stopped):
-            started = time.perf_counter_ns()
+            started, waited = time.monotonic_ns(), self._waited()
             frame = next(source, None)
             if frame is None:
                 self.is_complete = not is_stopped()
                 return
             self._statistics.frame_read(frame.source)
-            self._statistics.stage(frame.source, EdgeStage.READ, time.perf_counter_ns() - started)
-            yield frame
+            read = time.monotonic_ns() - started - (self._waited() - waited)
+            yield frame, max(0, read)
 
     def _wait_for_room(self, is_stopped: Callable[[], bool]) -> bool:
         """Wait until memory for one more frame is free; return False if the run is over."""
@@ -217,7 +239,7 @@ class Replay:
     def _stream(self, source: str) -> Stream[PendingFrame]:
         if source not in self._streams:
             options = self._options
-            self._ladders[source] = QualityLadder(options.quality, self._preparer.quality)
+            self._ladders[source] = QualityLadder(options.quality, self._preparer.encoder.quality)
             self._streams[source] = Stream(options.policy, DelayWindow.of(options.policy, options.window))
         return self._streams[source]
 
@@ -233,25 +255,50 @@ class Replay:
             self._pending[pending.number] = pending
 
     def _queue(self, pending: PendingFrame) -> None:
-        """Put a frame into its stream, where with `latest` it takes the place of an older one."""
+        """Begin with a frame that was read."""
         self._begin(pending)
+        (self._cascade.decide if self._cascade else self._enter)(pending)
+
+    def _enter(self, pending: PendingFrame) -> None:
+        """Put a frame into its stream, where with `latest` it takes the place of an older one."""
         with self._changed:
             self._ladders[pending.frame.source].on_frame(time.monotonic())
             lost = None if self._backlog else pending.stream.put(pending)
         if self._backlog:
             self._pool.submit(self._prepare_and_place, pending, self._backlog)
         self._advance(pending.stream)
+        self._make_room(pending.stream)
         if lost:
-            self._conclude(lost, None, self._failed(lost, Superseded("a newer frame of the stream came first")))
+            self._conclude(lost, None, self._failed(lost, Superseded(NEWER_FRAME)))
+
+    def _make_room(self, stream: Stream[PendingFrame]) -> None:
+        """Cancel a frame that was sent and that no worker works on, where a newer one waits for its place."""
+        with self._changed:
+            if not stream.wants_room:
+                return
+            sent = [each.request_id for each in self._pending.values() if each.stream is stream and each.request_id]
+        self._requester.supersede(sent)
 
     def _advance(self, stream: Stream[PendingFrame]) -> None:
         """Start the queued frames that the window has room for."""
         with self._changed:
-            entered = stream.take()
-        for pending in entered:
+            for pending in stream.take():
+                self._start(pending)
+
+    def _start(self, pending: PendingFrame) -> None:
+        """Prepare and submit a frame on the pool: where the encoding needs the frames before, behind them."""
+        if not self._preparer.encoder.is_in_order:
             self._pool.submit(self._prepare_and_submit, pending)
+            return
+        source = pending.frame.source
+        if source not in self._in_order:
+            self._in_order[source] = OneAtATime(self._pool)
+        self._in_order[source].submit(partial(self._prepare_and_submit, pending))
 
     def _prepare_and_submit(self, pending: PendingFrame) -> None:
+        if self._cascade and (why := self._cascade.why_alone(pending)):
+            self._settle(pending, None, self._failed(pending, why))
+            return
         prepared = self._prepare(pending)
         if isinstance(prepared, InferResult):
             self._settle(pending, None, prepared)
@@ -267,62 +314,25 @@ class Replay:
         place = backlog.place(pending, prepared)
         if place is Place.LINK:
             self._submit(pending, prepared)
-        elif place is Place.DISK:
+            return
+        if pending.picture is not None:
+            self._sender.forgo_preview(pending, PreviewDrop.SPOOLED)
+        if place is Place.DISK:
             self._room.release()
         else:
             self._conclude(pending, prepared, self._failed(pending, Cancelled(backlog.not_kept)))
 
-    def _prepare(self, pending: PendingFrame) -> PreparedFrame | InferResult:
-        """Demosaic, resize and encode a frame; return its outcome if that fails, since there is no request then."""
-        frame, step = pending.frame, self._ladders[pending.frame.source].step
-        if self.refusal:
-            return self._failed(pending, Cancelled("not sent: the frames before it were refused, and it would be too"))
-        try:
-            if pending.spans is None:
-                return self._preparer.prepare(frame, partial(self._statistics.stage, frame.source), step)
-            return self._prepare_traced(pending.spans, frame, step)
-        except MqinferError as error:  # this frame's fault
-            log.warning("%s, frame %d: %s", frame.source, frame.sequence, error)
-            return self._failed(pending, error)
-        except Exception as error:  # a defect; the frame gets its outcome all the same, or the run would wait for it
-            log.exception("%s, frame %d", frame.source, frame.sequence)
-            return self._failed(pending, MqinferError(f"preparing the frame failed: {error!r}"))
-
-    def _prepare_traced(self, spans: Around, frame: Frame, step: QualityStep) -> PreparedFrame:
-        def record(stage: EdgeStage, nanoseconds: int) -> None:
-            self._statistics.stage(frame.source, stage, nanoseconds)
-            spans.measured(stage.removeprefix("edge_"), nanoseconds)
-
-        prepared = self._preparer.prepare(frame, record, step)
-        spans.prepared()
-        return prepared
-
-    def _submit(self, pending: PendingFrame, prepared: PreparedFrame) -> None:
-        options = self._options
-        asked: InferOptions = {
-            "version": options.version,
-            "output_encoding": options.output_encoding,
-            "capture": pending.capture,
-        }
-        settle = partial(self._settle, pending, prepared)
-        try:
-            if pending.spans is not None:
-                trace = pending.spans.context
-                asked |= {"traceparent": trace.traceparent, "tracestate": trace.tracestate}
-            request = make_request(options.model, {prepared.tensor.name: prepared.tensor}, asked)
-            if names_label(request) and (card := self._requester.registry.card(options.model)):
-                request = with_labelled_version(request, card)
-            pending.request_id = self._requester.submit(request, options.timeout, settle)
-        except MqinferError as error:  # it can't be carried or sent, or the client was closed; there is no request
-            if isinstance(error, LinkError) and not isinstance(error, MessageTooLarge):
-                # The connection failed for good: the spool, if there is one, keeps the frame.
-                settle(self._failed(pending, Cancelled(str(error))))
-                return
-            log.warning("%s, frame %d: %s", pending.frame.source, pending.frame.sequence, error)
-            settle(self._failed(pending, error))
-
     def _settle(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> None:
         """Remove a frame with its outcome from the window, which makes room for queued ones."""
+        if self._previews is not None:
+            self._previews.on_result(result)
+        if self._preparer.encoder.is_told:
+            self._preparer.on_result(pending.frame, prepared, result)
+            if result.error and result.error.code == ReferenceLost.code and pending.lost is None:
+                pending.lost = result  # its worker was lost or has started anew: once more, for any worker
+                self._pool.submit(self._prepare_and_submit, pending)
+                return
+            result = result if pending.lost is None else _after(pending.lost, result)
         if self._backlog:
             was_spooled = pending.spooled_as
             if prepared and self._backlog.take_back(pending, prepared, result):
@@ -336,17 +346,21 @@ class Replay:
                 self._ladders[pending.frame.source].on_result()
             self._changed.notify_all()
         self._advance(pending.stream)
-        self._conclude(pending, prepared, result)
+        (self._cascade.settled if self._cascade else self._conclude)(pending, prepared, result)
 
     def _conclude(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> None:
-        self._statistics.finished(result, bytes_raw=prepared.bytes_raw if prepared else 0)
+        last = result if pending.lost is None else _without(pending.lost, result)
+        times = pending.laps.end(last, time.monotonic_ns(), self.clocks)
+        self._statistics.finished(result, bytes_raw=prepared.bytes_raw if prepared else 0, stages=times.stages)
         if pending.spans is not None:
             pending.spans.end(result.outcome, result.error)
-        self._results.put(FinishedFrame(pending, prepared, result))
+        self._results.put(FinishedFrame(pending, prepared, result, times))
         with self._changed:
             self._first.add(result)
             del self._pending[pending.number]
             self._changed.notify_all()
+        if self._cascade:
+            self._cascade.ended(pending, prepared, result)
 
     def _lose(self, pending: PendingFrame, result: InferResult | None) -> None:
         """End a frame of the spool that can't be sent: damaged there, if there is no result; it was in no window."""
@@ -356,12 +370,14 @@ class Replay:
         if not pending.spooled_as:  # the spool has a bound of its own
             self._room.release()
 
-    def _failed(self, pending: PendingFrame, error: MqinferError) -> InferResult:
-        """Make the outcome of a frame that never became a request."""
-        return InferResult(
-            id="",
-            outcome=error.outcome,
-            model_name=self._options.model,
-            error=ErrorInfo(error.code, str(error)),
-            capture=pending.capture,
-        )
+
+def _after(lost: InferResult, result: InferResult) -> InferResult:
+    """Return the result of a frame that was sent twice, with the attempts and bytes of both."""
+    attempts, sent = lost.attempts + result.attempts, lost.bytes_sent + result.bytes_sent
+    return replace(result, attempts=attempts, bytes_sent=sent)
+
+
+def _without(lost: InferResult, result: InferResult) -> InferResult:
+    """Return the second of the two requests that make such a result, with its own time."""
+    queued = max(0, result.timings.client_queue - lost.timings.total)
+    return replace(result, timings=replace(result.timings, client_queue=queued))

@@ -7,16 +7,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Stream
-from mqinfer.edge_agent.preparation import PreparedFrame
+from mqinfer.edge_agent.engines import Engines
+from mqinfer.edge_agent.preparing.preparer import PreparedFrame
+from mqinfer.edge_agent.sinks.outputs import Picture
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.sinks.view import NO_VIEW, View
+from mqinfer.edge_agent.times import NO_TIMES, FrameTimes, Laps
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.errors import (
     BadEncoding,
@@ -29,11 +32,11 @@ from mqinfer.protocol.errors import (
     NoWorker,
     error_from_code,
 )
-from mqinfer.protocol.types import Capture, Outcome
+from mqinfer.protocol.types import Capture, ErrorInfo, Outcome
 from mqinfer.protocol.value import value_object
 from mqinfer.telemetry.around import Around
 
-__all__ = ["FinishedFrame", "FirstResults", "PendingFrame", "ReadingOrder", "Results"]
+__all__ = ["FinishedFrame", "FirstResults", "PendingFrame", "ReadingOrder", "Results", "capture_of"]
 
 T = TypeVar("T")
 log = logging.getLogger("mqinfer.edge_agent")
@@ -54,7 +57,10 @@ class PendingFrame:
         request_id: Of its latest request; empty before the first one.
         placement: Where it lies in what the model sees; known once it was put into the spool by this run.
         read_at: When it was read, or taken up from the spool of an earlier run, in seconds of the monotonic clock.
+        laps: Measures its stages.
         spans: Its span in a trace; None where spans are not exported.
+        lost: The reply of a worker that could not decode it without frames before; it is sent again, on its own.
+        picture: Returns what the model gets, where that is to be previewed; held until the request was sent.
     """
 
     number: int
@@ -64,13 +70,24 @@ class PendingFrame:
     request_id: str = ""
     placement: Placement | None = None
     read_at: float = field(default_factory=time.monotonic)
+    laps: Laps = field(default_factory=lambda: Laps(time.monotonic_ns()))
     spans: Around | None = None
+    lost: InferResult | None = None
+    picture: Callable[[], Picture] | None = None
+
+    def keep_picture(self, picture: Callable[[], Picture]) -> None:
+        """Keep what the model gets for a preview."""
+        self.picture = picture
 
     @property
     def capture(self) -> Capture:
         """Where the frame comes from, as it travels with a request."""
-        frame = self.frame
-        return Capture(frame.source, frame.sequence, frame.capture_time_ns, frame.frame_id)
+        return capture_of(self.frame)
+
+
+def capture_of(frame: Frame) -> Capture:
+    """Return where a frame comes from, as it travels with a request."""
+    return Capture(frame.source, frame.sequence, frame.capture_time_ns, frame.frame_id)
 
 
 @value_object(eq=False)
@@ -80,6 +97,13 @@ class FinishedFrame:
     pending: PendingFrame
     prepared: PreparedFrame | None
     result: InferResult
+    times: FrameTimes = NO_TIMES
+
+
+def failed_frame(model: str, pending: PendingFrame, error: MqinferError) -> InferResult:
+    """Make the outcome of a frame that never became a request."""
+    info = ErrorInfo(error.code, str(error))
+    return InferResult("", error.outcome, model, error=info, capture=pending.capture)
 
 
 class FirstResults:
@@ -148,14 +172,16 @@ class ReadingOrder(Generic[T]):
 class Results:
     """Writes finished frames to the sink, in the order of reading, on a thread of its own. Thread-safe."""
 
-    def __init__(self, sink: Sink | None, on_written: Callable[[FinishedFrame], None]) -> None:
+    def __init__(self, sink: Sink | None, engines: Engines, on_written: Callable[[FinishedFrame], None]) -> None:
         """Prepare; `start` starts the thread.
 
         Args:
             sink: Receives every frame with its outcome; None to drop them.
+            engines: Looks up what computed a result.
             on_written: Called after each frame that the sink has received.
         """
         self._sink = sink
+        self._engines = engines
         self._on_written = on_written
         self._queue: SimpleQueue[FinishedFrame | None] = SimpleQueue()  # bounded by the frames that the replay reads
         self._thread = threading.Thread(target=self._write_all, name="mqinfer-replay-sinks")
@@ -187,7 +213,8 @@ class Results:
             return  # the run ends with the first error; later ones would only repeat it
         frame = finished.pending.frame
         try:
-            self._sink.write(frame, _view(finished.prepared, finished.result), finished.result)
+            view = replace(_view(finished), served=self._engines.of(finished.result))
+            self._sink.write(frame, view, finished.result)
         except MqinferError as error:
             self.error = error
         except Exception as error:  # a defect; it ends the run, and is raised there
@@ -195,12 +222,14 @@ class Results:
             self.error = MqinferError(f"a sink failed: {error!r}")
 
 
-def _view(prepared: PreparedFrame | None, result: InferResult) -> View:
+def _view(finished: FinishedFrame) -> View:
+    prepared, result = finished.prepared, finished.result
     if prepared is None:
-        return NO_VIEW
+        return replace(NO_VIEW, times=finished.times)
     try:
         pixels = prepared.picture()
     except (BadImage, BadEncoding):  # a JPEG that passed untouched; its outcome is the same error
         pixels = NO_VIEW.pixels
     outputs = result.outputs if result.outcome is Outcome.OK else {}
-    return View(pixels, prepared.placement, outputs, prepared.tensor)
+    sent = prepared.tensors[0] if prepared.tensors else None  # a cascade answers without sending anything
+    return View(pixels, prepared.placement, outputs, sent, times=finished.times)

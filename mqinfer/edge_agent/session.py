@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,17 +13,22 @@ from pathlib import Path
 from rich.console import Console
 
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
+from mqinfer.bags.joining import JoinedSource
 from mqinfer.bags.pacing import Pacer, replay
-from mqinfer.bags.sources import is_live, open_source
+from mqinfer.bags.sources import Part, is_live, open_sources
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.fan_out import FanOut
 from mqinfer.edge_agent.model_run import ModelRun, ReplaySettings, SessionReport, Site
-from mqinfer.edge_agent.report import Goal, progress
-from mqinfer.protocol.errors import BrokerUnreachable, LinkError
+from mqinfer.edge_agent.reporting.report import Goal, progress
+from mqinfer.edge_agent.sinks.sink import Sink
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, LinkError
 
 __all__ = ["ReplaySettings", "SessionReport", "run_session", "run_sessions"]
+
+log = logging.getLogger("mqinfer.edge_agent")
 
 Connect = Callable[[float], None]
 """Connects within this many seconds, or raises."""
@@ -50,18 +56,20 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
     console: Console,
     connect: Connect | None = None,
     on_runs: Callable[[Sequence[ModelRun]], None] = lambda _: None,
+    observe: Callable[[ReplaySettings, ModelCard], Sink] | None = None,
 ) -> list[SessionReport]:
     """Replay a source against some models; it is read once.
 
     Args:
         settings: What to send, and how; with several models each has folders of its own below `output` and `spool`.
-        models: Their names.
+        models: Their names, `name/version` for a certain version.
         requester: Connected, or connected by `connect`.
         broker: Name of the broker in the summary.
         stop: Ends the replay early once pending frames have their outcome; set if the connection fails for good.
         console: For the progress display.
         connect: Connects the requester while a spool keeps the frames; None where it is connected.
         on_runs: Receives the runs of the models, which can be watched from then on.
+        observe: Makes a further sink for each model.
 
     Returns:
         One report a model, in their order.
@@ -71,34 +79,59 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
         ModelNotFound: No worker serves the model.
         ConfigError: A setting is wrong, a model takes no pictures, or a file cannot be created.
     """
+    _check(settings)
     requester.watch(lambda: stop.set() if requester.failure else None)
     with ExitStack() as stack:
-        source = stack.enter_context(closing(_open(settings)))
+        source = stack.enter_context(closing(_open(settings, stop)))
         streams = [stream for stream in source.streams() if stream.is_image]
         settings.bit_depths.check([stream.source for stream in streams])
+        settings.framing.check(streams)
+        joined = JoinedSource(source, settings.join) if settings.join else None
+        if joined is not None:
+            source, streams = joined, list(joined.streams())
         shelf = LiveRegistry(requester)
-        is_endless = settings.loop or is_live(settings.source)
+        is_endless = settings.loop or is_live(settings.sources[0])
         filled = sum(stream.count != 0 for stream in streams)
-        site = Site(requester, shelf, broker, stop, is_endless, max(filled, 1))
-        own = [settings] if len(models) == 1 else [_own(settings, model) for model in models]
+        pacer = Pacer(_rate(settings), wait=stop.wait)
+        missed = None if joined is None else lambda: joined.missed
+        site = Site(
+            requester, shelf, broker, stop, is_endless, max(filled, 1), lambda: pacer.waited_ns, missed, observe
+        )
+        own = [_own(settings, model, is_one=len(models) == 1) for model in models]
         runs = [stack.enter_context(closing(ModelRun(each, site))) for each in own]
         on_runs(runs)
         with nullcontext() if connect is None else _connecting(connect, requester, stop):
             for run in runs:
                 run.prepare(_patience(settings, requester))
-            shown = [(run.statistics, _goal(run.settings, streams)) for run in runs]
+            shown = [(run.statistics, _goal(run, streams)) for run in runs]
             with progress(shown, console):
-                _run_all(runs, _frames(settings, source, stop))
+                done = min(run.done.count for run in runs)
+                _run_all(runs, replay(source, pacer, loop=settings.loop, is_stopped=stop.is_set, skipped=done))
         return [run.report() for run in runs]
 
 
-def _own(settings: ReplaySettings, model: str) -> ReplaySettings:
-    """Return the settings of one of several models: its files are in folders of its name."""
+def _check(settings: ReplaySettings) -> None:
+    """Refuse to go on with a run that does not keep every frame of a recording once, in their order."""
+    if not settings.resume:
+        return
+    if settings.output is None or "jsonl" not in settings.sinks:
+        raise ConfigError("--resume goes on with the results.jsonl of --output; name its folder, with the sink jsonl")
+    if is_live(settings.sources[0]) or settings.loop or settings.options.policy is Policy.LATEST:
+        raise ConfigError("--resume needs a recording and --policy all, without --loop: others don't stop at a frame")
+    if settings.cascade is not None:
+        raise ConfigError("--resume is without --cascade, whose answers depend on the frames before; run it anew")
+    if settings.spool is not None:
+        raise ConfigError("--resume is without --spool: the frames that a spool keeps are sent by the next run anyway")
+
+
+def _own(settings: ReplaySettings, model: str, *, is_one: bool) -> ReplaySettings:
+    """Return the settings of one of the models: of several, its files are in folders of its name."""
 
     def below(folder: Path | None) -> Path | None:
-        return None if folder is None else folder / model
+        return folder if folder is None or is_one else folder / model
 
-    options = replace(settings.options, model=model)
+    name, _, version = model.partition("/")
+    options = replace(settings.options, model=name, version=version or settings.options.version)
     return replace(settings, options=options, output=below(settings.output), spool=below(settings.spool))
 
 
@@ -118,7 +151,9 @@ def _connecting(connect: Connect, requester: Requester, stop: threading.Event) -
         while not (is_over.is_set() or stop.is_set()):
             try:
                 connect(_ATTEMPT_S)
-            except BrokerUnreachable:
+            except BrokerUnreachable as error:
+                if not is_tried.is_set():
+                    log.warning("%s; trying again", error)
                 is_tried.set()
                 is_over.wait(_PAUSE_S)
             except LinkError as error:  # refused: another attempt would be, too
@@ -154,25 +189,24 @@ def _run_all(runs: Sequence[ModelRun], frames: Iterator[Frame]) -> None:
             ended.result()
 
 
-def _open(settings: ReplaySettings) -> FrameSource:
-    part = settings.start, settings.duration
-    return open_source(settings.source, topics=settings.topics, start=part[0], duration=part[1], depth=False)
-
-
-def _frames(settings: ReplaySettings, source: FrameSource, stop: threading.Event) -> Iterator[Frame]:
-    pacer = Pacer(_rate(settings), wait=stop.wait)
-    return replay(source, pacer, loop=settings.loop, is_stopped=stop.is_set)
+def _open(settings: ReplaySettings, stop: threading.Event) -> FrameSource:
+    topics = settings.join.topics if settings.join and settings.join.topics else settings.topics
+    part = Part(topics, settings.start, settings.duration, depth=False)
+    return open_sources(settings.sources, part, is_stopped=stop.is_set, waits=settings.is_service)
 
 
 def _rate(settings: ReplaySettings) -> float:
     """Return the speed: a recording plays as recorded if only its newest frames count, else as fast as possible."""
     if settings.rate is not None:
         return settings.rate
-    return 1.0 if settings.options.policy is Policy.LATEST and not is_live(settings.source) else 0.0
+    return 1.0 if settings.options.policy is Policy.LATEST and not is_live(settings.sources[0]) else 0.0
 
 
-def _goal(settings: ReplaySettings, streams: Sequence[StreamInfo]) -> Goal:
+def _goal(run: ModelRun, streams: Sequence[StreamInfo]) -> Goal:
+    settings = run.settings
     counts = [stream.count for stream in streams]
     known = None not in counts and not settings.loop
-    total = sum(count or 0 for count in counts) if known else None
-    return Goal(total, f"{settings.source} -> {settings.options.model}")
+    total = sum(count or 0 for count in counts) - run.done.count if known else None
+    options = settings.options
+    model = f"{options.model}/{options.version}" if options.version else options.model
+    return Goal(total, f"{settings.source} -> {model}")

@@ -22,7 +22,7 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent import session
 from mqinfer.edge_agent.replay import ReplayOptions
-from mqinfer.edge_agent.report import Ending, failure_lines, summary
+from mqinfer.edge_agent.reporting.report import Ending, failure_lines, summary
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_sessions
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NoWorker, SourceError
@@ -90,7 +90,7 @@ class Recorded:
 def recorded(drive: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """The recording that the next session opens."""
     made = Recorded(sources.open_source(str(drive)))
-    monkeypatch.setattr(session, "open_source", lambda *_, **__: made)
+    monkeypatch.setattr(session, "open_sources", lambda *_, **__: made)
     return made
 
 
@@ -105,7 +105,7 @@ def run(
     **settings: object,
 ) -> list[SessionReport]:
     """Run a session quietly; its counters add up."""
-    asked = ReplaySettings(str(drive), options, card_timeout=card_timeout, **settings)  # type: ignore[arg-type]  # a test's own
+    asked = ReplaySettings([str(drive)], options, card_timeout=card_timeout, **settings)  # type: ignore[arg-type]  # a test's own
     reports = run_sessions(
         asked,
         models or ("echo",),
@@ -141,7 +141,7 @@ def test_several_models_read_the_recording_once(
     assert [report.run.model for report in reports] == ["echo", "small"]
     for report, shape in zip(reports, ([1, 32, 48, 3], [1, 16, 24, 3]), strict=True):
         assert report.snapshot.outcomes[Outcome.OK] == FRAMES
-        assert report.run.files == (tmp_path / report.run.model / "results.jsonl",)
+        assert report.run.files[0] == tmp_path / report.run.model / "results.jsonl"
         written = lines(report.run.files[0])
         assert [line["sequence"] for line in written] == list(range(FRAMES))
         assert {json.dumps(line["outputs"]["image"]["shape"]) for line in written} == {json.dumps(shape)}  # type: ignore[index]

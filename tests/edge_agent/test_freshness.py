@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import DelayWindow, Policy, Stream
-from mqinfer.edge_agent.quality_ladder import FULL_QUALITY, QualityBounds, QualityLadder, QualityStep
+from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityBounds, QualityLadder, QualityStep
 from mqinfer.protocol.types import Outcome, Timings
 
 

@@ -10,12 +10,13 @@ import pytest
 
 from mqinfer.bags.frame import Frame
 from mqinfer.codecs import decode_tensor, encode_tensor
-from mqinfer.edge_agent.backlog import _frame_in, _with_pixels
-from mqinfer.edge_agent.bit_depths import BitDepths
-from mqinfer.edge_agent.preparation import Preparer, choose_encoding, choose_output_encoding
-from mqinfer.edge_agent.quality_ladder import QualityStep
-from mqinfer.edge_agent.spool import Spool
-from mqinfer.edge_agent.statistics import EdgeStage
+from mqinfer.edge_agent.preparing.bit_depths import BitDepths
+from mqinfer.edge_agent.preparing.choices import choose_encoding, choose_output_encoding
+from mqinfer.edge_agent.preparing.preparer import Preparer
+from mqinfer.edge_agent.preparing.quality_ladder import QualityStep
+from mqinfer.edge_agent.reporting.statistics import EdgeStage
+from mqinfer.edge_agent.spooling.backlog import _frame_in, _with_pixels
+from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement
@@ -55,9 +56,9 @@ def test_a_frame_of_the_right_size_travels_as_it_is() -> None:
     stages: list[EdgeStage] = []
     preparer = Preparer(ImageContract("input", 32, 24), "lz4")
     prepared = preparer.prepare(frame_of(raw(PIXELS)), lambda stage, _: stages.append(stage))
-    np.testing.assert_array_equal(decode_tensor(prepared.tensor)[0], PIXELS)
-    assert prepared.tensor.name == "input"
-    assert prepared.tensor.parameters["image_encoding"] == "rgb8"
+    np.testing.assert_array_equal(decode_tensor(prepared.tensors[0])[0], PIXELS)
+    assert prepared.tensors[0].name == "input"
+    assert prepared.tensors[0].parameters["image_encoding"] == "rgb8"
     assert stages == [EdgeStage.DEMOSAIC, EdgeStage.RESIZE, EdgeStage.ENCODE]
     assert prepared.bytes_raw == PIXELS.nbytes
     np.testing.assert_array_equal(prepared.picture(), PIXELS)
@@ -69,7 +70,7 @@ def test_a_frame_of_the_right_size_travels_as_it_is() -> None:
 def test_the_size_is_the_models(width: int | None, height: int | None, shape: tuple[int, int]) -> None:
     """A side that the model leaves open stays as it is; the sinks get the recorded frame all the same."""
     prepared = Preparer(ImageContract("x", width, height), "raw").prepare(frame_of(raw(PIXELS)), ignore)
-    assert prepared.tensor.shape == (1, *shape, 3)
+    assert prepared.tensors[0].shape == (1, *shape, 3)
     assert prepared.placement.picture == shape[::-1]
     np.testing.assert_array_equal(prepared.picture(), PIXELS)
 
@@ -78,12 +79,12 @@ def test_a_letterbox_is_made_by_the_sender() -> None:
     """The picture travels between its margins; a smaller step of the quality ladder holds the same."""
     preparer = Preparer(ImageContract("x", 32, 32, resize=Resize.LETTERBOX, fill=9), "raw")
     prepared = preparer.prepare(frame_of(raw(PIXELS)), ignore)
-    sent = decode_tensor(prepared.tensor)[0]
+    sent = decode_tensor(prepared.tensors[0])[0]
     np.testing.assert_array_equal(sent[4:28], PIXELS)
     assert (sent[:4] == 9).all()
     assert (sent[28:] == 9).all()
     smaller = preparer.prepare(frame_of(raw(PIXELS)), ignore, QualityStep(None, 0.5))
-    np.testing.assert_array_equal(decode_tensor(smaller.tensor)[0], fit(sent, 16, 16))
+    np.testing.assert_array_equal(decode_tensor(smaller.tensors[0])[0], fit(sent, 16, 16))
 
 
 @pytest.mark.parametrize("encoding", ["bayer_rggb8", "bayer_gbrg16", "mono8", "mono16"])
@@ -92,7 +93,7 @@ def test_mosaics_and_grey_are_made_rgb(encoding: str) -> None:
     pixels = PIXELS[:, :, 0].astype(np.uint16 if encoding.endswith("16") else np.uint8)
     image = raw(np.ascontiguousarray(pixels), encoding)
     prepared = Preparer(ImageContract("x", 32, 24), "raw", bit_depths=BitDepths(8)).prepare(frame_of(image), ignore)
-    np.testing.assert_array_equal(decode_tensor(prepared.tensor)[0], to_rgb(image, bit_depth=8))
+    np.testing.assert_array_equal(decode_tensor(prepared.tensors[0])[0], to_rgb(image, bit_depth=8))
 
 
 def test_a_jpeg_that_fits_passes_untouched() -> None:
@@ -102,8 +103,8 @@ def test_a_jpeg_that_fits_passes_untouched() -> None:
         prepared = Preparer(contract, "jpeg:50").prepare(
             frame_of(CompressedImage("rgb8; jpeg compressed bgr8", data)), ignore
         )
-        assert prepared.tensor.data is data
-        assert prepared.tensor.shape == (1, 24, 32, 3)
+        assert prepared.tensors[0].data is data
+        assert prepared.tensors[0].shape == (1, 24, 32, 3)
         assert prepared.bytes_raw == PIXELS.nbytes
         assert prepared.picture().shape == PIXELS.shape
 
@@ -123,9 +124,9 @@ def test_other_pictures_are_decoded_and_encoded_again(
 ) -> None:
     """Another size, codec, colour or format: the bytes are not the recorded ones."""
     prepared = Preparer(contract, encoding).prepare(frame_of(image), ignore)
-    assert bytes(prepared.tensor.data) != bytes(image.data)
-    assert prepared.tensor.encoding == encoding
-    assert decode_tensor(prepared.tensor).shape == (1, contract.height, contract.width, 3)
+    assert bytes(prepared.tensors[0].data) != bytes(image.data)
+    assert prepared.tensors[0].encoding == encoding
+    assert decode_tensor(prepared.tensors[0]).shape == (1, contract.height, contract.width, 3)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +181,9 @@ class TestDepth:
     def test_they_travel_as_recorded(self, encoding: str) -> None:
         """At the card's size and under their own encoding; the sinks see them as grey, at the recorded size."""
         prepared = Preparer(self.contract, encoding).prepare(frame_of(raw(self.millimetres, "16UC1")), ignore)
-        assert prepared.tensor.encoding == encoding
-        assert dict(prepared.tensor.parameters) == {"image_encoding": "16UC1"}
-        np.testing.assert_array_equal(decode_tensor(prepared.tensor)[0, :, :, 0], self.millimetres[1::2, 1::2])
+        assert prepared.tensors[0].encoding == encoding
+        assert dict(prepared.tensors[0].parameters) == {"image_encoding": "16UC1"}
+        np.testing.assert_array_equal(decode_tensor(prepared.tensors[0])[0, :, :, 0], self.millimetres[1::2, 1::2])
         assert prepared.bytes_raw == 2 * 4 * 6
         shown = prepared.picture()
         assert (shown.shape, shown.dtype.name) == ((8, 12, 3), "uint8")
@@ -191,7 +192,7 @@ class TestDepth:
     def test_grey_of_16_bits_is_depth_here(self, caplog: pytest.LogCaptureFixture) -> None:
         """Without the hint on dark pictures, and not dark."""
         prepared = Preparer(self.contract, "lz4").prepare(frame_of(raw(self.millimetres, "mono16")), ignore)
-        assert dict(prepared.tensor.parameters) == {"image_encoding": "16UC1"}
+        assert dict(prepared.tensors[0].parameters) == {"image_encoding": "16UC1"}
         assert prepared.picture().max() == 255
         assert not caplog.messages
 
@@ -208,11 +209,11 @@ class TestDepth:
         frame = frame_of(raw(self.millimetres, "16UC1"))
         early = Preparer(ImageContract(""), encoding).prepare(frame, ignore)
         with closing(Spool(tmp_path)) as spool:
-            spool.put(early.tensor, Capture("/depth", 0, 1), early.bytes_raw, 1)
+            spool.put(early.tensors, Capture("/depth", 0, 1), early.bytes_raw, 1)
             found = spool.after(0)
         assert found is not None
         late = Preparer(self.contract, "lz4").prepare(_with_pixels(frame, found), ignore)
-        np.testing.assert_array_equal(decode_tensor(late.tensor)[0, :, :, 0], self.millimetres[1::2, 1::2])
+        np.testing.assert_array_equal(decode_tensor(late.tensors[0])[0, :, :, 0], self.millimetres[1::2, 1::2])
         shown = _frame_in(found, Placement.of((12, 8), (12, 8)))
         assert (shown.shape, shown.max()) == ((8, 12, 3), 255)
 
@@ -263,7 +264,7 @@ class TestBitDepths:
         frame = frame_of(self.twelve("mono16"))
         assert {source: depths.of(replace_source(frame, source)) for source in sources} == sources
         light = Preparer(ImageContract("x"), "raw", bit_depths=depths).prepare(frame, ignore)
-        assert decode_tensor(light.tensor).max() == 255
+        assert decode_tensor(light.tensors[0]).max() == 255
         depths.check(["/left", "/a=b"])
         with pytest.raises(ConfigError, match=r"no image topic /a=b; there are /left, /right"):
             depths.check(["/left", "/right"])

@@ -4,8 +4,8 @@ import threading
 from rich.console import Console
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.report import Goal, plain_line, progress, render
-from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics
+from mqinfer.edge_agent.reporting.report import Goal, plain_line, progress, render
+from mqinfer.edge_agent.reporting.statistics import EdgeStage, ReplayStatistics
 from mqinfer.protocol.types import Capture, Outcome, Timings
 
 

@@ -20,13 +20,14 @@ from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
+from mqinfer.client.window import Policy
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
-from mqinfer.edge_agent.preparation import Preparer
+from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
 from mqinfer.edge_agent.sinks.view import View
-from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.models.backends.echo import EchoBackend
 from mqinfer.models.loading import LoadedModel, load_model
@@ -195,11 +196,11 @@ def test_a_jpeg_that_fits_reaches_the_worker_byte_by_byte(run: Run, requester: R
     sent: list[bytes] = []
     submit = requester.submit
 
-    def noted(request, timeout, settle):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    def noted(request, timeout, settle, **how):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN003, ANN202
         sent.append(bytes(request.inputs[0].data))
-        return submit(request, timeout, settle)
+        return submit(request, timeout, settle, **how)
 
-    requester.submit = noted  # type: ignore[method-assign, assignment]
+    requester.submit = noted  # type: ignore[method-assign]
     broken = data[: len(data) * 3 // 4]
     sink = Notes()
     frames = [frame_of(n, CompressedImage("jpeg", broken if n == 2 else data)) for n in range(6)]
@@ -382,3 +383,26 @@ def test_frames_that_are_refused_leave_nothing_behind(unique: Callable[[str], st
     assert held[1] - held[0] < 500, (
         "the client drops timers of requests that ended some time later, nothing else is held"
     )
+
+
+def test_a_frame_that_cannot_be_sent_gives_way_to_a_newer_one(requester: Requester) -> None:
+    """With `latest` and no connection the newest frame is the one that is sent when there is a link; each ends once."""
+    link, statistics, notes = requester.link, ReplayStatistics(), Notes()
+    assert isinstance(link, MemoryLink)
+    link.drop()
+
+    def frames() -> Iterator[Frame]:
+        yield frame_of(0)
+        while not requester.counters().pending:  # until it is prepared
+            threading.Event().wait(0.001)
+        yield frame_of(2)
+        while requester.counters().submitted < 2:
+            threading.Event().wait(0.001)
+        link.restore()
+
+    preparer = Preparer(ImageContract("image", WIDTH, HEIGHT), "lz4")
+    Replay(requester, preparer, ReplayOptions("echo", policy=Policy.LATEST), statistics, notes).run(frames())
+    assert [result.outcome for _, _, result in notes.written] == [Outcome.SUPERSEDED, Outcome.OK]
+    snapshot = statistics.snapshot()
+    snapshot.check()
+    assert snapshot.outcomes[Outcome.SUPERSEDED] == snapshot.outcomes[Outcome.OK] == 1

@@ -28,9 +28,9 @@ from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.metrics import pending_frames
 from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.replay import ReplayOptions
-from mqinfer.edge_agent.report import summary
+from mqinfer.edge_agent.reporting.report import summary
 from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session, run_sessions
-from mqinfer.edge_agent.spool import Spool
+from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.images.picture import RawImage
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, NameTaken, SourceError
@@ -71,7 +71,7 @@ def requester(url: str, serve: Serve, write_echo: WriteEcho, unique: Callable[[s
 def settings_for(source: Path | str, **changes: object) -> ReplaySettings:
     """Make settings with a short patience for cards."""
     settings = ReplaySettings(
-        str(source), ReplayOptions("echo", window=4), topics=("/camera/image_raw",), card_timeout=2
+        [str(source)], ReplayOptions("echo", window=4), topics=("/camera/image_raw",), card_timeout=2
     )
     return replace(settings, **changes)  # type: ignore[arg-type]
 
@@ -88,7 +88,7 @@ def test_damaged_frames_of_the_spool_are_reported(drive: Path, requester: Reques
             tensor = encode_tensor(
                 "image", np.full((1, 32, 48, 3), number, np.uint8), "lz4", {"image_encoding": "rgb8"}
             )
-            spool.put(tensor, Capture("/camera/image_raw", number, number, "cam"), 288)
+            spool.put([tensor], Capture("/camera/image_raw", number, number, "cam"), 288)
     for path in sorted(tmp_path.glob("*.frame"))[1:3]:
         path.write_bytes(path.read_bytes()[::-1])
     report = run(settings_for(drive, spool=tmp_path), requester)
@@ -154,13 +154,13 @@ def test_stopping_a_loop(drive: Path, requester: Requester) -> None:
     stop = threading.Event()
     submit, sent = requester.submit, [0]
 
-    def counted(*arguments):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN202
+    def counted(*arguments, **options):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN003, ANN202
         sent[0] += 1
         if sent[0] == 3 * FRAMES:
             stop.set()
-        return submit(*arguments)
+        return submit(*arguments, **options)
 
-    requester.submit = counted  # type: ignore[method-assign, assignment]
+    requester.submit = counted  # type: ignore[method-assign]
     snapshot = run(settings_for(drive, loop=True), requester, stop).snapshot
     assert snapshot.frames_read == snapshot.outcomes[Outcome.OK] >= 3 * FRAMES
 
@@ -186,7 +186,7 @@ def test_a_bad_frame_in_a_bag(requester: Requester, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"source": "/no/such.bag"}, SourceError, "no such file"),
+        ({"sources": ["/no/such.bag"]}, SourceError, "no such file"),
         ({"topics": ("/nothing",)}, SourceError, "/camera/image_raw"),
         ({"options": ReplayOptions("ecko"), "card_timeout": 0.05}, ModelNotFound, "models on this broker: echo"),
         ({"encoding": "zip"}, ConfigError, "unknown encoding 'zip'"),

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mqinfer.edge_agent.sinks.drawing.overlay import draw_boxes
 from mqinfer.edge_agent.sinks.outputs import MOST_BOXES, DetectedBox, find_boxes, label
-from mqinfer.edge_agent.sinks.overlay import draw_boxes
 from mqinfer.edge_agent.sinks.view import View
 from mqinfer.images.placement import Placement, Resize
 from mqinfer.protocol.card import ClassInfo

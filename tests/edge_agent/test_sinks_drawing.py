@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from mqinfer.edge_agent.sinks.drawing.overlay import MINIMUM_WIDTH, add_strip, colour_mask, draw_overlay, palette
 from mqinfer.edge_agent.sinks.outputs import class_shares, describe_outputs, find_mask
-from mqinfer.edge_agent.sinks.overlay import MINIMUM_WIDTH, add_strip, colour_mask, draw_overlay, palette
 from mqinfer.protocol.card import ClassInfo
 
 CLASSES = (ClassInfo("road", (128, 64, 128)), ClassInfo("sky", (70, 130, 180)))
@@ -100,13 +100,16 @@ def test_class_shares_name_listed_and_unlisted_classes() -> None:
 
 
 def test_small_outputs_are_written_out_as_json_has_them() -> None:
-    """Numbers that JSON lacks become protobuf's words, bytes become text, big outputs only their shape."""
+    """Numbers that JSON lacks become protobuf's words, bytes become text, big outputs only their shape and hash."""
     outputs = {
         "scores": np.array([[0.5, np.nan, np.inf, -np.inf]], np.float32),
         "names": np.array([b"car", b"\xff"], object),
         "big": np.zeros((8, 3, 4), np.float16),
     }
-    assert describe_outputs(outputs, ()) == {
+    described = describe_outputs(outputs, ())
+    hashes = [entry.pop("hash") for entry in described.values()]
+    assert len(set(hashes)) == 3
+    assert described == {
         "scores": {"shape": [1, 4], "datatype": "FP32", "values": [0.5, "NaN", "Infinity", "-Infinity"]},
         "names": {"shape": [2], "datatype": "BYTES", "values": ["car", "\ufffd"]},
         "big": {"shape": [8, 3, 4], "datatype": "FP16"},

@@ -16,12 +16,12 @@ from mcap.reader import make_reader
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import encode_tensor
-from mqinfer.edge_agent.preparation import Preparer
+from mqinfer.edge_agent.preparing.preparer import Preparer
+from mqinfer.edge_agent.reporting.statistics import EdgeStage
 from mqinfer.edge_agent.sinks import McapSink, View
-from mqinfer.edge_agent.sinks.foxglove import result_schema, schema
-from mqinfer.edge_agent.sinks.layout import LAYOUT_FILE, make_layout
-from mqinfer.edge_agent.sinks.overlay import encode_mask, palette
-from mqinfer.edge_agent.statistics import EdgeStage
+from mqinfer.edge_agent.sinks.drawing.overlay import encode_mask, palette
+from mqinfer.edge_agent.sinks.foxglove.layout import LAYOUT_FILE, make_layout
+from mqinfer.edge_agent.sinks.foxglove.messages import result_schema, schema
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement, Resize
 from mqinfer.protocol.card import ClassInfo, ImageContract, ModelCard
@@ -62,7 +62,7 @@ def kept(
     """Prepare a frame for a model, write a result of it, and read the messages back by the last part of their topic."""
     prepared = Preparer(ImageContract("x", *size), encoding).prepare(frame, ignore)
     sink = McapSink(folder, CARD)
-    sink.write(frame, View(prepared.picture(), prepared.placement, outputs, prepared.tensor), result_of(outputs))
+    sink.write(frame, View(prepared.picture(), prepared.placement, outputs, prepared.tensors[0]), result_of(outputs))
     sink.close()
     return {topic.rsplit("/", 1)[1]: body for topic, _, body in messages(folder / "results.mcap")}
 
@@ -81,8 +81,20 @@ def messages(path: Path) -> list[tuple[str, str, dict[str, Any]]]:
             jsonschema.validate(body, json.loads(kind.data))
             if kind.name.startswith("foxglove."):
                 assert kind.data == schema(kind.name)
+                jsonschema.validate(body, strict(json.loads(kind.data)))
             found.append((channel.topic, kind.name, body))
     return found
+
+
+def strict(part: Any) -> Any:
+    """Return a published schema that wants each of its fields, and no other: viewers skip a misspelt one silently."""
+    if isinstance(part, list):
+        return [strict(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    made = {key: strict(each) for key, each in part.items()}
+    fields = made.get("properties")
+    return made | {"required": list(fields), "additionalProperties": False} if isinstance(fields, dict) else made
 
 
 def decoded(data: str, flags: int = cv2.IMREAD_COLOR) -> np.ndarray:
@@ -172,7 +184,7 @@ def test_a_frame_that_was_sent_as_jpeg_is_not_encoded_twice(tmp_path: Path) -> N
     """Where the model takes the frame's own size, the bytes that were sent are kept."""
     prepared = Preparer(ImageContract("x"), "jpeg:40").prepare(frame_of(), ignore)
     found = kept(tmp_path, frame_of(), BOXES, "jpeg:40", (WIDTH, HEIGHT))
-    assert base64.b64decode(found["image"]["data"]) == bytes(prepared.tensor.data)
+    assert base64.b64decode(found["image"]["data"]) == bytes(prepared.tensors[0].data)
 
 
 def test_all_pictures_have_the_size_of_the_recorded_frame(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from mcap.reader import make_reader
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.sinks.drawing.overlay import draw_instances, draw_result
 from mqinfer.edge_agent.sinks.factory import open_sinks
 from mqinfer.edge_agent.sinks.outputs import find_mask
-from mqinfer.edge_agent.sinks.overlay import draw_instances, draw_result
 from mqinfer.edge_agent.sinks.view import View
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
@@ -55,6 +55,21 @@ def test_each_instance_has_the_colour_of_its_class() -> None:
     assert row[40] == row[59] == [150, 50, 50]
     assert row[60] == row[79] == [100, 100, 100]
     assert (drawn == drawn[:1]).all()
+
+
+def test_instances_are_laid_over_the_picture_in_mcap(tmp_path: Path) -> None:
+    """On the topic of overlays, which the layout shows; a detector without masks has none."""
+    card = ModelCard("m", "1", ("1",), "p", (), (), classes=(RED, GREEN))
+    boxes = {name: output for name, output in instances().items() if name != "masks"}
+    for name, outputs, kinds in (("with", instances(), 4), ("without", boxes, 3)):
+        sinks = open_sinks(tmp_path / name, card, ("mcap",))
+        sinks.write(FRAME, View(PIXELS, PLACEMENT, outputs), result(outputs))
+        sinks.close()
+        with (tmp_path / name / "results.mcap").open("rb") as file:
+            topics = [channel.topic for _, channel, _ in make_reader(file).iter_messages()]
+        assert len(topics) == kinds
+        assert ("/camera/mqinfer/overlay" in topics) is (name == "with")
+        assert ("overlay" in (tmp_path / name / "foxglove-layout.json").read_text()) is (name == "with")
 
 
 def test_instances_are_no_class_mask() -> None:

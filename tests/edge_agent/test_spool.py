@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,14 +21,15 @@ from mqinfer.client.connection import connect
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
 from mqinfer.codecs import decode_tensor, encode_tensor
-from mqinfer.edge_agent.preparation import Preparer
+from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.sinks.view import View
-from mqinfer.edge_agent.spool import Spool
-from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
+from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ImageContract
+from mqinfer.protocol.checksum import checksum
 from mqinfer.protocol.errors import ConfigError, NameTaken
 from mqinfer.protocol.types import Capture, InferRequest
 
@@ -41,7 +44,7 @@ def tensor_of(number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
 def store(spool: Spool, number: int) -> int | None:
     """Put a frame into the spool."""
     tensor = encode_tensor("image", tensor_of(number), "lz4", {"image_encoding": "rgb8"})
-    return spool.put(tensor, Capture("/left", number, 1_000_000_007 * number, "cam"), 288)
+    return spool.put([tensor], Capture("/left", number, 1_000_000_007 * number, "cam"), 288)
 
 
 def test_frames_come_back_as_they_were_also_after_a_crash(tmp_path: Path) -> None:
@@ -55,12 +58,40 @@ def test_frames_come_back_as_they_were_also_after_a_crash(tmp_path: Path) -> Non
         found = again.after(0)
         assert found is not None
         assert found.capture == Capture("/left", 1, 1_000_000_007, "cam")
-        assert (found.tensor.encoding, found.tensor.shape) == ("lz4", (1, HEIGHT, WIDTH, 3))
-        assert dict(found.tensor.parameters) == {"image_encoding": "rgb8"}
-        assert found.tensor.data == encode_tensor("image", tensor_of(1), "lz4").data
+        assert (found.tensors[0].encoding, found.tensors[0].shape) == ("lz4", (1, HEIGHT, WIDTH, 3))
+        assert dict(found.tensors[0].parameters) == {"image_encoding": "rgb8"}
+        assert found.tensors[0].data == encode_tensor("image", tensor_of(1), "lz4").data
         second = again.after(found.number)
         assert second is not None
         assert again.after(second.number) is None
+
+
+def test_the_pictures_of_one_request_come_back_together(tmp_path: Path) -> None:
+    """Each with its own bytes and codec, and where the second one was taken."""
+    tensors = [encode_tensor(name, tensor_of(each), "lz4") for each, name in enumerate(("left", "right"))]
+    captures = Capture("/left", 3, 70, "l"), Capture("/right", 4, 71, "r")
+    with closing(Spool(tmp_path)) as spool:
+        spool.put(tensors, captures[0], 576, 80, captures[1:])
+        found = spool.after(0)
+    assert found is not None
+    assert (found.capture, *found.joined) == captures
+    assert [(each.name, bytes(each.data)) for each in found.tensors] == [
+        (each.name, bytes(each.data)) for each in tensors
+    ]
+
+
+def test_a_frame_of_an_older_version_is_read(tmp_path: Path) -> None:
+    """It was stored with one tensor, described beside its stamps."""
+    head = {"name": "image", "datatype": "UINT8", "shape": [1, 1, 1, 3], "encoding": "raw", "parameters": {}}
+    capture = {"source": "/left", "sequence": 1, "capture_time_ns": 7, "frame_id": ""}
+    fields = {**head, "capture": capture, "bytes_raw": 3, "log_time_ns": 8, "number": 5}
+    body = json.dumps(fields).encode() + b"\nabc"
+    (tmp_path / "000000000005.frame").write_bytes(" ".join(checksum((body,))).encode() + b"\n" + body)
+    with closing(Spool(tmp_path)) as spool:
+        found = spool.after(0)
+    assert found is not None
+    assert (found.number, found.capture.source, found.tensors[0].name) == (5, "/left", "image")
+    assert (bytes(found.tensors[0].data), found.joined) == (b"abc", ())
 
 
 def test_the_bound_is_kept(tmp_path: Path) -> None:
@@ -129,9 +160,9 @@ def pictures_in(spool: Spool) -> list[int]:
     while frame:
         number = frame.capture.sequence or 0
         assert frame.capture == Capture("/left", number, 1_000_000_007 * number, "cam")
-        assert np.array_equal(decode_tensor(frame.tensor), tensor_of(number))
-        assert (frame.tensor.name, frame.bytes_raw) == ("image", 288)
-        assert dict(frame.tensor.parameters) == {"image_encoding": "rgb8"}
+        assert np.array_equal(decode_tensor(frame.tensors[0]), tensor_of(number))
+        assert (frame.tensors[0].name, frame.bytes_raw) == ("image", 288)
+        assert dict(frame.tensors[0].parameters) == {"image_encoding": "rgb8"}
         found.append(number)
         frame = spool.after(frame.number)
     return found
@@ -325,7 +356,9 @@ def test_what_was_sent_before_an_outage_outlives_its_time(requester: Requester, 
     """A frame under way when the connection goes expires meanwhile: it is kept, and sent again with the next one."""
     link, submit, calls = link_of(requester), requester.submit, count(1)
 
-    def submit_and_lose(request: InferRequest, timeout: float, settle: Callable[[InferResult], None]) -> str:
+    def submit_and_lose(
+        request: InferRequest, timeout: float, settle: Callable[[InferResult], None], **how: Any
+    ) -> str:
         def notice(result: InferResult) -> None:
             settle(result)
             if result.outcome is Outcome.EXPIRED:
@@ -333,7 +366,7 @@ def test_what_was_sent_before_an_outage_outlives_its_time(requester: Requester, 
 
         if next(calls) == 10:
             link.drop()
-        return submit(request, timeout, notice)
+        return submit(request, timeout, notice, **how)
 
     requester.submit = submit_and_lose  # type: ignore[method-assign, assignment]
     with closing(Spool(tmp_path)) as spool:

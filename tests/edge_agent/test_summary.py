@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.report import (
+from mqinfer.edge_agent.reporting.report import (
     Goal,
     RunInfo,
     failure_lines,
@@ -16,7 +16,7 @@ from mqinfer.edge_agent.report import (
     summary_table,
     write_summary,
 )
-from mqinfer.edge_agent.statistics import EdgeStage, ReplayStatistics, Snapshot
+from mqinfer.edge_agent.reporting.statistics import EdgeStage, ReplayStatistics, Snapshot
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Capture, ErrorInfo, Outcome, Timings
 
@@ -25,14 +25,28 @@ COUNTERS = {
     "frames_read",
     "requests",
     "outcomes",
+    "answered",
     "failures",
     "retries",
     "bytes_raw",
     "bytes_sent",
     "seconds",
     "latency_ms",
+    "frame_latency_ms",
 }
-FACTS = {"streams", "model", "version", "model_hash", "broker", "encoding", "files", "spool_damaged", "ended", "reason"}
+FACTS = {
+    "streams",
+    *("clocks", "missed", "previews"),
+    "model",
+    "version",
+    "model_hash",
+    "broker",
+    "encoding",
+    "files",
+    "spool_damaged",
+    "ended",
+    "reason",
+}
 
 
 def two_streams() -> Snapshot:

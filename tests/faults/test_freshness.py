@@ -24,11 +24,12 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.codecs import encode_tensor
-from mqinfer.edge_agent.preparation import Preparer
-from mqinfer.edge_agent.quality_ladder import QualityBounds
+from mqinfer.edge_agent.preparing.preparer import Preparer
+from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
+from mqinfer.edge_agent.previews import PreviewCounts, PreviewDrop, Previews
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.edge_agent.sinks.view import View
-from mqinfer.edge_agent.statistics import ReplayStatistics, Snapshot
 from mqinfer.images.picture import CompressedImage
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.models.repository import Repository
@@ -115,17 +116,29 @@ def served(tmp_path: Path, broker_url: str, topics: Topics) -> Iterator[Callable
 
 
 def replay(
-    url: str, topics: Topics, frames: Iterator[Frame], size: tuple[int, int], **options: Any
+    url: str,
+    topics: Topics,
+    frames: Iterator[Frame],
+    size: tuple[int, int],
+    *,
+    counts: list[PreviewCounts] | None = None,
+    **options: Any,
 ) -> tuple[Ages, Snapshot]:
-    """Replay frames to the model `eye`; assert that the sums balance and the answered frames are in order."""
+    """Replay frames to the model `eye`; assert that the sums balance and the answered frames are in order.
+
+    With a list for their counts there are previews.
+    """
     requester = connect(url, random_name(), topics)
     ages, statistics = Ages(), ReplayStatistics()
+    previews = None if counts is None else Previews(requester, "eye", 10.0)
     try:
         preparer = Preparer(ImageContract("image", *size), "jpeg:90")
         settings = ReplayOptions("eye", output_encoding="jpeg:10", **options)
-        Replay(requester, preparer, settings, statistics, ages).run(frames)
+        Replay(requester, preparer, settings, statistics, ages, previews=previews).run(frames)
     finally:
         requester.close()
+    if previews is not None and counts is not None:
+        counts.append(previews.total)
     snapshot = statistics.snapshot()
     snapshot.check()
     assert snapshot.pending == 0
@@ -212,3 +225,27 @@ def test_thin_link(
         figure(row, f"{name}: frames by outcome", {outcome.value: n for outcome, n in snapshot.outcomes.items() if n})
         assert len(ages.ages) >= seconds * 0.5
         assert on_an_idle_machine(worst <= 2.5)
+
+
+def test_previews_on_a_thin_link(served: Start, proxy: Start, broker_url: str, topics: Topics, figure: Start) -> None:
+    """Over 1 Mbit/s the frames are answered, and previews are given up for them; over a good link none is."""
+    served(WIDTH, HEIGHT, 5)
+    between: FaultProxy = proxy(broker_url)
+    images = pictures(WIDTH, HEIGHT, 4)
+    counts: list[PreviewCounts] = []
+    for rate in (None, 125_000):
+        if rate is not None:
+            between.both(bytes_per_s=rate)
+        frames = camera(images, 10, 6)
+        ages, snapshot = replay(
+            between.url, topics, frames, (WIDTH, HEIGHT), counts=counts, policy=Policy.LATEST, timeout=5.0
+        )
+        found = {outcome.value: n for outcome, n in snapshot.outcomes.items() if n}
+        dropped = {why.value: n for why, n in counts[-1].dropped.items()}
+        row = "previews at 10/s beside JPEG frames at 10/s, " + ("a good link" if rate is None else "1 Mbit/s")
+        figure(row, "frames by outcome", found)
+        figure(row, "previews published; dropped", f"{counts[-1].published}; {dropped}")
+        assert ages.ages
+        assert snapshot.outcomes[Outcome.OK] + snapshot.outcomes[Outcome.SUPERSEDED] >= snapshot.done - 2
+    assert counts[0].published >= 1
+    assert counts[1].dropped[PreviewDrop.LINK_BEHIND] >= 1

@@ -98,7 +98,14 @@ class Replaying:
 
     def results(self) -> list[dict[str, Any]]:
         """Return the frames that have their outcome, in the order of writing."""
-        path = self._out / "results.jsonl"
+        return self._lines("results.jsonl")
+
+    def messages(self) -> list[str]:
+        """Return the messages of their errors, empty where there is none."""
+        return [(line["error"] or {"message": ""})["message"] for line in self._lines("times.jsonl")]
+
+    def _lines(self, name: str) -> list[dict[str, Any]]:
+        path = self._out / name
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def wait_for(self, what: Callable[[], object]) -> None:
@@ -193,11 +200,11 @@ def test_a_run_that_ends_while_the_disk_is_full(
     row = f"a spool's disk of 1 MB, full while the broker is gone, and {how.name} to the edge"
     if how is signal.SIGTERM:
         replay.end()
-        said = Counter("not kept" in (line["error"] or {"message": ""})["message"] for line in replay.results())
+        said = Counter("not kept" in message for message in replay.messages())
         assert said[False] == len(served) + waiting
         figure(row, "frames answered; kept; said not to be kept", f"{len(served)}; {waiting}; {said[True]}")
         assert all(line["outcome"] in {"ok", "cancelled"} for line in replay.results())
-        assert "another --spool" in replay.results()[-1]["error"]["message"]
+        assert "another --spool" in replay.messages()[-1]
     own_broker.start()
     following: Replaying = replaying(record("next", 20))
     summary = following.end()

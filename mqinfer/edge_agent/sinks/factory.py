@@ -8,28 +8,35 @@ from pathlib import Path
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.sinks.csv_sink import CsvSink
+from mqinfer.edge_agent.sinks.drawing.picture_sink import PictureSink
+from mqinfer.edge_agent.sinks.drawing.video_sink import VideoSink
+from mqinfer.edge_agent.sinks.foxglove.mcap_sink import McapSink
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
-from mqinfer.edge_agent.sinks.mcap_sink import McapSink
-from mqinfer.edge_agent.sinks.picture_sink import PictureSink
+from mqinfer.edge_agent.sinks.ros.rosbag_sink import RosbagSink
 from mqinfer.edge_agent.sinks.sink import Sink, writing
-from mqinfer.edge_agent.sinks.video_sink import VideoSink
 from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
-__all__ = ["SINK_KINDS", "SinkSet", "open_sinks"]
+__all__ = ["DEFAULT_SINKS", "SINK_KINDS", "SinkSet", "open_sinks"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 
-_OPENERS: dict[str, Callable[[Path, ModelCard, int], Sink]] = {
-    "jsonl": lambda directory, card, _: JsonlSink(directory, card.classes),
-    "mcap": lambda directory, card, _: McapSink(directory, card),
-    "pictures": lambda directory, card, every: PictureSink(directory, card.classes, every),
-    "video": lambda directory, card, _: VideoSink(directory, card.classes),
+_OPENERS: dict[str, Callable[[Path, ModelCard, int, str | None], Sink]] = {
+    "csv": lambda directory, card, *_: CsvSink(directory, card.classes),
+    "jsonl": lambda directory, card, _, same: JsonlSink(directory, card.classes, goes_on_with=same),
+    "mcap": lambda directory, card, *_: McapSink(directory, card),
+    "pictures": lambda directory, card, every, _: PictureSink(directory, card.classes, every),
+    "rosbag": lambda directory, card, *_: RosbagSink(directory, card),
+    "video": lambda directory, card, *_: VideoSink(directory, card.classes),
 }
 
 SINK_KINDS: tuple[str, ...] = tuple(_OPENERS)
 """Names of the kinds of sinks."""
+
+DEFAULT_SINKS = ("jsonl", "mcap", "pictures", "video")
+"""Those that a replay writes where it is not asked for others."""
 
 
 class SinkSet:
@@ -49,6 +56,10 @@ class SinkSet:
         first = self._failures[0]
         results = f", by up to {self._missed} results" if self._missed else ""
         return type(first)(f"{first}; kinds of files that are incomplete: {len(self._failures)}{results}")
+
+    def add(self, sink: Sink) -> None:
+        """Add a sink before the first result."""
+        self._sinks.append(sink)
 
     def write(self, frame: Frame, view: View, result: InferResult) -> None:
         """Write one result to every sink, in their order.
@@ -86,7 +97,12 @@ class SinkSet:
 
 
 def open_sinks(
-    directory: Path, card: ModelCard, kinds: Iterable[str] = SINK_KINDS, *, picture_every: int = 10
+    directory: Path,
+    card: ModelCard,
+    kinds: Iterable[str] = DEFAULT_SINKS,
+    *,
+    picture_every: int = 10,
+    goes_on_with: str | None = None,
 ) -> SinkSet:
     """Open sinks by name, and create their directory.
 
@@ -95,6 +111,8 @@ def open_sinks(
         card: The model's card: its classes and colours, and the name in the MCAP file.
         kinds: Some of `SINK_KINDS`; repeated names count once.
         picture_every: Write an overlay picture every N frames with a result, for each stream.
+        goes_on_with: Go on with the JSON lines that are there, which are of a model of this hash; files of other kinds
+            are set aside as always. None sets all of them aside.
 
     Raises:
         ConfigError: A kind is unknown, `picture_every` is below 1, or a file cannot be written.
@@ -110,7 +128,7 @@ def open_sinks(
         directory.mkdir(parents=True, exist_ok=True)
     opened: list[Sink] = []
     try:
-        opened.extend(_OPENERS[kind](directory, card, picture_every) for kind in wanted)
+        opened.extend(_OPENERS[kind](directory, card, picture_every, goes_on_with) for kind in wanted)
     except MqinferError:
         SinkSet(opened).close()
         raise

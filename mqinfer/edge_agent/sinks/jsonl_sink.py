@@ -1,11 +1,13 @@
-"""Write results as JSON lines."""
+"""Write results as JSON lines: what depends on frame, model and settings alone in one file, times in another."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import TextIO
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
@@ -14,51 +16,102 @@ from mqinfer.edge_agent.sinks.sink import set_aside, writing
 from mqinfer.edge_agent.sinks.top_classes import describe_top, find_top
 from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.card import ClassInfo
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.header import FALLBACK
 
-__all__ = ["JsonlSink", "describe_result"]
+__all__ = ["RESULTS_FILE", "TIMES_FILE", "JsonlSink", "describe_result", "describe_times"]
+
+RESULTS_FILE, TIMES_FILE = "results.jsonl", "times.jsonl"
 
 
 class JsonlSink:
-    """Writes `results.jsonl`, one line for each frame, unbuffered so that `tail -f` follows it.
+    """Writes one line a frame to each of two files, unbuffered so that `tail -f` follows them.
+
+    `results.jsonl` is the same for each run over a recording with the same model and settings, byte for byte;
+    `times.jsonl` has what differs: ids, workers, attempts, times, the words of errors. A frame's line in `times.jsonl`
+    is written first, so that one that is in `results.jsonl` is in both.
 
     Args:
-        directory: For the file.
+        directory: For the files.
         classes: Names and colours from the model's card.
+        goes_on_with: Go on with the files that are there, with results of the model of this hash alone (empty for any);
+            None sets them aside.
 
     Raises:
-        ConfigError: The file cannot be created.
+        ConfigError: A file cannot be created.
     """
 
-    def __init__(self, directory: Path, classes: Sequence[ClassInfo] = ()) -> None:
-        self._path = directory / "results.jsonl"
+    def __init__(self, directory: Path, classes: Sequence[ClassInfo] = (), *, goes_on_with: str | None = None) -> None:
         self._classes = tuple(classes)
-        with writing(self._path):
-            set_aside(self._path)
-            self._file = self._path.open("w", encoding="utf-8", buffering=1)
+        self._model_hash = goes_on_with
+        append = goes_on_with is not None
+        with ExitStack() as rollback:
+            self._files = [
+                rollback.enter_context(_open(directory / name, append=append)) for name in (TIMES_FILE, RESULTS_FILE)
+            ]
+            rollback.pop_all()
 
     def write(self, frame: Frame, view: View, result: InferResult) -> None:
-        """Append a line.
+        """Append a line to each file.
 
         Raises:
-            ConfigError: The file cannot be written.
+            ConfigError: A file cannot be written, or the run goes on with one of another model.
         """
-        with writing(self._path):
-            described = describe_result(frame, view, result, self._classes)
-            self._file.write(json.dumps(described, allow_nan=False) + "\n")
+        if self._model_hash and result.model_hash not in {"", self._model_hash}:
+            raise ConfigError(
+                f"{self._files[1].name} goes on with results of the model {self._model_hash}, but {result.model_name} "
+                f"{result.model_version} is now {result.model_hash}; choose another --output"
+            )
+        described = describe_times(frame, view, result), describe_result(frame, view, result, self._classes)
+        for file, each in zip(self._files, described, strict=True):
+            with writing(Path(file.name)):
+                file.write(json.dumps(each, allow_nan=False) + "\n")
 
     def close(self) -> tuple[Path, ...]:
-        """Finish the file, and return its path.
+        """Finish the files, and return their paths.
 
         Raises:
-            ConfigError: The file cannot be written.
+            ConfigError: A file cannot be written.
         """
-        with writing(self._path):
-            self._file.close()
-        return (self._path,)
+        with ExitStack() as closing:
+            for file in self._files:
+                closing.enter_context(writing(Path(file.name)))
+                closing.callback(file.close)
+        return tuple(Path(file.name) for file in reversed(self._files))
+
+
+def _open(path: Path, *, append: bool) -> TextIO:
+    with writing(path):
+        if not append:
+            set_aside(path)
+        return path.open("a" if append else "w", encoding="utf-8", buffering=1)
+
+
+def describe_times(frame: Frame, view: View, result: InferResult) -> dict[str, object]:
+    """Return what differs between two runs over the same frame as one JSON object; times are nanoseconds.
+
+    Args:
+        frame: As it was read.
+        view: What replied.
+        result: The outcome.
+    """
+    return {
+        "source": frame.source,
+        "sequence": frame.sequence,
+        "id": result.id,
+        "worker": result.worker,
+        **view.engine,
+        "attempts": result.attempts,
+        "bytes_sent": result.bytes_sent,
+        "latency_ms": round(result.timings.total / 1e6, 3),
+        "timings": asdict(result.timings),
+        "times": view.times.describe(),
+        "error": {"message": result.error.message} if result.error else None,
+    }
 
 
 def describe_result(frame: Frame, view: View, result: InferResult, classes: Sequence[ClassInfo]) -> dict[str, object]:
-    """Return a result as one JSON object; times are nanoseconds, boxes are in pixels of the recorded frame.
+    """Return what depends on frame, model and settings alone as one JSON object; boxes are in the frame's pixels.
 
     Args:
         frame: As it was read.
@@ -72,22 +125,29 @@ def describe_result(frame: Frame, view: View, result: InferResult, classes: Sequ
         "capture_time_ns": frame.capture_time_ns,
         "log_time_ns": frame.log_time_ns,
         "frame_id": frame.frame_id,
-        "id": result.id,
+        **_joined(frame),
         "outcome": result.outcome.value,
         "model_name": result.model_name,
         "model_version": result.model_version,
         "model_hash": result.model_hash,
-        "worker": result.worker,
         "stage": result.stage,
-        "attempts": result.attempts,
-        "bytes_sent": result.bytes_sent,
-        "latency_ms": round(result.timings.total / 1e6, 3),
-        "timings": asdict(result.timings),
-        "outputs": describe_outputs(result.outputs, classes, view.mask),
+        **({FALLBACK: result.parameters[FALLBACK]} if FALLBACK in result.parameters else {}),
+        "outputs": describe_outputs(result.outputs, classes, view.mask, view.seen),
         **_detections(view.boxes, classes),
         **describe_top(find_top(view.outputs, classes)),
-        "error": None if result.error is None else {"code": result.error.code, "message": result.error.message},
+        "error": {"code": result.error.code} if result.error else None,
     }
+
+
+def _joined(frame: Frame) -> dict[str, object]:
+    if not frame.joined:
+        return {}
+    keys = "source", "sequence", "capture_time_ns", "frame_id"
+    missed: dict[str, dict[str, int]] = {}
+    for (source, why), count in sorted(frame.missed.items()):
+        missed.setdefault(source, {})[why] = count
+    joined = [{key: getattr(each, key) for key in keys} for each in frame.joined]
+    return {"joined": joined, **({"missed": missed} if missed else {})}
 
 
 def _detections(boxes: Sequence[DetectedBox], classes: Sequence[ClassInfo]) -> dict[str, object]:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_128_hexdigest
 
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array, datatype_of
 
 __all__ = [
+    "CONFIDENCE",
     "MOST_BOXES",
+    "PRESENT",
     "SMALL_OUTPUT",
     "DetectedBox",
     "Mask",
@@ -31,6 +34,9 @@ Mask = npt.NDArray[np.uint8]
 
 Picture = npt.NDArray[np.uint8]
 """RGB pixels `[height, width, 3]`, 0 to 255."""
+
+PRESENT, CONFIDENCE = "present", "confidence"
+"""Outputs of each answer of a cascade with a target; a model for masks may have an output `confidence`, too."""
 
 SMALL_OUTPUT = 64
 """Outputs of up to this many elements are written in full."""
@@ -64,36 +70,63 @@ def class_name(number: int, classes: Sequence[ClassInfo]) -> str:
     return classes[number].name if 0 <= number < len(classes) else str(number)
 
 
-def class_shares(mask: Mask, classes: Sequence[ClassInfo]) -> dict[str, float]:
-    """Return the share of each class in the pixels, from 0 to 1: all classes of the card, and others that occur."""
-    counts = np.bincount(mask.ravel(), minlength=len(classes))
-    return {
+def class_shares(
+    mask: Mask, classes: Sequence[ClassInfo], seen: npt.NDArray[np.bool_] | None = None
+) -> dict[str, float]:
+    """Return the share of each class in the pixels, from 0 to 1: all classes of the card, and others that occur.
+
+    Args:
+        mask: Class numbers.
+        classes: Of the model's card.
+        seen: Which pixels have a class; the share of the others is that of `unknown`. None if all have one.
+    """
+    counts = np.bincount(mask.ravel() if seen is None else mask[seen], minlength=len(classes))
+    shares = {
         class_name(number, classes): round(int(count) / mask.size, 6)
         for number, count in enumerate(counts)
         if count or number < len(classes)
     }
+    if seen is not None:
+        shares["unknown"] = round(1.0 - np.count_nonzero(seen) / mask.size, 6)
+    return shares
 
 
 def describe_outputs(
-    outputs: Mapping[str, Array], classes: Sequence[ClassInfo], mask: Mask | None = None
+    outputs: Mapping[str, Array],
+    classes: Sequence[ClassInfo],
+    mask: Mask | None = None,
+    seen: npt.NDArray[np.bool_] | None = None,
 ) -> dict[str, dict[str, object]]:
-    """Describe outputs for JSON: shape, datatype, `class_shares` of a mask, `values` of anything small.
+    """Describe outputs for JSON: shape, datatype, hash, `class_shares` of a mask, `values` of anything small.
 
     Args:
         outputs: Decoded arrays by name.
         classes: Of the model's card.
         mask: The class mask among them in the frame's size, whose pixels are counted; None to count the output's own.
+        seen: Which of its pixels have a class; None if all have one.
     """
     found = find_mask(outputs)
     described: dict[str, dict[str, object]] = {}
     for name, output in outputs.items():
-        entry: dict[str, object] = {"shape": list(output.shape), "datatype": datatype_of(output.dtype).value}
+        entry: dict[str, object] = {
+            "shape": list(output.shape),
+            "datatype": datatype_of(output.dtype).value,
+            "hash": f"xxh3:{_hash(output)}",
+        }
         if found and found[0] == name:
-            entry["class_shares"] = class_shares(found[1] if mask is None else mask, classes)
+            entry["class_shares"] = class_shares(found[1] if mask is None else mask, classes, seen)
         elif output.size <= SMALL_OUTPUT:
             entry["values"] = [_plain(value) for value in output.ravel().tolist()]
         described[name] = entry
     return described
+
+
+def _hash(output: Array) -> str:
+    """Return a hash of the elements in order; it tells two results apart, and protects from nobody."""
+    if output.dtype.kind == "O":  # strings, each behind its length
+        elements = [value if isinstance(value, bytes) else str(value).encode() for value in output.ravel().tolist()]
+        return xxh3_128_hexdigest(b"".join(len(each).to_bytes(8, "little") + each for each in elements))
+    return xxh3_128_hexdigest(np.ascontiguousarray(output).reshape(-1).view(np.uint8).data)
 
 
 def _plain(value: object) -> object:
@@ -145,7 +178,7 @@ def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
     finite = np.isfinite(boxes[:end]).all(axis=1) & np.isfinite(scores[:end])
     chosen = np.flatnonzero(finite)
     best = chosen[np.argsort(-scores.astype(np.float64)[chosen], kind="stable")[:MOST_BOXES]].tolist()
-    known = numbers.shape == scores.shape and numbers.dtype.kind in "iuf"
+    known = numbers.shape == scores.shape and numbers.dtype.kind in "iuf" and bool(np.isfinite(numbers).all())
     return tuple(
         DetectedBox(tuple(boxes[row].tolist()), float(scores[row]), int(numbers[row]) if known else None)
         for row in best

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Protocol
 
 from mqinfer.bags.frame import Frame
+from mqinfer.bags.repair import is_unfinished, repair
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.sinks.view import View
-from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.errors import ConfigError, SourceError
 
-__all__ = ["FileNames", "Sink", "set_aside", "writing"]
+__all__ = ["Sink", "StreamNames", "repair_earlier", "set_aside", "writing"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 
@@ -51,12 +52,15 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def set_aside(path: Path, *, level: int = logging.WARNING) -> Path | None:
+def set_aside(
+    path: Path, *, level: int = logging.WARNING, is_there: Callable[[Path], bool] = Path.is_file
+) -> Path | None:
     """Rename a file of an earlier run, so that nothing is overwritten: `results.mcap` becomes `results.1.mcap`.
 
     Args:
         path: The file that is going to be written.
         level: How the new name is logged.
+        is_there: Returns whether there is one; `Path.is_dir` for a folder.
 
     Returns:
         The new path; None if there is no such file.
@@ -64,7 +68,7 @@ def set_aside(path: Path, *, level: int = logging.WARNING) -> Path | None:
     Raises:
         OSError: It cannot be renamed.
     """
-    if not path.is_file():
+    if not is_there(path):
         return None
     numbered = (path.with_suffix(f".{number}{path.suffix}") for number in count(1))
     free = next(each for each in numbered if not each.exists())
@@ -73,17 +77,52 @@ def set_aside(path: Path, *, level: int = logging.WARNING) -> Path | None:
     return free
 
 
-class FileNames:
-    """Makes parts of file names from names of streams (`/camera/image_raw`); no two streams share one."""
+def repair_earlier(path: Path) -> None:
+    """Repair an MCAP file of an earlier run that was killed, in its place; one that can't be repaired stays as it is.
 
-    def __init__(self) -> None:
+    Raises:
+        OSError: It cannot be read, or the repaired one cannot take its place.
+    """
+    if not is_unfinished(path):
+        return
+    repaired = path.with_suffix(".new.mcap")
+    try:
+        repaired.unlink(missing_ok=True)
+        found = repair(path, repaired)
+    except SourceError as error:
+        repaired.unlink(missing_ok=True)
+        log.warning("%s of a run that was killed stays as it is: %s", path, error)
+        return
+    if found.damaged_chunks:  # more than a cut: nothing of the original may be lost
+        repaired.unlink()
+        log.warning("%s stays as it is: %d chunks are damaged; run: mqinfer bag repair", path, found.damaged_chunks)
+        return
+    repaired.replace(path)
+    log.warning("%s of a run that was killed is repaired: %d messages", path, found.messages)
+
+
+def file_name(source: str) -> str:
+    """Return the part of a file name for a stream (`/camera/image_raw`): letters, digits, `.`, `_` and `-`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", source).strip("-.") or "stream"
+
+
+class StreamNames:
+    """Makes other names from those of streams, such as parts of file names; no two streams share one.
+
+    Args:
+        plain: Makes a name, which two streams may share.
+        separator: Stands between it and a number where they do.
+    """
+
+    def __init__(self, plain: Callable[[str], str] = file_name, separator: str = "-") -> None:
+        self._plain, self._separator = plain, separator
         self._names: dict[str, str] = {}
 
     def of(self, source: str) -> str:
-        """Return the part for a stream: letters, digits, `.`, `_` and `-`."""
+        """Return the name for a stream."""
         if source not in self._names:
-            plain = re.sub(r"[^A-Za-z0-9._-]+", "-", source).strip("-.") or "stream"
+            plain = self._plain(source)
             taken = set(self._names.values())
-            numbered = (f"{plain}-{number}" for number in range(2, len(taken) + 3))
+            numbered = (f"{plain}{self._separator}{number}" for number in range(2, len(taken) + 3))
             self._names[source] = plain if plain not in taken else next(name for name in numbered if name not in taken)
         return self._names[source]

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from mqinfer.codecs import probe_image
 from mqinfer.edge_agent.sinks.outputs import DetectedBox, Mask, Picture, find_boxes, find_mask
+from mqinfer.edge_agent.times import NO_TIMES, FrameTimes
 from mqinfer.images.compressed import parse_format
 from mqinfer.images.picture import CompressedImage, RawImage
-from mqinfer.images.placement import Placement
+from mqinfer.images.placement import UNKNOWN, Placement
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadEncoding
+from mqinfer.protocol.states import ServedModel
 from mqinfer.protocol.types import Buffer, EncodedTensor
 
 __all__ = ["NO_VIEW", "View"]
@@ -31,13 +34,17 @@ class View:
         pixels: The recorded frame as RGB at its own size; `[0, 0, 3]` if it was never decoded, or cannot be.
         placement: Where the frame lies in what the model saw.
         outputs: Of the result; empty unless its outcome is `ok`.
-        sent: What was sent of the frame; None if nothing was.
+        sent: What was sent of the frame, its main picture; None if nothing was.
+        times: Where its time went.
+        served: What the worker that replied serves, with precision, engine and device; None where that is not known.
     """
 
     pixels: Picture
     placement: Placement
     outputs: Mapping[str, Array] = field(default_factory=dict)
     sent: EncodedTensor | None = None
+    times: FrameTimes = NO_TIMES
+    served: ServedModel | None = None
 
     @cached_property
     def boxes(self) -> tuple[DetectedBox, ...]:
@@ -50,9 +57,22 @@ class View:
 
     @cached_property
     def mask(self) -> Mask | None:
-        """The class mask among the outputs, in the frame's size; None if no output is one."""
+        """The class mask among the outputs, in the frame's size; None if no output is one.
+
+        Pixels that the model did not see, outside the region or the sight of the lens, are `UNKNOWN`, 255.
+        """
         found = find_mask(self.outputs)
         return self.placement.mask_to_frame(found[1]) if found else None
+
+    @cached_property
+    def seen(self) -> npt.NDArray[np.bool_] | None:
+        """Which pixels of the frame the mask has a class for; None if all of them, or without a mask."""
+        return None if self.mask is None or self.placement.is_whole else self.mask != UNKNOWN
+
+    @property
+    def engine(self) -> dict[str, str | None]:
+        """Precision, back end and device of the worker that replied, each None where its state does not name it."""
+        return {key: getattr(self.served, key, None) or None for key in ("precision", "backend", "device")}
 
     def jpeg(self, image: RawImage | CompressedImage) -> Buffer | None:
         """Return the frame as a JPEG that viewers show as it is, without encoding it; None if there is none.
@@ -63,7 +83,7 @@ class View:
         if isinstance(image, CompressedImage) and _is_plain_jpeg(image):
             return image.data
         sent = self.sent
-        is_whole = sent is not None and sent.shape[1:3] == self.pixels.shape[:2]
+        is_whole = sent is not None and sent.shape[1:3] == self.pixels.shape[:2] and self.placement.is_whole
         return sent.data if sent and is_whole and sent.encoding.startswith("jpeg") else None
 
 

@@ -1,0 +1,92 @@
+"""An edge's side of the control topic: operators read a cascade's settings there, and change some of them."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+from mqinfer.broker.link import Message, ignore_ack
+from mqinfer.client.requester import Requester
+from mqinfer.edge_agent.cascade.cascade import Cascade
+from mqinfer.edge_agent.cascade.settings import CascadeSettings, to_record
+from mqinfer.logs import log_dropped
+from mqinfer.protocol.control import Operation, read_body
+from mqinfer.protocol.decoding import write_json
+from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError
+from mqinfer.protocol.topics import may_answer_as_edge
+
+__all__ = ["CascadeControl"]
+
+log = logging.getLogger("mqinfer.edge_agent")
+
+
+class CascadeControl:
+    """Answers the call `cascade` to the edge's own name; all of it on the link's thread, since nothing here waits."""
+
+    def __init__(self, cascade: Cascade, requester: Requester) -> None:
+        """Subscribe.
+
+        Args:
+            cascade: Whose settings are read and changed.
+            requester: Of the edge, connected.
+        """
+        self._cascade = cascade
+        self._name, self._topics, self._link = requester.name, requester.topics, requester.link
+        self._ignored = 0
+        self._calls = self._topics.control_call_filter(self._name, Operation.CASCADE)
+        try:
+            self._link.subscribe(self._calls, self._receive, retained=False)
+        except LinkError as error:
+            log.info("%s; the cascade can't be changed while it runs", error)
+        log.info("cascade ready: operators reach it as %s", self._name)
+
+    def close(self) -> None:
+        """Receive no more calls."""
+        with suppress(LinkError):
+            self._link.unsubscribe(self._calls)
+
+    def _receive(self, message: Message) -> None:
+        try:
+            topic = self._reply_topic(message)
+        except MqinferError as error:
+            self._ignored += 1
+            log_dropped(log, f"a message on {message.topic}: {error}", "dropped_control", self._ignored)
+            return
+        try:
+            reply: dict[str, object] = self._answer(message)
+        except MqinferError as error:
+            log.warning("cascade: refused a change: %s", error)
+            reply = {"error": str(error)[:4000], "code": error.code}
+        self._publish(topic, message, reply)
+
+    def _answer(self, message: Message) -> dict[str, object]:
+        body = read_body(message.payload)
+        settings: CascadeSettings = self._cascade.settings
+        if body.further:
+            settings = self._cascade.change({key: (body.parameters or {})[key] for key in body.further})
+        return to_record(settings)
+
+    def _reply_topic(self, message: Message) -> str:
+        if message.retain:
+            raise BadTopic("a control request must not be retained")
+        topic = message.response_topic or read_body(message.payload).response_topic
+        if not isinstance(topic, str) or not may_answer_as_edge(self._topics, topic, self._name):
+            own = self._topics.edge_reply(self._name, "ID")
+            raise BadTopic(f"Response Topic {str(topic)[:200]!r} is not allowed; expected one like {own!r}")
+        return topic
+
+    def _publish(self, topic: str, message: Message, reply: dict[str, object]) -> None:
+        payload = write_json({**reply, "server": self._name}, "control reply")
+        try:
+            self._link.publish(
+                Message(
+                    topic,
+                    payload,
+                    content_type="application/json",
+                    correlation_data=message.correlation_data,
+                    user_properties=(("server", self._name),),
+                ),
+                ignore_ack,
+            )
+        except LinkError as error:
+            log.warning("the reply on %s was not published: %s", topic, error)

@@ -1,0 +1,149 @@
+"""The second stage: ask the small model, in this process or in the cloud."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+from mqinfer.client.request import make_request
+from mqinfer.client.requester import Requester
+from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.cascade.entry import Entry, SmallAnswer
+from mqinfer.edge_agent.cascade.settings import RunsAt
+from mqinfer.edge_agent.cascade.small import SmallInput, SmallNetwork
+from mqinfer.edge_agent.preparing.preparer import PreparedFrame
+from mqinfer.edge_agent.reporting.statistics import EdgeStage
+from mqinfer.logs import log_once
+from mqinfer.protocol.errors import BadImage
+from mqinfer.protocol.types import Outcome
+
+__all__ = ["SmallStage"]
+
+log = logging.getLogger("mqinfer.edge_agent")
+_THREADS = 2
+
+
+class SmallStage:
+    """Where the small model is. Thread-safe.
+
+    Attributes:
+        network: In this process; None if it is not here.
+        pool: Threads that run or ask it.
+    """
+
+    def __init__(
+        self,
+        requester: Requester,
+        timeout: float,
+        network: SmallNetwork | None = None,
+        here: SmallInput | None = None,
+        there: SmallInput | None = None,
+    ) -> None:
+        """Start without a frame.
+
+        Args:
+            requester: Asks it in the cloud.
+            timeout: Of such a request, in seconds.
+            network: In this process; None if it is not here.
+            here: Prepares frames for it.
+            there: Prepares frames for the one in the cloud; None if there is none.
+        """
+        self.network = network
+        self.threads = _THREADS if network is None else max(_THREADS, network.replicas)
+        """How many frames it can work on at a time."""
+        self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="mqinfer-cascade")
+        self._requester, self._timeout = requester, timeout
+        self._here, self._there = here, there
+
+    @property
+    def takes_thumbnails(self) -> bool:
+        """Whether the model's pictures are those that the difference detector compares."""
+        own = self._here or self._there
+        return own is not None and own.takes_thumbnails
+
+    def ask(self, entry: Entry, then: Callable[[Entry], None]) -> None:
+        """Ask the small model where it is placed; where it can't be reached there, the one in this process.
+
+        Args:
+            entry: The frame; `answer` is set before `then` is called, and is None where there is none.
+            then: Called with the frame, on any thread.
+        """
+        entry.pending.laps.begin(EdgeStage.SMALL, time.monotonic_ns())
+        small, there = entry.now.settings.small, self._there
+        is_placed_there = small is not None and small.placement is RunsAt.CLOUD and self._requester.connected
+        if there is not None and (is_placed_there or self.network is None):
+            try:
+                self._ask_there(entry, there, then)
+            except Exception as error:  # noqa: BLE001 - a defect among them; the frame goes on all the same
+                log_once(log, logging.WARNING, "cascade: the small model in the cloud was not asked: %r", error)
+                self._ask_here(entry, then)
+        else:
+            self._ask_here(entry, then)
+
+    def run_here(self, entry: Entry) -> SmallAnswer | None:
+        """Run the small model in this process; return None if that fails, since the reference model can answer."""
+        if self.network is None or self._here is None:
+            return None
+        try:
+            prepared = self._here.prepare(entry.pending.frame, entry.seen)
+            outputs, timings = self.network.run(prepared)
+        except BadImage:  # what is wrong with it, the preparer of the reference model reports
+            return None
+        except Exception as error:  # noqa: BLE001 - an engine may raise anything; the frame goes on all the same
+            log_once(log, logging.WARNING, "cascade: the small model failed: %r", error)
+            return None
+        return _made(entry, prepared, InferResult("", Outcome.OK, "", outputs=outputs, timings=timings))
+
+    def _ask_here(self, entry: Entry, then: Callable[[Entry], None]) -> None:
+        entry.answer = self.run_here(entry)
+        then(entry)
+
+    def _ask_there(self, entry: Entry, there: SmallInput, then: Callable[[Entry], None]) -> None:
+        pending, small = entry.pending, entry.now.settings.small
+        version = None if small is None else small.version
+        prepared = there.prepare(pending.frame, entry.seen)
+        inputs = {tensor.name: tensor for tensor in prepared.tensors}
+        request = make_request(there.model, inputs, {"version": version, "capture": pending.capture})
+        settle = partial(self._settle, entry, prepared, then)
+        entry.small_request = self._requester.submit(request, self._timeout, settle)
+        if not self._requester.connected and self.network is not None:  # lost just before
+            self._requester.cancel(entry.small_request)
+
+    def _settle(
+        self,
+        entry: Entry,
+        prepared: PreparedFrame,
+        then: Callable[[Entry], None],
+        result: InferResult,
+    ) -> None:
+        """Take the reply of the small model in the cloud, on a thread of the client."""
+        entry.bytes_sent += result.bytes_sent
+        if result.outcome is Outcome.OK:
+            entry.answer = _made(entry, prepared, result)
+            then(entry)
+        else:
+            self.pool.submit(self._ask_here, entry, then)
+
+    def close(self) -> None:
+        """End the threads, and release the model in this process."""
+        self.pool.shutdown()
+        if self.network is not None:
+            self.network.close()
+
+
+def _made(entry: Entry, prepared: PreparedFrame, found: InferResult) -> SmallAnswer | None:
+    """Return the small model's answer in the cascade's form, or None if it can't be brought to it."""
+    try:
+        outputs, confidence = entry.now.of_small(found.outputs)
+    except Exception as error:  # noqa: BLE001 - outputs come from outside, and may be anything
+        log_once(log, logging.WARNING, "cascade: the small model's answer is not used: %r", error)
+        return None
+    pending = entry.pending
+    waited = max(0, round((time.monotonic() - pending.read_at) * 1e9) - found.timings.total)
+    timings = replace(found.timings, client_queue=found.timings.client_queue + waited)
+    result = entry.now.of_edge(pending.capture, outputs, confidence, replace(found, timings=timings))
+    return SmallAnswer(confidence, prepared, found, result)

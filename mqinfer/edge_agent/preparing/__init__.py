@@ -1,0 +1,1 @@
+"""From a recorded frame to the tensors that travel."""

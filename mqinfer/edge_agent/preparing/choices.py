@@ -1,0 +1,158 @@
+"""Which codec carries the frames of a run, and which one its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from mqinfer.bags.joining import Join
+from mqinfer.codecs import available_encodings, parse_encoding
+from mqinfer.codecs.video import VIDEO
+from mqinfer.edge_agent.preparing.encoding import AUTO, LOSSLESS, LOSSY, FrameEncoding, listed_encodings
+from mqinfer.protocol.card import ImageContract, ModelCard
+from mqinfer.protocol.datatypes import Datatype
+from mqinfer.protocol.errors import BadEncoding, ConfigError, MissingExtra
+
+__all__ = ["check_alone", "check_encoding", "choose_contracts", "choose_encoding", "choose_output_encoding"]
+
+T = TypeVar("T")
+_LOSING_NOTHING = ("raw", "lz4", "png", "bayer:lz4", "bayer", "difference")
+_OF_DEPTH = ("lz4", "raw", "shuffle-lz4", "difference")
+_MASKS = (Datatype.UINT8, Datatype.BOOL)
+
+
+def choose_encoding(wish: str | None, card: ModelCard, *, alone: bool = False) -> str:
+    """Check that the worker decodes a codec, or choose one.
+
+    Args:
+        wish: Such as `jpeg:90`; `auto` for several, among which the edge chooses by what it measures: all that lose
+            nothing and, where the default loses something, that and the video codecs; None for the default, which is
+            JPEG at quality 90 if the worker decodes it, else lossless LZ4; so for depth.
+        card: The model's.
+        alone: Whether each frame must be decodable without those before it.
+
+    Raises:
+        ConfigError: The codec is unknown, the worker cannot decode it, or it can't carry depth.
+    """
+    has_jpeg = "jpeg" in card.encodings and "jpeg" in available_encodings() and not _takes_depth(card)
+    if wish is None:
+        return "jpeg:90" if has_jpeg else LOSSLESS
+    if wish == AUTO:
+        usual = _OF_DEPTH if _takes_depth(card) else _LOSING_NOTHING
+        usual = ("jpeg:90", *usual, *VIDEO) if has_jpeg else usual
+        return f"{AUTO}:{','.join(each for each in usual if _is_possible(each, card, alone=alone))}"
+    for each in listed_encodings(wish):
+        _check(each, card, alone=alone)
+    return wish
+
+
+def check_encoding(wish: str) -> list[FrameEncoding]:
+    """Return the encodings that `--encoding` lists; none for `auto` alone.
+
+    Raises:
+        ConfigError: There is no such encoding.
+    """
+    return [] if wish == AUTO else [_checked(FrameEncoding.parse, each) for each in listed_encodings(wish)]
+
+
+def check_alone(wish: str) -> None:
+    """Check that frames can be decoded without those before them.
+
+    Raises:
+        ConfigError: They can't, or there is no such encoding.
+    """
+    if any(each.stream for each in check_encoding(wish)):
+        raise ConfigError(
+            f"--encoding {wish} needs the frames before, which are gone when one is sent from the --spool; "
+            "choose one such as jpeg:90, png or bayer"
+        )
+
+
+def _takes_depth(card: ModelCard) -> bool:
+    return card.image is not None and card.image.takes_depth
+
+
+def _is_possible(wish: str, card: ModelCard, *, alone: bool) -> bool:
+    try:
+        _check(wish, card, alone=alone)
+    except (ConfigError, MissingExtra):
+        return False
+    return True
+
+
+def _check(wish: str, card: ModelCard, *, alone: bool) -> None:
+    names = _checked(FrameEncoding.parse, wish).names
+    if missing := [name for name in names if name not in card.encodings]:
+        raise ConfigError(
+            f"the worker of {card.name!r} can't decode {missing[0]!r}; choose one of {', '.join(card.encodings)}"
+        )
+    if _takes_depth(card) and (lossy := [name for name in names if name in LOSSY]):
+        left = ", ".join(each for each in card.encodings if each not in LOSSY)
+        raise ConfigError(f"{card.name!r} takes depth pictures, which {lossy[0]!r} can't carry; choose one of {left}")
+    if alone:
+        check_alone(wish)
+
+
+def choose_contracts(card: ModelCard, join: Join | None) -> tuple[ImageContract, ...]:
+    """Return the contracts of a request's pictures, the main one's first.
+
+    Args:
+        card: The model's.
+        join: The pictures of one request; None for one.
+
+    Raises:
+        ConfigError: The model takes no pictures, another number of them, or has no input of a name.
+    """
+    pictures = card.pictures
+    if not pictures:
+        inputs = ", ".join(f"{spec.name} {spec.datatype}{list(spec.shape)}" for spec in card.inputs)
+        raise ConfigError(f"model {card.name!r} takes no pictures; its inputs are {inputs}")
+    by_name = {each.input: each for each in pictures}
+    names = ", ".join(by_name)
+    if join is None and len(pictures) > 1:
+        topics = " ".join(f"--join {name}=/TOPIC" for name in by_name)
+        raise ConfigError(
+            f"model {card.name!r} takes {len(pictures)} pictures in one request ({names}); name their topics: {topics}"
+            + (", or send each frame with the one before: --join previous" if len(pictures) == 2 else "")
+        )
+    if join is None:
+        return pictures
+    if unknown := [name for name in join.inputs if name and name not in by_name]:
+        raise ConfigError(f"--join: model {card.name!r} has no picture input {unknown[0]!r}; it has {names}")
+    if len(pictures) != join.pictures:
+        raise ConfigError(
+            f"--join: model {card.name!r} takes {len(pictures)} pictures in one request ({names}), not {join.pictures}"
+        )
+    rest = iter([each for each in pictures if each.input not in join.inputs])
+    return tuple(by_name[name] if name else next(rest) for name in join.inputs) or pictures
+
+
+def choose_output_encoding(wish: str | None, card: ModelCard, version: str | None = None) -> str | Mapping[str, str]:
+    """Check a codec for the results, or choose one for each output.
+
+    Args:
+        wish: Such as `lz4`; None for `mask` if an output may be a class mask (UINT8 or BOOL), else `lz4`. Both are
+            lossless for every output of bytes.
+        card: The model's.
+        version: Version asked for; if it is not the card's, its outputs are unknown and `lz4` is chosen.
+
+    Returns:
+        One codec for all outputs, or one for each by name.
+
+    Raises:
+        ConfigError: The codec is unknown.
+    """
+    if wish is not None:
+        _checked(parse_encoding, wish)
+        return wish
+    if version not in (None, card.version) or "mask" not in card.encodings:
+        return "lz4"
+    chosen = {spec.name: "mask" if spec.datatype in _MASKS else "lz4" for spec in card.outputs}
+    return chosen if "mask" in chosen.values() else "lz4"
+
+
+def _checked(parse: Callable[[str], T], wish: str) -> T:
+    try:
+        return parse(wish)
+    except BadEncoding as error:
+        raise ConfigError(str(error)) from error

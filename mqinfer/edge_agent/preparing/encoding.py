@@ -1,0 +1,305 @@
+"""What happens between a placed picture and the tensor that travels: codec, quality step, and what a stream remembers.
+
+Most encodings carry each frame on its own. Some need frames before it, which a worker keeps: a `StreamEncoder` holds
+what the edge knows of them, one for each stream and input. A worker that lacks what a tensor is encoded against
+replies `reference_lost`, and the edge sends that frame again on its own (`whole`), so no frame is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from mqinfer.client.result import InferResult
+from mqinfer.codecs import available_encodings, encode_tensor, encoded_image, parse_encoding, probe_image
+from mqinfer.codecs.difference import DIFFERENCE
+from mqinfer.codecs.video import VIDEO
+from mqinfer.edge_agent.preparing.difference import DifferenceEncoder
+from mqinfer.edge_agent.preparing.encoding_choice import Candidate, EncodingChoice
+from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityStep
+from mqinfer.edge_agent.preparing.video_stream import VideoStream
+from mqinfer.images.picture import CompressedImage
+from mqinfer.protocol.card import BAYER
+from mqinfer.protocol.errors import BadEncoding, MissingExtra, MqinferError
+from mqinfer.protocol.header import IMAGE_ENCODING
+from mqinfer.protocol.types import EncodedTensor, Outcome, Scalar
+from mqinfer.protocol.value import value_object
+
+__all__ = [
+    "AUTO",
+    "COLOURS",
+    "LOSSLESS",
+    "LOSSY",
+    "Addressed",
+    "FrameEncoder",
+    "FrameEncoding",
+    "StreamEncoder",
+    "listed_encodings",
+]
+
+COLOURS = "rgb8"
+"""How pictures travel that are neither distances nor mosaics."""
+_JPEG_QUALITY = 90
+
+
+Addressed = tuple[EncodedTensor, str]
+"""A tensor, and the worker that has what it is encoded against; empty where any worker can decode it."""
+
+
+class StreamEncoder(Protocol):
+    """Encodes one stream's pictures for one input with the help of those before them.
+
+    `encode` is called for one picture at a time, in the order of the frames; `on_result` by any thread.
+    """
+
+    def encode(self, name: str, array: NDArray[Any], parameters: Mapping[str, Scalar], *, whole: bool) -> Addressed:
+        """Encode a picture.
+
+        Args:
+            name: The model's input.
+            array: `[1, H, W, C]` or `[1, H, W]`.
+            parameters: Further parameters of the tensor.
+            whole: Whether any worker must be able to decode it on its own; such frames come out of order.
+
+        Raises:
+            BadEncoding: The codec cannot encode pictures of this kind.
+        """
+
+    def on_result(self, tensor: EncodedTensor, result: InferResult) -> None:
+        """Learn from the outcome of a frame which worker has it, or that what it was encoded against is lost."""
+
+
+LOSSLESS = "lz4"
+"""Carries any array as it is."""
+LOSSY = ("jpeg", "mask", *VIDEO)
+"""Codecs that can't carry distances, or the mosaic of a sensor."""
+SMALLEST = "png"
+"""Carries a mosaic or a difference where nothing else is asked for: of the lossless codecs its bytes are fewest."""
+
+AUTO = "auto"
+_SHARES = {"png": 0.5, "jpeg": 0.06, **dict.fromkeys(VIDEO, 0.02)}
+"""Bytes of a frame in proportion to its raw ones, before anything is measured: those of a synthetic drive."""
+_MOSAIC = 1 / 3
+
+_STREAM_ENCODERS: dict[str, Callable[[str], StreamEncoder]] = {
+    DIFFERENCE: DifferenceEncoder,
+    **{name: partial(VideoStream, name) for name in VIDEO},
+}
+"""Encodings that need the frames before; each takes the text behind its name, such as `23` of `h264:23`."""
+
+
+@value_object()
+class FrameEncoding:
+    """How frames travel, as `--encoding` states it.
+
+    Attributes:
+        text: As it was stated.
+        codec: Of a frame on its own, such as `jpeg:90`.
+        is_mosaic: Whether Bayer mosaics travel as recorded, for the worker to demosaic.
+        stream: One of `_STREAM_ENCODERS`, or empty where each frame is encoded on its own.
+        level: Of the stream's encoding: what follows its name.
+    """
+
+    text: str
+    codec: str
+    is_mosaic: bool = False
+    stream: str = ""
+    level: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> FrameEncoding:
+        """Read an encoding such as `jpeg:90`, `bayer` or `bayer:lz4`.
+
+        Raises:
+            BadEncoding: There is no such encoding.
+            MissingExtra: It needs a package that is not installed.
+        """
+        name, _, level = text.partition(":")
+        if name == DIFFERENCE:
+            inner = cls.parse(level or SMALLEST)
+            if inner.stream or parse_encoding(inner.codec).name in LOSSY:
+                raise BadEncoding(f"encoding {text[:60]!r}: differences lose nothing, as {name}:png or {name}:bayer")
+            return cls(text, inner.codec, inner.is_mosaic, name, inner.codec)
+        if name == BAYER:
+            codec = level or SMALLEST
+            if parse_encoding(codec).name in LOSSY:
+                raise BadEncoding(f"encoding {text[:60]!r}: mosaics travel without loss, as {name}:png or {name}:lz4")
+            return cls(text, codec, is_mosaic=True)
+        if name in VIDEO:
+            parse_encoding(text)
+            if name not in available_encodings():
+                raise MissingExtra.of("av", "edge")
+            return cls(text, LOSSLESS, stream=name, level=level)
+        try:
+            parse_encoding(text)
+        except BadEncoding as error:
+            raise BadEncoding(f"{error}, {BAYER}, {DIFFERENCE} and {AUTO}") from error
+        return cls(text, text)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the worker's card must list."""
+        return tuple(filter(None, (BAYER * self.is_mosaic, self.stream, parse_encoding(self.codec).name)))
+
+    @property
+    def expected(self) -> tuple[bool, float]:
+        """Whether something is lost, and the share of a raw frame's bytes, to start with."""
+        name = self.stream if self.stream in VIDEO else parse_encoding(self.codec).name
+        return name in LOSSY, _SHARES.get(name, 1.0) * (_MOSAIC if self.is_mosaic else 1.0)
+
+    @property
+    def quality(self) -> int | None:
+        """JPEG quality of the frames; None if they do not travel as JPEG."""
+        encoding = parse_encoding(self.codec)
+        return (encoding.level or _JPEG_QUALITY) if encoding.name == "jpeg" and not self.stream else None
+
+
+def listed_encodings(text: str) -> list[str]:
+    """Return what `auto:png,jpeg:90` lists, or the one encoding that a text states."""
+    name, _, listed = text.partition(":")
+    return listed.split(",") if name == AUTO else [text]
+
+
+class FrameEncoder:
+    """Encodes the pictures of all streams of one model. Thread-safe."""
+
+    def __init__(self, encoding: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start without a frame.
+
+        Args:
+            encoding: How frames travel, such as `jpeg:90`; `auto:` and several, with commas between them, to choose
+                one by what is measured.
+            clock: In seconds.
+
+        Raises:
+            BadEncoding: There is no such encoding.
+        """
+        self._encodings = {each: FrameEncoding.parse(each) for each in listed_encodings(encoding)}
+        self._first, *others = self._encodings.values()
+        self._is_choosing = bool(others)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._streams: dict[tuple[str, str, str], StreamEncoder] = {}
+        self._choices: dict[str, EncodingChoice] = {}
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether the frames of a stream must be prepared and sent one after the other."""
+        return any(each.stream for each in self._encodings.values())
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the encoder depends on what becomes of the frames."""
+        return self._is_choosing or bool(self._first.stream)
+
+    @property
+    def quality(self) -> int | None:
+        """Highest JPEG quality of the frames; None if they do not travel as JPEG."""
+        return max((each.quality for each in self._encodings.values() if each.quality), default=None)
+
+    def choose(self, source: str, *, is_mosaic: bool) -> FrameEncoding:
+        """Return how the next frame of a stream travels.
+
+        Args:
+            source: The stream.
+            is_mosaic: Whether the frame is a Bayer mosaic that the worker may demosaic.
+        """
+        if not self._is_choosing:
+            return self._first
+        possible = [name for name, each in self._encodings.items() if is_mosaic or not each.is_mosaic]
+        with self._lock:
+            if source not in self._choices:
+                candidates = [Candidate(name, *each.expected) for name, each in self._encodings.items()]
+                self._choices[source] = EncodingChoice(candidates)
+            return self._encodings[self._choices[source].next(self._clock(), possible or list(self._encodings))]
+
+    def encoded(self, source: str, how: FrameEncoding, sizes: tuple[int, int], seconds: float) -> None:
+        """Record what preparing a frame took, and its bytes: as it travels, and raw."""
+        if self._is_choosing:
+            with self._lock:
+                self._choices[source].encoded(how.text, *sizes, seconds)
+
+    def encode(  # noqa: PLR0913 - what a picture is, and how it is sent
+        self,
+        how: FrameEncoding,
+        name: str,
+        source: str,
+        pixels: NDArray[Any],
+        kind: str,
+        *,
+        step: QualityStep = FULL_QUALITY,
+        further: Mapping[str, Scalar] | None = None,
+        whole: bool = False,
+    ) -> Addressed:
+        """Encode a picture as it will travel.
+
+        Args:
+            how: From `choose`.
+            name: The model's input.
+            source: The stream.
+            pixels: `[H, W, C]`, or `[H, W]` for distances and mosaics.
+            kind: Their encoding, a ROS name.
+            step: JPEG quality to send.
+            further: Parameters of the tensor beyond its kind.
+            whole: Whether any worker must be able to decode it, since the one that could is gone.
+
+        Raises:
+            BadEncoding: The codec cannot encode pictures of this kind.
+        """
+        codec = how.codec if step.quality is None else f"jpeg:{step.quality}"
+        if kind != COLOURS:
+            pixels, codec = pixels[:, :, None], LOSSLESS if parse_encoding(codec).name in LOSSY else codec
+        parameters = {IMAGE_ENCODING: kind, **(further or {})}
+        if how.stream and step.quality is None:
+            return self._stream(how, source, name).encode(name, pixels[None], parameters, whole=whole)
+        return encode_tensor(name, pixels[None], codec, parameters), ""
+
+    @staticmethod
+    def untouched(
+        how: FrameEncoding, name: str, image: CompressedImage, size: tuple[int | None, int | None]
+    ) -> EncodedTensor | None:
+        """Return the recorded JPEG bytes if their size fits and JPEG is the codec asked for, else None.
+
+        Args:
+            how: From `choose`.
+            name: The model's input.
+            image: As recorded.
+            size: Width and height that the model takes; None for any.
+        """
+        if how.stream or parse_encoding(how.codec).name != "jpeg" or "bayer" in image.format:
+            return None
+        try:
+            info = probe_image(image.data)
+        except MqinferError:
+            return None  # the decoder reports the fault in more detail
+        fits = (size[0] or info.width, size[1] or info.height) == (info.width, info.height)
+        if info.format != "jpeg" or info.channels != 3 or info.progressive or not fits:
+            return None
+        return encoded_image(name, image.data, {IMAGE_ENCODING: COLOURS})
+
+    def on_result(self, source: str, how: FrameEncoding, tensors: Sequence[EncodedTensor], result: InferResult) -> None:
+        """Learn from the outcome of a frame; called on any thread."""
+        if how.stream:
+            for tensor in tensors:
+                self._stream(how, source, tensor.name).on_result(tensor, result)
+        if self._is_choosing:
+            times = result.timings
+            with self._lock:
+                choice = self._choices[source]
+                if result.outcome is Outcome.OK:
+                    worker = times.decode + times.preprocess
+                    choice.answered(how.text, result.bytes_sent, times.transmission / 1e9, worker / 1e9)
+                elif result.outcome is Outcome.EXPIRED and result.submitted:
+                    choice.lost(result.bytes_sent, self._clock() - result.submitted)
+
+    def _stream(self, how: FrameEncoding, source: str, name: str) -> StreamEncoder:
+        key = (how.text, source, name)
+        with self._lock:
+            if key not in self._streams:
+                self._streams[key] = _STREAM_ENCODERS[how.stream](how.level)
+            return self._streams[key]

@@ -1,0 +1,1 @@
+"""Counts what becomes of frames, and reports it."""

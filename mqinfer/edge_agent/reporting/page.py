@@ -1,0 +1,343 @@
+"""Write the report of a run as one HTML file, which needs no network and no scripts.
+
+Everything in it that comes from files and messages is text: escaped, on one line, and cut to a bound.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from mqinfer._version import __version__
+from mqinfer.edge_agent.model_run import ReplaySettings, SessionReport
+from mqinfer.edge_agent.reporting.charts import stacked
+from mqinfer.edge_agent.reporting.recorder import RunRecorder
+from mqinfer.edge_agent.reporting.report import (
+    Ending,
+    RunInfo,
+    milliseconds,
+    missed_lines,
+    outcome_words,
+    preview_words,
+    ratio_words,
+)
+from mqinfer.edge_agent.reporting.series import Series, Span
+from mqinfer.edge_agent.reporting.statistics import EdgeStage, LinkStage, Snapshot
+from mqinfer.edge_agent.reporting.worst import KeptFrame
+from mqinfer.edge_agent.sinks.drawing.overlay import stamp
+from mqinfer.edge_agent.sinks.sink import Sink, set_aside, writing
+from mqinfer.logs import printable
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.types import Outcome
+
+__all__ = ["ReportFile", "ReportedRun", "write_report"]
+
+_LONGEST = 300
+"""Characters of a text from outside that are shown."""
+_Groups = Mapping[str, Sequence[str]]
+_REQUEST: _Groups = {
+    "queue of the client": ("client_queue",),
+    "network": ("transmission", LinkStage.UP, LinkStage.DOWN),
+    "queue of the worker": ("server_queue",),
+    "decode, preprocess": ("decode", "preprocess"),
+    "inference": ("inference",),
+    "postprocess, encode": ("postprocess", "encode", LinkStage.SERVER_OTHER),
+    "decode the result": (LinkStage.SETTLE,),
+}
+_EDGE: _Groups = {
+    "queue": (EdgeStage.QUEUE,),
+    "demosaic": (EdgeStage.DEMOSAIC,),
+    "resize": (EdgeStage.RESIZE,),
+    "encode": (EdgeStage.ENCODE,),
+    "other": (EdgeStage.OTHER,),
+    "spool": (EdgeStage.SPOOL,),
+}
+"""Stages by what a chart calls them; those of reading are left out: a source waits until a frame is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRun:
+    """One model's run.
+
+    Attributes:
+        info: Its subject, and how it ended.
+        snapshot: Its counters.
+        recorder: What it collected; None where it never began.
+    """
+
+    info: RunInfo
+    snapshot: Snapshot
+    recorder: RunRecorder | None
+
+
+class ReportFile:
+    """The report of one session, on its models.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: There can be no such file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._recorders: dict[tuple[str, str], RunRecorder] = {}
+        with writing(path):  # before a run of hours rather than after it
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _unfinished(path).touch()
+            _unfinished(path).unlink()
+
+    def observe(self, settings: ReplaySettings, card: ModelCard) -> Sink:
+        """Return the recorder of a model's run, a sink that receives its results."""
+        options = settings.options
+        return self._recorders.setdefault((options.model, options.version or card.version), RunRecorder(card.classes))
+
+    def write(self, settings: ReplaySettings, reports: Sequence[SessionReport]) -> None:
+        """Write the report, once the session has ended.
+
+        Raises:
+            ConfigError: The file cannot be written.
+        """
+        runs = [
+            ReportedRun(each.run, each.snapshot, self._recorders.get((each.run.model, each.run.version)))
+            for each in reports
+        ]
+        write_report(self._path, settings.describe(), runs)
+
+
+def write_report(path: Path, settings: Mapping[str, object], runs: Sequence[ReportedRun]) -> None:
+    """Write a report; the file of an earlier run is kept under a number.
+
+    Args:
+        path: The file.
+        settings: Of the run, by name.
+        runs: One a model.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    unfinished = _unfinished(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            unfinished.write_text(_page(settings, runs), encoding="utf-8")
+            set_aside(path)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+def _unfinished(path: Path) -> Path:
+    """Return where a report is until it is whole."""
+    return path.parent / f"{path.name}.new"
+
+
+def _page(settings: Mapping[str, object], runs: Sequence[ReportedRun]) -> str:
+    style = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    title = ", ".join(run.info.model for run in runs)
+    made = datetime.now().astimezone().isoformat(" ", "seconds")
+    body = "".join(_run(run) for run in runs)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_text(title)}: replay</title><style>{style}</style></head><body>"
+        f"<header><h1>Replay of {_text(settings.get('source', ''))}</h1>"
+        f"<p>{_text(made)}, mqinfer {_text(__version__)}</p></header>"
+        f"{body}<section><h2>Settings</h2>{_pairs(settings)}</section></body></html>\n"
+    )
+
+
+def _run(run: ReportedRun) -> str:
+    info, snapshot, recorder = run.info, run.snapshot, run.recorder or RunRecorder()
+    about = {"version": info.version, "hash": info.model_hash, "encoding": info.encoding, "broker": info.broker}
+    if info.previews is not None:
+        about["previews"] = preview_words(info)
+    worst = recorder.worst
+    return "".join(
+        [
+            f"<section><h2>Model {_text(info.model)}</h2>{_ending(info)}{_tiles(snapshot)}{_pairs(about)}</section>",
+            _section(
+                "Times by stage",
+                _latency(recorder.series, _REQUEST, "latency: from submission to result, mean, ms"),
+                _latency(recorder.series, _EDGE, "before: from reading to submission, mean, ms"),
+                _stages(snapshot),
+            ),
+            _section("Outcomes", _outcomes(recorder.series), _failures(snapshot)),
+            _section("Frames without a partner", _list(missed_lines(info))),
+            _section("Streams", _streams(snapshot)),
+            _section("Workers", _workers(recorder)),
+            _section("Slowest results", _frames(worst.slowest)),
+            _section("Frames without a result", _frames(worst.failed)),
+            _section("Results with the lowest scores", _frames(worst.unsure)),
+            _section("Files", _list(str(path) for path in info.files)),
+        ]
+    )
+
+
+def _ending(info: RunInfo) -> str:
+    if info.ended is Ending.COMPLETE:
+        return ""
+    return f'<p class="bad">{_text(info.ended)}{_text(": " + info.reason if info.reason else "")}</p>'
+
+
+def _tiles(snapshot: Snapshot) -> str:
+    latency = snapshot.latency
+    facts = {
+        "frames": f"{snapshot.frames_read}",
+        "outcomes": outcome_words(snapshot),
+        "frames/s": f"{snapshot.frame_rate:.1f}",
+        "latency, p50": f"{milliseconds(latency.p50)} ms",
+        "latency, p99": f"{milliseconds(latency.p99)} ms",
+        "sent": f"{snapshot.bytes_sent / 1e6:.1f} MB, {ratio_words(snapshot)}:1",
+    }
+    tiles = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in facts.items())
+    return f'<dl class="tiles">{tiles}</dl>'
+
+
+def _latency(series: Series, groups: _Groups, unit: str) -> str:
+    """Draw the mean times of the frames with a result, by group of stages."""
+    total = series.total()
+    if not total.answered:
+        return ""
+    columns = [{name: nanoseconds / 1e6 for name, nanoseconds in _means(span, groups).items()} for span in series.spans]
+    legend = {name: f"{milliseconds(mean)} ms" for name, mean in _means(total, groups).items()}
+    return stacked(columns, list(groups), series.seconds, unit) + _legend(legend)
+
+
+def _means(span: Span, groups: _Groups) -> dict[str, int]:
+    if not span.answered:
+        return {}
+    return {name: sum(span.stages[stage] for stage in stages) // span.answered for name, stages in groups.items()}
+
+
+def _outcomes(series: Series) -> str:
+    counts = series.total().outcomes
+    names = [str(Outcome.OK), *sorted(name for name in counts if name != Outcome.OK)]
+    columns = [{name: span.outcomes[name] / series.seconds for name in names} for span in series.spans]
+    legend = {name: f"{counts[name]}" for name in names}
+    if not columns:
+        return ""
+    return stacked(columns, names, series.seconds, "frames that ended, per second") + _legend(legend)
+
+
+def _legend(entries: Mapping[str, str]) -> str:
+    items = "".join(
+        f'<li><svg viewBox="0 0 1 1"><path class="c{number}" d="M0 0h1v1h-1z"/></svg>{_text(name)} '
+        f"<b>{_text(value)}</b></li>"
+        for number, (name, value) in enumerate(entries.items())
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+def _stages(snapshot: Snapshot) -> str:
+    rows = [
+        (stage.replace("_", " "), milliseconds(each.p50), milliseconds(each.p99))
+        for stage, each in snapshot.stages.items()
+    ]
+    return _table(("stage", "p50, ms", "p99, ms"), rows)
+
+
+def _failures(snapshot: Snapshot) -> str:
+    return _table(
+        ("error", "frames", "first message"), [(each.code, each.count, each.message) for each in snapshot.failures]
+    )
+
+
+def _streams(snapshot: Snapshot) -> str:
+    heads = ("stream", "read", "ok", "other", "frames/s", "p50, ms", "p99, ms", "sent, MB")
+    rows = [
+        (
+            each.source,
+            each.frames_read,
+            each.outcomes[Outcome.OK],
+            each.done - each.outcomes[Outcome.OK],
+            f"{each.frame_rate:.1f}",
+            milliseconds(each.latency.p50),
+            milliseconds(each.latency.p99),
+            f"{each.bytes_sent / 1e6:.1f}",
+        )
+        for each in snapshot.streams
+    ]
+    return _table(heads, rows)
+
+
+def _workers(recorder: RunRecorder) -> str:
+    rows = [
+        (
+            who.worker or f"edge ({who.stage})",
+            count,
+            who.version,
+            who.precision or "not stated",
+            who.backend or "not stated",
+            who.device or "not stated",
+            who.model_hash,
+        )
+        for who, count in recorder.answerers.most_common()
+    ]
+    return _table(("worker", "results", "version", "precision", "back end", "device", "model hash"), rows)
+
+
+def _frames(frames: Sequence[KeptFrame]) -> str:
+    if not frames:
+        return ""
+    return f'<div class="frames">{"".join(_frame(each) for each in frames)}</div>'
+
+
+def _frame(kept: KeptFrame) -> str:
+    picture = (
+        f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(kept.jpeg).decode()}">'
+        if kept.jpeg
+        else '<div class="none">no picture</div>'
+    )
+    where = f"{kept.source}, frame {kept.sequence}, {stamp(kept.stamp_ns)}"
+    worker = f"<br>{_text(kept.worker)}" if kept.worker else ""
+    return f"<figure>{picture}<figcaption><b>{_text(kept.fact)}</b><br>{_text(where)}{worker}</figcaption></figure>"
+
+
+def _section(title: str, *parts: str) -> str:
+    return f"<section><h3>{_text(title)}</h3>{''.join(parts)}</section>" if any(parts) else ""
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    if not rows:
+        return ""
+    kinds = ["n" if all(_is_number(cell) for cell in column) else "t" for column in zip(*rows, strict=True)]
+    head, *body = [
+        "".join(f'<{tag} class="{kind}">{_text(cell)}</{tag}>' for kind, cell in zip(kinds, row, strict=True))
+        for tag, row in (("th", heads), *(("td", row) for row in rows))
+    ]
+    lines = "".join(f"<tr>{row}</tr>" for row in body)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
+
+
+def _is_number(cell: object) -> bool:
+    return isinstance(cell, int) or (isinstance(cell, str) and (cell == "-" or cell.replace(".", "", 1).isdecimal()))
+
+
+def _pairs(values: Mapping[str, object]) -> str:
+    items = "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in values.items() if value != "")
+    return f'<dl class="pairs">{items}</dl>'
+
+
+def _list(items: Iterable[str]) -> str:
+    entries = "".join(f"<li>{_text(each)}</li>" for each in items)
+    return f"<ul>{entries}</ul>" if entries else ""
+
+
+def _text(value: object) -> str:
+    """Return a value as text that is no markup: on one line, and cut to a bound."""
+    plain = str(value)
+    plain = plain if len(plain) <= _LONGEST else plain[:_LONGEST] + "…"
+    return escape(printable(plain))

@@ -1,0 +1,237 @@
+"""Go on with a run where it stopped: its settings in `run.json`, and the frames that have a result in its log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+from mqinfer.bags.frame import Frame
+from mqinfer.edge_agent.sinks.jsonl_sink import RESULTS_FILE, TIMES_FILE
+from mqinfer.edge_agent.sinks.sink import set_aside, writing
+from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, Unanswered, error_from_code
+from mqinfer.protocol.types import Outcome
+
+__all__ = ["NOTHING", "RUN_FILE", "Done", "describe_run", "open_earlier", "write_run"]
+
+log = logging.getLogger("mqinfer.edge_agent")
+RUN_FILE = "run.json"
+
+FramePlace = tuple[str, int, int]
+"""Source, sequence and log time of a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The frames of a recording that have a result: the first ones, without a gap.
+
+    Attributes:
+        log: The file that has the results.
+        count: How many.
+        last: The last of them; None where there is none.
+        model_hash: Hash of the model that answered them; empty where none did.
+    """
+
+    log: Path
+    count: int = 0
+    last: FramePlace | None = None
+    model_hash: str = ""
+
+    def skip(self, frames: Iterator[Frame], is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Read over these frames; they are not decoded.
+
+        Args:
+            frames: Of the recording, from its beginning.
+            is_stopped: Whether the frames end because the run is to end.
+
+        Raises:
+            ConfigError: The recording has other frames than the log.
+            SourceError: The source broke off.
+        """
+        place, read = None, 0
+        for read, frame in enumerate(islice(frames, self.count), 1):  # noqa: B007 - the last one counts
+            place = _place(frame)
+        if place != self.last and not is_stopped():
+            expected, found = self.last, place if read == self.count else None
+            raise ConfigError(
+                f"{self.log}: frame {self.count} is {_words(expected)}, but that of the recording is {_words(found)}; "
+                "it is the log of another recording: choose another --output, or leave out --resume"
+            )
+
+
+NOTHING = Done(Path(RESULTS_FILE))
+"""Of a run that begins at the beginning."""
+
+
+def _place(frame: Frame) -> FramePlace:
+    return frame.source, frame.sequence, frame.log_time_ns
+
+
+def _words(place: FramePlace | None) -> str:
+    return "missing" if place is None else f"number {place[1]} of {place[0]}, logged at {place[2]} ns"
+
+
+def describe_run(settings: Sequence[object], leave_out: Sequence[str], **found: object) -> dict[str, Any]:
+    """Return what results depend on, as JSON has it.
+
+    Args:
+        settings: Dataclasses; their fields may be others.
+        leave_out: Names of fields that results don't depend on.
+        found: What was found out when the run began; it replaces fields of these names.
+    """
+    described: dict[str, Any] = {}
+    for each in settings:
+        described |= _plain(each, frozenset(leave_out))
+    plain: dict[str, Any] = json.loads(json.dumps(described | found))
+    return plain
+
+
+def _plain(value: Any, leave_out: frozenset[str]) -> Any:
+    if is_dataclass(value):
+        kept = [each.name for each in fields(value) if each.repr and each.name not in leave_out]
+        return {name: _plain(getattr(value, name), leave_out) for name in kept}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each, leave_out) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each, leave_out) for each in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def write_run(directory: Path, run: Mapping[str, Any]) -> None:
+    """Write the settings of a run that begins; those of an earlier one are kept under a number.
+
+    Raises:
+        ConfigError: The file can't be written.
+    """
+    path = directory / RUN_FILE
+    with writing(path):
+        set_aside(path, level=logging.DEBUG)
+        path.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+
+
+def open_earlier(directory: Path, run: Mapping[str, Any]) -> Done | None:
+    """Find where the run in a folder stopped, and cut its log there.
+
+    A line that was not finished is cut off. So are the lines from the first frame on that was cancelled, expired,
+    rejected or not sent for want of a worker or a connection: a copy of the whole log is kept under a number then.
+
+    Args:
+        directory: The folder.
+        run: What this run's results depend on.
+
+    Returns:
+        The frames that have a result; None if there is no log.
+
+    Raises:
+        ConfigError: The log is of another run or damaged, or can't be read or written.
+    """
+    path = directory / RESULTS_FILE
+    if not path.is_file():
+        return None
+    _check_same(directory / RUN_FILE, run)
+    times = directory / TIMES_FILE
+    done, ends, is_final = 0, (0, 0), True
+    last: FramePlace | None = None
+    model_hash = ""
+    with writing(path):
+        for one, other in zip(_lines(path), _lines(times), strict=False):
+            if one.frame[:2] != other.frame[:2]:
+                raise ConfigError(
+                    f"{times}, line {done + 1}: number {other.frame[1]} of {other.frame[0]}, but {RESULTS_FILE} has "
+                    f"number {one.frame[1]} of {one.frame[0]} there; choose another --output, or leave out --resume"
+                )
+            is_final = one.is_final
+            if not is_final:
+                break
+            done, ends, last = done + 1, (one.end, other.end), one.frame
+            model_hash = one.model_hash or model_hash
+        for file, end in zip((path, times), ends, strict=True):
+            if file.is_file():
+                if not is_final:
+                    _copy(file)
+                os.truncate(file, end)
+    return Done(path, done, last, model_hash)
+
+
+def _check_same(path: Path, run: Mapping[str, Any]) -> None:
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+        names = {*earlier, *run}
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path.parent}: there is {RESULTS_FILE} but no {RUN_FILE}, so its settings are not known; choose another "
+            "--output, or leave out --resume"
+        ) from None
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: {error}; choose another --output, or leave out --resume") from error
+    different = [
+        f"{name} was {json.dumps(earlier.get(name))} and is {json.dumps(run.get(name))}"
+        for name in sorted(names)
+        if earlier.get(name) != run.get(name)
+    ]
+    if different:
+        raise ConfigError(
+            f"{path.parent} holds another run: {'; '.join(different)}; use its settings, choose another --output, or "
+            "leave out --resume"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    end: int
+    frame: FramePlace
+    is_final: bool
+    model_hash: str
+
+
+def _lines(path: Path) -> Iterator[_Line]:
+    """Yield the whole lines of a log; the last one may be torn.
+
+    Raises:
+        ConfigError: Another one can't be read.
+    """
+    if not path.is_file():
+        return
+    end = 0
+    with path.open("rb") as file:
+        for number, text in enumerate(file, 1):
+            end += len(text)
+            line = _line(end, text) if text.endswith(b"\n") else None
+            if line is not None:
+                yield line
+            elif file.read(1):
+                raise ConfigError(
+                    f"{path}, line {number}: damaged, so where the run stopped is not known; choose another --output, "
+                    "or leave out --resume"
+                )
+
+
+def _line(end: int, text: bytes) -> _Line | None:
+    try:
+        read = json.loads(text)
+        place = str(read["source"]), int(read["sequence"]), int(read.get("log_time_ns", 0))
+        return _Line(end, place, _is_final(read), str(read.get("model_hash", "")))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _is_final(line: Mapping[str, Any]) -> bool:
+    """Return whether an outcome is the frame's own, and not of the circumstances."""
+    outcome = line.get("outcome", Outcome.OK)
+    if outcome != Outcome.ERROR:
+        return bool(outcome == Outcome.OK)
+    error = error_from_code(str(line["error"]["code"]), "")
+    return not isinstance(error, Unanswered | ModelNotFound | LinkError)
+
+
+def _copy(path: Path) -> None:
+    numbered = (path.with_suffix(f".{number}{path.suffix}") for number in count(1))
+    free = next(each for each in numbered if not each.exists())
+    shutil.copyfile(path, free)
+    log.warning("%s: frames without a result are sent again; the whole file is kept as %s", path, free.name)

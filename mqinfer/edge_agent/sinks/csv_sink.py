@@ -1,0 +1,146 @@
+"""Write results as CSV tables."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TextIO
+
+from mqinfer.bags.frame import Frame
+from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.reporting.statistics import STAGES
+from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times
+from mqinfer.edge_agent.sinks.sink import set_aside, writing
+from mqinfer.edge_agent.sinks.view import View
+from mqinfer.logs import printable
+from mqinfer.protocol.card import ClassInfo
+
+__all__ = ["CsvSink"]
+
+_KEY = ("source", "sequence", "capture_time_ns")
+"""Identifies a frame in each table."""
+_FRAME = (
+    *_KEY,
+    *("log_time_ns", "frame_id", "outcome", "error", "message", "model_name", "model_version", "model_hash", "stage"),
+    *("worker", "precision", "backend", "device", "id", "attempts", "bytes_sent", "latency_ms"),
+    *("total_ns", *(f"{stage}_ns" for stage in STAGES), "clock_offset_ns", "clock_uncertainty_ns"),
+    *("detections", "top_class", "top_score"),
+)
+_DETECTION = (*_KEY, "class", "score", "left", "top", "right", "bottom")
+_CLASS = (*_KEY, "class", "share", "score")
+_FORMULA = ("=", "+", "-", "@")
+"""Spreadsheets run a text that begins so."""
+
+
+class CsvSink:
+    """Writes tables in UTF-8 with a heading, and one line a row, whatever the texts in it.
+
+    - `results.csv`: one row a frame, whatever its outcome; the stages of its time sum to `total_ns`;
+    - `detections.csv`: one row a box, in pixels of the recorded frame;
+    - `classes.csv`: one row for each class of a mask, with its share of the pixels, or of the best classes of a
+      classifier, with its score.
+
+    The last two are there for models that have such outputs. A text that a spreadsheet would take for a formula has an
+    apostrophe before it, and control characters are written as escape sequences.
+
+    Args:
+        directory: For the files.
+        classes: Names and colours from the model's card.
+
+    Raises:
+        ConfigError: A file cannot be created.
+    """
+
+    def __init__(self, directory: Path, classes: Sequence[ClassInfo] = ()) -> None:
+        self._classes = tuple(classes)
+        self._frames = _Table(directory / "results.csv", _FRAME)
+        self._boxes = _Table(directory / "detections.csv", _DETECTION)
+        self._shares = _Table(directory / "classes.csv", _CLASS)
+        self._frames.open()
+
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+        """Append the rows of a result.
+
+        Raises:
+            ConfigError: A file cannot be written.
+        """
+        described: dict[str, Any] = describe_result(frame, view, result, self._classes)
+        described |= describe_times(frame, view, result)
+        boxes, top = described.pop("detections", ()), described.pop("top", ())
+        self._frames.add(_frame_row(described, result, len(boxes), top))
+        for each in boxes:
+            sides = zip(("left", "top", "right", "bottom"), each["box"], strict=True)
+            self._boxes.add(described | {"class": each["class"], "score": each["score"], **dict(sides)})
+        for output in described["outputs"].values():
+            for name, share in output.get("class_shares", {}).items():
+                self._shares.add(described | {"class": name, "share": share})
+        for each in top:
+            self._shares.add(described | {"class": each["class"], "score": each["score"]})
+
+    def close(self) -> tuple[Path, ...]:
+        """Finish the files, and return their paths.
+
+        Raises:
+            ConfigError: A file cannot be written.
+        """
+        tables = (self._frames, self._boxes, self._shares)
+        with ExitStack() as closing:  # closes all, also if one fails
+            for table in tables:
+                closing.callback(table.close)
+        return tuple(table.path for table in tables if table.is_open)
+
+
+def _frame_row(
+    described: Mapping[str, Any], result: InferResult, boxes: int, top: Sequence[Mapping[str, Any]]
+) -> dict[str, object]:
+    """Return the row of a frame."""
+    times = described["times"]
+    durations = {"total": times["total"], **times["stages"]}
+    durations |= {f"clock_{each}": value for each, value in times.get("clock", {}).items()}
+    timings = {f"{stage}_ns": duration for stage, duration in durations.items()}
+    error = {"error": result.error.code, "message": result.error.message} if result.error else {"error": None}
+    best = {"top_class": top[0]["class"], "top_score": top[0]["score"]} if top else {}
+    return {**described, **timings, **error, **best, "detections": boxes}
+
+
+class _Table:
+    """One file, opened with its first row; that of an earlier run is set aside at once."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path = path
+        self.is_open = False
+        self._columns = columns
+        self._file: TextIO | None = None
+        with writing(path):
+            set_aside(path)
+
+    def open(self) -> Any:
+        """Open the file if it is not open, and return its writer."""
+        if self._file is None:
+            with writing(self.path):
+                self._file = self.path.open("w", encoding="utf-8", newline="", buffering=1)
+                self.is_open = True
+                self._rows = csv.writer(self._file, lineterminator="\n")
+                self._rows.writerow(self._columns)
+        return self._rows
+
+    def add(self, row: Mapping[str, object]) -> None:
+        """Append a row; what is not among the columns is left out."""
+        rows = self.open()
+        with writing(self.path):
+            rows.writerow([_cell(row.get(column)) for column in self._columns])
+
+    def close(self) -> None:
+        """Close the file, if it is open."""
+        if self._file is not None:
+            with writing(self.path):
+                self._file.close()
+
+
+def _cell(value: object) -> object:
+    """Return a value as it is; a text on one line, and never as a formula."""
+    if not isinstance(value, str):
+        return value
+    return f"'{printable(value)}" if value.startswith(_FORMULA) else printable(value)

@@ -1,0 +1,1 @@
+"""Results in pictures: overlays of masks and boxes, as PNG files and as videos."""

@@ -1,0 +1,332 @@
+"""Draw class masks and boxes over pictures, with a caption and a legend below."""
+
+from __future__ import annotations
+
+import colorsys
+import struct
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from mqinfer.bags.frame import Frame
+from mqinfer.client.result import InferResult
+from mqinfer.codecs.opencv import opencv
+from mqinfer.edge_agent.sinks.outputs import MOST_BOXES, PRESENT, DetectedBox, Mask, Picture, label
+from mqinfer.edge_agent.sinks.top_classes import find_top, top_label
+from mqinfer.edge_agent.sinks.view import View
+from mqinfer.images.placement import UNKNOWN
+from mqinfer.protocol.card import ClassInfo
+from mqinfer.protocol.errors import BadImage
+from mqinfer.protocol.header import FALLBACK
+from mqinfer.protocol.types import Stage
+
+__all__ = [
+    "MINIMUM_WIDTH",
+    "add_strip",
+    "caption",
+    "colour_mask",
+    "draw_boxes",
+    "draw_instances",
+    "draw_lines",
+    "draw_overlay",
+    "draw_result",
+    "encode_mask",
+    "encode_picture",
+    "palette",
+    "stamp",
+]
+
+MINIMUM_WIDTH = 640
+"""Narrower pictures get a margin up to this width in pixels, so that the caption is legible."""
+
+_BACKGROUND = (24, 24, 24)
+_INK = (235, 235, 235)
+_LINE_HEIGHT = 22
+_MARGIN = 8
+_CHIP = 12
+_FONT_SCALE = 0.45
+_LONGEST_LEGEND = 100
+"""A legend of more classes would be larger than the picture, and is left out."""
+_BRIGHT = 400
+"""Labels are black on colours whose three parts sum to more than this, and white on others."""
+_FAR = 1 << 14
+"""Coordinates are clamped to this many pixels, beyond which OpenCV draws wrongly."""
+
+
+def palette(classes: Sequence[ClassInfo]) -> npt.NDArray[np.uint8]:
+    """Return the RGB colour of each of the 256 class numbers, `[256, 3]`.
+
+    Classes of the card have its colours. Other numbers get hues that are the golden ratio apart, so that neighbours
+    differ.
+    """
+    hues = (number * 0.618033988749895 % 1.0 for number in range(256))
+    colours = np.array([[round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.65, 0.95)] for hue in hues], np.uint8)
+    if classes:
+        colours[: len(classes)] = [info.colour for info in classes[:256]]
+    return colours
+
+
+def colour_mask(mask: Mask, classes: Sequence[ClassInfo]) -> Picture:
+    """Paint a mask in its classes' colours, `[height, width]` to `[height, width, 3]`."""
+    painted: Picture = opencv().applyColorMap(mask, palette(classes)[:, np.newaxis])
+    return painted
+
+
+def encode_mask(mask: Mask, classes: Sequence[ClassInfo], *, is_partial: bool = False) -> bytes:
+    """Encode a mask as PNG: its pixels are the class numbers, its palette holds the classes' colours.
+
+    A fifth of the time and less than half the bytes of the same picture in RGB.
+
+    Args:
+        mask: Class numbers.
+        classes: Names and colours from the model's card.
+        is_partial: Whether pixels that are `UNKNOWN` have no class; they are transparent.
+    """
+    height, width = mask.shape
+    rows = np.zeros((height, width + 1), np.uint8)  # each begins with a 0: not filtered
+    rows[:, 1:] = mask
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0),  # 8 bits, palette
+        b"PLTE": palette(classes).tobytes(),
+        **({b"tRNS": b"\xff" * UNKNOWN + b"\0"} if is_partial else {}),
+        b"IDAT": zlib.compress(rows.tobytes(), 1),
+        b"IEND": b"",
+    }
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks.items()
+    )
+
+
+def draw_overlay(
+    picture: Picture,
+    mask: Mask,
+    classes: Sequence[ClassInfo],
+    alpha: float = 0.5,
+    seen: npt.NDArray[np.bool_] | None = None,
+) -> Picture:
+    """Lay a mask's colours over a picture.
+
+    Args:
+        picture: RGB `[height, width, 3]`; it stays as it is.
+        mask: Class numbers; one of another size is stretched, each pixel to its nearest neighbour.
+        classes: Names and colours from the model's card.
+        alpha: Share of the mask's colour, from 0 to 1.
+        seen: Which pixels of the picture have a class, and a colour; None if all have one.
+
+    Returns:
+        A new picture of the same size.
+    """
+    cv2 = opencv()
+    height, width = picture.shape[:2]
+    if mask.shape != (height, width):
+        mask = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
+    blended: Picture = cv2.addWeighted(picture, 1.0 - alpha, colour_mask(mask, classes), alpha, 0.0)
+    return blended if seen is None else np.where(seen[:, :, np.newaxis], blended, picture)
+
+
+def draw_boxes(picture: Picture, boxes: Sequence[DetectedBox], classes: Sequence[ClassInfo]) -> Picture:
+    """Draw boxes with their labels, the best on top.
+
+    Args:
+        picture: RGB `[height, width, 3]`; it stays as it is.
+        boxes: In its pixels; parts outside are cut off.
+        classes: Names and colours from the model's card.
+
+    Returns:
+        A new picture of the same size.
+    """
+    cv2 = opencv()
+    drawn = picture.copy()
+    colours = palette(classes)
+    for each in reversed(boxes):
+        left, top, right, bottom = (round(min(max(side, -_FAR), _FAR)) for side in each.box)
+        colour = colours[(each.number or 0) % 256].tolist()
+        cv2.rectangle(drawn, (left, top), (right - 1, bottom - 1), colour, 2)
+        text = label(each, classes)
+        baseline = top - 4 if top >= _LINE_HEIGHT else top + _LINE_HEIGHT - 6
+        width = _text_width(text)
+        x = max(0, min(left - 1, picture.shape[1] - width - 6))
+        cv2.rectangle(drawn, (x, baseline - 13), (x + width + 6, baseline + 4), colour, cv2.FILLED)
+        ink = (0, 0, 0) if sum(colour) > _BRIGHT else (255, 255, 255)
+        _put_text(drawn, text, x + 3, baseline, ink)
+    return drawn
+
+
+def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) -> Picture:
+    """Add a dark strip with one line of text and a legend below a picture.
+
+    Its size depends on the size of the picture and the classes alone, so that all frames of a video agree.
+
+    Args:
+        picture: RGB `[height, width, 3]`.
+        line: The caption; cut off if it does not fit.
+        classes: Entries of the legend.
+    """
+    cv2 = opencv()
+    height, width = picture.shape[:2]
+    canvas_width = max(width, MINIMUM_WIDTH) + width % 2 * (width >= MINIMUM_WIDTH)
+    chips = _place_chips([_text_width(info.name) for info in classes], canvas_width)
+    rows = 1 + (chips[-1][1] + 1 if chips else 0)
+    strip_height = rows * _LINE_HEIGHT + _MARGIN
+    canvas = np.full((height + strip_height + (height + strip_height) % 2, canvas_width, 3), _BACKGROUND, np.uint8)
+    canvas[:height, :width] = picture
+    _put_text(canvas, _fit(line, canvas_width - 2 * _MARGIN), _MARGIN, height + _LINE_HEIGHT - 5)
+    for info, (x, row) in zip(classes, chips, strict=True):
+        baseline = height + (row + 2) * _LINE_HEIGHT - 5
+        cv2.rectangle(canvas, (x, baseline - _CHIP + 1), (x + _CHIP, baseline + 1), info.colour, cv2.FILLED)
+        _put_text(canvas, info.name, x + _CHIP + 5, baseline)
+    return canvas
+
+
+def draw_result(frame: Frame, view: View, result: InferResult, classes: Sequence[ClassInfo]) -> Picture:
+    """Draw a result: mask and boxes over the recorded frame, the legend, and a caption whatever the outcome."""
+    shown = view.pixels if view.mask is None else draw_overlay(view.pixels, view.mask, classes, seen=view.seen)
+    shown = draw_instances(shown, view, classes) if view.boxes else shown
+    shown = draw_boxes(shown, view.boxes, classes) if view.boxes else shown
+    top = find_top(view.outputs, classes)
+    shown = draw_lines(shown, [top_label(each) for each in top]) if top else shown
+    return add_strip(shown, caption(frame, result), classes if len(classes) <= _LONGEST_LEGEND else ())
+
+
+def draw_instances(picture: Picture, view: View, classes: Sequence[ClassInfo], alpha: float = 0.5) -> Picture:
+    """Lay the masks of detected objects over a picture, each in the colour of its class, the best on top.
+
+    Args:
+        picture: The recorded frame; it stays as it is.
+        view: The result, whose `masks` `[n, height, width]` belong to its `boxes`.
+        classes: Names and colours from the model's card.
+        alpha: Share of the masks' colour, from 0 to 1.
+
+    Returns:
+        A new picture of the same size; the same one if there are no masks.
+    """
+    masks, numbers = view.outputs.get("masks"), view.outputs.get("classes")
+    if masks is None or masks.ndim != 3 or not masks.size or masks.dtype.kind not in "bu":
+        return picture
+    shown = np.zeros(masks.shape[1:], np.uint8)  # 0: nothing; n: the instance n - 1
+    for number in reversed(range(min(len(masks), MOST_BOXES))):
+        shown[masks[number] != 0] = number + 1
+    colours = np.zeros((256, 3), np.uint8)
+    known = np.zeros(len(masks))
+    if numbers is not None and numbers.dtype.kind in "iuf" and np.isfinite(numbers).all():
+        known = np.mod(numbers.reshape(-1), 256)
+    count = min(len(known), MOST_BOXES)
+    colours[1 : count + 1] = palette(classes)[known[:count].astype(np.int64)]
+    placed = view.placement.mask_to_frame(shown, outside=0)
+    blended = opencv().addWeighted(picture, 1.0 - alpha, colours[placed], alpha, 0.0)
+    drawn: Picture = np.where(placed[:, :, np.newaxis] > 0, blended, picture)
+    return drawn
+
+
+def draw_lines(picture: Picture, lines: Sequence[str]) -> Picture:
+    """Write lines of text into the upper left corner of a picture.
+
+    Args:
+        picture: RGB `[height, width, 3]`; it stays as it is.
+        lines: Each is cut off if it does not fit.
+
+    Returns:
+        A new picture of the same size.
+    """
+    cv2 = opencv()
+    drawn = picture.copy()
+    for number, line in enumerate(lines):
+        text = _fit(line, picture.shape[1] - 2 * _MARGIN)
+        top = _MARGIN + number * _LINE_HEIGHT
+        corner = (_MARGIN + _text_width(text) + 6, top + _LINE_HEIGHT - 2)
+        cv2.rectangle(drawn, (_MARGIN, top), corner, _BACKGROUND, cv2.FILLED)
+        _put_text(drawn, text, _MARGIN + 3, top + _LINE_HEIGHT - 7)
+    return drawn
+
+
+def _place_chips(widths: Sequence[int], canvas_width: int) -> list[tuple[int, int]]:
+    """Return x and row of each entry of the legend, from left to right in as many rows as it takes."""
+    places: list[tuple[int, int]] = []
+    x, row = _MARGIN, 0
+    for width in widths:
+        needed = _CHIP + 5 + width + 14
+        if x > _MARGIN and x + needed > canvas_width:
+            x, row = _MARGIN, row + 1
+        places.append((x, row))
+        x += needed
+    return places
+
+
+def _text_width(text: str) -> int:
+    cv2 = opencv()
+    return int(cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, _FONT_SCALE, 1)[0][0])
+
+
+def _fit(text: str, width: int) -> str:
+    """Join the lines of a text, and cut it to a width in pixels."""
+    text = " ".join(text.split())[:300]
+    if _text_width(text) <= width:
+        return text
+    while text and _text_width(text + "...") > width:
+        text = text[:-1]
+    return text + "..."
+
+
+def _put_text(canvas: Picture, text: str, x: int, baseline: int, ink: tuple[int, int, int] = _INK) -> None:
+    cv2 = opencv()
+    cv2.putText(canvas, text, (x, baseline), cv2.FONT_HERSHEY_SIMPLEX, _FONT_SCALE, ink, 1, cv2.LINE_AA)
+
+
+def stamp(nanoseconds: int) -> str:
+    """Return a time as seconds with nine decimals, as ROS writes it."""
+    return f"{nanoseconds // 1_000_000_000}.{nanoseconds % 1_000_000_000:09d}"
+
+
+def caption(frame: Frame, result: InferResult) -> str:
+    """Return one line of ASCII: model, frame, stamp, outcome, who answered what, latency and error."""
+    words = [
+        f"{result.model_name} {result.model_version}".strip(),
+        f"frame {frame.sequence}",
+        stamp(frame.capture_time_ns),
+        str(result.outcome),
+    ]
+    if result.worker:
+        words.append(result.worker)
+    words += _answer(result)
+    if result.timings.total:
+        words.append(f"{result.timings.total / 1e6:.1f} ms")
+    if result.error:
+        code = "" if result.error.code == result.outcome else f"{result.error.code}: "
+        words.append(code + result.error.message)
+    return " | ".join(words)
+
+
+def _answer(result: InferResult) -> list[str]:
+    """Return which stage of a cascade answered, if it was not the model in a worker, and whether a target is there."""
+    words = [] if result.stage in {"", Stage.WORKER.value} else [result.stage]
+    if FALLBACK in result.parameters:
+        words.append(f"alone: {result.parameters[FALLBACK]}")
+    if (there := result.outputs.get(PRESENT)) is not None:
+        words.append("present" if there.any() else "absent")
+    return words
+
+
+def encode_picture(picture: Picture, suffix: str, quality: int = 90) -> bytes:
+    """Encode a picture as bytes of an image file.
+
+    Args:
+        picture: RGB `[height, width, 3]`.
+        suffix: `.png` or `.jpg`.
+        quality: Of a JPEG, 1 to 100.
+
+    Raises:
+        BadImage: OpenCV cannot encode it.
+        MissingExtra: OpenCV is not installed.
+    """
+    cv2 = opencv()
+    options = [cv2.IMWRITE_JPEG_QUALITY, quality] if suffix == ".jpg" else [cv2.IMWRITE_PNG_COMPRESSION, 1]
+    try:
+        done, encoded = cv2.imencode(suffix, cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), options)
+    except cv2.error as error:
+        raise BadImage(f"a picture of shape {picture.shape} can't be encoded as {suffix}: {error}") from error
+    if not done:
+        raise BadImage(f"a picture of shape {picture.shape} can't be encoded as {suffix}")
+    return bytes(encoded.tobytes())

@@ -1,0 +1,75 @@
+"""Write an overlay picture as PNG every N results of each stream."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from mqinfer.bags.frame import Frame
+from mqinfer.client.result import InferResult
+from mqinfer.codecs.opencv import opencv
+from mqinfer.edge_agent.sinks.drawing.overlay import draw_result, encode_picture
+from mqinfer.edge_agent.sinks.sink import StreamNames, set_aside, writing
+from mqinfer.edge_agent.sinks.view import View
+from mqinfer.protocol.card import ClassInfo
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.types import Outcome
+
+__all__ = ["PictureSink"]
+
+
+class PictureSink:
+    """Writes `overlay-<stream>-<sequence>.png` for the first result of a stream and every n-th after it.
+
+    Args:
+        directory: For the files.
+        classes: Names and colours from the model's card.
+        every: n; 1 for all results.
+
+    Raises:
+        MissingExtra: OpenCV is not installed.
+    """
+
+    def __init__(self, directory: Path, classes: Sequence[ClassInfo] = (), every: int = 10) -> None:
+        opencv()
+        self._directory = directory
+        self._classes = tuple(classes)
+        self._every = every
+        self._names = StreamNames()
+        self._answered: Counter[str] = Counter()
+        self._written: list[Path] = []
+        self._has_kept = False
+
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+        """Write a picture if the frame is the first or the n-th.
+
+        Raises:
+            ConfigError: The file cannot be written.
+        """
+        if result.outcome is not Outcome.OK:
+            return
+        number = self._answered[frame.source]
+        self._answered[frame.source] += 1
+        if number % self._every:
+            return
+        path = self._directory / f"overlay-{self._names.of(frame.source)}-{frame.sequence:06d}.png"
+        drawn = draw_result(frame, view, result, self._classes)
+        unfinished = path.with_suffix(".png.new")  # a picture is complete once it has its name
+        try:
+            with writing(path):
+                unfinished.write_bytes(encode_picture(drawn, ".png"))
+                if set_aside(path, level=logging.DEBUG if self._has_kept else logging.WARNING):
+                    self._has_kept = True  # one message stands for all pictures
+                unfinished.replace(path)
+        except ConfigError:
+            with suppress(OSError):
+                unfinished.unlink()
+            raise
+        self._written.append(path)
+
+    def close(self) -> tuple[Path, ...]:
+        """Return the paths of the pictures."""
+        return tuple(self._written)

@@ -1,0 +1,1 @@
+"""Results as a ROS 2 bag."""

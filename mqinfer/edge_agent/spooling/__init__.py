@@ -1,0 +1,1 @@
+"""Keeps frames on the disk while they can't be sent."""

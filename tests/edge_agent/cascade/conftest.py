@@ -1,0 +1,106 @@
+"""Models that look at brightness alone, and an edge with them; see `rig`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer.client.connection import connect
+from mqinfer.client.options import ClientOptions
+from mqinfer.cloud_worker.serving.worker import Worker
+from tests.edge_agent.cascade.rig import HEIGHT, WIDTH, Rig
+from tests.patience import LONG_SILENCE
+
+CLASSES = '[[classes]]\nname = "none"\n[[classes]]\nname = "car"\n'
+
+
+def _save(
+    path: Path, nodes: list[Any], shape: list[Any], outputs: list[tuple[str, int, list[Any]]], **values: Any
+) -> None:
+    from onnx import TensorProto, helper, numpy_helper
+
+    path.parent.mkdir(parents=True)
+    inputs = [helper.make_tensor_value_info("image", TensorProto.FLOAT, shape)]
+    made = [helper.make_tensor_value_info(name, kind, sizes) for name, kind, sizes in outputs]
+    weights = [numpy_helper.from_array(np.array(value), name) for name, value in values.items()]
+    graph = helper.make_graph(nodes, "brightness", inputs, made, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository: `yolo` and `is-car` for a target; `seg` and `small-seg` for masks of bright pixels."""
+    helper = pytest.importorskip("onnx").helper
+    node, folder = helper.make_node, tmp_path_factory.mktemp("models")
+    mean = node("ReduceMean", ["image"], ["mean"], axes=[1, 2, 3], keepdims=0)
+    share = node("Mul", ["mean", "factor"], ["share"])
+    column = node("Unsqueeze", ["share", "axis"], ["confidence"])
+    common = {"factor": np.float32(1 / 255), "axis": np.array([1], np.int64)}
+    _save(
+        folder / "is-car/1/model.onnx",
+        [mean, share, column],
+        ["n", 50, 50, 3],
+        [("confidence", 1, ["n", 1])],
+        **common,
+    )
+    sharp = [
+        node("Sub", ["confidence", "half"], ["centred"]),
+        node("Mul", ["centred", "slope"], ["steep"]),
+        node("Sigmoid", ["steep"], ["car"]),
+        node("Sub", ["one", "car"], ["none"]),
+        node("Concat", ["none", "car"], ["scores"], axis=1),
+    ]
+    constants = {"half": np.float32(0.5), "slope": np.float32(200.0), "one": np.float32(1.0)}
+    _save(
+        folder / "yolo/1/model.onnx",
+        [mean, share, column, *sharp],
+        ["n", HEIGHT, WIDTH, 3],
+        [("scores", 1, ["n", 2])],
+        **common,
+        **constants,
+    )
+    grey = node("ReduceMean", ["image"], ["grey"], axes=[3], keepdims=1)
+    lit = [node("Greater", ["grey", "middle"], ["lit"]), node("Cast", ["lit"], ["mask"], to=2)]
+    _save(
+        folder / "seg/1/model.onnx",
+        [grey, *lit],
+        ["n", HEIGHT, WIDTH, 3],
+        [("mask", 2, ["n", HEIGHT, WIDTH, 1])],
+        middle=np.float32(127.5),
+    )
+    logits = [
+        node("Sub", ["grey", "middle"], ["centred"]),
+        node("Mul", ["centred", "slope"], ["bright"]),
+        node("Neg", ["bright"], ["dark"]),
+        node("Concat", ["dark", "bright"], ["logits"], axis=3),
+    ]
+    _save(
+        folder / "small-seg/1/model.onnx",
+        [grey, *logits],
+        ["n", 50, 50, 3],
+        [("logits", 1, ["n", 50, 50, 2])],
+        middle=np.float32(127.5),
+        slope=np.float32(0.1),
+    )
+    for name in ("yolo", "seg", "small-seg"):
+        (folder / name / "model.toml").write_text(CLASSES)
+    return folder
+
+
+@pytest.fixture
+def rig(models: Path, serve: Callable[..., Worker], unique: Callable[[str], str]) -> Iterator[Rig]:
+    """An edge on an in-memory broker; every request must have had one outcome."""
+    url = f"memory://{unique('broker')}"
+    requester = connect(
+        url, unique("edge"), options=ClientOptions(window=8, silence=LONG_SILENCE, patience=0.1, settling=0.1)
+    )
+    yield Rig(url, models, requester, serve)
+    requester.close()
+    counters = requester.counters()
+    assert counters.submitted == sum(counters.outcomes.values())
+    assert counters.pending == 0

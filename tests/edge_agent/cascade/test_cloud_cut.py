@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mqinfer.bags.frame import Frame
+from mqinfer.client.window import Policy
+from mqinfer.edge_agent.cascade.settings import RunsAt
+from mqinfer.protocol.types import Outcome, Stage
+from tests.edge_agent.cascade.rig import Kept, Rig, Watched, frame_of
+from tests.patience import wait_until
+
+EDGE, REUSE, WORKER = Stage.EDGE.value, Stage.REUSE.value, Stage.WORKER.value
+UNSURE = 140.0
+"""Brightness between the thresholds."""
+
+
+def paced(levels: list[float], kept: Kept, at: dict[int, Callable[[], object]], ahead: int = 1) -> Iterator[Frame]:
+    """Yield frames, each once all but the newest few before it are written; call something before some of them."""
+    for number, level in enumerate(levels):
+        kept.wait_for(number - ahead + 1)
+        at.get(number, lambda: None)()
+        yield frame_of(number, level)
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+@pytest.mark.parametrize("placement", list(RunsAt))
+def test_without_a_connection_the_edge_answers_alone(rig: Rig, policy: Policy, placement: RunsAt) -> None:
+    """It says so; nothing is written twice or out of order, and later frames go to the cloud again."""
+    workers = ("yolo", "is-car") if placement is RunsAt.CLOUD else ("yolo",)
+    rig.start(*workers)
+    kept = Kept()
+    frames = paced([UNSURE] * 30, kept, {10: rig.link.drop, 20: rig.link.restore})
+    settings = rig.settings(small={"c_low": 0.1, "c_high": 0.9, "placement": placement})
+    rig.run(frames, settings, policy=policy, kept=kept)
+    assert [result.outcome for result in kept.results] == [Outcome.OK] * 30
+    assert kept.stages[:9] == [WORKER] * 9
+    assert kept.stages[11:20] == [EDGE] * 9
+    assert kept.stages[21:] == [WORKER] * 9
+    assert {result.parameters.get("fallback") for result in kept.results[11:20]} == {"not_connected"}
+    assert not any("fallback" in result.parameters for result in kept.results if result.stage == WORKER)
+    assert all(kept.present)  # the middle of the thresholds decides
+
+
+def test_what_was_sent_when_the_connection_broke_is_answered_by_the_edge(rig: Rig) -> None:
+    """Its worker's reply, which comes later, is not written a second time."""
+    reached, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        reached.set()
+        assert release.wait(20)
+
+    rig.start_wrapped("yolo", lambda inner: Watched(inner, hold))
+    kept = Kept()
+
+    def cut() -> None:
+        assert reached.wait(20)
+        rig.link.drop()
+
+    def restore() -> None:
+        rig.link.restore()
+        release.set()
+
+    frames = paced([UNSURE] * 6, kept, {1: cut, 4: restore}, ahead=2)
+    rig.run(frames, rig.settings(small={"c_low": 0.1}), kept=kept)
+    assert kept.stages[:3] == [EDGE] * 3
+    assert kept.results[0].parameters["fallback"] == "not_connected"
+    assert kept.stages[5] == WORKER
+
+
+def test_a_worker_that_is_gone_and_comes_back(rig: Rig) -> None:
+    """One frame at a time tries the cloud; when it answers, all go there again."""
+    worker = rig.start("yolo")[0]
+    kept = Kept()
+    frames = paced([UNSURE] * 40, kept, {5: worker.stop, 25: lambda: rig.start("yolo")}, ahead=3)
+    rig.run(frames, rig.settings(small={"c_low": 0.1}), kept=kept, timeout=5.0)
+    assert kept.stages[:3] == [WORKER] * 3
+    assert EDGE in kept.stages
+    assert kept.stages[-1] == WORKER
+    reasons = {result.parameters["fallback"] for result in kept.results if result.stage == EDGE}
+    assert reasons <= {"no_worker", "expired", "unanswered"}
+    assert reasons
+
+
+def test_frames_like_one_that_the_edge_answered_alone_are_asked_again(rig: Rig) -> None:
+    """Those that waited for its answer get it; with the connection back a still camera gets the cloud's."""
+    rig.start("yolo")
+    kept = Kept()
+    frames = paced([UNSURE] * 20, kept, {0: rig.link.drop, 10: rig.link.restore})
+    rig.run(frames, rig.settings(t_diff=4.0, small={"c_low": 0.1}), kept=kept)
+    assert WORKER not in kept.stages[:10]
+    assert kept.stages[12:] == [REUSE] * 8
+    assert "fallback" not in kept.results[-1].parameters
+    assert WORKER in kept.stages[10:12]
+
+
+def test_without_a_small_model_frames_wait_for_the_connection(rig: Rig) -> None:
+    """The edge has nothing to answer with; with `all` nothing is lost."""
+    rig.start("yolo")
+    kept = Kept()
+
+    def frames() -> Iterator[Frame]:
+        for number in range(8):
+            if number == 3:
+                kept.wait_for(3)
+                rig.link.drop()
+                threading.Timer(0.1, rig.link.restore).start()
+            yield frame_of(number, 30 * number)
+
+    rig.run(frames(), rig.settings(t_diff=4.0), kept=kept)
+    assert kept.stages == [WORKER] * 8
+
+
+def test_followers_of_a_frame_that_failed_go_on_by_themselves(rig: Rig) -> None:
+    """With `all` none of them is lost, and each has an answer of its own."""
+    failures = iter([True])
+
+    def fail() -> None:
+        if next(failures, False):
+            raise RuntimeError("the first run fails")
+
+    rig.start_wrapped("yolo", lambda inner: Watched(inner, fail))
+    kept, snapshot = rig.run([frame_of(each, 200) for each in range(6)], rig.settings(t_diff=4.0))
+    assert kept.results[0].outcome is Outcome.ERROR
+    assert snapshot.outcomes[Outcome.OK] == 5
+    assert kept.stages[1] == WORKER
+    assert set(kept.stages[2:]) <= {WORKER, REUSE}
+    wait_until(lambda: rig.requester.counters().pending == 0)

@@ -1,0 +1,252 @@
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from mqinfer.client.connection import connect
+from mqinfer.client.requester import Requester
+from mqinfer.client.window import Policy
+from mqinfer.edge_agent.replay import ReplayOptions
+from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_sessions
+from mqinfer.lab.drives.recording import write_drive
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.types import Outcome
+
+FRAMES = 10
+ECHO = ("image", "UINT8", [-1, 16, 24, 3])
+
+
+@pytest.fixture(scope="module")
+def drives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two recordings."""
+    folder = tmp_path_factory.mktemp("drives")
+    return tuple(  # type: ignore[return-value]
+        write_drive(folder / f"{seed}.bag", ros=1, frames=FRAMES, seed=seed, width=48, height=32, truth_topic=False)
+        for seed in (1, 2)
+    )
+
+
+@pytest.fixture
+def requester(
+    serve: Callable[..., Any], write_echo: Callable[..., Path], unique: Callable[[str], str]
+) -> Iterator[Any]:
+    """A client of two echo models."""
+    url = f"memory://{unique('broker')}"
+    write_echo("other", ECHO)
+    repository = write_echo("echo", ECHO)
+    serve(url, repository)
+    serve(url, repository, "other")
+    made = connect(url, unique("edge"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def settings(drives: tuple[Path, Path], tmp_path: Path) -> ReplaySettings:
+    """Settings of a run into `out`."""
+    options = ReplayOptions("echo", window=4)
+    return ReplaySettings([str(drives[0])], options, output=tmp_path / "out", sinks=("jsonl",), card_timeout=5)
+
+
+def run(settings: ReplaySettings, requester: Requester, *models: str) -> list[SessionReport]:
+    """Run a session quietly."""
+    stop, console = threading.Event(), Console(file=StringIO())
+    return run_sessions(settings, models or ["echo"], requester, broker="memory", stop=stop, console=console)
+
+
+def stopped(out: Path, frames: int, torn: bytes = b"") -> None:
+    """Make the files of a whole run those of one that stopped after some frames."""
+    for name in ("results.jsonl", "times.jsonl"):
+        lines = (out / name).read_bytes().splitlines(keepends=True)
+        (out / name).write_bytes(b"".join(lines[:frames]) + torn)
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"source": "/cam', b"\0\0\0\n"], ids=["whole", "torn", "zeros"])
+@pytest.mark.parametrize("frames", [0, 4, FRAMES])
+def test_a_run_goes_on_where_it_stopped(
+    requester: Requester, settings: ReplaySettings, frames: int, torn: bytes
+) -> None:
+    """The log is that of an undisturbed run, byte for byte, and only the missing frames were sent."""
+    assert settings.output
+    run(settings, requester)
+    whole = (settings.output / "results.jsonl").read_bytes()
+    stopped(settings.output, frames, torn)
+    (report,) = run(replace(settings, resume=True), requester)
+    assert report.broke_off is None
+    assert report.snapshot.outcomes[Outcome.OK] == report.snapshot.frames_read == FRAMES - frames
+    assert (settings.output / "results.jsonl").read_bytes() == whole
+    times = [json.loads(line) for line in (settings.output / "times.jsonl").read_text().splitlines()]
+    assert [line["sequence"] for line in times] == list(range(FRAMES))
+    assert not list(settings.output.glob("*.1.jsonl"))
+
+
+def test_without_an_earlier_run_it_begins_at_the_beginning(requester: Requester, settings: ReplaySettings) -> None:
+    """A service can be started with it each time."""
+    (report,) = run(replace(settings, resume=True), requester)
+    assert report.snapshot.outcomes[Outcome.OK] == FRAMES
+
+
+def test_each_of_several_models_goes_on_from_its_own_frame(requester: Requester, settings: ReplaySettings) -> None:
+    """One had stopped earlier than the other."""
+    assert settings.output
+    run(settings, requester, "echo", "other")
+    files = [settings.output / model / "results.jsonl" for model in ("echo", "other")]
+    whole = [file.read_bytes() for file in files]
+    stopped(files[0].parent, 7)
+    stopped(files[1].parent, 2)
+    reports = run(replace(settings, resume=True), requester, "echo", "other")
+    assert [report.snapshot.frames_read for report in reports] == [FRAMES - 7, FRAMES - 2]
+    assert [file.read_bytes() for file in files] == whole
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"outcome": "cancelled", "error": {"code": "cancelled"}},
+        {"outcome": "expired", "error": {"code": "expired"}},
+        {"outcome": "error", "error": {"code": "no_worker"}},
+    ],
+    ids=lambda error: str(error["error"]["code"]),
+)
+def test_frames_that_were_not_answered_are_sent_again(
+    requester: Requester, settings: ReplaySettings, error: dict[str, Any]
+) -> None:
+    """From the first one on; the log as it was is kept under a number."""
+    assert settings.output
+    run(settings, requester)
+    results = settings.output / "results.jsonl"
+    whole = results.read_bytes()
+    lines = whole.splitlines()
+    lines[6] = json.dumps(json.loads(lines[6]) | error).encode()
+    results.write_bytes(b"\n".join(lines) + b"\n")
+    (report,) = run(replace(settings, resume=True), requester)
+    assert report.snapshot.frames_read == FRAMES - 6
+    assert results.read_bytes() == whole
+    assert (settings.output / "results.1.jsonl").read_bytes().splitlines() == lines
+
+
+def test_a_model_that_was_replaced_adds_nothing(requester: Requester, settings: ReplaySettings) -> None:
+    """Of a version that is not the default one the hash is known with the first result only."""
+    assert settings.output
+    run(settings, requester)
+    stopped(settings.output, 4)
+    results = settings.output / "results.jsonl"
+    hashed = json.loads(results.read_text().splitlines()[0])["model_hash"]
+    results.write_text(results.read_text().replace(hashed, "sha256:00"))
+    before = results.read_bytes()
+    (report,) = run(replace(settings, resume=True), requester)
+    assert isinstance(report.broke_off, ConfigError)
+    assert f"goes on with results of the model sha256:00, but echo 1 is now {hashed}" in str(report.broke_off)
+    assert results.read_bytes() == before
+
+
+def other_source(settings: ReplaySettings, drives: tuple[Path, Path]) -> ReplaySettings:
+    """Read another recording."""
+    return replace(settings, sources=[str(drives[1])])
+
+
+def changed_source(settings: ReplaySettings, drives: tuple[Path, Path]) -> ReplaySettings:
+    """Read a file of the same name with another recording in it."""
+    assert settings.output
+    moved = settings.output.parent / "moved.bag"
+    shutil.copy(drives[1], moved)
+    run_file = settings.output / "run.json"
+    run_file.write_text(run_file.read_text().replace(str(drives[0]), str(moved)))
+    return replace(settings, sources=[str(moved)])
+
+
+def other_hash(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
+    """Be the log of a model that was another one."""
+    assert settings.output
+    path = settings.output / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_hash": "sha256:00"}))
+    return settings
+
+
+def damaged(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
+    """Have a line in the middle that is none."""
+    assert settings.output
+    path = settings.output / "results.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], b"\xff{]\n", *lines[4:]]))
+    return settings
+
+
+def of_two_runs(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
+    """Have times that belong to other frames."""
+    assert settings.output
+    path = settings.output / "times.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+    return settings
+
+
+def without_run(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
+    """Have no settings beside the log."""
+    assert settings.output
+    (settings.output / "run.json").unlink()
+    return settings
+
+
+def damaged_run(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
+    """Have settings that are no JSON object."""
+    assert settings.output
+    (settings.output / "run.json").write_text("[1")
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (other_source, r"holds another run: sources was \[\".*1.bag\"\] and is \[\".*2.bag\"\]"),
+        (changed_source, r"frame \d+ is number \d+ of /camera/image_raw, .* the log of another recording"),
+        (other_hash, r"model_hash was \"sha256:00\" and is \"sha256:"),
+        (lambda settings, _: replace(settings, encoding="raw"), 'encoding was "jpeg:90" and is "raw"'),
+        (damaged, r"results.jsonl, line 4: damaged"),
+        (of_two_runs, r"times.jsonl, line 1: number 1 of /camera/image_raw, but results.jsonl has number 0"),
+        (without_run, "no run.json"),
+        (damaged_run, r"run.json: "),
+    ],
+)
+def test_another_runs_log_is_refused_and_stays(
+    requester: Requester, settings: ReplaySettings, drives: tuple[Path, Path], change: Callable[..., Any], words: str
+) -> None:
+    """The message names the difference; no byte of the files changes."""
+    assert settings.output
+    run(settings, requester)
+    changed = change(settings, drives)
+    before = {path: path.read_bytes() for path in settings.output.iterdir()}
+    try:
+        (report,) = run(replace(changed, resume=True), requester)
+        error = report.broke_off
+    except ConfigError as raised:
+        error = raised
+    assert isinstance(error, ConfigError)
+    with pytest.raises(ConfigError, match=words):
+        raise error
+    assert {path: path.read_bytes() for path in settings.output.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"output": None},
+        {"sinks": ("mcap",)},
+        {"loop": True},
+        {"sources": ["camera:0"]},
+        {"options": ReplayOptions("echo", policy=Policy.LATEST)},
+        {"spool": Path("spool")},
+        {"cascade": "cascade.toml"},
+    ],
+    ids=str,
+)
+def test_what_has_no_place_to_go_on_is_refused(settings: ReplaySettings, change: dict[str, Any]) -> None:
+    """Before anything is opened."""
+    with pytest.raises(ConfigError, match="--resume"):
+        run(replace(settings, resume=True, **change), None)  # type: ignore[arg-type]
