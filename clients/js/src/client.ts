@@ -1,0 +1,331 @@
+/** Requests to models, and the results of others: the connection, one timer, and the table of what is pending. */
+
+import { CHECKSUM, checksum } from "./checksum.js";
+import { decodeReply } from "./envelope.js";
+import { Cancelled, errorFromCode, LinkError, MqinferError, NotAuthorized, NotConnected } from "./errors.js";
+import { DEFAULT_LIMITS } from "./limits.js";
+import type { Link, LinkOptions, LinkStatus, Message } from "./link.js";
+import { openLink } from "./mqtt_link.js";
+import { type Counters, type Ended, outcomeOf, type PendingOptions, PendingTable } from "./pending.js";
+import type { Entry } from "./requests/entry.js";
+import {
+  cancellation,
+  checkedTimeout,
+  hexOf,
+  type InferOptions,
+  type Inputs,
+  newId,
+  newRequest,
+  publication,
+  type Result,
+  resultOf,
+} from "./requests/messages.js";
+import { Workers } from "./requests/workers.js";
+import { readWorkerState } from "./states/states.js";
+import { checkName, isName, Topics } from "./topics.js";
+import type { Limits, Reply, Request } from "./types.js";
+import { type Watch, Watches, type WatchOptions } from "./watch.js";
+
+const TIMEOUT_MS = 10_000;
+const CONNECT_TIMEOUT_MS = 10_000;
+/** Above this a browser's timer fires at once. */
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
+
+/** How a client connects and sends; all optional. */
+export interface ClientOptions extends Omit<LinkOptions, "url" | "timeoutMs">, Partial<PendingOptions> {
+  /** The root of all topics of the site. */
+  readonly root?: string;
+  /** Of each request, unless the call states another one: the result or the error comes no later. */
+  readonly timeoutMs?: number;
+  /** How long `connect` waits for the broker. */
+  readonly connectTimeoutMs?: number;
+  /** Bounds of what a reply may contain. */
+  readonly limits?: Limits;
+}
+
+/** What became of all requests, and what came beside their replies. */
+export interface ClientCounters extends Counters {
+  /** Replies, and states of workers, that could not be read, or were damaged on the way. */
+  readonly malformed: number;
+  /** Replies that the broker had kept: they are of an earlier time. */
+  readonly retained: number;
+}
+
+interface Waiting {
+  readonly request: Request;
+  resolve(result: Result): void;
+  reject(error: Error): void;
+  /** Stop to listen to the caller's signal. */
+  forget(): void;
+}
+
+/** A connection to a broker, for requests to any number of models. Make one for a page or a process and keep it. */
+export class Client {
+  /** The client's name in its topics. */
+  readonly name: string;
+  readonly #topics: Topics;
+  readonly #table: PendingTable;
+  readonly #limits: Limits;
+  readonly #timeoutMs: number;
+  readonly #waiting = new Map<string, Waiting>();
+  readonly #workers = new Workers();
+  readonly #onStatus: ((status: LinkStatus) => void) | undefined;
+  #link: Link | undefined;
+  #watches: Watches | undefined;
+  #connected = false;
+  #failure: MqinferError | undefined;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #timerAt = Number.POSITIVE_INFINITY;
+  #malformed = 0;
+  #retained = 0;
+
+  private constructor(options: ClientOptions, name: string) {
+    this.name = name;
+    this.#topics = new Topics(options.root);
+    this.#table = new PendingTable(given(options, ["window", "maxPending", "patienceMs", "settlingMs", "backoffMs"]));
+    this.#limits = options.limits ?? DEFAULT_LIMITS;
+    this.#timeoutMs = checkedTimeout(options.timeoutMs ?? TIMEOUT_MS);
+    this.#onStatus = options.onStatus;
+  }
+
+  /**
+   * Connect to a broker; the client then reconnects by itself, until it is closed.
+   *
+   * @param url `ws://`, `wss://` and, in node, `mqtt://` and `mqtts://`.
+   * @throws BrokerUnreachable: No broker answered within `connectTimeoutMs`.
+   * @throws NotAuthorized: The broker refused the login, or the subscription to the results of this client's name.
+   * @throws BadTopic: The name or the root breaks the naming rules.
+   * @throws ConfigError: The URL or a timeout is wrong.
+   */
+  static async connect(url: string, options: ClientOptions = {}): Promise<Client> {
+    const { user, name = user && isName("client", user) ? user : `js-${newId().slice(0, 12)}` } = options;
+    const client = new Client(options, checkName("client", name));
+    const forLink = given(options, ["user", "password", "maxPacketSize", "signal", "tls"]);
+    const timeoutMs = options.connectTimeoutMs ?? CONNECT_TIMEOUT_MS;
+    const link = await openLink({ ...forLink, url, name, timeoutMs, onStatus: (status) => client.#onLink(status) });
+    client.#link = link;
+    client.#watches = new Watches(link, client.#topics);
+    try {
+      await link.subscribe(client.#topics.resultsOfClient(name), 1, (message) => client.#onReply(message));
+    } catch (error) {
+      await link.close();
+      if (!(error instanceof NotAuthorized)) throw error;
+      throw new NotAuthorized(
+        `${error.message}; where access rules apply, the client's name must be that of its login`,
+      );
+    }
+    await client.#followWorkers(link);
+    return client;
+  }
+
+  /** Whether a request would be sent now. */
+  get connected(): boolean {
+    return this.#connected;
+  }
+
+  /**
+   * Send arrays to a model, and return its result.
+   *
+   * Until its deadline a request is sent again where a worker is lost, busy or silent, the connection was lost, or a message
+   * was damaged. So a model may run a request more than once; there is one result.
+   *
+   * @throws MqinferError: The class says what to do: `InvalidRequest` and below, `ModelNotFound`, `ModelFailed`, `NoWorker`,
+   *   `Expired`, `Rejected`, `Cancelled`, `MessageTooLarge`, `NotAuthorized`.
+   */
+  async infer(model: string, inputs: Inputs, options: InferOptions = {}): Promise<Result> {
+    if (this.#failure) throw this.#failure;
+    if (options.signal?.aborted) throw new Cancelled("cancelled by the caller");
+    const timeoutMs = checkedTimeout(options.timeoutMs ?? this.#timeoutMs);
+    const id = newId();
+    const responseTopic = this.#topics.result(model, this.name, id);
+    const request = newRequest(model, inputs, options, { id, responseTopic });
+    const { modelVersion: version } = request;
+    this.#table.add({ id, model, version, responseTopic }, performance.now(), timeoutMs);
+    return new Promise((resolve, reject) => {
+      const abort = () => this.#cancel(id);
+      options.signal?.addEventListener("abort", abort);
+      const forget = () => options.signal?.removeEventListener("abort", abort);
+      this.#waiting.set(id, { request, resolve, reject, forget });
+      this.#pump();
+    });
+  }
+
+  /**
+   * Receive the results of others: what workers reply to any client of a model.
+   *
+   * @param model One model.
+   * @throws NotAuthorized: The broker refused the subscription.
+   */
+  async watch(model: string, options: WatchOptions = {}): Promise<Watch> {
+    if (this.#failure || !this.#watches) throw this.#failure ?? new NotConnected("not connected yet");
+    return this.#watches.open(model, { limits: this.#limits, ...options });
+  }
+
+  counters(): ClientCounters {
+    return { ...this.#table.counters(), malformed: this.#malformed, retained: this.#retained };
+  }
+
+  /** End what is pending as `cancelled`, end all watches, and disconnect. */
+  async close(): Promise<void> {
+    this.#fail(new Cancelled("the client was closed"));
+    await this.#watches?.closeAll();
+    await this.#link?.close();
+  }
+
+  #onLink(status: LinkStatus): void {
+    this.#connected = status.status === "connected";
+    if (status.status === "connected") this.#table.connected(performance.now());
+    else if (status.status === "lost") this.#table.disconnected();
+    else if (status.status === "refused") this.#fail(refusal(status));
+    this.#pump();
+    this.#onStatus?.(status);
+  }
+
+  /** Carry out what follows from the events and the time, and set the timer. */
+  #pump(): void {
+    const now = performance.now();
+    const { send, ended } = this.#table.take(now, this.#connected);
+    for (const each of ended) this.#hand(each);
+    for (const entry of send) void this.#publish(entry);
+    this.#setTimer(now);
+  }
+
+  #setTimer(now: number): void {
+    const at = this.#table.wakeAt;
+    if (at === this.#timerAt) return;
+    clearTimeout(this.#timer);
+    this.#timerAt = at;
+    if (at === Number.POSITIVE_INFINITY) return;
+    this.#timer = setTimeout(
+      () => {
+        this.#timerAt = Number.POSITIVE_INFINITY;
+        this.#pump();
+      },
+      Math.min(Math.max(0, at - now), LONGEST_TIMER_MS),
+    );
+  }
+
+  async #publish(entry: Entry): Promise<void> {
+    const attempt = entry.attempts;
+    const waiting = this.#waiting.get(entry.id);
+    if (waiting === undefined || this.#link === undefined) return;
+    try {
+      const code = await this.#link.publish(publication(waiting.request, entry, this.name, this.#topics));
+      this.#table.acked(entry, attempt, code, performance.now());
+    } catch (error) {
+      const known = error instanceof MqinferError ? error : new MqinferError(`the request can't be sent: ${error}`);
+      this.#table.unsent(entry, attempt, known, performance.now());
+    }
+    this.#pump();
+  }
+
+  /** Subscribe to the workers' states; without the right to read them, losses show by silence. */
+  async #followWorkers(link: Link): Promise<void> {
+    try {
+      await link.subscribe(this.#topics.workerStates, 1, (message) => this.#onWorker(message));
+    } catch (error) {
+      if (!(error instanceof NotAuthorized)) throw error;
+    }
+  }
+
+  #onWorker({ topic, payload }: Message): void {
+    try {
+      const address = this.#topics.parse(topic);
+      if (address.kind !== "worker") return;
+      const { lost, crashedOn } = this.#workers.observe(address.worker, readWorkerState(this.#topics, topic, payload));
+      if (crashedOn.length > 0) this.#table.crashedOn(crashedOn);
+      if (lost.length > 0) this.#table.workerLost(lost, performance.now());
+    } catch (error) {
+      if (!(error instanceof MqinferError)) throw error;
+      this.#malformed += 1;
+    }
+    this.#pump();
+  }
+
+  #onReply(message: Message): void {
+    if (message.retain) {
+      this.#retained += 1;
+      return;
+    }
+    const stated = message.userProperties[CHECKSUM];
+    if (stated !== undefined && stated !== checksum(message.payload)) {
+      this.#malformed += 1;
+      if (message.correlation) this.#table.corrupted(hexOf(message.correlation));
+    } else {
+      this.#onChecked(message);
+    }
+    this.#pump();
+  }
+
+  #onChecked(message: Message): void {
+    let reply: Reply;
+    try {
+      reply = decodeReply(message.payload, this.#limits);
+    } catch (error) {
+      if (!(error instanceof MqinferError)) throw error;
+      this.#malformed += 1;
+      return;
+    }
+    const received = performance.now();
+    const entry = this.#table.replied(reply, message.topic, received);
+    if (entry === undefined) return;
+    const waiting = this.#take(entry);
+    try {
+      if (reply.outcome !== "ok") throw failureOf(reply);
+      waiting?.resolve(resultOf(reply, entry, waiting.request.capture ?? {}, received, this.#limits));
+      this.#table.settled("ok");
+    } catch (error) {
+      const known = error instanceof MqinferError ? error : new MqinferError(`the reply can't be decoded: ${error}`);
+      this.#table.settled(reply.outcome === "ok" ? outcomeOf(known) : reply.outcome);
+      waiting?.reject(known);
+    }
+  }
+
+  #cancel(id: string): void {
+    const entry = this.#table.cancel(id);
+    if (entry === undefined) return;
+    this.#take(entry)?.reject(new Cancelled("cancelled by the caller"));
+    if (entry.attempts > 0) {
+      // Without a connection no worker answers it either.
+      this.#link?.publish(cancellation(entry, this.name, this.#topics)).catch(() => undefined);
+    }
+    this.#pump();
+  }
+
+  #fail(error: MqinferError): void {
+    this.#failure ??= error;
+    for (const each of this.#table.drain(new Cancelled(error.message))) this.#hand(each);
+    clearTimeout(this.#timer);
+    this.#timerAt = Number.POSITIVE_INFINITY;
+  }
+
+  #hand({ entry, error }: Ended): void {
+    this.#take(entry)?.reject(error);
+  }
+
+  /** Return who waits for a request that has left the table, once. */
+  #take(entry: Entry): Waiting | undefined {
+    const waiting = this.#waiting.get(entry.id);
+    this.#waiting.delete(entry.id);
+    waiting?.forget();
+    return waiting;
+  }
+}
+
+function refusal({ reason, needsLogin }: LinkStatus): MqinferError {
+  return needsLogin
+    ? new NotAuthorized(`the broker refused the login: ${reason}`)
+    : new LinkError(`the broker refused the connection: ${reason}`);
+}
+
+function failureOf(reply: Reply): MqinferError {
+  const { code = reply.outcome, message = `the request ended as ${reply.outcome}` } = reply.error ?? {};
+  return errorFromCode(code, message);
+}
+
+/** Return those of the fields that are set. */
+function given<T extends object, Field extends keyof T>(from: T, fields: readonly Field[]): Pick<T, Field> {
+  return Object.fromEntries(
+    fields.filter((field) => from[field] !== undefined).map((field) => [field, from[field]]),
+  ) as Pick<T, Field>;
+}

@@ -1,0 +1,272 @@
+"""The JavaScript client in node against a real Mosquitto and real workers."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper, save
+
+from mqinfer import Client
+from mqinfer.broker import BrokerAddress, make_link
+from mqinfer.broker.link import Message
+from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
+from mqinfer.broker.mosquitto.configuration import render
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.broker.mosquitto.serving import secured
+from mqinfer.protocol.topics import Topics
+from tests.clients.node import compiled, example, node, output, program, worker
+from tests.clients.pages import ROOT, Pages, chromium_page
+from tests.patience import PATIENT, wait_until
+from tests.ports import free_port
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+_ECHOES = {
+    "echo": (("x", "FP32", [-1, 4]),),
+    "slow": (("x", "FP32", [-1, 4]),),
+    "words": (("words", "BYTES", [-1]),),
+    "integers": (("big", "INT64", [-1]),),
+    "mask": (("mask", "UINT8", [-1, 48, 64]),),
+    "two": (("a", "INT32", [-1]), ("b", "UINT8", [-1])),
+}
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Path]:
+    """Folder of the compiled programs."""
+    with compiled() as folder:
+        yield folder
+
+
+def write_half_plus_two(repository: Path) -> None:
+    """Write the model that every serving system is tried with: half of the input, plus 2."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in "xy")
+    numbers = [
+        numpy_helper.from_array(np.array(value, np.float32), name) for name, value in {"half": 0.5, "two": 2}.items()
+    ]
+    nodes = [helper.make_node("Mul", ["x", "half"], ["h"]), helper.make_node("Add", ["h", "two"], ["y"])]
+    folder = repository / "half_plus_two" / "123"
+    folder.mkdir(parents=True)
+    graph = helper.make_graph(nodes, "half_plus_two", [x], [y], numbers)
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "model.onnx")
+
+
+def test_answers_and_errors(
+    programs: Path,
+    broker_url: str,
+    unique: Callable[[str], str],
+    write_echo: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    """Numbers, words, 64-bit integers, masks, chosen outputs; each fault ends with the code that it should."""
+    for name, inputs in _ECHOES.items():
+        repository = write_echo(name, *inputs, delay_ms=1000 if name == "slow" else 0)
+    write_half_plus_two(repository)
+    root = unique("test")
+    with worker(broker_url, root, repository, unique("w"), tmp_path / "log"):
+        found = json.loads(output(programs / "test" / "live" / "answers.js", broker_url, root))
+
+    assert found["half_plus_two"] == {"y": {"datatype": "FP32", "shape": [3], "data": [2.5, 3.0, 4.5]}}
+    assert found["version"] == {"y": {"datatype": "FP32", "shape": [1], "data": [2.5]}}
+    assert found["words"]["words"]["data"] == ["grün", "", "a" * 5000]
+    assert found["int64"]["big"]["data"] == [str(-(2**63)), str(2**53 + 1)]
+    assert found["outputs"] == {"b": {"datatype": "UINT8", "shape": [2], "data": [7, 8]}}
+    assert found["lz4"]["x"]["data"] == [2] * 8
+    assert found["mask"]["mask"] == {"datatype": "UINT8", "shape": [1, 48, 64], "data": found["same_mask"]}
+    assert found["slow"]["x"]["data"] == [0] * 4
+    codes = {name: value["code"] for name, value in found.items() if isinstance(value, dict) and "code" in value}
+    assert codes == {
+        "wrong_tensor": "bad_tensor",
+        "wrong_name": "bad_topic",
+        "wrong_elements": "bad_tensor",
+        "too_large": "message_too_large",
+        "expired": "expired",
+        "cancelled": "cancelled",
+        "aborted": "cancelled",
+        "closed": "cancelled",
+    }
+    assert (found["unknown"], found["crowded"]) == ("no_worker", ["expired", "expired", "rejected"])
+    counters = found["counters"]
+    assert (counters["pending"], counters["malformed"], counters["mismatched"]) == (0, 0, 0)
+    assert sum(counters["outcomes"].values()) == counters["submitted"]
+
+
+def lines_until(process: subprocess.Popen[str], line: str) -> None:
+    """Read a program's output until a line comes."""
+    assert process.stdout is not None
+    for each in process.stdout:
+        if each.strip() == line:
+            return
+    pytest.fail(f"the program ended before it printed {line!r}: {process.stderr and process.stderr.read()[-4000:]}")
+
+
+def test_a_thousand_answers_while_worker_and_broker_are_killed(
+    programs: Path, write_echo: Callable[..., Path], unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Each of 1,000 requests gets its own result, once, while the worker is killed four times and the broker twice."""
+    repository = write_echo("echo", delay_ms=4)
+    with ExitStack() as stack:
+        broker = stack.enter_context(MosquittoServer())
+        root = unique("test")
+        server = stack.enter_context(worker(broker.url, root, repository, unique("w"), tmp_path / "log"))
+        process = stack.enter_context(node(programs / "test" / "live" / "many.js", broker.url, root, "1000"))
+        for answered in range(100, 700, 100):
+            lines_until(process, str(answered))
+            if answered % 300 == 0:
+                broker.kill()
+                broker.start()
+            else:
+                server.kill()
+                server.start()
+        out, errors = process.communicate(timeout=300)
+    assert errors == ""
+    counters = json.loads(out.splitlines()[-1])
+    assert (counters["answered"], counters["requests"], counters["submitted"]) == (1000, 1000, 1000)
+    assert counters["outcomes"] == {
+        "ok": 1000,
+        "error": 0,
+        "expired": 0,
+        "superseded": 0,
+        "rejected": 0,
+        "cancelled": 0,
+    }
+    assert (counters["pending"], counters["inFlight"], counters["malformed"], counters["mismatched"]) == (0, 0, 0, 0)
+    assert counters["retries"] > 0
+
+
+def has_answered(page: Any, count: int) -> bool:
+    """Return whether a page has got so many results."""
+    return bool(page.evaluate("() => window.answered ?? 0") >= count)
+
+
+def test_answers_in_a_browser(
+    programs: Path, write_echo: Callable[..., Path], unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Each of 100 requests of a page gets its own result, over websockets, while the worker is killed."""
+    root, port = unique("test"), free_port()
+    with ExitStack() as stack:
+        configuration = partial(render, websockets_port=port)
+        broker = stack.enter_context(MosquittoServer(configuration=configuration))
+        server = stack.enter_context(
+            worker(broker.url, root, write_echo("echo", delay_ms=20), unique("w"), tmp_path / "log")
+        )
+        url = f"ws://127.0.0.1:{port}"
+        pages = stack.enter_context(Pages({"/dist/": programs}, {}, connect=url))
+        page = stack.enter_context(chromium_page(pages.address))
+        call = f"import('/dist/test/live/in_page.js').then((all) => all.many('{url}', '{root}', 100))"
+        page.evaluate(f"() => {{ window.run = {call}; }}")
+        wait_until(partial(has_answered, page, 20))
+        server.kill()  # once: with so few requests the retry budget is no larger than what is lost with a worker
+        server.start()
+        counters = page.evaluate("() => window.run")
+    assert (counters["submitted"], counters["pending"], counters["outcomes"]["ok"]) == (100, 0, 100)
+    assert (counters["malformed"], counters["mismatched"]) == (0, 0)
+
+
+def test_the_results_of_others(
+    programs: Path,
+    broker_url: str,
+    unique: Callable[[str], str],
+    write_echo: Callable[..., Path],
+    serve: Callable[..., Any],
+) -> None:
+    """Watches receive what a Python client is answered; a small buffer drops the oldest, damage is counted."""
+    root, model = unique("test"), "echo"
+    topics = Topics(root)
+    served = serve(broker_url, write_echo(model), topics=topics)
+    with ExitStack() as stack:
+        process = stack.enter_context(node(programs / "test" / "live" / "watching.js", broker_url, root, model, "5"))
+        lines_until(process, "watching")
+        client = stack.enter_context(Client(broker_url, name="other", root=root, options=PATIENT))
+        link = make_link(broker_url, client_id=unique("vandal"))
+        stack.callback(link.close)
+        link.open()
+        for payload, properties in ((b"no message", ()), (b"MQI1", (("xxh3", "0" * 16),))):
+            link.publish(Message(topics.result(model, "other", "r1"), payload, user_properties=properties))
+        results = [client.infer(model, {"x": np.full((1, 4), number, np.float32)}) for number in range(5)]
+        out, errors = process.communicate(timeout=60)
+    assert errors == ""
+    *seen, counters = [json.loads(line) for line in out.splitlines()]
+    assert [each["request"] for each in seen] == [result.id for result in results]
+    assert [each["outputs"] for each in seen] == [[["x", [number] * 4]] for number in range(5)]
+    assert {(each["asker"], each["outcome"], each["worker"]) for each in seen} == {("other", "ok", served.name)}
+    assert counters["first"] == {"received": 7, "dropped": 0, "malformed": 2, "retained": 0}
+    assert counters["second"] == {"received": 7, "dropped": 3, "malformed": 2, "retained": 0}
+
+
+def test_logins_over_tls(programs: Path, write_echo: Callable[..., Path], serve: Callable[..., Any]) -> None:
+    """A wrong password ends for good and asks for a login; a certificate of an unknown authority is no connection."""
+    pytest.importorskip("cryptography")
+    with TemporaryDirectory(prefix="mqinfer-js-") as place, ExitStack() as stack:
+        Path(place).chmod(0o755)  # the account that Mosquitto takes on under root has to enter it
+        folder = BrokerFolder(Path(place) / "broker")
+        password_port, websockets_port = free_port(), free_port()
+        folder.init(ports=Ports(1, password_port, websockets_port, "127.0.0.1"))
+        car = folder.add(Role.VEHICLE, "car-1", by_password=True)
+        folder.add(Role.VEHICLE, "car-2", by_password=True)
+        login = folder.add(Role.WORKER, "w")
+        server = stack.enter_context(secured(folder, 0))
+        address = BrokerAddress.parse(
+            f"mqtts://127.0.0.1:{server.port}",
+            ca_file=login.ca_file,
+            cert_file=login.cert_file,
+            key_file=login.key_file,
+        )
+        serve(address, write_echo("echo"), name="w.0")
+        for url in (f"mqtts://127.0.0.1:{password_port}", f"wss://127.0.0.1:{websockets_port}"):
+            arguments = [url, "car-1", str(car.password), str(car.ca_file)]
+            found = json.loads(output(programs / "test" / "live" / "login.js", *arguments))
+            assert found == {
+                "refused": "not_authorized",
+                "statuses": ["connecting false", "refused true"],
+                "stranger": "broker_unreachable",
+                "name": "car-1",
+                "worker": "w.0",
+                "inAnothersName": "not_authorized",
+            }
+
+
+def in_documents() -> list[str]:
+    """Return the programs for node in the documents, by their place."""
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("clients/js/README.md", "docs/clients.md")]
+    found = [block for text in texts for block in re.findall(r"^```js\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    return [block for block in found if "document." not in block]
+
+
+def test_the_examples(
+    programs: Path, broker_url: str, write_echo: Callable[..., Path], serve: Callable[..., Any]
+) -> None:
+    """The examples run as they are printed, those of the documents too."""
+    repository = write_echo("unused").parent / "models"
+    write_half_plus_two(repository)
+    serve(broker_url, repository, "half_plus_two", capacity=64)
+    halved = r"Float32Array\(3\) \[ 2\.5, 3, 4\.5 \] \S+\n"
+    assert re.fullmatch(halved, output(example(programs, "infer.mjs"), broker_url))
+    shown = [block.replace("mqtt://127.0.0.1:1883", broker_url) for block in in_documents()]
+    watching, asking = ([block for block in shown if ("watch(" in block) is watches] for watches in (True, False))
+    for block in asking:
+        assert re.fullmatch(halved, output(program(programs, "shown.mjs", block)))
+    fleet = output(example(programs, "fleet.mjs"), broker_url)
+    assert fleet.startswith("2675\na wrong name: bad_tensor\ncancelled: cancelled\n")
+    with node(example(programs, "watch.mjs"), "half_plus_two", broker_url) as process:
+        lines_until(process, "results of half_plus_two; end with Ctrl+C")
+        output(example(programs, "infer.mjs"), broker_url)
+        assert process.stdout is not None
+        assert " ok " in process.stdout.readline()
+    ready = 'const watch = await client.watch("half_plus_two", { buffer: 100 });\n'
+    for block in watching:
+        with node(program(programs, "shown.mjs", block.replace(ready, f'{ready}console.log("ready");\n'))) as process:
+            lines_until(process, "ready")
+            output(example(programs, "infer.mjs"), broker_url)
+            assert process.stdout is not None
+            assert process.stdout.readline().endswith(" ok [ [ 3 ] ]\n")
+    assert (len(asking), len(watching)) == (2, 1)

@@ -1,0 +1,155 @@
+"""The JavaScript client against the golden and the broken messages, in node and in Chromium."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import subprocess
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.protocol import envelope
+from mqinfer.protocol.datatypes import Array, Datatype
+from mqinfer.protocol.types import EncodedTensor, InferRequest
+from tests.clients.node import compiled
+from tests.clients.pages import ROOT, Pages, chromium_page
+
+pytestmark = pytest.mark.slow
+GOLDEN = ROOT / "tests" / "golden"
+_TIMEOUT_S = 300
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[Path]:
+    """Folder of the compiled client and its tests."""
+    with compiled() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def page(built: Path) -> Iterator[Any]:
+    """Open a page that may load only what the test serves, and compile no WebAssembly."""
+    extra = {"orientation.mqi": turned_jpeg(), "profiles.mqi": profiled_pngs()}
+    with Pages({"/dist/": built, "/golden/": GOLDEN}, extra) as pages, chromium_page(pages.address) as opened:
+        yield opened
+
+
+def call(page: Any, function: str, *arguments: str) -> Any:
+    """Call a function of clients/js/test/page.ts."""
+    text = ", ".join(map(json.dumps, arguments))
+    return page.evaluate(f"async () => (await import('/dist/test/page.js')).{function}({text})")
+
+
+def decoded(payload: bytes) -> dict[str, Array]:
+    """Decode the tensors of a request."""
+    return {tensor.name: decode_tensor(tensor) for tensor in envelope.decode_request(payload).inputs}
+
+
+def rgb(array: Array) -> Array:
+    """Return a picture as a canvas shows it: colour, of 8 bits."""
+    plain = array.view(np.uint8)[..., 1::2] if array.dtype == np.uint16 else array  # little-endian
+    frame = plain[0] if plain.ndim == 4 else plain
+    return frame if frame.ndim == 3 else np.repeat(frame[..., np.newaxis], 3, axis=2)
+
+
+def check_pixels(pictures: list[dict[str, Any]], wanted: dict[str, Array], tolerance: int) -> None:
+    """Compare what a canvas shows with what Python decodes; nothing is transparent."""
+    assert [picture["name"] for picture in pictures] == list(wanted)
+    for picture in pictures:
+        flat = np.frombuffer(base64.b64decode(picture["pixels"]), np.uint8)
+        pixels, expected = flat.reshape(picture["height"], picture["width"], 4), rgb(wanted[picture["name"]])
+        assert pixels.shape[:2] == expected.shape[:2]
+        assert (pixels[..., 3] == 255).all()
+        assert np.abs(pixels[..., :3].astype(int) - expected).max() <= tolerance, picture["name"]
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """Return a chunk of a PNG."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def gradient() -> Array:
+    """Return a picture with other rows than columns."""
+    ramp = np.arange(0, 240, 10, dtype=np.uint8)
+    return np.stack(np.broadcast_arrays(ramp[:, None], ramp[None, :16] * np.uint8(2), np.uint8(90)), axis=2)
+
+
+def request(*tensors: EncodedTensor) -> bytes:
+    """Return a request with these inputs."""
+    return envelope.encode_request(InferRequest("r", "m", tensors))
+
+
+def turned_jpeg() -> bytes:
+    """Return a request with a JPEG whose EXIF says that it is to be turned by a quarter."""
+    picture = gradient()
+    jpeg = bytes(encode_tensor("x", picture, "jpeg:95").data)
+    tag = struct.pack(">HHIHxx", 0x0112, 3, 1, 6)
+    exif = b"Exif\0\0MM\0*\0\0\0\x08" + struct.pack(">H", 1) + tag + bytes(4)
+    segment = b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif
+    return request(EncodedTensor("turned", Datatype.UINT8, picture.shape, "jpeg", jpeg[:2] + segment + jpeg[2:]))
+
+
+def profiled_pngs() -> bytes:
+    """Return a request with PNGs that state a gamma, or a colour that is transparent."""
+    picture = gradient()
+    png = bytes(encode_tensor("x", picture, "png").data)
+    extra = {"gamma": chunk(b"gAMA", struct.pack(">I", 100_000)), "key": chunk(b"tRNS", struct.pack(">3H", 0, 0, 90))}
+    return request(
+        *(
+            EncodedTensor(name, Datatype.UINT8, picture.shape, "png", png[:33] + more + png[33:])
+            for name, more in extra.items()
+        )
+    )
+
+
+def test_the_client_passes_its_own_tests_in_node(built: Path) -> None:
+    """What `npm test` runs: golden and broken messages, claims, topics, states, checksums."""
+    tests = sorted(built.glob("test/*.test.js"))
+    assert tests
+    done = subprocess.run(["node", "--test", *tests], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout[-8000:]
+
+
+def test_golden_messages_are_read_and_written_in_chromium(page: Any) -> None:
+    """Fields, values, checksums, and the same bytes again, without WebAssembly."""
+    assert call(page, "differences") == []
+
+
+def test_broken_messages_are_refused_in_chromium(page: Any) -> None:
+    """Each with the code that Python gives."""
+    records = json.loads((GOLDEN / "broken.json").read_text("utf-8"))
+    assert call(page, "codes") == {record["name"]: record["code"] for record in records}
+
+
+def test_png_pixels_are_those_that_python_decodes(page: Any) -> None:
+    """Bit by bit for 8 bits; the upper 8 bits of 16, rounded as the browser likes."""
+    pictures, wanted = call(page, "pictures", "/golden/request_png.mqi"), decoded(golden("request_png.mqi"))
+    check_pixels([each for each in pictures if each["name"] == "bars"], {"bars": wanted["bars"]}, 0)
+    check_pixels([each for each in pictures if each["name"] == "grey16"], {"grey16": wanted["grey16"]}, 1)
+
+
+def test_jpeg_pixels_are_near_those_that_python_decodes(page: Any) -> None:
+    """Decoders round in different ways."""
+    check_pixels(call(page, "pictures", "/golden/request_jpeg.mqi"), decoded(golden("request_jpeg.mqi")), 2)
+
+
+def test_the_orientation_of_a_jpeg_is_ignored(page: Any) -> None:
+    """Pixels are those that are stored, as in Python."""
+    check_pixels(call(page, "pictures", "/extra/orientation.mqi"), decoded(turned_jpeg()), 2)
+
+
+def test_gamma_and_transparency_of_a_png_are_ignored(page: Any) -> None:
+    """Likewise."""
+    check_pixels(call(page, "pictures", "/extra/profiles.mqi"), decoded(profiled_pngs()), 0)
+
+
+def golden(name: str) -> bytes:
+    """Read a golden file."""
+    return (GOLDEN / name).read_bytes()
