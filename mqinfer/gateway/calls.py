@@ -1,12 +1,14 @@
-"""What the fronts ask of the core, whatever protocol it came by."""
+"""What the fronts ask of the core and get from it, whatever protocol it came by."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.types import EncodedTensor, RequestedOutput
 
-__all__ = ["InferCall"]
+__all__ = ["InferCall", "outputs_size"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,3 +40,8 @@ class InferCall:
     traceparent: str = ""
     signature: str = ""
     tracestate: str = ""
+
+
+def outputs_size(outputs: Mapping[str, Array]) -> int:
+    """Return how many bytes the outputs of a result take, strings only by their pointers."""
+    return sum(array.nbytes for array in outputs.values())

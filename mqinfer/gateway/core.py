@@ -120,7 +120,7 @@ class Core:
         Raises:
             InvalidRequest: The version is no number.
         """
-        return self._known.is_ready(model, self._checked(model, version)) and self._registry.is_complete
+        return self._known.is_ready(model, self._version_of(model, version)) and self._registry.is_complete
 
     async def metadata(self, model: str, version: str | None = None) -> ModelCard:
         """Return a model's card; its `versions` are those that are ready.
@@ -211,7 +211,7 @@ class Core:
                 "by --model-control"
             )
 
-    def _checked(self, model: str, version: str | None) -> str | None:
+    def _version_of(self, model: str, version: str | None) -> str | None:
         """Return a version, or the one that has this label, as servers name it; None where none is stated."""
         card = self._known.card(model) if version else None
         return _checked(card.labels.get(version, version) if card and version else version)
@@ -223,7 +223,7 @@ class Core:
             ModelNotFound: There is none.
             InvalidRequest: The version is no number.
         """
-        version, known = self._checked(model, version), self._known
+        version, known = self._version_of(model, version), self._known
         if known.knows(model) and (version is None or version in known.versions(model)):
             return version
         if not await self._registry.wait_until_complete():

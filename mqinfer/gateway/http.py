@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import unquote
@@ -30,6 +29,7 @@ from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import BadEnvelope, Expired, LimitExceeded, MqinferError
 from mqinfer.protocol.header import error_message
 from mqinfer.protocol.types import Buffer
+from mqinfer.web.connections import BoundedRunner, Bounds
 
 __all__ = [
     "STRINGS",
@@ -46,20 +46,10 @@ __all__ = [
 
 log = logging.getLogger("mqinfer.gateway")
 _server_log = log.getChild("http")
-_server_log.addFilter(lambda record: not _is_callers_fault(record))
 
 _OFFLOAD_BYTES = 64 << 10
 """What is larger is decoded and compressed by the pool's threads; a hand-over takes longer than less than that."""
 _THREADS = 2
-_MOST_WHY = 200
-"""Characters of what aiohttp found wrong."""
-_IDLE_S = 120.0
-"""A connection without a request, or whose headers have not come, is closed after this; as long as gRPC's handshake."""
-_TOO_MANY_TEXT = b'{"error":"the gateway has as many connections as it may; try again later"}'
-_TOO_MANY = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\nRetry-After: 1\r\n"
-    b"Connection: close\r\n\r\n%b" % (len(_TOO_MANY_TEXT), _TOO_MANY_TEXT)
-)
 _MOST_NESTED = 100
 """Depth of JSON, as in Triton."""
 _WBITS = {"gzip": 31, "deflate": 15}
@@ -324,69 +314,12 @@ async def _proceed(request: web.Request) -> None:
 
 def make_runner(app: web.Application, settings: GatewaySettings) -> web.AppRunner:
     """Return what serves an application; a caller who disconnects cancels the handler of the call."""
-    return _Runner(
+    return BoundedRunner(
         app,
-        settings.max_connections,
+        Bounds("gateway", _server_log, settings.max_connections),
         handler_cancellation=True,
         shutdown_timeout=settings.drain + 2.0,  # for the errors of the calls that the end of the drain cancels
     )
-
-
-class _Runner(web.AppRunner):
-    """Makes the connections of a server of the kind below; aiohttp has no option for that."""
-
-    def __init__(self, app: web.Application, most: int, **options: Any) -> None:
-        super().__init__(app, **options)
-        self._most = most
-
-    @property
-    def server(self) -> Any:
-        """What makes the protocol of a connection; None before the setup."""
-        server = super().server
-        return server and partial(_Connection, server, self._most)
-
-
-_OPTIONS: Mapping[str, Any] = {
-    "logger": _server_log,
-    "auto_decompress": False,
-    "access_log": None,
-    "keepalive_timeout": _IDLE_S,
-}
-
-
-class _Connection(web.RequestHandler):
-    """A connection; what is no HTTP is answered with JSON, and one too many with 503."""
-
-    def __init__(self, server: web.Server, most: int) -> None:
-        super().__init__(server, loop=asyncio.get_running_loop(), **_OPTIONS)
-        self._server, self._most = server, most
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, unless there are as many connections as may be."""
-        super().connection_made(transport)
-        if len(self._server.connections) > self._most and isinstance(transport, asyncio.Transport):
-            transport.write(_TOO_MANY)
-            self.force_close()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Return the reply to what can't be read as HTTP."""
-        reply = super().handle_error(request, status, exc, message)
-        if isinstance(reply, web.Response):
-            why = " ".join((message or HTTPStatus(status).phrase).split())[:_MOST_WHY]
-            reply = json_reply({"error": f"the request is not HTTP: {why}"}, status)
-            reply.force_close()
-        return reply
-
-
-def _is_callers_fault(record: logging.LogRecord) -> bool:
-    """Return whether aiohttp logs that it has refused what is no HTTP."""
-    return record.exc_info is not None and isinstance(record.exc_info[1], HttpProcessingError)
 
 
 def _peer(request: web.Request) -> tuple[str, str]:

@@ -18,7 +18,6 @@ from mqinfer.gateway.errors import Overloaded, TimeoutExpired
 from mqinfer.metrics.times import Times
 from mqinfer.protocol.errors import Cancelled, Expired, MqinferError, NoWorker, Rejected
 from mqinfer.protocol.header import SIGNATURE
-from mqinfer.protocol.states import WorkerState, WorkerStatus
 from mqinfer.protocol.trace import TraceContext, read_trace
 from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome
 from mqinfer.telemetry.around import Around
@@ -257,18 +256,12 @@ class Inference:
             self._rooms.clear()
         room = self._rooms.get(model)
         if room is None:
-            room = self._rooms[model] = max(_LEAST_ROOM, sum(state.capacity for state in self._serving(model)))
+            held = sum(state.capacity for state in self._known.ready_workers(model))
+            room = self._rooms[model] = max(_LEAST_ROOM, held)
         return room
 
     def _retry_after(self, model: str, calls: int) -> float:
         """Return when a model's workers may have finished so many calls, in seconds."""
-        rate = sum(1e6 / max(1, state.service_time_us) for state in self._serving(model) if state.service_time_us)
+        times = [state.service_time_us for state in self._known.ready_workers(model)]
+        rate = sum(1e6 / time for time in times if time)
         return min(max(1.0, calls / rate), _LONGEST_PAUSE_S) if rate else 1.0
-
-    def _serving(self, model: str) -> list[WorkerState]:
-        workers = self._known.workers.values()
-        return [
-            state
-            for state in workers
-            if state.status is WorkerStatus.READY and any(served.name == model for served in state.models)
-        ]

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
 
 __all__ = ["EXTENSIONS", "NO_NAMED_REPOSITORY", "NO_SHARED_MEMORY", "config_of", "log_settings", "trace_settings"]
@@ -41,10 +42,7 @@ def trace_settings(changes: Collection[str] = ()) -> dict[str, str]:
     Raises:
         Unsupported: There are any.
     """
-    if "trace_file" in changes:
-        raise Unsupported("trace file location can not be updated through network protocol")
-    if changes:
-        raise Unsupported(f"the trace settings {_named(changes)} can't be changed; traces are an option of the gateway")
+    _refuse(changes, "trace", "traces are an option of the gateway")
     return {
         "trace_level": "OFF",
         "trace_rate": "1000",
@@ -64,10 +62,7 @@ def log_settings(changes: Collection[str] = ()) -> dict[str, bool | int | str]:
     Raises:
         Unsupported: There are any.
     """
-    if "log_file" in changes:
-        raise Unsupported("log file location can not be updated through network protocol")
-    if changes:
-        raise Unsupported(f"the log settings {_named(changes)} can't be changed; start the gateway with --log-level")
+    _refuse(changes, "log", "start the gateway with --log-level")
     level = logging.getLogger("mqinfer").getEffectiveLevel()
     return {
         "log_file": "",
@@ -79,17 +74,23 @@ def log_settings(changes: Collection[str] = ()) -> dict[str, bool | int | str]:
     }
 
 
-def _named(changes: Collection[str]) -> str:
-    return ", ".join(sorted(changes))[:200]
+def _refuse(changes: Collection[str], what: str, instead: str) -> None:
+    """Raise where a caller wants to change settings."""
+    if f"{what}_file" in changes:
+        raise Unsupported(f"{what} file location can not be updated through network protocol")
+    if changes:
+        raise Unsupported(f"the {what} settings {', '.join(sorted(changes))[:200]} can't be changed; {instead}")
 
 
-def config_of(config: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """Return a model's configuration in Triton's form.
+async def config_of(core: Core, model: str, version: str | None) -> dict[str, Any]:
+    """Return a model's configuration in Triton's form: servers report it under Triton's keys.
 
-    Args:
-        config: As servers report it, under Triton's keys.
-        device: Where the model runs; as Triton, the configuration states that and not `KIND_AUTO`.
+    As with Triton, it states where the model runs, and not `KIND_AUTO`.
+
+    Raises:
+        MqinferError: As for `Core.metadata`.
     """
+    device, config = (await core.metadata(model, version)).device, await core.config(model, version)
     shaped = {key: _SHAPES[key](value) if key in _SHAPES else value for key, value in config.items()}
     kind = "KIND_GPU" if device.startswith("cuda") else "KIND_CPU"
     groups = [

@@ -6,23 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mqinfer.protocol.limits import DEFAULT_LIMITS
+from mqinfer.web.tls import TlsFiles
 
-__all__ = ["GatewaySettings", "TlsFiles"]
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files with which a gateway encrypts.
-
-    Attributes:
-        cert: Its certificate, followed by those of its authorities.
-        key: Its private key.
-        client_ca: Of the authority that signs callers' certificates; None: callers need none.
-    """
-
-    cert: Path
-    key: Path
-    client_ca: Path | None = None
+__all__ = ["GatewaySettings"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mqinfer.gateway.access import Access, KeyFile, Right, read_restrictions
+from mqinfer.gateway.access import GRANTED, Access, Right, read_restrictions
 from mqinfer.gateway.errors import Unauthenticated
 from mqinfer.protocol.errors import ConfigError, NotAuthorized
+from mqinfer.web.keys import KeyFile
 
 ANN, BOB = "key-of-ann-0123456789", "key-of-bob-0123456789"
 KEYS = f"""
@@ -65,7 +66,7 @@ def test_without_keys_everybody_may_call() -> None:
 
 def test_rights_of_keys(keys: Path) -> None:
     """Each key may do what its rights name; everybody may ask for the health; names do not depend on the connection."""
-    access = Access(KeyFile(keys))
+    access = Access(KeyFile(keys, GRANTED))
     for right in Right:
         assert access.admit(right, bearer(BOB), "x") == ("x" if right is Right.HEALTH else "key bob")
     assert access.admit(Right.INFERENCE, {"authorization": f"bearer   {ANN} "}, "x") == "key ann"
@@ -82,13 +83,13 @@ def test_rights_of_keys(keys: Path) -> None:
 def test_wrong_credentials(keys: Path, headers: dict[str, str]) -> None:
     """None of them is taken for another one, and the key is not repeated."""
     with pytest.raises(Unauthenticated) as caught:
-        Access(KeyFile(keys)).admit(Right.INFERENCE, headers, "x")
+        Access(KeyFile(keys, GRANTED)).admit(Right.INFERENCE, headers, "x")
     assert ANN[:-1] not in str(caught.value)
 
 
 def test_certificates(keys: Path) -> None:
     """A certificate counts where no key is sent, and only one that the file names."""
-    access = Access(KeyFile(keys))
+    access = Access(KeyFile(keys, GRANTED))
     assert access.admit(Right.INFERENCE, {}, "x", certificate="car-1") == "key car-1"
     assert access.admit(Right.METADATA, bearer(ANN), "x", certificate="car-1") == "key ann"
     with pytest.raises(NotAuthorized):
@@ -101,7 +102,7 @@ def test_certificates(keys: Path) -> None:
 def test_a_file_that_changes(keys: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is read again a second later; one with a fault, or none, changes nothing."""
     clock = Clock()
-    access = Access(KeyFile(keys, clock))
+    access = Access(KeyFile(keys, GRANTED, clock))
 
     def admits(key: str) -> bool:
         clock.now += 1.5
@@ -139,7 +140,7 @@ def test_a_file_that_changes(keys: Path, caplog: pytest.LogCaptureFixture) -> No
 def test_faults_of_a_key_file(tmp_path: Path, text: str, match: str) -> None:
     """The message names file, fault and fix, and repeats no key."""
     with pytest.raises(ConfigError, match=match) as caught:
-        KeyFile(write(tmp_path / "keys.toml", text))
+        KeyFile(write(tmp_path / "keys.toml", text), GRANTED)
     assert "keys.toml" in str(caught.value)
     assert ANN not in str(caught.value)
 
@@ -147,7 +148,7 @@ def test_faults_of_a_key_file(tmp_path: Path, text: str, match: str) -> None:
 def test_a_key_file_that_is_absent(tmp_path: Path) -> None:
     """It must be there at the start."""
     with pytest.raises(ConfigError, match="can't be read"):
-        KeyFile(tmp_path / "keys.toml")
+        KeyFile(tmp_path / "keys.toml", GRANTED)
 
 
 @pytest.mark.parametrize("is_grpc", [False, True])
@@ -169,7 +170,7 @@ def test_restricted_calls(is_grpc: bool) -> None:  # noqa: FBT001
 
 def test_a_restriction_and_keys(keys: Path) -> None:
     """Both must be met."""
-    access = Access(KeyFile(keys), read_restrictions(["inference:k=v"]))
+    access = Access(KeyFile(keys, GRANTED), read_restrictions(["inference:k=v"]))
     assert access.admit(Right.INFERENCE, {**bearer(ANN), "k": "v"}, "x") == "key ann"
     with pytest.raises(NotAuthorized, match="restricted"):
         access.admit(Right.INFERENCE, bearer(ANN), "x")
@@ -197,7 +198,7 @@ def test_many_wrong_keys_are_cheap(keys: Path, monkeypatch: pytest.MonkeyPatch) 
     """The file is not looked at for each of them."""
     looks: list[Path] = []
     real: Callable[[Path], os.stat_result] = Path.stat
-    access = Access(KeyFile(keys, Clock()))
+    access = Access(KeyFile(keys, GRANTED, Clock()))
 
     def look(path: Path) -> os.stat_result:
         looks.append(path)

@@ -15,6 +15,7 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.http import make_runner
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import MqinferError
+from mqinfer.web import connections
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n"
 NO_HTTP = {
@@ -99,7 +100,7 @@ def test_expectations(expected: bytes) -> None:
 @pytest.mark.parametrize("begun", [b"", HEAD])
 def test_connections_that_ask_for_nothing(monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
     """They are closed after a while, also in the middle of their headers."""
-    monkeypatch.setattr(http, "_OPTIONS", {**http._OPTIONS, "keepalive_timeout": 0.2})
+    monkeypatch.setattr(connections, "_OPTIONS", {**connections._OPTIONS, "keepalive_timeout": 0.2})
 
     async def ask(connect: Callable[[], Awaitable[Streams]]) -> None:
         reader, writer = await connect()

@@ -25,8 +25,9 @@ from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc.messages import MESSAGES
 from mqinfer.gateway.serving.fronts import check_ports
 from mqinfer.gateway.serving.process import GatewaySpec, Stop, check_packages, serve
-from mqinfer.gateway.settings import GatewaySettings, TlsFiles
+from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra, MqinferError, NameTaken
+from mqinfer.web.tls import TlsFiles
 from tests.gateway.conftest import Fleet
 from tests.ports import free_port
 

@@ -94,9 +94,7 @@ def _tensor(spec: TensorSpec) -> _Fields:
 
 
 async def _model_config(core: Core, _settings: GatewaySettings, request: Any) -> _Fields:
-    model, version = request.name, request.version or None
-    device = (await core.metadata(model, version)).device
-    return {"config": config_message(config_of(await core.config(model, version), device))}
+    return {"config": config_message(await config_of(core, request.name, request.version or None))}
 
 
 async def _model_statistics(core: Core, _settings: GatewaySettings, request: Any) -> _Fields:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from mqinfer._version import __version__
 from mqinfer.gateway.access import Access, Right
-from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import NotFound, Unsupported
 from mqinfer.gateway.http import Bodies, Call, Route, accepted_coding, compress, json_reply, make_application
@@ -23,7 +23,7 @@ from mqinfer.gateway.protocol_answers import (
     log_settings,
     trace_settings,
 )
-from mqinfer.gateway.rest.reply import result_size, write_reply
+from mqinfer.gateway.rest.reply import write_reply
 from mqinfer.gateway.rest.request import (
     Request,
     expand_raw,
@@ -125,8 +125,7 @@ class _Front:
         return json_reply(_metadata(await self._core.metadata(*_model(call))))
 
     async def config(self, call: Call) -> web.Response:
-        device = (await self._core.metadata(*_model(call))).device
-        return json_reply(config_of(await self._core.config(*_model(call)), device))
+        return json_reply(await config_of(self._core, *_model(call)))
 
     async def statistics(self, call: Call) -> web.Response:
         model, version = _model(call) if call.parts else ("", None)
@@ -157,7 +156,7 @@ class _Front:
         return await self._reply(request, result, accepted_coding(headers.get("Accept-Encoding", "")))
 
     async def _reply(self, request: Request, result: Any, coding: str) -> web.Response:
-        body, head = await self.bodies.run(result_size(result), write_reply, request, result)
+        body, head = await self.bodies.run(outputs_size(result.outputs), write_reply, request, result)
         headers = {"Content-Type": "application/json"}
         if head is not None:
             headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(head)}

@@ -13,12 +13,7 @@ from mqinfer.protocol.datatypes import Array, Buffer, Datatype, datatype_of, lit
 from mqinfer.protocol.errors import BadTensor
 from mqinfer.protocol.oip_json import data_of_array
 
-__all__ = ["result_size", "write_reply"]
-
-
-def result_size(result: InferResult) -> int:
-    """Return how many bytes the outputs of a result take, strings only by their pointers."""
-    return sum(array.nbytes for array in result.outputs.values())
+__all__ = ["write_reply"]
 
 
 def write_reply(request: Request, result: InferResult) -> tuple[bytes, int | None]:

@@ -11,10 +11,11 @@ from typing import Any
 from mqinfer.client.aio import AsyncClient
 from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.settings import GatewaySettings, TlsFiles
-from mqinfer.protocol.errors import ConfigError, MqinferError
+from mqinfer.gateway.settings import GatewaySettings
+from mqinfer.protocol.errors import MqinferError
+from mqinfer.web.tls import TlsFiles
 
-__all__ = ["Fronts", "check_ports", "places", "ssl_context"]
+__all__ = ["Fronts", "check_ports", "places"]
 
 _PORTS = {
     "http_port": "HTTP",
@@ -159,25 +160,6 @@ def _place(settings: GatewaySettings, field: str) -> str:
 
 def _address(settings: GatewaySettings, field: str) -> tuple[str, int]:
     return (settings.metrics_bind if field == "metrics_port" else settings.bind), getattr(settings, field)
-
-
-def ssl_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return what HTTP servers encrypt with; TLS 1.2 and later.
-
-    Raises:
-        ConfigError: A file can't be read, or the key is not that of the certificate.
-    """
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(files.cert, files.key)
-        if files.client_ca:
-            context.load_verify_locations(files.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:
-        given = f"--tls-cert {files.cert}, --tls-key {files.key}"
-        given += f", --client-ca {files.client_ca}" if files.client_ca else ""
-        raise ConfigError(f"{given}: {error}; expected PEM files, and the key of the certificate") from error
-    return context
 
 
 def _grpc_credentials(files: TlsFiles) -> Any:

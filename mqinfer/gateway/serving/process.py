@@ -14,12 +14,14 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.control import AsyncControl
 from mqinfer.client.options import ClientOptions
-from mqinfer.gateway.access import Access, KeyFile, read_restrictions
+from mqinfer.gateway.access import GRANTED, Access, read_restrictions
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.serving.fronts import Fronts, places, ssl_context
+from mqinfer.gateway.serving.fronts import Fronts, places
 from mqinfer.gateway.settings import GatewaySettings
-from mqinfer.protocol.errors import MissingExtra
 from mqinfer.telemetry.exporting import make_tracer
+from mqinfer.web import extras
+from mqinfer.web.keys import KeyFile
+from mqinfer.web.tls import ssl_context
 
 __all__ = ["GatewaySpec", "Stop", "check_packages", "serve"]
 
@@ -90,7 +92,7 @@ async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = la
     """
     settings = spec.settings
     tls = ssl_context(settings.tls) if settings.tls else None
-    keys = KeyFile(settings.keys) if settings.keys else None
+    keys = KeyFile(settings.keys, GRANTED) if settings.keys else None
     asks_certificates = settings.tls is not None and settings.tls.client_ca is not None
     access = Access(keys, read_restrictions(settings.restrict), asks_certificates=asks_certificates)
     async with _open_core(spec, stop) as (core, client):
@@ -167,11 +169,4 @@ def check_packages() -> None:
     Raises:
         MissingExtra: One is not.
     """
-    from importlib.util import find_spec
-
-    for module, package in _PACKAGES.items():
-        found = False
-        with suppress(ImportError, ValueError):  # of the package that it is in; it is blocked
-            found = find_spec(module) is not None
-        if not found:
-            raise MissingExtra.of(package, "gateway")
+    extras.check_packages(_PACKAGES, "gateway")

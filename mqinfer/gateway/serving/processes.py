@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
-import resource
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from mqinfer import logs
 from mqinfer.broker.waker import Waker
 from mqinfer.gateway.serving.process import GatewaySpec, Stop, serve
 from mqinfer.protocol.errors import ConfigError, MissingExtra, MqinferError, NameTaken, NotAuthorized
+from mqinfer.web.open_files import allow_many_connections
 
 __all__ = ["run_alone", "run_several"]
 
@@ -37,7 +37,7 @@ _FINAL = (ConfigError, MissingExtra, NameTaken, NotAuthorized)
 
 def run_alone(spec: GatewaySpec) -> None:
     """Serve in this process until SIGTERM or SIGINT; a second signal ends at once. Errors as of `serve`."""
-    _allow_many_connections()
+    allow_many_connections()
 
     async def main() -> None:
         stop = Stop()
@@ -206,7 +206,7 @@ class _Processes:
 def _run_child(spec: GatewaySpec, pipe: Connection, log_settings: logs.LogSettings) -> None:
     """Serve until SIGTERM, or until the parent has ended; SIGINT of a terminal reaches the parent too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _allow_many_connections()
+    allow_many_connections()
     logs.set_up(replace(log_settings, process=spec.name))
 
     async def main() -> None:
@@ -240,10 +240,3 @@ async def _serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = l
         await serve(spec, stop, on_ready)
     finally:
         watching.cancel()
-
-
-def _allow_many_connections() -> None:
-    """Raise the soft limit of open files to the hard one: each caller's connection takes one, and 1024 are usual."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -11,7 +11,7 @@ import numpy as np
 
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import encode_tensor
-from mqinfer.gateway.calls import InferCall
+from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.tfs.signatures import check_inputs, check_outputs, choose, is_own, narrowed, widened
 from mqinfer.protocol.card import ModelCard, Signature
@@ -241,13 +241,13 @@ class _Run:
         first = await self.one(of(parts[0]))
         results: list[Any] = [first, *[None] * (len(parts) - 1)]
         left = iter(range(1, len(parts)))
-        room = self._caller.most_bytes - _size(first)
+        room = self._caller.most_bytes - outputs_size(first.outputs)
 
         async def send() -> None:
             nonlocal room
             for place in left:
                 results[place] = result = await self.one(of(parts[place]), first.model_version)
-                room -= _size(result)
+                room -= outputs_size(result.outputs)
                 if room < 0:
                     raise LimitExceeded(
                         f"the outputs of {len(parts)} requests take more than {self._caller.most_bytes} bytes; send "
@@ -261,7 +261,3 @@ class _Run:
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
         return results
-
-
-def _size(result: InferResult) -> int:
-    return sum(array.nbytes for array in result.outputs.values())

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import grpc
 
 from mqinfer.gateway.access import Access, Right
+from mqinfer.gateway.calls import outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import GrpcCode, Unsupported
 from mqinfer.gateway.grpc_calls import Caller as GrpcCaller
@@ -84,8 +85,7 @@ class _Front:
         target = await find(self._core, _spec(request))
         inputs = await _run(len(data), read_tensors, request.inputs, self._settings.max_input_bytes)
         answer = await infer(self._core, target, inputs, own, tuple(request.output_filter))
-        size = sum(array.nbytes for array in answer.outputs.values())
-        return await _run(size, _predict_response, target.spec, answer)
+        return await _run(outputs_size(answer.outputs), _predict_response, target.spec, answer)
 
     async def classify(self, data: bytes, caller: GrpcCaller) -> bytes:
         response = messages()["ClassificationResponse"]()

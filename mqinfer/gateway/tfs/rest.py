@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from mqinfer.gateway.access import Access, Right
+from mqinfer.gateway.calls import outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import FailedPrecondition, NotFound
 from mqinfer.gateway.http import (
@@ -169,7 +170,7 @@ class _Front:
         inputs, rows = await self.bodies.run(size, read_predict, content, target.signature.inputs)
         content.clear()  # the arrays are there; the lists take much more memory
         answer = await infer(self._core, target, inputs, caller)
-        return await self.bodies.run(_size(answer.outputs), write_predictions, answer.outputs, rows=rows)
+        return await self.bodies.run(outputs_size(answer.outputs), write_predictions, answer.outputs, rows=rows)
 
     async def _classify(self, spec: Spec, content: dict[str, Any], size: int, caller: Caller) -> bytes:
         outputs, count = await self._run_examples(spec, content, size, caller, check_classify)
@@ -221,10 +222,6 @@ def _signature_name(content: Mapping[str, Any]) -> str:
 
 def _labelled(classes: list[tuple[str | bytes, float]]) -> list[list[Any]]:
     return [[label if isinstance(label, str) else label.decode(errors="replace"), score] for label, score in classes]
-
-
-def _size(outputs: Mapping[str, Array]) -> int:
-    return sum(array.nbytes for array in outputs.values())
 
 
 def _signature(signature: Signature) -> dict[str, Any]:

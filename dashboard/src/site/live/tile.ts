@@ -1,0 +1,228 @@
+/** One tile: pairs a stream's results with its previews, and decodes the newest pair while it is visible. */
+
+import { type Signal, signal } from "@preact/signals";
+import { cut, type Drops } from "../bounds.js";
+import { Rhythm, SlidingRate } from "../measuring/rates.js";
+import type { Platform } from "../platform.js";
+import type { ClassInfo, ShownFrame, Tile } from "../types.js";
+import { decodeFrame } from "./frame.js";
+import { type Answer, type Preview, type StreamName, streamKey } from "./messages.js";
+import { Pairing } from "./pairing.js";
+import { SequenceTracker } from "./sequence.js";
+import type { Turns } from "./turns.js";
+
+/** Results wait for their previews, unless for so long, or so many intervals, none has come or belonged to a result. */
+const PREVIEW_PATIENCE_MS = 3000;
+const PREVIEW_INTERVALS = 2.5;
+const STALE_MS = 2000;
+const STALE_INTERVALS = 5;
+
+/** What all tiles share. */
+export interface TileContext {
+  readonly platform: Platform;
+  readonly turns: Turns;
+  readonly drops: Drops;
+  /** Bytes of messages that one tile may hold, and pixels of its mask: fewer, the more tiles there are. */
+  heldBytes(): number;
+  maskPixels(): number;
+  /** Size of a model's picture by its card. */
+  pictureSize(model: string): readonly [number, number] | null;
+}
+
+interface Entry {
+  readonly answer: Answer;
+  readonly preview: Preview | null;
+  readonly run: number;
+}
+
+export class LiveTile implements Tile {
+  readonly key: string;
+  readonly client: string;
+  readonly source: string;
+  readonly model: string;
+  readonly frame: Signal<ShownFrame | null> = signal(null);
+  readonly isStale = signal(false);
+  readonly rate = signal(0);
+  readonly gaps = signal(0);
+  readonly classes: Signal<readonly ClassInfo[]>;
+  readonly #context: TileContext;
+  readonly #pairing = new Pairing<Preview, Answer>();
+  readonly #sequence = new SequenceTracker();
+  readonly #rhythm = new Rhythm();
+  readonly #previews = new Rhythm();
+  readonly #results = new SlidingRate();
+  readonly #bornMs: number;
+  readonly #turn = () => this.#decodeNext();
+  #next: Entry | null = null;
+  /** The newest frame that was offered. */
+  #newest: { run: number; sequence: number } | null = null;
+  /** When a pair was complete, or the previews began. */
+  #lastPairMs = Number.NEGATIVE_INFINITY;
+  #isVisible = false;
+  #isPaused = false;
+  #isStepping = false;
+  #isDecoding = false;
+  #isGone = false;
+  #isClosed = false;
+
+  constructor(name: StreamName, classes: readonly ClassInfo[], context: TileContext) {
+    this.key = streamKey(name);
+    this.client = name.client;
+    this.source = cut(name.source);
+    this.model = name.model;
+    this.classes = signal(classes);
+    this.#context = context;
+    this.#bornMs = context.platform.clock.nowMs();
+  }
+
+  /** When its last result came; before the first, when it was made. */
+  get lastMs(): number {
+    return Number.isNaN(this.#rhythm.lastMs) ? this.#bornMs : this.#rhythm.lastMs;
+  }
+
+  /** Take a result that stands for `weight` of them. */
+  addAnswer(answer: Answer, weight: number): void {
+    const nowMs = answer.receivedMs;
+    this.#results.add(nowMs, weight);
+    this.#rhythm.add(nowMs);
+    if (answer.sequence === null) {
+      this.#offer({ answer, preview: null, run: this.#sequence.run });
+      return;
+    }
+    const { run } = this.#sequence;
+    this.#sequence.add(answer.sequence, nowMs);
+    if (run !== this.#sequence.run) this.#pairing.clear();
+    if (!this.#waitsForPreviews(nowMs)) {
+      this.#offer({ answer, preview: null, run: this.#sequence.run });
+      return;
+    }
+    const pair = this.#pairing.addResult(answer, this.#context.heldBytes());
+    if (pair) this.#offerPair(pair.result, pair.preview, nowMs);
+  }
+
+  addPreview(preview: Preview): void {
+    const nowMs = preview.receivedMs;
+    if (!this.#isRecent(this.#previews.lastMs, nowMs)) this.#lastPairMs = nowMs;
+    this.#previews.add(nowMs);
+    const pair = this.#pairing.addPreview(preview, this.#context.heldBytes());
+    if (pair) this.#offerPair(pair.result, pair.preview, nowMs);
+  }
+
+  /** Results of it came that were not read: what is missing now is no gap. */
+  skipped(): void {
+    this.#sequence.forget();
+  }
+
+  /** Its client is there, in its first process or in a new one, or it is gone. */
+  clientChanged(change: "there" | "restarted" | "gone"): void {
+    this.#isGone = change === "gone";
+    if (change !== "restarted") return;
+    this.#sequence.restart();
+    this.#pairing.clear();
+  }
+
+  setVisible(isVisible: boolean): void {
+    this.#isVisible = isVisible;
+    this.#ask();
+  }
+
+  setPaused(isPaused: boolean): void {
+    this.#isPaused = isPaused;
+    this.#isStepping = false;
+    this.#ask();
+  }
+
+  /** While paused: show one more frame. */
+  step(): void {
+    this.#isStepping = this.#isPaused;
+    this.#ask();
+  }
+
+  /** Update what changes with time. */
+  tick(nowMs: number): void {
+    if (this.#isPaused) return;
+    const patienceMs = Math.max(STALE_MS, STALE_INTERVALS * this.#rhythm.intervalMs);
+    this.isStale.value = this.#isGone || nowMs - this.lastMs > patienceMs;
+    this.rate.value = Math.round(this.#results.read(nowMs) * 10) / 10;
+    this.gaps.value = this.#sequence.gaps;
+    this.#ask();
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    this.#next = null;
+    this.#pairing.clear();
+    this.#show(null);
+  }
+
+  #waitsForPreviews(nowMs: number): boolean {
+    return this.#isRecent(this.#previews.lastMs, nowMs) && this.#isRecent(this.#lastPairMs, nowMs);
+  }
+
+  #isRecent(timeMs: number, nowMs: number): boolean {
+    return nowMs - timeMs <= Math.max(PREVIEW_PATIENCE_MS, PREVIEW_INTERVALS * this.#previews.intervalMs);
+  }
+
+  #offerPair(answer: Answer, preview: Preview, nowMs: number): void {
+    this.#lastPairMs = nowMs;
+    this.#offer({ answer, preview, run: this.#sequence.run });
+  }
+
+  /** Take a frame as the next one to show, unless a newer one is there. */
+  #offer(entry: Entry): void {
+    const sequence = entry.answer.sequence ?? Number.POSITIVE_INFINITY;
+    const newest = this.#newest;
+    const isOld = newest !== null && entry.run === newest.run && sequence <= newest.sequence;
+    if (entry.answer.sequence !== null && isOld) {
+      this.#context.drops.add("newer frame");
+      return;
+    }
+    if (this.#next && this.#canDecode()) this.#context.drops.add("newer frame");
+    this.#newest = entry.answer.sequence === null ? newest : { run: entry.run, sequence };
+    this.#next = entry;
+    this.#ask();
+  }
+
+  #canDecode(): boolean {
+    const isShown = this.#isVisible && !this.#context.platform.isHidden();
+    return isShown && !this.#isClosed && (!this.#isPaused || this.#isStepping);
+  }
+
+  #ask(): void {
+    if (this.#next && !this.#isDecoding && this.#canDecode()) this.#context.turns.ask(this.#turn);
+  }
+
+  async #decodeNext(): Promise<void> {
+    const entry = this.#next;
+    if (!entry || this.#isDecoding || !this.#canDecode()) return;
+    this.#next = null;
+    this.#isDecoding = true;
+    const { platform, drops } = this.#context;
+    const frame = await decodeFrame(entry.answer, entry.preview, {
+      decoder: platform.decoder,
+      drops,
+      classes: this.classes.peek(),
+      size: this.#context.pictureSize(this.model),
+      maskPixels: this.#context.maskPixels(),
+    });
+    this.#isDecoding = false;
+    if (this.#canDecode()) {
+      this.#isStepping = false;
+      this.#show(frame);
+    } else {
+      frame.preview?.close();
+      if (!this.#isClosed) this.#next ??= entry;
+    }
+    this.#ask();
+  }
+
+  /** Show a frame; the picture of the one before is given back to the browser. */
+  #show(frame: ShownFrame | null): void {
+    const before = this.frame.peek();
+    try {
+      this.frame.value = frame;
+    } finally {
+      before?.preview?.close();
+    }
+  }
+}

@@ -1,0 +1,130 @@
+/** All tiles: as many as the page shows, the others counted. */
+
+import { signal } from "@preact/signals";
+import { type Drops, HELD_BYTES, MASK_PIXELS, MOST_TILES, MOST_TILES_EACH } from "../bounds.js";
+import type { Platform } from "../platform.js";
+import type { ClassInfo, Tile } from "../types.js";
+import { type StreamName, streamKey } from "./messages.js";
+import { LiveTile, type TileContext } from "./tile.js";
+import { Turns } from "./turns.js";
+
+/** A tile without results for so long gives its place to a new stream; much later it goes by itself. */
+const REPLACEABLE_MS = 15_000;
+const FORGOTTEN_MS = 600_000;
+/** Shares are those of at least so many tiles. */
+const FEWEST_SHARES = 8;
+
+/** What the tiles need to know of models. */
+export interface ModelFacts {
+  classesOf(model: string): readonly ClassInfo[];
+  pictureSize(model: string): readonly [number, number] | null;
+}
+
+export class Tiles {
+  readonly shown = signal<readonly Tile[]>([]);
+  readonly #tiles = new Map<string, LiveTile>();
+  readonly #platform: Platform;
+  readonly #turns: Turns;
+  readonly #context: TileContext;
+  readonly #models: ModelFacts;
+  #isPaused = false;
+  #isChanged = false;
+
+  constructor(platform: Platform, drops: Drops, models: ModelFacts) {
+    this.#platform = platform;
+    this.#models = models;
+    this.#turns = new Turns(platform.clock);
+    this.#context = {
+      platform,
+      turns: this.#turns,
+      drops,
+      heldBytes: () => HELD_BYTES / this.#shares(),
+      maskPixels: () => Math.min(16 << 20, MASK_PIXELS / this.#shares()),
+      pictureSize: (model) => models.pictureSize(model),
+    };
+  }
+
+  /** Return the tile of a stream, a new one if there is room; null if there is none. */
+  of(name: StreamName): LiveTile | null {
+    const key = streamKey(name);
+    const known = this.#tiles.get(key);
+    if (known) return known;
+    if (!this.#makeRoom(name.client)) {
+      this.#context.drops.add("too many streams");
+      return null;
+    }
+    const tile = new LiveTile(name, this.#models.classesOf(name.model), this.#context);
+    tile.setPaused(this.#isPaused);
+    this.#tiles.set(key, tile);
+    this.#isChanged = true;
+    return tile;
+  }
+
+  /** Results of a client to a model came that were not read. */
+  skipped(client: string, model: string): void {
+    for (const tile of this.#tiles.values()) if (tile.client === client && tile.model === model) tile.skipped();
+  }
+
+  clientChanged(client: string, change: "there" | "restarted" | "gone"): void {
+    for (const tile of this.#tiles.values()) if (tile.client === client) tile.clientChanged(change);
+  }
+
+  /** The card of a model has come. */
+  modelChanged(model: string): void {
+    for (const tile of this.#tiles.values()) {
+      if (tile.model === model) tile.classes.value = this.#models.classesOf(model);
+    }
+  }
+
+  setPaused(isPaused: boolean): void {
+    this.#isPaused = isPaused;
+    for (const tile of this.#tiles.values()) tile.setPaused(isPaused);
+  }
+
+  step(): void {
+    this.publish();
+    for (const tile of this.#tiles.values()) tile.step();
+  }
+
+  tick(nowMs: number): void {
+    for (const [key, tile] of this.#tiles) {
+      tile.tick(nowMs);
+      if (nowMs - tile.lastMs > FORGOTTEN_MS) this.#remove(key, tile);
+    }
+    if (!this.#isPaused) this.publish();
+  }
+
+  /** Show which tiles there are. */
+  publish(): void {
+    if (!this.#isChanged) return;
+    this.#isChanged = false;
+    this.shown.value = [...this.#tiles.values()].sort((a, b) => (a.key < b.key ? -1 : 1));
+  }
+
+  close(): void {
+    this.#turns.close();
+    for (const [key, tile] of this.#tiles) this.#remove(key, tile);
+  }
+
+  #shares(): number {
+    return Math.max(FEWEST_SHARES, this.#tiles.size);
+  }
+
+  /** Return whether a client may have a new tile, in the place of one that has been silent for long if need be. */
+  #makeRoom(client: string): boolean {
+    const all = [...this.#tiles.values()];
+    const own = all.filter((tile) => tile.client === client);
+    const rivals = own.length >= MOST_TILES_EACH ? own : all.length >= MOST_TILES ? all : [];
+    if (rivals.length === 0) return true;
+    const oldest = rivals.reduce((one, other) => (other.lastMs < one.lastMs ? other : one));
+    if (this.#platform.clock.nowMs() - oldest.lastMs < REPLACEABLE_MS) return false;
+    this.#remove(oldest.key, oldest);
+    return true;
+  }
+
+  #remove(key: string, tile: LiveTile): void {
+    this.#tiles.delete(key);
+    this.#isChanged = true;
+    tile.close();
+  }
+}

@@ -1,0 +1,73 @@
+import type { ClassInfo } from "../../site/types.js";
+
+const COLOURS = 256;
+const GOLDEN_RATIO = 0.618033988749895;
+const SATURATION = 0.65;
+const VALUE = 0.95;
+/** Labels are black on colours whose three parts sum to more than this, and white on others. */
+const BRIGHT = 400;
+
+export type Colour = readonly [number, number, number];
+
+/**
+ * Return the colour of a class number that the card gives none: hues the golden ratio apart, so that neighbours differ.
+ * The overlays that an edge writes have the same colours.
+ */
+export function fallbackColour(number: number): Colour {
+  return hsvToRgb((number * GOLDEN_RATIO) % 1, SATURATION, VALUE);
+}
+
+/** Return the colour of a class: the card's where it has one. */
+export function colourOf(number: number, classes: readonly ClassInfo[]): Colour {
+  return classes[number]?.colour ?? FALLBACK[number % COLOURS] ?? [0, 0, 0];
+}
+
+export function nameOf(number: number, classes: readonly ClassInfo[]): string {
+  return classes[number]?.name || `class ${number}`;
+}
+
+/** Return whether black is legible on a colour. */
+export function isBright(colour: Colour): boolean {
+  return colour[0] + colour[1] + colour[2] > BRIGHT;
+}
+
+export function css(colour: Colour): string {
+  return `rgb(${colour[0]} ${colour[1]} ${colour[2]})`;
+}
+
+/**
+ * Fill a table from class number to pixel, as 32 bits in the machine's own order of bytes.
+ *
+ * Args:
+ *   table: 256 entries.
+ *   classes: Names and colours from the card.
+ *   only: Name of the one class to draw; empty for all. The pixels of others are transparent.
+ */
+export function fillPixels(table: Uint32Array, classes: readonly ClassInfo[], only: string): void {
+  const bytes = new Uint8Array(table.buffer, table.byteOffset, table.byteLength);
+  for (let number = 0; number < COLOURS; number++) {
+    const isDrawn = !only || nameOf(number, classes) === only;
+    const [red, green, blue] = isDrawn ? colourOf(number, classes) : [0, 0, 0];
+    bytes.set([red, green, blue, isDrawn ? 255 : 0], 4 * number);
+  }
+}
+
+function hsvToRgb(hue: number, saturation: number, value: number): Colour {
+  const sector = Math.floor(hue * 6);
+  const part = hue * 6 - sector;
+  const low = value * (1 - saturation);
+  const falling = value * (1 - saturation * part);
+  const rising = value * (1 - saturation * (1 - part));
+  const wheel: readonly Colour[] = [
+    [value, rising, low],
+    [falling, value, low],
+    [low, value, rising],
+    [low, falling, value],
+    [rising, low, value],
+    [value, low, falling],
+  ];
+  const [red, green, blue] = wheel[sector % 6] ?? [0, 0, 0];
+  return [Math.round(255 * red), Math.round(255 * green), Math.round(255 * blue)];
+}
+
+const FALLBACK: readonly Colour[] = Array.from({ length: COLOURS }, (_, number) => fallbackColour(number));

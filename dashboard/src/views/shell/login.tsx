@@ -1,0 +1,41 @@
+import { useEffect, useRef } from "preact/hooks";
+import { brief } from "../format.js";
+import type { Page } from "../page.js";
+
+const LONGEST = 1024;
+
+/** Asks for the broker's user name and password, where it refuses to go on without. */
+export function Login({ page }: { page: Page }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const { needsLogin, reason } = page.site.connection.value;
+  useEffect(() => {
+    if (needsLogin && !dialog.current?.open) dialog.current?.showModal();
+    if (!needsLogin) dialog.current?.close();
+  }, [needsLogin]);
+  const submit = (event: SubmitEvent) => {
+    event.preventDefault();
+    const fields = new FormData(event.currentTarget as HTMLFormElement);
+    page.site.login(String(fields.get("user") ?? ""), String(fields.get("password") ?? ""));
+  };
+  return (
+    <dialog class="login" ref={dialog} aria-labelledby="login-title" onCancel={(event) => event.preventDefault()}>
+      {needsLogin && (
+        <form data-testid="login-form" onSubmit={submit}>
+          <h2 id="login-title">Log in to the broker</h2>
+          {reason && <p role="alert">{brief(reason)}</p>}
+          <label>
+            Name
+            <input name="user" autocomplete="username" required maxLength={LONGEST} spellcheck={false} />
+          </label>
+          <label>
+            Password
+            <input name="password" type="password" autocomplete="current-password" maxLength={LONGEST} />
+          </label>
+          <button type="submit" class="primary">
+            Log in
+          </button>
+        </form>
+      )}
+    </dialog>
+  );
+}

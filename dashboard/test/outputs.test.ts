@@ -1,0 +1,111 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { decodeTensor, type EncodedTensor, encodeTensor, type TensorData } from "mqinfer-client";
+import { readOutputs } from "../src/site/live/outputs.js";
+import type { ClassInfo } from "../src/site/types.js";
+import { tensor } from "./fakes.js";
+
+const CLASSES: ClassInfo[] = ["road", "car", "<b>sky</b>"].map((name) => ({ name, colour: [1, 2, 3] }));
+
+function read(outputs: readonly EncodedTensor[], classes: readonly ClassInfo[] = [], maskPixels = 1 << 20) {
+  const decoded: string[] = [];
+  const decode = (each: EncodedTensor) => {
+    decoded.push(each.name);
+    return decodeTensor(each);
+  };
+  return { ...readOutputs(outputs, { decode, classes, maskPixels }), decoded };
+}
+
+function encoded(name: string, data: TensorData | readonly string[], shape: readonly number[], encoding = "raw") {
+  return encodeTensor(name, data, { shape, encoding });
+}
+
+test("a mask is the first output of integers with two axes longer than one", () => {
+  const numbers = new Uint8Array([0, 1, 2, 3, 4, 5]);
+  for (const shape of [
+    [2, 3],
+    [1, 2, 3],
+    [1, 2, 3, 1],
+    [1, 1, 2, 3],
+  ]) {
+    for (const encoding of ["raw", "lz4", "mask"]) {
+      const { mask } = read([
+        encoded("scores", new Float32Array(6), [2, 3]),
+        encoded("mask", numbers, shape, encoding),
+      ]);
+      assert.deepEqual(mask, { width: 3, height: 2, data: numbers });
+    }
+  }
+  assert.equal(read([encoded("mask", new Uint8Array(12), [2, 2, 3])]).mask, null);
+  assert.equal(read([encoded("mask", new Uint8Array(0), [0, 3])]).mask, null);
+});
+
+test("a mask of wider integers has numbers of 0 to 255", () => {
+  const wide = encoded("mask", new BigInt64Array([0n, 255n, 7n, 1n]), [2, 2], "shuffle-lz4");
+  assert.deepEqual(read([wide]).mask?.data, new Uint8Array([0, 255, 7, 1]));
+  assert.equal(read([encoded("mask", new Int32Array([0, -1, 7, 1]), [2, 2])]).mask, null);
+  assert.equal(read([encoded("mask", new Uint16Array([0, 256, 7, 1]), [2, 2])]).mask, null);
+});
+
+test("a mask that claims more pixels than the page shows is refused before it is decoded", () => {
+  const claim = tensor("mask", new Uint8Array(64), { shape: [1, 316_228, 316_228], encoding: "mask" });
+  assert.throws(() => read([claim]), { code: "limit_exceeded" });
+  assert.throws(() => read([encoded("mask", new Uint8Array(64), [8, 8])], [], 63), { code: "limit_exceeded" });
+});
+
+test("boxes come best first, in pixels, with their classes; padding and what is not finite is left out", () => {
+  const outputs = [
+    encoded("boxes", new Float32Array([1, 2, 3, 4, 5, 6, 7, 8, 9, Number.NaN, 1, 1, 0, 0, 0, 0]), [1, 4, 4]),
+    encoded("scores", new Float32Array([0.5, 0.75, 0.9, 1]), [1, 4]),
+    encoded("classes", new BigInt64Array([1n, 0n, 0n, 0n]), [1, 4]),
+    encoded("count", new Int32Array([3]), [1]),
+    encoded("masks", new Uint8Array(4 * 6), [4, 2, 3]),
+  ];
+  const { boxes, mask, labels } = read(outputs, CLASSES);
+  assert.deepEqual(boxes, [
+    { left: 5, top: 6, right: 7, bottom: 8, score: 0.75, classIndex: 0 },
+    { left: 1, top: 2, right: 3, bottom: 4, score: 0.5, classIndex: 1 },
+  ]);
+  assert.deepEqual([mask, labels], [null, []]);
+});
+
+test("at most 100 boxes are shown, and of too many none is decoded", () => {
+  const boxes = (count: number) => [
+    encoded("boxes", new Float32Array(4 * count), [count, 4]),
+    encoded("scores", new Float32Array(count).fill(0.5), [count]),
+  ];
+  assert.equal(read(boxes(300)).boxes.length, 100);
+  const many = read(boxes(100_000));
+  assert.deepEqual([many.boxes, many.decoded], [[], []]);
+});
+
+test("boxes whose parts do not fit are none", () => {
+  const scores = encoded("scores", new Float32Array(2), [2]);
+  assert.deepEqual(read([encoded("boxes", new Float32Array(4), [1, 4]), scores]).boxes, []);
+  assert.deepEqual(read([encoded("boxes", new Float32Array(8), [2, 2, 2]), scores]).boxes, []);
+  assert.deepEqual(read([encoded("boxes", ["a", "b"], [2]), scores]).boxes, []);
+  assert.deepEqual(read([encoded("boxes", new Float32Array(8), [2, 4])]).boxes, []);
+});
+
+test("a classifier's best classes come from scores with or without labels, or as text", () => {
+  const scores = new Float32Array([0.125, 0.75, Number.NaN]);
+  assert.deepEqual(read([encoded("probabilities", scores, [1, 3])], CLASSES).labels, ["car 0.75", "road 0.125"]);
+  assert.deepEqual(read([encoded("probabilities", scores, [3, 1, 1])]).labels, ["1 0.75", "0 0.125"]);
+  const text = ["0.93:281:tabby cat", "0.0512345:3:a:b", "0.01:7", "odd"];
+  assert.deepEqual(read([encoded("top", text, [1, 4])]).labels, ["tabby cat 0.93", "a:b 0.0512", "7 0.01", "odd"]);
+  const many = Array.from({ length: 50 }, (_, index) => `0.5:${index}`);
+  assert.equal(read([encoded("top", many, [50])]).labels.length, 5);
+});
+
+test("scores are ranked as they are: equal ones by their index, five at most", () => {
+  const scores = new Float32Array([1, 3, 2, 3, 5, 4, 3]);
+  assert.deepEqual(read([encoded("logits", scores, [7])]).labels, ["4 5", "5 4", "1 3", "3 3", "6 3"]);
+});
+
+test("what has no order or is no classifier has no labels, and large outputs are not decoded", () => {
+  const numbers = encoded("numbers", new Int32Array([3, 4]), [2]);
+  assert.deepEqual(read([numbers]).labels, []);
+  assert.deepEqual(read([encoded("one", new Float32Array(1), [1])]).labels, []);
+  const logits = read([encoded("logits", new Float32Array(2 * 3 * 4), [2, 3, 4])]);
+  assert.deepEqual([logits.labels, logits.decoded], [[], []]);
+});

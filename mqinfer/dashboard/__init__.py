@@ -1,0 +1,1 @@
+"""The dashboard: its page, and the way from a browser to the broker."""

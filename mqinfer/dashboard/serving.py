@@ -1,0 +1,118 @@
+"""The dashboard as a program: it listens until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from aiohttp import web
+
+from mqinfer.dashboard.anonymous import check_anonymous
+from mqinfer.dashboard.app import make_app
+from mqinfer.dashboard.login import Login
+from mqinfer.dashboard.page import PageFile, read_page
+from mqinfer.dashboard.relay import Relay
+from mqinfer.dashboard.sessions import GRANTED, Attempts, Sessions
+from mqinfer.dashboard.settings import DashboardSettings
+from mqinfer.dashboard.wall import WallGate
+from mqinfer.protocol.errors import MqinferError
+from mqinfer.web.connections import BoundedRunner, Bounds
+from mqinfer.web.keys import KeyFile
+from mqinfer.web.open_files import allow_many_connections
+from mqinfer.web.tls import ssl_context
+
+__all__ = ["run", "serve"]
+
+_log = logging.getLogger("mqinfer.dashboard")
+
+_FURTHER = 128
+"""Connections beside those of the relay, which load the page."""
+_END_S = 5.0
+"""Time for the connections to close at the end."""
+_BACKLOG = 1024
+
+
+def run(settings: DashboardSettings) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: As for `serve`, `read_page` and `check_anonymous`.
+        MqinferError: As for `serve`; or the broker can't be asked whether it wants logins.
+    """
+    allow_many_connections()
+    page = read_page()
+    check_anonymous(settings)
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await serve(settings, page, stop)
+
+    asyncio.run(main())
+
+
+async def serve(
+    settings: DashboardSettings,
+    page: Mapping[str, PageFile],
+    stop: asyncio.Event,
+    on_ready: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Listen, and serve until asked to stop.
+
+    Args:
+        settings: How.
+        page: The files of the page.
+        stop: Ends it.
+        on_ready: Called with the URL of the page once it is open.
+
+    Raises:
+        ConfigError: A file with keys or certificates has a fault.
+        MqinferError: The port can't be opened.
+    """
+    tls = ssl_context(settings.tls) if settings.tls else None
+    app = make_app(settings, page, _make_relay(settings), _make_login(settings))
+    bounds = Bounds("dashboard", _log.getChild("http"), settings.max_connections + _FURTHER)
+    runner = BoundedRunner(app, bounds, shutdown_timeout=_END_S)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, settings.bind, settings.port, ssl_context=tls, backlog=_BACKLOG)
+        try:
+            await site.start()
+        except OSError as error:
+            raise _cannot_listen(settings, error) from error
+        url = f"{'https' if tls else 'http'}://{_place(settings.bind, runner.addresses[0][1])}/"
+        _log.info("ready: %s, broker %s", url, settings.direct or settings.address)
+        on_ready(url)
+        await stop.wait()
+        _log.info("stopping")
+    finally:
+        await runner.cleanup()
+
+
+def _make_relay(settings: DashboardSettings) -> Relay:
+    if settings.login == "mqtt":
+        return Relay(settings)
+    address = settings.address
+    return Relay(settings, partial(WallGate, address.username, address.password))
+
+
+def _make_login(settings: DashboardSettings) -> Login | None:
+    if settings.keys is None:
+        return None
+    sessions = Sessions(KeyFile(settings.keys, GRANTED), settings.session)
+    return Login(sessions, Attempts(), is_encrypted=settings.tls is not None)
+
+
+def _cannot_listen(settings: DashboardSettings, error: OSError) -> MqinferError:
+    return MqinferError(
+        f"can't listen on {_place(settings.bind, settings.port)} ({error.strerror or error}); end the program that "
+        "does, or choose another port with --port or another address with --bind"
+    )
+
+
+def _place(bind: str, port: int) -> str:
+    return f"[{bind}]:{port}" if ":" in bind else f"{bind}:{port}"

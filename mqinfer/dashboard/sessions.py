@@ -1,0 +1,126 @@
+"""Logins by key: who may try, and for how long a login lasts. No transport; used by one thread."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+
+from mqinfer.web.keys import KeyFile
+
+__all__ = ["GRANTED", "Attempts", "Sessions"]
+
+_WATCH = "watch"
+GRANTED: Mapping[str, frozenset[str]] = {
+    _WATCH: frozenset({_WATCH}),
+    "infer": frozenset(),
+    "metadata": frozenset(),
+    "admin": frozenset(),
+}
+"""What the rights of a key file allow: those of a gateway nothing here, so that both may have one file."""
+
+_MOST_SESSIONS = 1024
+"""Logins at a time; one more ends the oldest."""
+_MOST_ADDRESSES = 1024
+"""Addresses whose failures are counted; one more forgets the one that failed least recently."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    key: bytes
+    until: float
+
+
+class Sessions:
+    """The logins that hold: each until its time is over, or its key is removed from the file.
+
+    Args:
+        keys: Who may log in.
+        lasts: How long a login holds, in seconds.
+        clock: In seconds.
+    """
+
+    def __init__(self, keys: KeyFile, lasts: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._keys, self._lasts, self._clock = keys, lasts, clock
+        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
+
+    def log_in(self, key: str) -> str | None:
+        """Return the token of a new login; None where the key is not one that may watch."""
+        digest = KeyFile.digest(key)
+        if not self._may_watch(digest):
+            return None
+        token = secrets.token_urlsafe(32)
+        self._sessions[_name(token)] = _Session(digest, self._clock() + self._lasts)
+        if len(self._sessions) > _MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+        return token
+
+    def is_valid(self, token: str) -> bool:
+        """Return whether a token is that of a login that holds; it is looked up by its SHA-256."""
+        name = _name(token)
+        found = self._sessions.get(name)
+        if found is None:
+            return False
+        if self._clock() < found.until and self._may_watch(found.key):
+            return True
+        del self._sessions[name]
+        return False
+
+    def _may_watch(self, digest: bytes) -> bool:
+        found = self._keys.of_digest(digest)
+        return found is not None and _WATCH in found.rights
+
+
+class Attempts:
+    """Bounds how often a wrong key may be tried, from one address and from all together.
+
+    Args:
+        most_of_one: Failures of an address within the window.
+        most: Failures of all.
+        window: In seconds.
+        clock: In seconds.
+    """
+
+    def __init__(
+        self,
+        most_of_one: int = 5,
+        most: int = 100,
+        window: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most_of_one, self._most, self._window, self._clock = most_of_one, most, window, clock
+        self._failures: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._all = (clock(), 0)
+
+    def wait_s(self, address: str) -> float:
+        """Return how long an address has to wait for its next attempt; 0 for not at all."""
+        now = self._clock()
+        waits = [
+            since + self._window - now
+            for (since, count), most in (
+                (self._failures.get(address, (now, 0)), self._most_of_one),
+                (self._all, self._most),
+            )
+            if count >= most
+        ]
+        return max(0.0, *waits, 0.0)
+
+    def failed(self, address: str) -> None:
+        """Count a wrong key."""
+        self._all = self._more(self._all)
+        self._failures[address] = self._more(self._failures.get(address, (self._clock(), 0)))
+        self._failures.move_to_end(address)
+        if len(self._failures) > _MOST_ADDRESSES:
+            self._failures.popitem(last=False)
+
+    def _more(self, counted: tuple[float, int]) -> tuple[float, int]:
+        now = self._clock()
+        since, count = counted
+        return (since, count + 1) if now < since + self._window else (now, 1)
+
+
+def _name(token: str) -> bytes:
+    return sha256(token.encode(errors="replace")).digest()

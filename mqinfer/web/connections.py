@@ -1,0 +1,97 @@
+"""A server of HTTP whose connections are bounded, in number and in the time that they may be idle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+__all__ = ["BoundedRunner", "Bounds"]
+
+_MOST_WHY = 200
+"""Characters of what aiohttp found wrong."""
+_IDLE_S = 120.0
+"""A connection without a request, or whose headers have not come, is closed after this; as long as gRPC's handshake."""
+_OPTIONS: Mapping[str, Any] = {"auto_decompress": False, "access_log": None, "keepalive_timeout": _IDLE_S}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a server lets its callers do.
+
+    Attributes:
+        who: Name of the program in what a caller reads.
+        log: Gets the errors of connections.
+        most: Connections at a time; further ones are answered with 503.
+    """
+
+    who: str
+    log: logging.Logger
+    most: int
+
+
+class BoundedRunner(web.AppRunner):
+    """Makes connections within bounds; aiohttp has no option for that. Further options are those of aiohttp."""
+
+    def __init__(self, app: web.Application, bounds: Bounds, **options: Any) -> None:
+        super().__init__(app, **options)
+        self._bounds = bounds
+        bounds.log.addFilter(_is_own_fault)
+
+    @property
+    def server(self) -> Any:
+        """What makes the protocol of a connection; None before the setup."""
+        server = super().server
+        return server and partial(_Connection, server, self._bounds)
+
+
+class _Connection(web.RequestHandler):
+    """A connection; what is no HTTP is answered with JSON, and one too many with 503."""
+
+    def __init__(self, server: web.Server, bounds: Bounds) -> None:
+        super().__init__(server, loop=asyncio.get_running_loop(), logger=bounds.log, **_OPTIONS)
+        self._server, self._bounds = server, bounds
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, unless there are as many connections as may be."""
+        super().connection_made(transport)
+        if len(self._server.connections) > self._bounds.most and isinstance(transport, asyncio.Transport):
+            transport.write(_too_many(self._bounds.who))
+            self.force_close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Return the reply to what can't be read as HTTP."""
+        reply = super().handle_error(request, status, exc, message)
+        if isinstance(reply, web.Response):
+            why = " ".join((message or HTTPStatus(status).phrase).split())[:_MOST_WHY]
+            content = json.dumps({"error": f"the request is not HTTP: {why}"})
+            reply = web.Response(text=content, status=status, content_type="application/json")
+            reply.force_close()
+        return reply
+
+
+def _too_many(who: str) -> bytes:
+    text = b'{"error":"the %b has as many connections as it may; try again later"}' % who.encode()
+    return (
+        b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+        b"Retry-After: 1\r\nConnection: close\r\n\r\n%b" % (len(text), text)
+    )
+
+
+def _is_own_fault(record: logging.LogRecord) -> bool:
+    """Return False for what aiohttp logs when it has refused what is no HTTP: that is the caller's fault."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)

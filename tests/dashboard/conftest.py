@@ -1,0 +1,95 @@
+"""Fixtures for the tests of the dashboard in a browser."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import pytest
+
+from mqinfer.broker.mosquitto.server import find_mosquitto
+from mqinfer.protocol.errors import MissingExtra
+from tests.chromium import chromium
+from tests.dashboard.chromium import Watched, open_page, skip_without
+from tests.dashboard.running import QuietSite, RunningSite, quiet_site, running_site
+
+PageOf = Callable[..., Watched]
+
+
+@pytest.fixture(scope="module")
+def connections_end_with_their_loops() -> Iterator[None]:
+    """Collect what the tests of one file leave at its end, without a complaint.
+
+    A connection that closes while its test's loop ends stays open until it is collected, on a busy machine now and
+    then; the warning would fail whatever test runs at that moment.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+        gc.enable()
+
+
+def skip_without_parts() -> None:
+    """Skip the test where Chromium, the page or Mosquitto is absent."""
+    skip_without()
+    try:
+        find_mosquitto()
+    except MissingExtra as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium for the tests of one file; playwright's event loop would be in the way of other files."""
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSite]:
+    """A running site for the tests of one file."""
+    skip_without_parts()
+    with running_site(tmp_path_factory.mktemp("site")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", name="quiet_site")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuietSite]:
+    """A site without edges and workers for the tests of one file."""
+    skip_without_parts()
+    with quiet_site(tmp_path_factory.mktemp("site")) as running:
+        yield running
+
+
+@pytest.fixture
+def page_of(browser: Any) -> Iterator[PageOf]:
+    """Open pages that close after the test: `page_of(url, width=390, colours="dark")`."""
+    with ExitStack() as stack:
+
+        def opened(url: str, **options: Any) -> Watched:
+            context: AbstractContextManager[Watched] = open_page(browser, url, **options)
+            return stack.enter_context(context)
+
+        yield opened
+
+
+@pytest.fixture
+def figure(
+    capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
+) -> Callable[[str, object], None]:
+    """Report a measurement, which no test depends on: `figure("marked lost after", "120 ms")`."""
+
+    def report(name: str, value: object) -> None:
+        record_property(name, value)
+        with capsys.disabled():
+            sys.stdout.write(f"\n{name}: {value}\n")
+
+    return report

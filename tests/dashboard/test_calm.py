@@ -1,0 +1,68 @@
+"""What the page must not do, in each view: errors, requests to others, violations of accessibility, inline scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.dashboard.chromium import Colours, Watched, script
+from tests.dashboard.running import RunningSite
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
+
+PageOf = Callable[..., Watched]
+VIEWS = ("live", "streams", "workers", "models", "log")
+_AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def test_nothing_but_its_own_server(site: RunningSite, page_of: PageOf) -> None:
+    """All views come without a console message, and every request goes to the dashboard."""
+    watched = page_of(site.url)
+    watched.wait_for_tiles(len(site.edges))
+    for view in (*VIEWS, "live"):
+        watched.show(view)
+        watched.frames(30)
+    assert watched.hosts == {urlsplit(site.url).netloc}
+    assert watched.problems == []
+
+
+def test_the_policy_blocks_what_is_injected(site: RunningSite, page_of: PageOf) -> None:
+    """A script, a handler, a picture and a frame of elsewhere that got into the page do nothing."""
+    watched = page_of(site.url)
+    found: Any = watched.page.evaluate(script("inject"))
+    assert found["injected"] == []
+    assert {"img-src", "script-src-elem"} <= set(found["blocked"])
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_accessibility(site: RunningSite, page_of: PageOf, width: int, colours: Colours) -> None:
+    """In no view axe-core finds what it calls serious or critical."""
+    if not _AXE.is_file():
+        pytest.skip("axe-core is not installed; run: npm install")
+    watched = page_of(site.url, width=width, colours=colours)
+    watched.wait_for_tiles(len(site.edges))
+    watched.page.evaluate(_AXE.read_text(encoding="utf-8") + "; undefined")
+    found = {}
+    for view in VIEWS:
+        watched.show(view)
+        watched.frames(30)
+        found[view] = watched.page.evaluate(script("axe"))
+    assert not any(found.values()), json.dumps(found, indent=1)
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280, 2560])
+def test_nothing_is_wider_than_the_window(site: RunningSite, page_of: PageOf, width: int) -> None:
+    """No view scrolls sideways, and each fills the window's width but for margins."""
+    watched = page_of(site.url, width=width)
+    watched.wait_for_tiles(len(site.edges))
+    for view in VIEWS:
+        watched.show(view)
+        watched.frames(5)
+        wide = watched.page.evaluate("() => document.documentElement.scrollWidth")
+        assert wide <= width, view
