@@ -25,6 +25,7 @@ __all__ = [
     "decode_variable_integer",
     "encode_head",
     "encode_puback",
+    "encode_variable_integer",
     "payload_size",
 ]
 
@@ -89,7 +90,7 @@ def encode_head(message: Message, *, version5: bool = True) -> Head:
     if remaining > _LARGEST:
         raise MessageTooLarge(f"topic {message.topic!r}: {remaining} bytes; an MQTT packet holds at most {_LARGEST}")
     data = bytearray((PUBLISH | qos << 1 | message.retain,))
-    data += _variable_integer(remaining)
+    data += encode_variable_integer(remaining)
     data += len(topic).to_bytes(2, "big")
     data += topic
     identifier_at = 0
@@ -198,7 +199,8 @@ def decode_variable_integer(body: bytes | memoryview, at: int) -> tuple[int, int
     raise BadEnvelope("a variable byte integer is longer than four bytes")
 
 
-def _variable_integer(value: int) -> bytes:
+def encode_variable_integer(value: int) -> bytes:
+    """Encode an integer of seven bits a byte."""
     if value < 0x80:
         return bytes((value,))
     encoded = bytearray()
@@ -237,7 +239,7 @@ def _encode_properties(message: Message) -> bytes:
             f"topic {message.topic!r}: an MQTT property can't be sent: {error}; it holds at most 65,535 bytes of text "
             "without control characters, and the expiry is 0 to 2**32 - 1 s"
         ) from error
-    return _variable_integer(len(fields)) + fields
+    return encode_variable_integer(len(fields)) + fields
 
 
 def _check_texts(message: Message) -> None:

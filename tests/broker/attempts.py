@@ -37,11 +37,13 @@ NO_WORKERS = ["car-1", "dash", "op", "gw"]
 """Clients of the broker `secured` whose roles may not serve."""
 
 
-def publish(link: PahoLink, topic: str, payload: bytes = b"x", *, retain: bool = False) -> int:
+def publish(
+    link: PahoLink, topic: str, payload: bytes = b"x", *, retain: bool = False, patience: float = PATIENCE
+) -> int:
     """Publish and wait for the PUBACK's reason code."""
     codes: SimpleQueue[int] = SimpleQueue()
     link.publish(Message(topic, payload, retain=retain), codes.put)
-    return codes.get(timeout=PATIENCE)
+    return codes.get(timeout=patience)
 
 
 @contextlib.contextmanager

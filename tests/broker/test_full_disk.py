@@ -83,12 +83,12 @@ def test_a_broker_that_stores(
     storing: MosquittoServer, full: Path, serve: Any, write_echo: Callable[..., Path], unique: Callable[[str], str]
 ) -> None:
     """Each save fails, with a line in the log, and requests and states go on; also after it has come back."""
-    link = PahoLink(BrokerAddress.parse(storing.url), client_id=unique("kept"))
-    link.open()
-    link.publish(Message("kept", bytes(100_000), retain=True))
-    link.close()
     serve(storing.url, write_echo("echo", ("x", "FP32", [-1, 25_000])))
     for _ in range(2):
+        link = PahoLink(BrokerAddress.parse(storing.url), client_id=unique("kept"))
+        link.open()
+        link.publish(Message("kept", bytes(100_000), retain=True))  # no later save fits, and none was kept
+        link.close()
         with Client(storing.url) as client:
             for _ in range(50):
                 assert client.infer("echo", {"x": X}, timeout=60).outcome is Outcome.OK

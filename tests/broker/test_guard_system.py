@@ -174,6 +174,7 @@ def retain(site: Site, stop: threading.Event, topic: str, size: int, most: int) 
         (R + "/models/m{}/versions/1/infer/car-1", 4 * MIB),
         (R + "/workers/w{}/infer/m/car-1", 4 * MIB),
         (R + "/models/m{}/cancel/car-1", 4 * MIB),
+        (R + "/clients/car-1/preview/s{}", 4 * MIB),
         (R + "/models/" + "m" * 60_000 + "{}/infer/car-1", 64_000),  # Mosquitto 2.0.11 never frees such a topic
     ],
 )

@@ -60,6 +60,11 @@ TOPICS = {
     "other's client state": f"{R}/clients/car-2/state",
     "sub-name's client state": f"{R}/clients/{{me}}.rear/state",
     "state of other's sub-name": f"{R}/clients/car-2.rear/state",
+    "preview": f"{R}/clients/{{me}}/preview/camera",
+    "sub-name's preview": f"{R}/clients/{{me}}.rear/preview/camera",
+    "other's preview": f"{R}/clients/car-2/preview/camera",
+    "preview of other's sub-name": f"{R}/clients/car-2.rear/preview/camera",
+    "below a preview": f"{R}/clients/{{me}}/preview/camera/more",
     "index of w": f"{R}/control/w/{{me}}/repository/index",
     "index of all": f"{R}/control/all/{{me}}/repository/index",
     "other's index of w": f"{R}/control/w/car-2/repository/index",
@@ -85,6 +90,7 @@ TOPICS = {
 ALL_STATES = {"state of w.0", "state of w.2", "state of v.0"}
 SERVER_STATES = {"state of server w", "state of server v"}
 CLIENT_STATES = {"client state", "other's client state", "sub-name's client state", "state of other's sub-name"}
+PREVIEWS = {"preview", "sub-name's preview", "other's preview", "preview of other's sub-name"}
 REPLIES = {name for name in TOPICS if "result" in name or "reply" in name}
 REQUESTS = {name for name in TOPICS if "request" in name and "lane" not in name and "itself" not in name}
 LANES = {name for name in TOPICS if "to a lane" in name or "lane request" in name} - {"other's lane request to v"}
@@ -97,9 +103,9 @@ ASKING = {"request", "version request", "lane request", "cancellation", "client 
 OF_SUB_NAMES = {f"sub-name's {name}" for name in (*ASKING - {"lane request"}, "way to a lane")}
 
 WRITES = {
-    "car-1": ASKING | OF_SUB_NAMES,
+    "car-1": {"preview", "sub-name's preview"} | ASKING | OF_SUB_NAMES,
     "w": {"card", "state of w.0", "state of server w", "w.1's request", "process's request", *REPLIES},
-    "dash": QUESTIONS,
+    "dash": set[str](),
     "op": {"order to w", "order to v", "order to all", *OF_MODELS, *QUESTIONS, *ASKING},
     "gw": {"process's request", "process's way to a lane", "process's index", *OF_MODELS, *QUESTIONS, *ASKING},
 }
@@ -122,7 +128,7 @@ READS = {
         *ALL_STATES,
         *OF_CONTROL,
     },
-    "dash": {*REPLIES, "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
+    "dash": {*REPLIES, *PREVIEWS, "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
     "op": {"result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
     "gw": {"result", "process's result", "reply to an order", "card", *ALL_STATES, *CLIENT_STATES, *SERVER_STATES},
 }
@@ -258,6 +264,7 @@ def test_the_table_covers_all_topics() -> None:
         topics.card("m"),
         topics.worker_state("w.0"),
         topics.client_state("car-1"),
+        topics.preview("car-1", "camera"),
         topics.control("all", "car-1", Operation.INDEX),
         topics.control("w", "car-1", Operation.ALL_STATS),
         topics.control("w", "car-1", "repository/index"),

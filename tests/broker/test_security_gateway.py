@@ -67,6 +67,9 @@ def test_what_a_gateway_may_do(secured: Any, write_echo: Callable[..., Path], lo
             core = Core(client, AsyncControl(client))
             await core.start()
             assert await client.registry.until(core.ready, 60)
+            async with asyncio.timeout(60):
+                while [each["state"] for each in await core.index()] != ["READY"]:
+                    pass  # the server learns from its process after the broker has
             result = await core.infer(InferCall("echo", None, (x,), deadline_s=60))
             assert result.outputs["x"].tolist() == [[1, 1, 1, 1]]
             assert (await core.metadata("echo", "1")).name == "echo"

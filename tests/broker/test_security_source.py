@@ -33,6 +33,7 @@ STARTS_PROGRAMS = {
     "lab/profiling/memory.py",  # nvidia-smi
     "lab/optimize/source.py",  # this Python, with the model's path
     "bench/processes.py",  # this Python
+    "bench/noscope/experiment.py",  # this Python, on one core
     "cli/demo.py",  # this Python
 }
 

@@ -74,6 +74,8 @@ _SWEPT = (
     "models/+/cancel/+",
     "control/+/+/#",
     "results/+/+/+",
+    "clients/+/control/+",
+    "clients/+/preview/+",
 )
 _WATCHED = ("clients/+/state", "workers/+/state", "models/+/card")
 
@@ -146,11 +148,18 @@ def _check_sub(name: str, sub: str) -> str:
 
 
 def _vehicle(name: str, root: str, subs: Sequence[str]) -> Iterator[str]:
-    yield from _asking(name, root)
+    yield from _driving(name, root)
     yield f"read {root}/workers/+/state"
     yield f"read {root}/models/+/card"
     for sub in subs:
-        yield from _asking(sub, root)
+        yield from _driving(sub, root)
+
+
+def _driving(name: str, root: str) -> Iterator[str]:
+    yield from _asking(name, root)
+    yield f"read {root}/{CONTROL}/{name}/+/{Operation.CASCADE}"
+    yield f"write {root}/clients/{name}/{CONTROL}/+"
+    yield f"write {root}/clients/{name}/preview/+"
 
 
 def _asking(name: str, root: str) -> Iterator[str]:
@@ -179,19 +188,20 @@ def _worker(name: str, root: str, own: Sequence[str]) -> Iterator[str]:
         yield f"write {root}/models/+/versions/+/infer/{worker}"
 
 
-def _dashboard(name: str, root: str) -> Iterator[str]:
+def _dashboard(_: str, root: str) -> Iterator[str]:
+    """List what a dashboard reads; it writes nothing, since its login lies on screens that many people pass by."""
     yield f"read {root}/results/+/+/+"
+    yield f"read {root}/clients/+/preview/+"
     yield f"read {root}/workers/+/state"
     yield f"read {root}/clients/+/state"
     yield f"read {root}/{CONTROL}/+/state"
     yield f"read {root}/models/+/card"
-    for path in _QUESTIONS:
-        yield f"write {root}/{CONTROL}/+/{name}/{path}"
 
 
 def _operator(name: str, root: str) -> Iterator[str]:
     yield f"write {root}/{CONTROL}/+/{name}/#"
     yield from _asking(name, root)
+    yield f"read {root}/clients/+/{CONTROL}/+"
     yield f"read {root}/{CONTROL}/+/state"
     yield f"read {root}/workers/+/state"
     yield f"read {root}/clients/+/state"
@@ -211,9 +221,9 @@ def _gateway(names: Sequence[str], root: str) -> Iterator[str]:
 
 _RULES = {Role.DASHBOARD: _dashboard, Role.OPERATOR: _operator}
 _STATS = Operation.STATS.format(model="+")
-# What a dashboard may ask servers: what they serve, and how often and how fast. None of it changes anything.
+# What a gateway may ask servers: what they serve, how often and how fast, and what each model and version of it is.
+# None of it changes anything.
 _QUESTIONS = (Operation.INDEX, Operation.ALL_STATS, _STATS, _STATS.replace("/+/", "/+/versions/+/"))
-# What a gateway may ask beside: what each model and each version of it is.
 _OF_MODELS = tuple(
     operation.format(model=model)
     for operation in (Operation.METADATA, Operation.CONFIG)
