@@ -20,7 +20,7 @@ from mqinfer.bench.report import print_report, write_report
 from mqinfer.bench.results import Measurement
 from mqinfer.bench.workloads import WORKLOADS, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.edge_agent.sinks.factory import SINK_KINDS
+from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS
 from mqinfer.lab.report_files import write_files
 from mqinfer.lab.zoo import build
 
@@ -108,7 +108,7 @@ def run_calls(
         small, frame = load_workloads(repository, ("small", "frame"))
         with MosquittoServer() as broker:
             passages = count_requests(small, Route.to(broker))
-        passages += count_frames(frame, [(), SINK_KINDS])
+        passages += count_frames(frame, [(), DEFAULT_SINKS])
     print_grid(calls_grid(passages), console)
     if output is not None:
         text = json.dumps([asdict(passage) for passage in passages], indent=2, default=sorted) + "\n"

@@ -1,0 +1,186 @@
+"""Measure each encoding of the frames of a recording, with one model, in one run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mqinfer.bags.frame import Frame
+from mqinfer.bags.sources import open_source
+from mqinfer.bench.encodings.alone import Alone, measure_alone, pictures_of
+from mqinfer.bench.encodings.through_broker import Answers, Served, camera, changed_share, keep_over_link, send_all
+from mqinfer.bench.machine import describe_machine
+from mqinfer.bench.processes import worker_processes
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.client.client import Client
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.planning import plan
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.edge_agent.preparing.choices import check_encoding, choose_encoding
+from mqinfer.edge_agent.preparing.preparer import Preparer
+from mqinfer.images.decode import to_mosaic
+from mqinfer.models.repository import Repository
+from mqinfer.protocol.card import BAYER, ImageContract, ModelCard
+from mqinfer.protocol.errors import ConfigError, SourceError
+
+__all__ = ["EncodingFigures", "EncodingsMeasurement", "EncodingsOptions", "measure_encodings"]
+
+_FIRST = "raw"
+"""The others are compared with it."""
+_ALONE = (_FIRST, "lz4", "shuffle-lz4", "png", "jpeg:90", "jpeg:75", "jpeg:50", "bayer", "bayer:lz4")
+_STREAMS = ("difference", "difference:lz4", "difference:bayer", "h264", "h265")
+_NANOSECONDS = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingsOptions:
+    """What is measured.
+
+    Attributes:
+        source: A recording.
+        repository: Holds the model.
+        model: Its name.
+        topic: Image topic; None for the first.
+        encodings: As of `--encoding`; empty for all that the worker and the recording allow.
+        frames: How many of the recording's first.
+        link_mbit: Bandwidth of a thin link each way, in Mbit/s; 0 measures none.
+        seconds: How long each encoding has the link.
+    """
+
+    source: str
+    repository: Path
+    model: str
+    topic: str | None = None
+    encodings: tuple[str, ...] = ()
+    frames: int = 20
+    link_mbit: float = 0.0
+    seconds: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingFigures:
+    """One encoding.
+
+    Attributes:
+        encoding: As of `--encoding`.
+        alone: Bytes, processor time, and the picture that the model gets.
+        changed: Share of the model's answers, such as pixels of its masks, that differ from those to `raw`.
+        p50_ms: From a frame's preparation to its outcome, through a broker and a worker, median.
+        link_rate: Results a second over the thin link; None where it was not measured.
+    """
+
+    encoding: str
+    alone: Alone
+    changed: float
+    p50_ms: float
+    link_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingsMeasurement:
+    """All encodings in one run.
+
+    Attributes:
+        subject: Recording, model, size of its input, number of frames, link.
+        machine: What it ran on.
+        figures: In the order of measuring.
+    """
+
+    subject: Mapping[str, str]
+    machine: Mapping[str, str]
+    figures: tuple[EncodingFigures, ...]
+
+
+def measure_encodings(options: EncodingsOptions, report: Callable[[str], None]) -> EncodingsMeasurement:
+    """Measure encodings one after the other.
+
+    Args:
+        options: What to measure.
+        report: Called with a line about each step.
+
+    Raises:
+        ConfigError: The model takes no colour pictures, or an encoding is not possible.
+        SourceError: The recording can't be read, or has no frames.
+        MqinferError: The worker does not start, or a frame gets no answer.
+    """
+    for encoding in options.encodings:
+        check_encoding(encoding)
+    frames, rate = _frames(options)
+    machine = describe_machine()
+    with MosquittoServer() as broker, worker_processes(_worker(options, broker.url)):
+        with Client(broker.url) as client:
+            served = Served(broker.port, client.card(options.model))
+        contract = _contract(served.card)
+        pictures = pictures_of(contract, frames)
+        figures: list[EncodingFigures] = []
+        first: Answers | None = None
+        for encoding in dict.fromkeys((_FIRST, *_encodings(options, served.card, frames[0]))):
+            report(f"{encoding} …")
+            alone = measure_alone(Preparer(contract, encoding), frames, pictures)
+            answers = send_all(served, Preparer(contract, encoding), frames)
+            first = first or answers
+            found = EncodingFigures(encoding, alone, changed_share(answers, first), answers.p50_ms)
+            if options.link_mbit:
+                live = camera(frames, rate, options.seconds)
+                kept = keep_over_link(served, Preparer(contract, encoding), live, options.link_mbit)
+                found = replace(found, link_rate=kept / options.seconds)
+            figures.append(found)
+    height, width = pictures[0].shape[1:3]
+    subject = {
+        "recording": options.source,
+        "model": options.model,
+        "picture": f"{width}x{height}",
+        "frames": str(len(frames)),
+        "frames a second": f"{rate:.3g}",
+        "link": f"{options.link_mbit:g} Mbit/s" if options.link_mbit else "",
+    }
+    return EncodingsMeasurement(subject, machine, tuple(figures))
+
+
+def _frames(options: EncodingsOptions) -> tuple[list[Frame], float]:
+    """Return the frames of one stream, and how many of them come in a second."""
+    topics = [options.topic] if options.topic else []
+    with closing(open_source(options.source, topics=topics, depth=False)) as source:
+        found: list[Frame] = []
+        for frame in source.frames():
+            if not found or frame.source == found[0].source:
+                found.append(frame)
+            if len(found) == options.frames:
+                break
+    if not found:
+        raise SourceError(f"{options.source}: no frames to measure")
+    span = (found[-1].log_time_ns - found[0].log_time_ns) / _NANOSECONDS
+    return found, (len(found) - 1) / span if span > 0 else 10.0
+
+
+def _worker(options: EncodingsOptions, url: str) -> list[ProcessSpec]:
+    """Plan one process for the model's default version."""
+    name = WorkerOptions(f"bench-{os.getpid()}")
+    template = ProcessSpec(options.repository, "", 0, BrokerAddress.parse(url), name)
+    specs = plan(Repository(options.repository), template, [options.model], instances=1)
+    return [spec for spec in specs if spec.found and spec.found.is_default]
+
+
+def _contract(card: ModelCard) -> ImageContract:
+    if card.image is None or card.image.takes_depth:
+        raise ConfigError(f"model {card.name!r} takes no colour pictures; this bench compares those")
+    return card.image
+
+
+def _encodings(options: EncodingsOptions, card: ModelCard, frame: Frame) -> Sequence[str]:
+    """Return what was asked for, checked, or what is possible."""
+    if options.encodings:
+        return [choose_encoding(each, card) for each in options.encodings]
+    possible = []
+    for each in (*_ALONE, *_STREAMS):
+        if BAYER in each and to_mosaic(frame.image) is None:
+            continue
+        try:
+            possible.append(choose_encoding(each, card))
+        except ConfigError:  # the worker, or this installation, does not have it
+            continue
+    return possible

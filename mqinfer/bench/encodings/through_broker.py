@@ -1,0 +1,153 @@
+"""Frames through a real broker and a real worker: times, the model's answers, and what a thin link lets through."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from mqinfer.bags.frame import Frame
+from mqinfer.bench.faults.proxy import FaultProxy
+from mqinfer.client.connection import connect, random_name
+from mqinfer.client.result import InferResult
+from mqinfer.client.window import Policy
+from mqinfer.edge_agent.preparing.choices import choose_output_encoding
+from mqinfer.edge_agent.preparing.preparer import Preparer
+from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.reporting.statistics import EdgeStage, ReplayStatistics
+from mqinfer.edge_agent.sinks.outputs import find_mask
+from mqinfer.edge_agent.sinks.view import View
+from mqinfer.protocol.card import ModelCard
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import ModelFailed
+from mqinfer.protocol.types import Outcome
+
+__all__ = ["Answers", "Served", "camera", "changed_share", "keep_over_link", "send_all"]
+
+_TIMEOUT_S = 300.0
+_FRESH_S = 2.0
+"""Time limit of a live frame, as that of `mqinfer replay --policy latest`."""
+_TOLERANCE = 0.01
+"""Numbers differ if they differ by more than this share of the largest."""
+
+
+class Answers:
+    """A sink that keeps what came back of each frame: outputs, and milliseconds from its preparation to its outcome."""
+
+    def __init__(self) -> None:
+        self.outputs: list[dict[str, Array]] = []
+        self.milliseconds: list[float] = []
+        self.failure: str | None = None
+
+    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+        """Keep one result."""
+        if result.outcome is not Outcome.OK:
+            self.failure = self.failure or f"{frame.source}, frame {frame.sequence}: {result.error}"
+            return
+        self.outputs.append(dict(result.outputs))
+        waited = sum(view.times.stages.get(stage, 0) for stage in (EdgeStage.READ, EdgeStage.QUEUE))
+        self.milliseconds.append((view.times.total - waited) / 1e6)
+
+    def close(self) -> tuple[Path, ...]:
+        """Have no files."""
+        return ()
+
+    @property
+    def p50_ms(self) -> float:
+        """Median."""
+        return median(self.milliseconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model that is served.
+
+    Attributes:
+        port: Of the broker, on this machine.
+        card: Of the model.
+    """
+
+    port: int
+    card: ModelCard
+
+    def replay(
+        self, preparer: Preparer, frames: Iterator[Frame], options: ReplayOptions, sink: Answers | None, port: int
+    ) -> ReplayStatistics:
+        """Send frames over a port, and return the counters."""
+        statistics = ReplayStatistics()
+        options = replace(options, output_encoding=choose_output_encoding(None, self.card))
+        with closing(connect(f"mqtt://127.0.0.1:{port}", random_name())) as requester:
+            Replay(requester, preparer, options, statistics, sink).run(frames)
+        return statistics
+
+
+def send_all(served: Served, preparer: Preparer, frames: Sequence[Frame]) -> Answers:
+    """Send frames one at a time, and return the answers.
+
+    Raises:
+        ModelFailed: A frame got none.
+    """
+    answers, name = Answers(), served.card.name
+    options = ReplayOptions(name, window=1, timeout=_TIMEOUT_S)
+    served.replay(preparer, iter(frames), options, answers, served.port)
+    if answers.failure:
+        raise ModelFailed(f"model {name!r}, {preparer.encoding}: {answers.failure}")
+    return answers
+
+
+def changed_share(answers: Answers, first: Answers) -> float:
+    """Return how much of the answers is another one: the share of a mask's pixels, or of all outputs' numbers."""
+    pairs = zip(answers.outputs, first.outputs, strict=True)
+    return float(np.mean([_changed(outputs, expected) for outputs, expected in pairs]))
+
+
+def keep_over_link(served: Served, preparer: Preparer, frames: Iterator[Frame], mbit: float) -> int:
+    """Send live frames over a link of so many Mbit/s each way; return how many came back with a result."""
+    with FaultProxy(served.port) as link:
+        link.both(bytes_per_s=mbit * 1e6 / 8)
+        options = ReplayOptions(served.card.name, timeout=_FRESH_S, policy=Policy.LATEST)
+        statistics = served.replay(preparer, frames, options, None, link.port)
+    return statistics.snapshot().outcomes[Outcome.OK]
+
+
+def camera(frames: Sequence[Frame], rate: float, seconds: float) -> Iterator[Frame]:
+    """Yield the frame of the moment, in real time; a late reader gets the newest one, as from a camera's driver.
+
+    Args:
+        frames: Played forth and back, so that the scene never jumps.
+        rate: Frames a second.
+        seconds: How long.
+    """
+    pause = threading.Event()
+    there_and_back = [*frames, *frames[-2:0:-1]]
+    start, taken = time.monotonic(), -1
+    while (now := time.monotonic() - start) < seconds:
+        number = int(now * rate)
+        if number == taken:
+            pause.wait((number + 1) / rate - now)
+            continue
+        taken = number
+        yield replace(there_and_back[number % len(there_and_back)], sequence=number)
+
+
+def _changed(outputs: dict[str, Array], expected: dict[str, Array]) -> float:
+    mask, first = find_mask(outputs), find_mask(expected)
+    if mask and first:
+        return float(np.mean(mask[1] != first[1]))
+    differing = [_differing(array, expected[name]) for name, array in outputs.items()]
+    return float(np.sum([np.sum(each) for each in differing]) / max(1, sum(each.size for each in differing)))
+
+
+def _differing(array: Array, expected: Array) -> Array:
+    if array.shape != expected.shape:
+        return np.ones(1, bool)
+    if array.dtype.kind != "f":
+        return np.asarray(array != expected)
+    largest = float(np.max(np.abs(expected), initial=0.0))
+    return np.asarray(np.abs(np.subtract(array, expected)) > _TOLERANCE * largest)
