@@ -2,21 +2,42 @@
 
 from mqinfer._version import __version__
 from mqinfer.broker.address import TlsOptions
-from mqinfer.client import AsyncClient, AsyncStream, Client, ClientOptions, ControlClient, InferResult, Policy, Stream
+from mqinfer.client import (
+    AsyncClient,
+    AsyncStream,
+    AsyncWatch,
+    Client,
+    ClientOptions,
+    ControlClient,
+    DropReason,
+    InferResult,
+    Policy,
+    SeenPreview,
+    SeenResult,
+    Stream,
+    Watch,
+    WatchCounters,
+)
 from mqinfer.protocol.types import Capture, Outcome, Timings
 
 __all__ = [
     "AsyncClient",
     "AsyncStream",
+    "AsyncWatch",
     "Capture",
     "Client",
     "ClientOptions",
     "ControlClient",
+    "DropReason",
     "InferResult",
     "Outcome",
     "Policy",
+    "SeenPreview",
+    "SeenResult",
     "Stream",
     "Timings",
     "TlsOptions",
+    "Watch",
+    "WatchCounters",
     "__version__",
 ]

@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from mqinfer._version import __version__
-from mqinfer.cli import bag, bench, broker, demo, gateway, infer, models, replay, worker
+from mqinfer.cli import bag, bench, broker, cascade, demo, infer, models, worker
+from mqinfer.cli.edge import compare, edge, replay
 from mqinfer.cli.exit_codes import EXIT_CODES, exit_code, print_error
 from mqinfer.cli.options import with_log_options
 from mqinfer.cli.settings import SOURCES, FirstConfigFile, SourcedGroup
-from mqinfer.cli.watching import lag, status, top
+from mqinfer.cli.watching import lag, status, top, watch
+from mqinfer.cli.web import dashboard, gateway
 from mqinfer.logs import LogSettings, set_up
 from mqinfer.protocol.errors import MqinferError
 
@@ -34,15 +36,20 @@ app = typer.Typer(
 app.command()(with_log_options(demo.demo))
 app.command()(with_log_options(worker.worker))
 app.command()(with_log_options(replay.replay))
+app.command()(with_log_options(edge.edge))
+app.command()(with_log_options(compare.compare))
 app.command()(with_log_options(infer.infer))
 app.command()(with_log_options(gateway.gateway))
+app.command()(with_log_options(dashboard.dashboard))
 app.command()(with_log_options(status.status))
 app.command()(with_log_options(top.top))
 app.command()(with_log_options(lag.lag))
+app.command()(with_log_options(watch.watch))
 app.add_typer(broker.app, name="broker")
 app.add_typer(models.app, name="models")
 app.add_typer(bag.app, name="bag")
 app.add_typer(bench.app, name="bench")
+app.add_typer(cascade.app, name="cascade")
 
 
 def _end_help(group: typer.Typer) -> None:

@@ -9,6 +9,7 @@ import typer
 from rich.progress import Progress
 
 from mqinfer.cli.options import plain_console, table_console
+from mqinfer.images.lens import Distortion
 from mqinfer.logs import printable
 
 __all__ = ["app"]
@@ -53,6 +54,10 @@ def synth(
         str, typer.Option(help="ROS encoding of the frames: any Bayer pattern with 8 or 16 bits, or rgb8.")
     ] = "bayer_rggb8",
     bits: Annotated[int, typer.Option(help="Significant bits of 16-bit mosaics.", min=8, max=16)] = 16,
+    lens: Annotated[
+        Distortion | None,
+        typer.Option(help="Distort the frames by a lens of this kind, with its CameraInfo on /camera/camera_info."),
+    ] = None,
 ) -> None:
     """Render a synthetic drive on /camera/image_raw, with its true classes on /camera/labels."""
     from mqinfer.lab.drives.recording import write_drive
@@ -70,6 +75,7 @@ def synth(
             height=height,
             encoding=encoding,
             bits=bits,
+            lens=lens,
             progress=lambda done, _: display.update(task, completed=done),
         )
     typer.echo(f"wrote {path}")

@@ -9,13 +9,18 @@ import typer
 from typer.core import TyperGroup
 
 from mqinfer.bench import BatchingOptions, PathOptions, run, run_batching, run_calls
+from mqinfer.bench.encodings.measure import EncodingsOptions, measure_encodings
+from mqinfer.bench.encodings.report import as_json, draw, grid_of
 from mqinfer.bench.faults import as_markdown
 from mqinfer.bench.faults.soak import SoakOptions
 from mqinfer.bench.faults.soak import soak as run_soak
+from mqinfer.bench.grid import print_grid
+from mqinfer.bench.noscope import NoScopeOptions, run_noscope
 from mqinfer.bench.segmentation import measure_segmentation, print_shares
 from mqinfer.bench.workloads import WORKLOADS
 from mqinfer.cli.options import table_console
 from mqinfer.edge_agent.sinks.sink import set_aside, writing
+from mqinfer.lab.cascade.calibration import Goal
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["app"]
@@ -23,6 +28,7 @@ __all__ = ["app"]
 _PATH = PathOptions()
 _BATCHING = BatchingOptions()
 _SOAK = SoakOptions()
+_NOSCOPE = NoScopeOptions()
 
 Output = Annotated[Path | None, typer.Option(help="Folder for the figures as JSON and the tables as Markdown.")]
 
@@ -37,7 +43,7 @@ class _PathByDefault(TyperGroup):
 
 
 app = typer.Typer(
-    help="Measure the path (the default), calls, batching, faults and segmentation.",
+    help="Measure the path (the default), calls, batching, codecs, faults, segmentation and a cascade.",
     cls=_PathByDefault,
 )
 
@@ -86,6 +92,37 @@ def batching(
 
 
 @app.command()
+def codecs(
+    source: Annotated[str, typer.Argument(help="Bag, video or folder of pictures.")],
+    model: Annotated[str, typer.Option(help="Model that gets the frames.")],
+    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("models"),
+    topic: Annotated[str | None, typer.Option(help="Image topic; by default the first.")] = None,
+    encoding: Annotated[
+        list[str] | None, typer.Option(help="Encoding to measure, such as jpeg:90; may be repeated. All by default.")
+    ] = None,
+    frames: Annotated[int, typer.Option(help="Number of frames.", min=2)] = 20,
+    link_mbit: Annotated[
+        float, typer.Option(help="Measure over a link of so many Mbit/s too; 0 for none.", min=0)
+    ] = 0.0,
+    seconds: Annotated[float, typer.Option(help="Length of each turn over that link, in seconds.", min=1)] = 15.0,
+    json: Annotated[Path | None, typer.Option(help="File for the figures as JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="File for a plot, .svg or .png.")] = None,
+) -> None:
+    """Measure the encodings of frames: bytes, time, PSNR, the model's answers, and what a thin link lets through."""
+    chosen = EncodingsOptions(
+        source, repository, model, topic, tuple(encoding or ()), frames, link_mbit=link_mbit, seconds=seconds
+    )
+    measured = measure_encodings(chosen, lambda line: typer.echo(line, err=True))
+    print_grid(grid_of(measured), table_console())
+    if json:
+        with writing(json):
+            json.write_text(as_json(measured), encoding="utf-8")
+    if plot:
+        with writing(plot):
+            draw(measured, plot)
+
+
+@app.command()
 def soak(
     minutes: Annotated[float, typer.Option(help="How long to apply load, in minutes.", min=0.1)] = _SOAK.seconds / 60,
     every: Annotated[float, typer.Option(help="Least time between faults, in seconds.", min=1)] = _SOAK.every,
@@ -119,3 +156,31 @@ def segmentation(
         repository, model, [before, *after], rounds, lambda line: console.print(line, style="dim")
     )
     print_shares(measured, console)
+
+
+@app.command()
+def noscope(
+    frames: Annotated[int, typer.Option(help="Frames that each setting gets.", min=1)] = _NOSCOPE.frames,
+    training: Annotated[
+        int, typer.Option(help="Frames before them to train the small model with.", min=20)
+    ] = _NOSCOPE.training,
+    calibration: Annotated[
+        int, typer.Option(help="Frames between these to choose the thresholds with.", min=40)
+    ] = _NOSCOPE.calibration,
+    side: Annotated[int, typer.Option(help="Side of the pictures, in pixels; a multiple of 32.")] = _NOSCOPE.side,
+    rate: Annotated[float, typer.Option(help="Frames a second of the camera.", min=0.1)] = _NOSCOPE.rate,
+    seed: Annotated[int, typer.Option(help="Seed of the street.", min=0)] = _NOSCOPE.seed,
+    confidence: Annotated[
+        float, typer.Option(help="Of the thresholds' accuracy; 0.5 for thresholds that promise nothing.")
+    ] = _NOSCOPE.goal.confidence,
+    repository: Annotated[
+        Path | None, typer.Option(help="Model repository whose model 'reference' is used; one is made by default.")
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Measure NoScope's experiment: a cascade on an edge with one core, YOLOv2 in the cloud, cars in a street.
+
+    It takes the reference's time for about six times the frames, and for those of training and calibration.
+    """
+    options = NoScopeOptions(frames, training, calibration, side, rate, seed, Goal(confidence=confidence))
+    run_noscope(options, repository=repository, output=output, console=table_console())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from mqinfer.protocol.topics import Topics
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Tracer
 
-__all__ = ["local_worker"]
+__all__ = ["local_versions", "local_worker"]
 
 
 @contextmanager
@@ -30,7 +31,29 @@ def local_worker(
     topics: Topics,
     tracer: Tracer | None = None,
 ) -> Iterator[None]:
-    """Serve one model on an in-memory broker while the body runs.
+    """Serve one model on an in-memory broker while the body runs; arguments and errors as of `local_versions`."""
+    with local_versions(repository, model, [version], broker, topics, tracer):
+        yield
+
+
+@contextmanager
+def local_versions(
+    repository: Path,
+    model: str,
+    wanted: Sequence[str | None],
+    broker: BrokerAddress,
+    topics: Topics,
+    tracer: Tracer | None = None,
+) -> Iterator[None]:
+    """Serve some versions of a model on an in-memory broker while the body runs.
+
+    Args:
+        repository: Has the model.
+        model: Its name.
+        wanted: Versions; None for the default one.
+        broker: The in-memory one.
+        topics: Below its root.
+        tracer: Records spans; None for none.
 
     Raises:
         ModelNotFound: The repository has no such model or version.
@@ -38,15 +61,21 @@ def local_worker(
     """
     template = ProcessSpec(repository, model, 0, broker, WorkerOptions(f"local-{model}", topics))
     specs = plan(Repository(repository), template, [model], instances=1)
-    default = [spec for spec in specs if spec.found and spec.found.is_default]
-    chosen = default if version is None else [spec for spec in specs if str(spec.version) == version]
-    if not chosen:
-        versions = ", ".join(str(spec.version) for spec in specs)
-        raise ModelNotFound(
-            f"repository {repository} serves no version {version} of model {model!r}; it has: {versions}"
-        )
-    worker = serve(chosen[0], tracer)
-    try:
+    default = next((spec for spec in specs if spec.found and spec.found.is_default), specs[0])
+    chosen: dict[int, ProcessSpec] = {}
+    for version in wanted:
+        spec = default if version is None else next((each for each in specs if str(each.version) == version), None)
+        if spec is None:
+            versions = ", ".join(str(each.version) for each in specs)
+            raise ModelNotFound(
+                f"repository {repository} serves no version {version} of model {model!r}; it has: {versions}"
+            )
+        chosen[spec.version] = spec
+    if default.version not in chosen:  # the default one publishes the card, so the first takes its place
+        first = next(iter(chosen.values()))
+        assert first.found  # noqa: S101 - planned from the repository
+        chosen[first.version] = replace(first, found=replace(first.found, is_default=True), versions=tuple(chosen))
+    with ExitStack() as stack:
+        for spec in chosen.values():
+            stack.callback(serve(spec, tracer).stop)
         yield
-    finally:
-        worker.stop()

@@ -39,6 +39,7 @@ __all__ = [
     "until_signal",
     "with_connection",
     "with_log_options",
+    "with_options",
 ]
 
 _WIDE = 10_000
@@ -160,7 +161,7 @@ def with_connection(command: Callable[..., None]) -> Callable[..., None]:
     def run(**options: Any) -> None:
         command(connection=Connection(**{each: options.pop(each) for each in _CONNECTION}), **options)
 
-    return _with_options(command, run, _CONNECTION, replaced="connection")
+    return with_options(command, run, _CONNECTION, replaced="connection")
 
 
 def with_log_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -178,13 +179,13 @@ def with_log_options(command: Callable[..., None]) -> Callable[..., None]:
         command(**options)
 
     has_own = "config" in inspect.signature(command).parameters
-    return _with_options(command, run, _LOGGING if has_own else {**_LOGGING, **_FILE})
+    return with_options(command, run, _LOGGING if has_own else {**_LOGGING, **_FILE})
 
 
-def _with_options(
+def with_options(
     command: Callable[..., None], run: Callable[..., None], added: Mapping[str, tuple[Any, Any]], replaced: str = ""
 ) -> Callable[..., None]:
-    """Give `run` the name, the help and the options of a command, and further options.
+    """Return `run` with the name, the help and the options of a command, and further options.
 
     Args:
         command: The command.

@@ -1,4 +1,4 @@
-"""The metrics of inference that worker and gateway share, from the statistics that each of them keeps."""
+"""The metrics of inference, from the statistics that the processes of a worker keep."""
 
 from __future__ import annotations
 
@@ -26,26 +26,25 @@ _LARGEST_BATCH = 10
 """Power of two of the last bound of batch sizes."""
 
 
-def add_inference(samples: Samples, prefix: str, models: Models) -> None:
+def add_inference(samples: Samples, models: Models) -> None:
     """Add requests by outcome, and their time split.
 
     Args:
         samples: Receives them.
-        prefix: Of the names: `inference` of a worker, `gateway` of a gateway.
         models: Whose `counters` hold replies by outcome, and `failed_…` by error code where these are known.
     """
     for (model, version), found in models.items():
         labels = {"model": model, "version": version}
         samples.count(
-            f"{prefix}_request_success", "Requests that got a result.", found.counters.get(Outcome.OK, 0), **labels
+            "inference_request_success", "Requests that got a result.", found.counters.get(Outcome.OK, 0), **labels
         )
         for outcome in _FAILED:
             count = _failed(found, outcome)
-            samples.count(f"{prefix}_request_failure", "Requests without a result.", count, **labels, reason=outcome)
+            samples.count("inference_request_failure", "Requests without a result.", count, **labels, reason=outcome)
         for stage, (name, text) in _STAGES.items():
             counts = found.histograms.get(stage)
             if counts:
-                samples.durations(f"{prefix}_{name}_duration", text, counts, getattr(found, stage).ns, **labels)
+                samples.durations(f"inference_{name}_duration", text, counts, getattr(found, stage).ns, **labels)
 
 
 def _failed(found: ModelStatistics, outcome: Outcome) -> int:

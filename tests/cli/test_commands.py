@@ -74,7 +74,7 @@ def test_the_version() -> None:
     [
         ["nonsense"],
         ["worker"],
-        ["replay", "x.bag"],
+        ["replay"],
         ["replay", "x.bag", "--model", "m", "--window", "0"],
         ["replay", "x.bag", "--model", "m", "--demosaic", "guess"],
         ["replay", "x.bag", "--model", "m", "--rate", "-1"],
@@ -482,6 +482,7 @@ def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("mine")
     found = mqinfer("demo", tmp_path)
     assert found.returncode == 2
+    assert "already exists" in found.stderr
     assert "--overwrite" in found.stderr
     assert (tmp_path / "kept").read_text() == "mine"
 
@@ -501,4 +502,5 @@ def test_the_demo(tmp_path: Path) -> None:
     assert "80 frames, outcomes {'ok': 80}, 0 with more than one" in counted
     assert counted.count("answered") == 2
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert {tmp_path / "out" / drive / "results.mcap" for drive in ("ros1", "ros2")} <= set(written)
     assert all(str(path) in found.stdout for path in written)

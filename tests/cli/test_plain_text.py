@@ -17,8 +17,8 @@ from mqinfer.cli import infer, options
 from mqinfer.cli.app import app
 from mqinfer.cli.exit_codes import print_error
 from mqinfer.cli.options import plain_console, table_console
-from mqinfer.edge_agent.report import Goal, progress
-from mqinfer.edge_agent.statistics import ReplayStatistics
+from mqinfer.edge_agent.reporting.report import Goal, progress
+from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.lab.profiling.report import ModelProfile
 from mqinfer.lab.profiling.report import as_table as profile_table
 from mqinfer.lab.profiling.results import Profile

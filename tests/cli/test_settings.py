@@ -16,7 +16,7 @@ from mqinfer.cli.app import app
 from mqinfer.cli.settings import _commands, _options, _Settings
 from mqinfer.errors import ConfigError
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "mqinfer.toml"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(autouse=True)
@@ -135,10 +135,21 @@ def test_every_option_has_a_variable_and_a_key() -> None:
     assert all(path and option.envvar[0].startswith("MQINFER_" + path[0].upper()) for path, option in named)
 
 
-def test_the_example_is_right() -> None:
+def test_the_examples_are_right() -> None:
     """All its tables and keys exist, and its values are of the right kind."""
-    values = _Settings(EXAMPLE, get_command(app))
+    values = _Settings(EXAMPLES / "mqinfer.toml", get_command(app))
     assert values.of(["worker"])["capacity"] == "32"
     assert values.of(["worker"])["broker"] == values.of(["gateway"])["broker"] == "mqtts://broker.example.org:8883"
     assert values.of(["models", "load"])["timeout"] == "600"
     assert values.of(["broker"])["config"] == "/etc/mqinfer/broker"
+    edge = _Settings(EXAMPLES / "edge.toml", get_command(app)).of(["edge"])
+    assert edge["source"] == ["front=camera:0", "rear=rtsp://10.0.0.12/stream1"]
+    assert "preview" not in edge
+
+
+def test_a_rate_of_previews_in_a_file(tmp_path: Path) -> None:
+    """`preview` is a key of `[edge]` and `[replay]`, as the option is."""
+    path = tmp_path / "edge.toml"
+    path.write_text("[edge]\npreview = 0.5\n[replay]\npreview = 2\n", encoding="utf-8")
+    values = _Settings(path, get_command(app))
+    assert (values.of(["edge"])["preview"], values.of(["replay"])["preview"]) == ("0.5", "2")

@@ -51,7 +51,7 @@ def test_samples_of_a_model() -> None:
 
     def add(samples: Samples) -> None:
         models = {("seg", "3"): found}
-        add_inference(samples, "inference", models)
+        add_inference(samples, models)
         add_batches(samples, models)
         add_worker_load(samples, models)
         add_triton(samples, models)

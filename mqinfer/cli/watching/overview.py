@@ -8,13 +8,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import to_builtins
+
 from mqinfer.cli.options import Connection
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.control import AsyncControl
 from mqinfer.client.registry import Registry
 from mqinfer.metrics.lag import lag, to_record
-from mqinfer.protocol.control import Call, Operation
-from mqinfer.protocol.errors import MqinferError, NoWorker
+from mqinfer.protocol.control import Call, ModelState, Operation
+from mqinfer.protocol.errors import MqinferError, NotAuthorized, NoWorker
 from mqinfer.protocol.states import PendingRequests, ServedModel, WorkerStatus
 
 __all__ = ["Observer", "Replies", "observe"]
@@ -61,12 +63,14 @@ class Replies:
         index: Entries of their repositories.
         statistics: By server, model and version: requests that succeeded and failed, and the median time.
         problems: Why a server did not reply, by server; under the empty name why none was asked.
+        is_refused: Whether this login may not ask servers.
     """
 
     at: float = field(default_factory=time.monotonic)
     index: list[dict[str, Any]] = field(default_factory=list)
     statistics: dict[tuple[str, str, str], _Figures] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    is_refused: bool = False
 
 
 class Observer:
@@ -95,6 +99,8 @@ class Observer:
                             found.statistics[reply.server, entry["name"], entry["version"]] = _read(entry)
         except NoWorker:  # no server, but there may be states
             pass
+        except NotAuthorized:
+            found.problems[""], found.is_refused = _STATES_ALONE, True
         except MqinferError as error:
             found.problems[""] = str(error)
         found.at = time.monotonic()
@@ -121,11 +127,13 @@ class Observer:
             {"server": name, "state": str(state), "problem": now.problems.get(name, "")}
             for name, state in sorted(self._known.servers.items())
         ]
+        index = _stated_index(processes) if now.is_refused else now.index
         return {
             "servers": servers,
             "processes": processes,
-            "models": [self._model(entry, processes, before, now) for entry in now.index],
+            "models": [self._model(entry, processes, before, now) for entry in index],
             "clients": self._clients(),
+            "streams": self._streams(),
             "lag": to_record(lag(self._known, time.monotonic())),
             "problem": now.problems.get("", ""),
         }
@@ -146,6 +154,11 @@ class Observer:
             for name, seen in sorted(self._known.clients.items())
             for each in seen.state.pending or (PendingRequests(seen.state.model or "-"),)
         ]
+
+    def _streams(self) -> list[dict[str, Any]]:
+        """List the streams of the edges that state them."""
+        clients = sorted(self._known.clients.items())
+        return [{"client": name, **to_builtins(each)} for name, seen in clients for each in seen.state.streams or ()]
 
     def _model(
         self, entry: dict[str, Any], processes: Sequence[dict[str, Any]], before: Replies, now: Replies
@@ -177,6 +190,19 @@ class Observer:
         }
 
 
+def _stated_index(processes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what stands in for the servers' index: the versions that the states of their processes name."""
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for each in processes:
+        if each["model"]:
+            key = each["server"], each["model"], each["version"]
+            made = {"server": key[0], "name": key[1], "version": key[2], "state": ModelState.UNAVAILABLE, "reason": ""}
+            entry = found.setdefault(key, made)
+            if each["state"] == WorkerStatus.READY:
+                entry["state"] = ModelState.READY
+    return list(found.values())
+
+
 @asynccontextmanager
 async def observe(connection: Connection) -> AsyncIterator[Observer]:
     """Connect an observer.
@@ -190,4 +216,8 @@ async def observe(connection: Connection) -> AsyncIterator[Observer]:
         yield Observer(client.registry.known, AsyncControl(client))
 
 
+_STATES_ALONE = (
+    "this login may not ask servers, as that of a dashboard: shown is what states say, without rates and times; an "
+    "operator's login shows all (mqinfer broker add DIR operator NAME)"
+)
 _SERVING = (WorkerStatus.READY, WorkerStatus.DRAINING)

@@ -34,7 +34,9 @@ def status(
     """Show servers, processes and models with their states, load and rate. Exit code 1 if nothing is served.
 
     A rate counts the replies of --interval seconds; p50 is the median time that the newest requests spent in the
-    worker. What a server reports needs a login that may ask it (operator, dashboard). See also: `mqinfer top`.
+    worker. Rates and times need a login that may ask servers (operator): with a dashboard's login states are shown.
+
+    See also: `mqinfer top`.
     """
     overview = asyncio.run(_read(connection, interval, timeout))
     if as_json:

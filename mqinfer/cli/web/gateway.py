@@ -11,11 +11,12 @@ import typer
 from mqinfer import logs
 from mqinfer.broker.connect import resolve
 from mqinfer.cli.options import Connection, MetricsBind, OtlpEndpoint, with_connection
-from mqinfer.gateway.settings import GatewaySettings, TlsFiles
+from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.topics import check_name
 from mqinfer.telemetry.exporting import check_endpoint
+from mqinfer.web.tls import TlsFiles
 
 __all__ = ["gateway"]
 

@@ -1,0 +1,1 @@
+"""The subcommands that send frames to models, one a file."""

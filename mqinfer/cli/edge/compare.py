@@ -1,0 +1,165 @@
+"""`mqinfer compare`."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.cli.edge.running import failed_load
+from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
+from mqinfer.cli.local import local_versions
+from mqinfer.cli.options import Connection, plain_console, table_console, until_signal, with_connection
+from mqinfer.client.connection import connect, default_name
+from mqinfer.client.options import ClientOptions
+from mqinfer.edge_agent.replay import ReplayOptions
+from mqinfer.edge_agent.reporting.report import Ending
+from mqinfer.edge_agent.session import ReplaySettings
+from mqinfer.lab.comparing.comparison import Bounds, Compared, compare_models
+from mqinfer.logs import printable
+from mqinfer.protocol.errors import ConfigError, ModelNotFound
+from mqinfer.protocol.topics import Topics
+
+__all__ = ["compare"]
+
+
+@with_connection
+def compare(
+    connection: Connection,
+    source: Annotated[str, typer.Argument(help="Bag, video or folder of pictures.")],
+    model: Annotated[
+        list[str],
+        typer.Option(help="Name of a model, or name/version; repeat it. The others are compared with the first one."),
+    ],
+    truth: Annotated[
+        str | None,
+        typer.Option(help="Topic of label pictures or Detection2DArray, folder of label pictures, or CSV file."),
+    ] = None,
+    local: Annotated[bool, typer.Option("--local", help="Run the models in this process, without a broker.")] = False,
+    repository: Annotated[Path, typer.Option(help="Model repository for --local.")] = Path("models"),
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Image topic of the bag; may be repeated. By default all but depth and the truth."),
+    ] = None,
+    start: Annotated[float, typer.Option(help="Where to start, in seconds after the first frame.", min=0)] = 0,
+    duration: Annotated[float | None, typer.Option(help="How much to compare, in seconds; all by default.")] = None,
+    window: Annotated[
+        int, typer.Option(help="Largest number of requests in flight for each stream and model.", min=1, max=1000)
+    ] = 8,
+    timeout: Annotated[float, typer.Option(help="Time limit of each request, in seconds.", min=0.001, max=1e6)] = 300,
+    encoding: Annotated[
+        str, typer.Option(help="Codec of the frames: lz4, png[:0-9], raw or jpeg[:1-100]; all but the last keep them.")
+    ] = "lz4",
+    max_disagreement: Annotated[
+        float, typer.Option(help="Largest mean disagreement with the first model, 0 to 1.", min=0, max=1)
+    ] = 0.01,
+    min_score: Annotated[
+        float | None,
+        typer.Option(help="Least score against the truth: mean IoU, accuracy or mAP 0.5:0.95.", min=0, max=1),
+    ] = None,
+    worst: Annotated[int, typer.Option(help="Pictures of the frames that differ most, for each model.", min=0)] = 5,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for compare.json, the worst frames and each model's results. No files by default."),
+    ] = None,
+) -> None:
+    """Compare the results of models over a recording, with each other and with the truth.
+
+    The exit code is 1 if a model disagrees with the first one by more than --max-disagreement, or scores below
+    --min-score.
+    """
+    models = list(dict.fromkeys(model))
+    if len(models) < 2 and truth is None:
+        raise ConfigError("expected two models or more, or one and its --truth; repeat --model")
+    if min_score is not None and truth is None:
+        raise ConfigError("--min-score is against a --truth; name it")
+    options = ReplayOptions(models[0], window=window, timeout=timeout)
+    settings = ReplaySettings([source], options, topic or (), None, start, duration, encoding=encoding, output=output)
+    address = BrokerAddress.parse(f"memory://local-{secrets.token_hex(4)}") if local else connection.address()
+    name, topics = connection.name or default_name(address), Topics(connection.root)
+    with ExitStack() as stack:
+        names = list(dict.fromkeys(each.partition("/")[0] for each in models))
+        for each in names if local else ():
+            versions = [one.partition("/")[2] or None for one in models if one.partition("/")[0] == each]
+            stack.enter_context(local_versions(repository, each, versions, address, topics))
+        requester = connect(address, name, topics, ClientOptions(window=window * len(models)))
+        stack.callback(requester.close)
+        try:
+            found = compare_models(
+                settings,
+                models,
+                requester,
+                broker="local" if local else str(address),
+                stop=until_signal(),
+                console=plain_console(stderr=True),
+                truth=truth,
+                bounds=Bounds(max_disagreement, min_score),
+                worst=worst,
+            )
+        except ModelNotFound as error:
+            requester.close()  # the question goes out under its name
+            raise (None if local else failed_load(address, name, connection.root, names)) or error from None
+    raise typer.Exit(_report(found))
+
+
+def _report(found: Compared) -> ExitCode:
+    """Print the tables and the verdict, and return the exit code."""
+    console = table_console()
+    for table in _tables(found.report):
+        console.print(table)
+    for line in [*found.refused, *(f"wrote {path}" for path in found.files)]:
+        console.print(printable(line), soft_wrap=True)
+    errors = [each for each in (*(session.broke_off for session in found.sessions), found.error) if each]
+    for each in errors:
+        print_error(each)
+    ended = {session.run.ended for session in found.sessions}
+    if Ending.INTERRUPTED in ended:
+        return ExitCode.INTERRUPTED
+    if Ending.INCOMPLETE in ended:
+        return ExitCode.INCOMPLETE
+    if errors:
+        return max(map(exit_code, errors))
+    has_failed = any(session.snapshot.failed for session in found.sessions)
+    return ExitCode.FAILED if has_failed or found.refused else ExitCode.OK
+
+
+def _tables(report: dict[str, Any]) -> list[Table]:
+    """Return a table of the disagreements and one of the scores, each where there are any."""
+    tables = []
+    if report["pairs"]:
+        pairs = Table("models", title="disagreement")
+        for column in ("frames", "differ", "mean", "p95", "largest", "mean IoU"):
+            pairs.add_column(column, justify="right")
+        for each in report["pairs"]:
+            numbers = [each["mean"], each["p95"], each["largest"], each.get("mean_iou")]
+            counts = str(each["frames"]), str(each["frames_that_differ"])
+            pairs.add_row(printable(" / ".join(each["models"])), *counts, *map(_number, numbers))
+        tables.append(pairs)
+    if "scores" in report:
+        keys = ("mean_iou", "pixel_accuracy", "accuracy", "map_50", "map_50_95")
+        shown = [key for key in keys if any(key in each for each in report["scores"])]
+        scores = Table("model", title="against the truth")
+        for column in ("frames", *(_WORDS[key] for key in shown)):
+            scores.add_column(column, justify="right")
+        for each in report["scores"]:
+            scores.add_row(printable(each["model"]), str(each["frames"]), *(_number(each.get(key)) for key in shown))
+        tables.append(scores)
+    return tables
+
+
+_WORDS = {
+    "mean_iou": "mean IoU",
+    "pixel_accuracy": "pixel accuracy",
+    "accuracy": "accuracy",
+    "map_50": "mAP 0.5",
+    "map_50_95": "mAP 0.5:0.95",
+}
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

@@ -1,0 +1,52 @@
+"""`mqinfer replay`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mqinfer.cli.edge.running import run_replay
+from mqinfer.cli.edge.sending import Sending, make_settings, with_sending
+from mqinfer.cli.options import Connection, with_connection
+
+__all__ = ["replay"]
+
+
+@with_connection
+@with_sending
+def replay(
+    connection: Connection,
+    sending: Sending,
+    source: Annotated[
+        list[str],
+        typer.Argument(
+            help="Bag, video, folder of pictures, camera:0, URL of a camera, ros2:TOPIC; several are replayed as one. "
+            "NAME=SOURCE gives its stream a name."
+        ),
+    ],
+    local: Annotated[bool, typer.Option("--local", help="Run the model in this process, without a broker.")] = False,
+    repository: Annotated[Path, typer.Option(help="Model repository for --local.")] = Path("models"),
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Speed: 1 as recorded, 2 twice as fast, 0 as fast as results allow. "
+            "By default 1 for a recording with --policy latest, else 0.",
+            min=0,
+        ),
+    ] = None,
+    start: Annotated[float, typer.Option(help="Where to start, in seconds after the first frame.", min=0)] = 0,
+    duration: Annotated[float | None, typer.Option(help="How much to replay, in seconds; all by default.")] = None,
+    loop: Annotated[bool, typer.Option("--loop", help="Start again at the end, until Ctrl-C.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the run whose results are in --output, where it stopped."),
+    ] = False,
+) -> None:
+    """Send the frames of a recorded drive to a model, and keep the results."""
+    settings = replace(
+        make_settings(sending, source, resumes=resume), rate=rate, start=start, duration=duration, loop=loop
+    )
+    run_replay(connection, sending, settings, repository=repository if local else None)

@@ -1,0 +1,202 @@
+"""Run a replay or an edge agent: connect, send the frames, print what came of it."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.cli.edge.sending import Sending
+from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
+from mqinfer.cli.local import local_worker
+from mqinfer.cli.options import Connection, plain_console, table_console, until_signal
+from mqinfer.client.announcer import Announcer
+from mqinfer.client.connection import Unconnected, default_name
+from mqinfer.client.control import ControlClient
+from mqinfer.client.options import ClientOptions
+from mqinfer.edge_agent.cascade.settings import RunsAt
+from mqinfer.edge_agent.metrics import edge_metrics, pending_frames
+from mqinfer.edge_agent.model_run import ModelRun
+from mqinfer.edge_agent.reporting.page import ReportFile
+from mqinfer.edge_agent.reporting.report import (
+    Ending,
+    answer_words,
+    failure_lines,
+    missed_lines,
+    preview_words,
+    summary,
+    summary_table,
+    write_summary,
+)
+from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_sessions
+from mqinfer.edge_agent.stream_states import StreamStates
+from mqinfer.logs import printable
+from mqinfer.metrics.endpoint import serving_metrics
+from mqinfer.protocol.control import Call, ModelState, Operation
+from mqinfer.protocol.errors import ModelNotFound, ModelNotLoadable, MqinferError
+from mqinfer.protocol.topics import Topics
+from mqinfer.telemetry.exporting import check_endpoint, make_tracer
+
+__all__ = ["failed_load", "run_replay"]
+
+_CONNECT_S, _ASK_S = 10.0, 2.0
+
+
+def run_replay(
+    connection: Connection, sending: Sending, settings: ReplaySettings, *, repository: Path | None = None
+) -> None:
+    """Send the frames, and exit with the code that tells how it went.
+
+    Args:
+        connection: To the broker.
+        sending: The options.
+        settings: What to send, and how. A service waits for the broker, its sources and the models, until a signal.
+        repository: Runs the models in this process, without a broker.
+
+    Raises:
+        MqinferError: It can't begin.
+    """
+    models = sending.models if settings.cascade is None else [settings.options.model]
+    broker_address = (
+        connection.address()
+        if repository is None
+        else BrokerAddress.parse(f"memory://local-{secrets.token_hex(4)}")  # takes no login, whatever there is
+    )
+    client_name, root = connection.name or default_name(broker_address), connection.root
+    topics = Topics(root)
+    tracer = make_tracer("mqinfer-edge", client_name, check_endpoint(sending.otlp_endpoint))
+    with ExitStack() as stack:
+        if tracer is not None:
+            stack.callback(tracer.close)
+        if repository is not None:
+            for each, version in _served_locally(settings, models):
+                stack.enter_context(local_worker(repository, each, version, broker_address, topics, tracer))
+        announcer = Announcer(client_name, topics, settings.source, ",".join(models), window=sending.window)
+        options = ClientOptions(window=sending.window * len(models))
+        client = Unconnected(
+            broker_address, client_name, topics, options, announcer=announcer, take_over=sending.take_over
+        )
+        requester = client.requester
+        requester.tracer = tracer
+        stack.callback(requester.close)
+        stack.callback(announcer.presence.end)
+        runs: list[ModelRun] = []
+        page = ReportFile(sending.report) if sending.report else None
+        announcer.pending = partial(pending_frames, requester, runs)
+        announcer.streams = StreamStates(runs).read
+        metrics = edge_metrics(requester, runs)
+        stack.enter_context(serving_metrics(metrics, sending.metrics_port, sending.metrics_bind))
+        connects_later = settings.is_service or sending.spool is not None
+        if not connects_later:
+            client.open(_CONNECT_S)
+        stop = until_signal()
+        try:
+            reports = run_sessions(
+                settings if sending.spool or not settings.is_service else replace(settings, card_timeout=math.inf),
+                models,
+                requester,
+                broker="local" if repository else str(broker_address),
+                stop=stop,
+                console=plain_console(stderr=True),
+                connect=client.open if connects_later else None,
+                on_runs=runs.extend,
+                observe=page.observe if page else None,
+            )
+        except ModelNotFound as error:
+            raise (None if repository else failed_load(broker_address, client_name, root, models)) or error from None
+    outcome = _report(reports, sending.summary_file)
+    if page:
+        page.write(settings, reports)
+        _print(table_console(), f"wrote {sending.report}")
+    raise typer.Exit(outcome)
+
+
+def _served_locally(settings: ReplaySettings, models: Sequence[str]) -> list[tuple[str, str | None]]:
+    """Return the models, with their versions, that run in this process."""
+    served = [(each, settings.options.version) for each in models]
+    small = None if settings.cascade is None else settings.cascade.small
+    return [*served, (small.model, small.version)] if small and small.placement is RunsAt.CLOUD else served
+
+
+def failed_load(broker: BrokerAddress, name: str, root: str, models: Sequence[str]) -> ModelNotLoadable | None:
+    """Return why a server could not load one of the models; None if no server says so to this client."""
+    try:
+        with ControlClient(broker, name=name, root=root, connect_timeout=_ASK_S) as control:
+            replies = control.ask(Call(Operation.INDEX), timeout=_ASK_S)
+    except MqinferError:
+        return None
+    failures = [
+        f"server {reply.server} can't load model {entry['name']!r}: {entry['reason']}"
+        for reply in replies
+        for entry in (reply.content if isinstance(reply.content, list) else [])
+        if isinstance(entry, dict) and entry.get("name") in models and _is_failed(entry)
+    ]
+    return ModelNotLoadable("; ".join(failures)) if failures else None
+
+
+def _is_failed(entry: Mapping[str, object]) -> bool:
+    """Return whether an entry of a server's index names a reason why the model is not served."""
+    return entry.get("state") != ModelState.READY and entry.get("reason") not in {None, "", "not loaded"}
+
+
+def _report(reports: Sequence[SessionReport], summary_file: Path | None) -> ExitCode:
+    """Print the tables and why frames failed, write the summary, and return the exit code."""
+    console = table_console()
+    for report in reports:
+        _print_report(console, report, is_titled=len(reports) > 1)
+    try:
+        if summary_file:
+            each = [summary(report.snapshot, report.run) for report in reports]
+            write_summary(summary_file, each[0] if len(each) == 1 else {"models": each})
+            _print(console, f"wrote {summary_file}")
+    finally:
+        for report in reports:
+            if report.broke_off:
+                print_error(report.broke_off)
+    return max(_exit_code(report) for report in reports)
+
+
+def _print_report(console: Console, report: SessionReport, *, is_titled: bool) -> None:
+    run, snapshot = report.run, report.snapshot
+    if is_titled:
+        _print(console, run.model)
+    console.print(summary_table(snapshot))
+    if words := answer_words(snapshot):
+        _print(console, f"answered: {words}")
+    for line in failure_lines(snapshot):
+        _print(console, line)
+    if run.ended is Ending.INTERRUPTED:
+        _print(console, f"interrupted before the end: {snapshot.frames_read} frames were read")
+    if run.spool_damaged:
+        _print(console, f"{run.spool_damaged} frames were damaged in the spool, and set aside there as *.damaged")
+    for line in missed_lines(run):
+        _print(console, line)
+    if words := preview_words(run):
+        _print(console, f"previews: {words}")
+    for path in run.files:
+        _print(console, f"wrote {path}")
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(printable(line), soft_wrap=True)
+
+
+def _exit_code(report: SessionReport) -> ExitCode:
+    """Return the code of one model's run; frames that failed count only in a recording that was read to its end."""
+    ended, error = report.run.ended, report.broke_off
+    if ended is Ending.INTERRUPTED:
+        return ExitCode.INTERRUPTED
+    if ended is Ending.INCOMPLETE:
+        return ExitCode.INCOMPLETE
+    if error:
+        return exit_code(error)
+    has_failed = report.run.spool_damaged or (report.snapshot.failed and not report.is_stopped)
+    return ExitCode.FAILED if has_failed else ExitCode.OK

@@ -1,0 +1,263 @@
+"""Options of the subcommands that send frames to models: how they are sent, and where the results go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from mqinfer.bags.joining import Join
+from mqinfer.bags.sources import is_live
+from mqinfer.cli.options import MetricsBind, MetricsPort, OtlpEndpoint, TakeOver, with_options
+from mqinfer.client.window import Policy
+from mqinfer.edge_agent.cascade.settings import CascadeSettings, read_settings
+from mqinfer.edge_agent.model_run import ReplaySettings
+from mqinfer.edge_agent.preparing.bit_depths import BitDepths
+from mqinfer.edge_agent.preparing.framing import Framing
+from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
+from mqinfer.edge_agent.previews import check_rate
+from mqinfer.edge_agent.replay import ReplayOptions
+from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, SINK_KINDS
+from mqinfer.images.demosaic import Demosaic
+from mqinfer.metrics.endpoint import LOOPBACK
+from mqinfer.protocol.errors import ConfigError
+
+__all__ = ["Sending", "make_settings", "with_sending"]
+
+_TIMEOUT_S = {Policy.LATEST: 2.0, Policy.ALL: 300.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What a command line states about the frames and their results; each field is an option, with its own help."""
+
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of the model; may be repeated: the source is read once for all of them."),
+    ] = None
+    cascade: Annotated[
+        Path | None,
+        typer.Option(help="File of a cascade, instead of --model: the edge answers what it can, the model the rest."),
+    ] = None
+    version: Annotated[
+        str | None,
+        typer.Option(help="Version of the model, or a label such as stable; the default version if omitted."),
+    ] = None
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Image topic of the bag; may be repeated. By default all but depth."),
+    ] = None
+    join: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Topics whose frames go to the model together, /left,/right or INPUT=TOPIC for each input, the main "
+            "picture first; or previous, for the frame before."
+        ),
+    ] = None
+    tolerance: Annotated[
+        float, typer.Option(help="How far apart joined frames may be taken, in seconds; 0 for the same stamp.")
+    ] = 0
+    window: Annotated[
+        int, typer.Option(help="Largest number of requests in flight for each stream.", min=1, max=1000)
+    ] = 8
+    policy: Annotated[
+        Policy | None,
+        typer.Option(
+            help="When the window is full: latest keeps only the newest frame, all lets the reader wait. "
+            "By default latest for cameras, all for recordings."
+        ),
+    ] = None
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Time limit of each request, in seconds; by default 300, or 2 with latest.", min=0.001, max=1e6
+        ),
+    ] = None
+    min_rate: Annotated[
+        float,
+        typer.Option(help="Lower JPEG quality, then size, while fewer results a second arrive; 0 for never.", min=0),
+    ] = 0
+    min_quality: Annotated[int, typer.Option(help="Lowest JPEG quality for --min-rate.", min=1, max=100)] = 50
+    min_scale: Annotated[
+        float, typer.Option(help="Smallest factor on width and height for --min-rate.", min=0.1, max=1)
+    ] = 0.5
+    encoding: Annotated[
+        str | None,
+        typer.Option(
+            help="Codec of the frames: jpeg[:1-100], png[:0-9], lz4 or raw; bayer[:png|lz4] sends Bayer mosaics as "
+            "recorded; difference[:png|lz4|bayer] sends what has changed, without loss; h264[:LEVEL] and h265[:LEVEL] "
+            "encode each frame against the one before, where LEVEL is a quality (0-51, 23 by default, 0 is best) or "
+            "kbit/s for 30 frames a second; auto chooses by what it measures. By default jpeg:90, or lz4 if the worker "
+            "can't decode JPEG."
+        ),
+    ] = None
+    output_encoding: Annotated[
+        str | None,
+        typer.Option(
+            help="Codec of the results: mask, lz4, raw or png; by default mask for class masks, lz4 for others."
+        ),
+    ] = None
+    demosaic: Annotated[Demosaic, typer.Option(help="Method for Bayer mosaics.")] = Demosaic.BILINEAR
+    bit_depth: Annotated[
+        list[str] | None,
+        typer.Option(help="Significant bits of 16-bit samples, 12 or /topic=12; may be repeated. 16 by default."),
+    ] = None
+    rectify: Annotated[
+        bool, typer.Option("--rectify", help="Remove the distortion of the lens by the bag's CameraInfo.")
+    ] = False
+    roi: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Region of the (rectified) frame that is sent, in pixels: X,Y,WIDTH,HEIGHT or "
+            "/topic=X,Y,WIDTH,HEIGHT; may be repeated. The whole frame by default."
+        ),
+    ] = None
+    preview: Annotated[
+        float | None,
+        typer.Option(
+            help="Publish small pictures of what the model gets for dashboards, at most RATE a second of each stream, "
+            "0.2 to 10. None by default.",
+            metavar="RATE",
+        ),
+    ] = None
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the results; with several models each has a folder of its name there. Files of earlier "
+            "runs are kept under numbers (results.1.jsonl). No files by default."
+        ),
+    ] = None
+    sink: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Kind of results: {', '.join(SINK_KINDS)}; may be repeated. By default {', '.join(DEFAULT_SINKS)}."
+        ),
+    ] = None
+    picture_every: Annotated[int, typer.Option(help="Write an overlay picture every N frames.", min=1)] = 10
+    summary_file: Annotated[
+        Path | None,
+        typer.Option("--summary", help="JSON file for the summary; that of an earlier run is kept under a number."),
+    ] = None
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="HTML file for a report with latencies over time and the worst frames; one of an earlier run is kept "
+            "under a number."
+        ),
+    ] = None
+    spool: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that keeps frames while there is no connection, also before the first one; needs policy all."
+        ),
+    ] = None
+    spool_mb: Annotated[int, typer.Option(help="Bound of the spool, in megabytes of encoded frames.", min=1)] = 4096
+    take_over: TakeOver = False
+    metrics_port: MetricsPort = None
+    metrics_bind: MetricsBind = LOOPBACK
+    otlp_endpoint: OtlpEndpoint = None
+
+    @property
+    def models(self) -> list[str]:
+        """The models, each once."""
+        return list(dict.fromkeys(self.model or ()))
+
+
+def with_sending(command: Callable[..., None]) -> Callable[..., None]:
+    """Add these options to a subcommand, which takes them together as `sending`."""
+    hints = get_type_hints(Sending, include_extras=True)
+    options = {
+        each.name: (hints[each.name], Parameter.empty if each.default is MISSING else each.default)
+        for each in fields(Sending)
+    }
+
+    def run(**given: Any) -> None:
+        command(sending=Sending(**{name: given.pop(name) for name in options}), **given)
+
+    return with_options(command, run, options, replaced="sending")
+
+
+def make_settings(sending: Sending, sources: Sequence[str], *, resumes: bool = False) -> ReplaySettings:
+    """Return the settings of a replay.
+
+    Args:
+        sending: The options.
+        sources: What to read.
+        resumes: Whether it goes on with an earlier run.
+
+    Raises:
+        ConfigError: Options that do not go together, or one is wrong.
+    """
+    policy = sending.policy or (Policy.LATEST if is_live(sources[0]) else Policy.ALL)
+    if sending.spool and policy is Policy.LATEST:
+        raise ConfigError("--spool keeps every frame, --policy latest only the newest; leave out one of them")
+    cascade = _read_cascade(sending, resumes=resumes)
+    model, version = _model(sending) if cascade is None else (cascade.reference.model, cascade.reference.version)
+    options = ReplayOptions(
+        model,
+        version,
+        sending.window,
+        sending.timeout or _TIMEOUT_S[policy],
+        sending.output_encoding,
+        policy,
+        QualityBounds(sending.min_rate, sending.min_quality, sending.min_scale),
+    )
+    return ReplaySettings(
+        sources=sources,
+        options=options,
+        topics=sending.topic or (),
+        join=_join(sending.join or (), sending.tolerance, sending.topic or ()),
+        encoding=sending.encoding,
+        demosaic=sending.demosaic,
+        bit_depths=BitDepths.parse(sending.bit_depth or ()),
+        framing=Framing.parse(sending.roi or (), rectify=sending.rectify),
+        output=sending.output,
+        sinks=sending.sink or DEFAULT_SINKS,
+        picture_every=sending.picture_every,
+        resume=resumes,
+        spool=sending.spool,
+        spool_bytes=sending.spool_mb * 10**6,
+        cascade=cascade,
+        preview_rate=check_rate(sending.preview),
+    )
+
+
+def _model(sending: Sending) -> tuple[str, str | None]:
+    """Return the first model, and the version asked for."""
+    models, version = sending.models, sending.version
+    if not models:
+        raise ConfigError("which model? Give --model NAME, or --cascade FILE, which names its models")
+    if version and len(models) > 1:
+        raise ConfigError("--version is of one model; with several --model leave it out, or replay them one by one")
+    if versioned := next((each for each in models if "/" in each), None):
+        raise ConfigError(f"--model {versioned}: name a version by --version; only mqinfer compare takes NAME/VERSION")
+    return models[0], version
+
+
+def _read_cascade(sending: Sending, *, resumes: bool) -> CascadeSettings | None:
+    if sending.cascade is None:
+        return None
+    if sending.model or sending.version:
+        raise ConfigError("--cascade names the models and their versions in its file; leave out --model and --version")
+    if sending.spool:
+        raise ConfigError("--spool keeps frames for later, and --cascade answers them at once; leave out one of them")
+    if resumes:
+        raise ConfigError(
+            "--resume goes on between two frames, and --cascade compares each with earlier ones; run it anew"
+        )
+    return read_settings(sending.cascade)
+
+
+def _join(join: Sequence[str], tolerance: float, topics: Sequence[str]) -> Join | None:
+    if not join:
+        if tolerance:
+            raise ConfigError("--tolerance is between the frames of joined topics; name these with --join")
+        return None
+    found = Join.parse(join, tolerance)
+    if found.topics and topics:
+        raise ConfigError("--join names the topics; leave out --topic")
+    return found

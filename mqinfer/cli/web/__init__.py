@@ -1,0 +1,1 @@
+"""The subcommands that serve HTTP: the gateway and the dashboard."""

@@ -1,0 +1,90 @@
+"""`mqinfer dashboard`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mqinfer.broker.connect import resolve
+from mqinfer.cli.options import Connection, with_connection
+from mqinfer.dashboard.settings import MOST_OF_LOGIN, DashboardSettings, check_settings
+from mqinfer.protocol.errors import ConfigError
+from mqinfer.web.extras import check_packages
+from mqinfer.web.tls import TlsFiles
+
+__all__ = ["dashboard"]
+
+_PORT, _BIND, _MOST_OF_ONE = 8080, "127.0.0.1", 32
+
+
+@with_connection
+def dashboard(
+    connection: Connection,
+    port: Annotated[int, typer.Option(help="Port of the page; 0 chooses a free one.", min=0, max=65535)] = _PORT,
+    bind: Annotated[
+        str, typer.Option(help="Address to listen on. Any other than loopback needs --tls-cert and a login.")
+    ] = _BIND,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name under which browsers reach the page, such as fleet.example.org, with the port unless it is "
+            "the usual one; may be repeated. Needed behind a proxy."
+        ),
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM file of the certificate that browsers see.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file of its private key.")] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file of those who may open the page, with their keys and the right watch; it is read again "
+            "when changed."
+        ),
+    ] = None,
+    direct: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of the broker's own websockets, such as wss://broker.example.org/mqtt, to which browsers "
+            "then connect without the relay."
+        ),
+    ] = None,
+    max_connections: Annotated[
+        int | None,
+        typer.Option(
+            help="Browsers that are connected to the broker at a time; 256 by default, and 16 with a login of this "
+            "command, as many as mqinfer's broker allows one login.",
+            min=1,
+        ),
+    ] = None,
+    max_connections_per_address: Annotated[
+        int, typer.Option(help="Those of one address; loopback, where a proxy may be, is not bounded by it.", min=1)
+    ] = _MOST_OF_ONE,
+) -> None:
+    """Serve a page with live pictures, results and workers to browsers until Ctrl-C.
+
+    Browsers log in to the broker themselves. With a login of this command, such as a user in --broker, all of them use
+    that one, and can only watch.
+    """
+    check_packages({"aiohttp": "aiohttp"}, "dashboard")
+    if (tls_cert is None) is not (tls_key is None):
+        raise ConfigError("--tls-cert and --tls-key belong together; state both")
+    settings = DashboardSettings(
+        address=resolve(connection.address()),
+        root=connection.root,
+        bind=bind,
+        port=port,
+        hosts=tuple(host or ()),
+        tls=TlsFiles(tls_cert, tls_key) if tls_cert and tls_key else None,
+        keys=keys,
+        direct=direct,
+        max_connections_per_address=max_connections_per_address,
+    )
+    check_settings(settings)
+    if max_connections is None:
+        max_connections = MOST_OF_LOGIN if settings.login == "relay" else settings.max_connections
+    settings = replace(settings, max_connections=max_connections)
+    from mqinfer.dashboard.serving import run
+
+    run(settings)
