@@ -29,7 +29,7 @@ _BLOCK = re.compile(
 )
 _COMMENT = re.compile(r"<!-- (not run|run first):\s*(.*?) *-->", re.DOTALL)
 _GATEWAY_PORTS = {"http": "8000", "grpc": "8001", "metrics": "8002", "tfs-grpc": "8500", "tfs-rest": "8501"}
-_PORTS = ("1883", "8883", "8884", "9443", "8443", "9201", *_GATEWAY_PORTS.values())
+_PORTS = ("1883", "8883", "8884", "9443", "8443", "9201", "8080", *_GATEWAY_PORTS.values())
 _PRELUDE = """\
 set -eu
 wait_for() { until [ "$(grep -c -- "$1" "$LOG")" -ge "${2:-1}" ]; do sleep 0.05; done; }

@@ -17,6 +17,7 @@ import typer
 
 from mqinfer.broker.mosquitto.server import find_mosquitto
 from mqinfer.cli.app import app
+from mqinfer.edge_agent.cascade.settings import read_settings
 from mqinfer.models.repository.config_files import read_layer
 from mqinfer.protocol.states import read_worker_state
 from mqinfer.protocol.topics import Topics
@@ -26,6 +27,7 @@ BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
 SCRIPTS = {"sh", "python"}
 ELSEWHERE = {
     "hex": "tests/protocol/test_specification.py",
+    "js": "tests/clients/test_js_client.py",
     "text": "no code: output, a tree or a synopsis",
 }
 IN_SHELL = re.compile(r"(?:^|[;&|(=] *|bin/)mqinfer ([^;&#|)\n]*)", re.MULTILINE)
@@ -95,10 +97,10 @@ def test_a_wrong_option_is_found() -> None:
 
 @pytest.mark.parametrize("block", of_language("toml"))
 def test_toml(block: Block, tmp_path: Path) -> None:
-    """A `model.toml`, read as a repository does."""
+    """A `model.toml`, read as a repository does, or a cascade's file, read as an edge does."""
     path = tmp_path / "model.toml"
     path.write_text(block.text, encoding="utf-8")
-    assert read_layer(path)
+    assert read_settings(path) if "[reference]" in block.text else read_layer(path)
     assert tomllib.loads(block.text)
 
 

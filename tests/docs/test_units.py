@@ -22,8 +22,8 @@ def values(unit: str, key: str) -> list[str]:
 
 
 def test_each_program_has_a_unit() -> None:
-    """Broker, worker, edge and gateway."""
-    assert list(UNITS) == [f"mqinfer-{name}.service" for name in ("broker", "edge", "gateway", "worker")]
+    """Broker, worker, edge, gateway and dashboard."""
+    assert list(UNITS) == [f"mqinfer-{name}.service" for name in ("broker", "dashboard", "edge", "gateway", "worker")]
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -129,7 +129,7 @@ def replayed(broker_url: str) -> Replayed:
         requester = connect(broker_url, random_name(), topics, ClientOptions(window=4))
         try:
             options = ReplayOptions(model, window=4)
-            request = ReplaySettings(str(source), options, **settings)  # type: ignore[arg-type]  # a test's own choice
+            request = ReplaySettings([str(source)], options, **settings)  # type: ignore[arg-type]  # a test's own choice
             return run_session(request, requester, broker_url, threading.Event(), Console(quiet=True))
         finally:
             requester.close()

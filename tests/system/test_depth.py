@@ -111,9 +111,10 @@ def drive(path: Path) -> Path:
 
 
 def lines(report_folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the results by topic."""
-    found = [json.loads(line) for line in (report_folder / "results.jsonl").read_text().splitlines()]
-    return {line["source"]: line for line in found}
+    """Return the results by topic, each with the message of its error."""
+    files = [(report_folder / name).read_text().splitlines() for name in ("results.jsonl", "times.jsonl")]
+    found = [(json.loads(one), json.loads(other)) for one, other in zip(*files, strict=True)]
+    return {line["source"]: line | {"error": (line["error"] or {}) | (times["error"] or {})} for line, times in found}
 
 
 @pytest.mark.parametrize("encoding", [None, "shuffle-lz4", "raw"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.cli.replay import failed_load
+from mqinfer.cli.edge.running import failed_load
 from mqinfer.protocol.topics import Topics
 
 pytestmark = pytest.mark.broker

@@ -155,7 +155,8 @@ def test_a_full_disk_under_the_results(
             assert cv2.imread(str(path)) is not None
         assert not list((disk / "out").glob("*.new"))
         for path in (disk / "out").glob("*.mp4"):
-            assert video_frames(path) > 0 or room < 100  # not even one second of video
+            # The other files may fill the disk before one second of video is there.
+            assert room < 700 or video_frames(path) > 0
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
@@ -199,15 +200,20 @@ def test_a_stop_while_the_camera_stalls(
     assert messages(out / "results.mcap") == len(lines(out / "results.jsonl")) >= 20
 
 
-def test_a_camera_that_stalls_ends_the_run(
+def test_a_camera_that_stalls_comes_back(
     tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]], stalling: Callable[[int], str]
 ) -> None:
-    """Nobody stops it: the run ends by itself, and names the camera."""
+    """The run opens it again and goes on, with one line for the outage and one for its end; the numbers go on too."""
     out = tmp_path / "out"
     process = start(out, tmp_path / "log", source=stalling(40))
-    wait_for_lines(process, out / "results.jsonl", 20)
-    assert process.wait(PATIENCE) == 3
-    assert "the camera stopped or stalled after" in " ".join((tmp_path / "log").read_text().split())
+    wait_for_lines(process, out / "results.jsonl", 50)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+    log = " ".join((tmp_path / "log").read_text().split())
+    assert "the camera stopped or stalled after" in log
+    assert " is back after " in log
+    numbers = [line["sequence"] for line in lines(out / "results.jsonl")]
+    assert numbers == list(range(len(numbers)))
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])

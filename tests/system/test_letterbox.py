@@ -49,7 +49,7 @@ name = "green"
 """
 
 
-def blob_detector(repository: Path) -> Path:
+def blob_detector(repository: Path, resize: str = "letterbox") -> Path:
     """Make a repository with a network of YOLOv5-seg's form: the share of red and of green in cells that overlap.
 
     Its rows are a box, objectness (1), two scores, and one factor of the one prototype (1).
@@ -93,7 +93,7 @@ def blob_detector(repository: Path) -> Path:
     folder = repository / "blobs" / "1"
     folder.mkdir(parents=True)
     onnx.save(model, folder / "model.onnx")
-    (repository / "blobs" / "model.toml").write_text(CONFIG)
+    (repository / "blobs" / "model.toml").write_text(CONFIG.replace("letterbox", resize))
     return repository
 
 

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mqinfer._version import __version__
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.sources import open_source
 from mqinfer.bags.writer import BagWriter
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.preparation import Preparer
+from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.edge_agent.session import SessionReport
 from mqinfer.edge_agent.sinks.view import View
-from mqinfer.edge_agent.statistics import ReplayStatistics
 from mqinfer.images.picture import RawImage
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.card import ImageContract
@@ -58,7 +59,7 @@ def mask_graph(repository: Path) -> Path:
 
 def lines(report: SessionReport) -> list[dict[str, object]]:
     """Read the JSON lines that a replay wrote."""
-    (path,) = (path for path in report.run.files if path.suffix == ".jsonl")
+    (path,) = (path for path in report.run.files if path.name == "results.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -84,6 +85,11 @@ def test_a_synthetic_drive_comes_back_frame_by_frame(
     source.close()
     assert expected == [(line["source"], line["sequence"], line["capture_time_ns"]) for line in lines(report)]
     assert {outcome: count for outcome, count in report.snapshot.outcomes.items() if count} == {Outcome.OK: 24}
+    times = [json.loads(line) for line in (tmp_path / "out" / "times.jsonl").read_text().splitlines()]
+    assert {(line["precision"], line["device"]) for line in times} == {("fp32", "cpu")}
+    assert {line["backend"] for line in times} == {
+        f"mqinfer {__version__}"
+    }  # the echo model of the worker that replied
 
 
 @pytest.mark.shared_data

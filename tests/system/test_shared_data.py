@@ -115,7 +115,7 @@ def test_bag_info_lists_every_image_topic(shared_data: Path, source: str) -> Non
     done = mqinfer("bag", "info", shared_data / source)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in done.stdout.splitlines() if "│" in line]
-    found = {row[0].removeprefix(f"{shared_data}/"): (row[2], row[3], int(row[4])) for row in rows if row[2]}
+    found = {row[0].removeprefix(f"{shared_data}/"): (row[2], row[3], int(row[5])) for row in rows if row[2]}
     assert found == IMAGES[source]
     if source == MCAP:
         assert len(rows) == 32
