@@ -56,7 +56,10 @@ class Stream:
 
 
 def test_versions_are_swapped_under_load(write_echo: WriteEcho, managed: Callable[..., Any], broker_url: str) -> None:
-    """Version 1, 2 and 1 again while 16 requests are in flight: none fails, and each load takes effect."""
+    """Version 1, 2 and 1 again while 16 requests are in flight: none fails, and each load takes effect.
+
+    A client that is held up sends to a worker that has left: the broker turns that away, and it is sent again.
+    """
     repository = write_echo("echo", delay_ms=1)
     server = managed(repository)
     server.control.load("echo")
@@ -82,7 +85,8 @@ def test_versions_are_swapped_under_load(write_echo: WriteEcho, managed: Callabl
     assert len(results) >= 2000
     assert set(seen) == {"1", "2"}
     assert counters.outcomes[Outcome.OK] == counters.submitted
-    assert (counters.pending, counters.late, counters.retries) == (0, 0, 0)
+    assert counters.pending == 0
+    assert counters.late <= counters.retries <= 2 * 16, "what was in flight at the two switches, and no more"
 
 
 def test_a_load_that_fails_leaves_what_serves(
