@@ -296,10 +296,10 @@ def test_a_worker_that_was_slow_once_comes_back() -> None:
 
 
 @given(
-    st.lists(st.floats(0.06, 2.0), min_size=1, max_size=4), st.sampled_from([0.2, 1.0, 10.0, 40.0]), st.floats(10, 200)
+    st.lists(st.floats(0.06, 2.0), min_size=1, max_size=3), st.sampled_from([0.2, 1.0, 10.0, 40.0]), st.floats(10, 200)
 )
 def test_asking_slow_workers_anew_costs_little(slow: list[float], rate: float, seconds: float) -> None:
-    """Fewer than 5 % of the requests, so that p95 stays, and 4 % of the fast worker's time for each slow worker."""
+    """Up to three take fewer than 5 % of the requests, so that p95 stays; each costs 4 % of the fast worker's time."""
     services = {"fast": 0.02} | {f"w{number}": each for number, each in enumerate(slow)}
     fleet = fleet_of(**{name: each * 1e3 for name, each in services.items()})
     got = serve_for(fleet, 0.0, seconds, rate, services)
