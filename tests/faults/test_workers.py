@@ -218,7 +218,7 @@ def test_halted_worker(workers: Start, traffic: Start, figure: Start, pick: Star
 def test_rolling_restart(
     workers: Start, traffic: Start, figure: Start, pick: Start, silence: Silence, on_an_idle_machine: Holds
 ) -> None:
-    """A restart of each worker in turn sends no request twice; a client that is held up may send to one that has left."""
+    """A restart of each worker in turn sends nothing twice, except from a client that is held up while one leaves."""
     crew: Workers = workers(20, 20, 20)
     client: Traffic = traffic(silence=silence)
     client.burst(10)

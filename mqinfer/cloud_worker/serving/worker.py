@@ -44,8 +44,8 @@ __all__ = ["LinkMaker", "Worker"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
 _SILENCE_S = 0.1
-"""A draining worker leaves its lane after so long without a request: clients know of the draining then. What one that was
-held up for longer sends there the broker turns away, and it is sent elsewhere."""
+"""A draining worker leaves its lane after so long without a request: clients know of the draining then. What comes from
+one that was held up for longer the broker turns away, and it is sent elsewhere."""
 _QUIET_S = 1.0
 """The same for one that an operator drains: nobody waits for its process, and its machine may be busy."""
 _UNFINISHED_S = 1.0
