@@ -37,13 +37,20 @@ settings.load_profile("mqinfer")
 
 
 _LONGEST = {
+    "test_blocks.py",
     "test_damaged_models.py",
+    "test_optimize_source.py",
+    "test_calls.py",
+    "test_damaged_recordings.py",
     "test_endless_requests.py",
     "test_guard_system.py",
     "test_workers.py",
     "test_dead_connection.py",
     "test_network.py",
+    "test_optimize.py",
+    "test_path.py",
     "test_zoo_building.py",
+    "test_zoo_jets.py",
     "test_killed_replay.py",
     "test_lying_broker.py",
     "test_calm.py",
@@ -52,6 +59,7 @@ _LONGEST = {
     "test_hostile.py",
     "test_states.py",
     "test_use.py",
+    "test_commands.py",
     "test_js_client.py",
 }
 """Files that take longer than half a minute, in either part of the suite."""
