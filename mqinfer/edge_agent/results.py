@@ -32,6 +32,7 @@ from mqinfer.protocol.errors import (
     NoWorker,
     error_from_code,
 )
+from mqinfer.protocol.states import ServedModel
 from mqinfer.protocol.types import Capture, ErrorInfo, Outcome
 from mqinfer.protocol.value import value_object
 from mqinfer.telemetry.around import Around
@@ -213,7 +214,7 @@ class Results:
             return  # the run ends with the first error; later ones would only repeat it
         frame = finished.pending.frame
         try:
-            view = replace(_view(finished), served=self._engines.of(finished.result))
+            view = _view(finished, self._engines.of(finished.result))
             self._sink.write(frame, view, finished.result)
         except MqinferError as error:
             self.error = error
@@ -222,14 +223,14 @@ class Results:
             self.error = MqinferError(f"a sink failed: {error!r}")
 
 
-def _view(finished: FinishedFrame) -> View:
+def _view(finished: FinishedFrame, served: ServedModel | None) -> View:
     prepared, result = finished.prepared, finished.result
     if prepared is None:
-        return replace(NO_VIEW, times=finished.times)
+        return replace(NO_VIEW, times=finished.times, served=served)
     try:
         pixels = prepared.picture()
     except (BadImage, BadEncoding):  # a JPEG that passed untouched; its outcome is the same error
         pixels = NO_VIEW.pixels
     outputs = result.outputs if result.outcome is Outcome.OK else {}
     sent = prepared.tensors[0] if prepared.tensors else None  # a cascade answers without sending anything
-    return View(pixels, prepared.placement, outputs, sent, times=finished.times)
+    return View(pixels, prepared.placement, outputs, sent, finished.times, served)
