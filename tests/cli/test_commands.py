@@ -69,6 +69,16 @@ def test_the_version() -> None:
     assert (result.exit_code, result.output) == (0, f"mqinfer {__version__}\n")
 
 
+def test_processes_of_models_do_not_import_the_commands() -> None:
+    """Each begins with an import of the command's main module, as multiprocessing does it."""
+    script = (
+        "import sys, mqinfer.__main__, mqinfer.cloud_worker.supervision.process\n"
+        "print(sorted({'mqinfer.cli.app', 'typer', 'rich', 'aiohttp', 'grpc'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout == "[]\n"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
