@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -357,6 +359,18 @@ def test_ends_of_a_graph() -> None:
     }
     assert [each.name for each in unconsumed(nodes.values())] == ["y"]
     assert reaching(nodes, ["y"]) == {"x", "split", "loop", "next", "gate", "y"}
+
+
+@pytest.mark.slow
+def test_it_starts_without_keras() -> None:
+    """Which is there for who asks for it, and the environment of child processes is as before."""
+    script = (
+        "import os, sys\n"
+        "from mqinfer.models.backends.tensorflow.runtime import import_tensorflow; tensorflow = import_tensorflow()\n"
+        "print('keras' in sys.modules, 'TF_USE_LEGACY_KERAS' in os.environ, tensorflow.keras.__version__ > '3')"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert found.stdout == "False False True\n"
 
 
 @pytest.mark.slow
