@@ -208,8 +208,8 @@ def test_a_frame_that_can_not_be_sent_has_an_outcome_too(
 
 def test_many_failures_at_once(url: str, make_client: MakeClient) -> None:
     """A window full of frames that can't be sent ends one by one, without a call nested in a call."""
-    client = make_client(url, options=ClientOptions(max_pending=1))
-    client.submit("manual", {"x": X}, timeout=60)
+    client = make_client(url, options=ClientOptions(max_pending=1, patience=600))
+    client.submit("manual", {"x": X}, timeout=600)
     with client.stream("manual", policy="all", window=3000) as stream:
         for _ in range(6000):
             stream.put({"x": X})

@@ -423,10 +423,10 @@ def test_four_workers_share_the_work_over_mosquitto(
     repository = write_echo(model, delay_ms=5)
     workers = [serve(broker_url, repository, model) for _ in range(4)]
     with Client(broker_url, name=unique("client"), options=PATIENT) as client:
-        results = [f.result(60) for f in [client.submit(model, {"x": X}, timeout=60) for _ in range(200)]]
+        results = [f.result(60) for f in [client.submit(model, {"x": X}, timeout=60) for _ in range(1000)]]
         counts = {worker.name: sum(result.worker == worker.name for result in results) for worker in workers}
         assert min(counts.values()) >= 20, counts
-        assert client.counters().outcomes[Outcome.OK] == client.counters().submitted == 200
+        assert client.counters().outcomes[Outcome.OK] == client.counters().submitted == 1000
         assert client.counters().late == 0
 
 
