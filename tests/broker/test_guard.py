@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +18,7 @@ from mqinfer.broker.mosquitto.access import (
     most_connections,
     put_section,
 )
-from mqinfer.broker.mosquitto.connection import Kept, clearing, connecting, subscribing
+from mqinfer.broker.mosquitto.connection import Broken, Connection, Door, Kept, clearing, connecting, subscribing
 from mqinfer.broker.mosquitto.guard import Offence, offence
 from mqinfer.broker.mosquitto.logins import Came, Left, Logins, Unreadable, read_line
 from mqinfer.broker.routes import compile_filter
@@ -213,6 +216,28 @@ def test_the_guards_name_is_nobodys() -> None:
     """No client can have it."""
     with pytest.raises(BadTopic):
         check_name("client", GUARD)
+
+
+@pytest.mark.parametrize("answer", [b"\x20\x02\x00\x05", b"\x20"])
+def test_a_refused_connection_is_closed(answer: bytes) -> None:
+    """At once, also while the error is kept: not when something collects it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> bytes:
+            peer, _ = listener.accept()
+            with peer:
+                peer.settimeout(60)
+                peer.recv(100)
+                peer.sendall(answer)
+                peer.shutdown(socket.SHUT_WR)
+                return peer.recv(100)
+
+        with ThreadPoolExecutor(1, "refuse") as pool:
+            ended = pool.submit(refuse)
+            with pytest.raises(Broken) as refused:
+                Connection(Door("127.0.0.1", listener.getsockname()[1]), "guard")
+            assert ended.result(60) == b""
+        assert "the guard's connection" in str(refused.value)
 
 
 def test_packets() -> None:

@@ -168,6 +168,7 @@ class _Connection:
     def close(self) -> None:
         """End the connection; a thread in `receive` gets `EOFError`."""
         self._socket.shutdown(socket.SHUT_RDWR)
+        self._reader.close()  # as long as it is open, so is the socket
         self._socket.close()
 
     def _read(self) -> tuple[int, bytes]:

@@ -91,11 +91,11 @@ class Connection:
 
     def __init__(self, door: Door, client_id: str) -> None:
         self._socket = _open(door)
+        self._stream = self._socket.makefile("rb", buffering=_CHUNK)
         try:
-            self._stream = self._socket.makefile("rb", buffering=_CHUNK)
             self._enter(client_id)
         except BaseException:
-            self._socket.close()
+            self._shut()
             raise
 
     def _enter(self, client_id: str) -> None:
@@ -154,7 +154,10 @@ class Connection:
         """Disconnect."""
         with suppress(OSError):  # it may be gone already
             self.send(_DISCONNECT)
-        self._stream.close()
+        self._shut()
+
+    def _shut(self) -> None:
+        self._stream.close()  # as long as it is open, so is the socket
         self._socket.close()
 
     def __enter__(self) -> Self:
