@@ -70,11 +70,12 @@ class Watched:
         return found
 
     def wait_for_tiles(self, count: int) -> None:
-        """Wait until so many tiles have drawn a frame."""
-        drawn = "[data-testid='tile'][data-sequence]:not([data-sequence=''])"
-        self.page.wait_for_function(
-            "([drawn, count]) => document.querySelectorAll(drawn).length >= count", arg=[drawn, count]
-        )
+        """Wait until so many tiles have drawn a frame, and scroll to those that the window does not show."""
+        try:
+            self.page.wait_for_function(script("tiles"), arg=count)
+        except Exception as failed:
+            failed.add_note(f"problems: {self.problems}; page: {self.page.evaluate(script('state'))}")
+            raise
 
     def frames(self, count: int) -> None:
         """Let the page draw so many frames."""
