@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from mqinfer.client.options import ClientOptions, Silence
 
-__all__ = ["LONG_SILENCE", "PATIENT", "wait_until"]
+__all__ = ["LONG_SILENCE", "PATIENCE_S", "PATIENT", "wait_until"]
 
-_PATIENCE_S = 60.0
+PATIENCE_S = 60.0
 
 LONG_SILENCE = Silence(attempt=60.0, attempt_shared=60.0, attempt_unknown=60.0)
 """A request is sent again once its worker or its connection is lost, and not because a busy machine is slow."""
@@ -18,7 +18,7 @@ PATIENT = ClientOptions(silence=LONG_SILENCE)
 
 def wait_until(is_so: Callable[[], bool]) -> None:
     """Wait for a condition that nothing reports."""
-    end = time.monotonic() + _PATIENCE_S
+    end = time.monotonic() + PATIENCE_S
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.01)

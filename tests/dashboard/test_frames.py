@@ -29,7 +29,6 @@ def test_masks_have_the_palette_of_the_classes(site: RunningSite, page_of: PageO
     while len(seen) < 20:
         sequence, pixels = mask_pixels(watched, "car-3")
         mask = site.witness.mask("car-3", "/camera/image_raw", sequence)
-        assert mask is not None, f"the page shows sequence {sequence}, which no result had"
         assert (pixels[:, :, 3] == 255).all()
         assert np.array_equal(pixels[:, :, :3], colours[mask])
         seen[sequence] += 1

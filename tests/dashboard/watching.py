@@ -16,6 +16,7 @@ from mqinfer.codecs import decode_tensor
 from mqinfer.protocol.envelope import decode_response
 from mqinfer.protocol.states import read_worker_state
 from mqinfer.protocol.topics import Topics
+from tests.patience import PATIENCE_S
 
 __all__ = ["Witness", "witness"]
 
@@ -27,16 +28,19 @@ class Witness:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._topics = Topics()
         self._masks: OrderedDict[tuple[str, str, int], npt.NDArray[np.uint8]] = OrderedDict()
         self._states: dict[tuple[str, str], float] = {}
         self._counts: Counter[str] = Counter()
         self.previews = 0
 
-    def mask(self, client: str, source: str, sequence: int) -> npt.NDArray[np.uint8] | None:
-        """Return the mask of a frame, `[height, width]`."""
-        with self._lock:
-            return self._masks.get((client, source, sequence))
+    def mask(self, client: str, source: str, sequence: int) -> npt.NDArray[np.uint8]:
+        """Return the mask of a frame, `[height, width]`; the page may have it first, and then this waits."""
+        key = client, source, sequence
+        with self._changed:
+            assert self._changed.wait_for(lambda: key in self._masks, PATIENCE_S), f"no result has sequence {sequence}"
+            return self._masks[key]
 
     def results_of(self, client: str) -> int:
         """Return how many results of a client came."""
@@ -60,6 +64,7 @@ class Witness:
                 self._masks[client, reply.capture.source, reply.capture.sequence] = array.reshape(array.shape[-2:])
                 while len(self._masks) > _KEPT:
                     self._masks.popitem(last=False)
+                self._changed.notify_all()
 
     def on_preview(self, _: Message) -> None:
         """Count a preview."""
