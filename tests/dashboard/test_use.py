@@ -13,6 +13,7 @@ from mqinfer.lab.drives.labels import CLASSES
 from tests.dashboard.chromium import Watched
 from tests.dashboard.pixels import mask_pixels
 from tests.dashboard.running import STREET, RunningSite
+from tests.patience import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]  # processes
 
@@ -70,7 +71,7 @@ def test_pause_and_step(site: RunningSite, page_of: PageOf) -> None:
     shown = sequences(watched)
     results = site.witness.results_of("car-1")
     watched.page.wait_for_timeout(2000)
-    assert site.witness.results_of("car-1") > results
+    wait_until(lambda: site.witness.results_of("car-1") > results)
     assert sequences(watched) == shown
     watched.page.keyboard.press(".")
     watched.page.wait_for_function(
