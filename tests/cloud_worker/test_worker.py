@@ -420,13 +420,13 @@ def test_four_workers_share_the_work_over_mosquitto(
 ) -> None:
     """Competing workers take turns, and each request is answered once."""
     model = unique("echo")
-    repository = write_echo(model, delay_ms=5)
+    repository = write_echo(model, delay_ms=100)  # beside which a busy machine's delays are small: no worker looks slow
     workers = [serve(broker_url, repository, model) for _ in range(4)]
     with Client(broker_url, name=unique("client"), options=PATIENT) as client:
-        results = [f.result(60) for f in [client.submit(model, {"x": X}, timeout=60) for _ in range(1000)]]
+        results = [f.result(60) for f in [client.submit(model, {"x": X}, timeout=60) for _ in range(200)]]
         counts = {worker.name: sum(result.worker == worker.name for result in results) for worker in workers}
-        assert min(counts.values()) >= 20, counts
-        assert client.counters().outcomes[Outcome.OK] == client.counters().submitted == 1000
+        assert min(counts.values()) >= 30, counts
+        assert client.counters().outcomes[Outcome.OK] == client.counters().submitted == 200
         assert client.counters().late == 0
 
 
