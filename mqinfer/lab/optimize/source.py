@@ -129,10 +129,10 @@ def _run(path: Path, failure: str, arguments: Sequence[str]) -> str:
     Raises:
         ModelNotLoadable: It failed; the message ends with the last line that it wrote.
     """
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    quiet |= {"TF_USE_LEGACY_KERAS": "1"}  # TensorFlow starts without Keras: models/backends/tensorflow/runtime.py
+    without_keras = {"TF_USE_LEGACY_KERAS": "1"}  # unless it is set: models/backends/tensorflow/runtime.py
+    environment = without_keras | os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run(  # noqa: S603 - this Python, with names from the repository as arguments
-        [sys.executable, *arguments], capture_output=True, text=True, check=False, env=os.environ | quiet
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment
     )
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
