@@ -70,8 +70,8 @@ def test_pause_and_step(site: RunningSite, page_of: PageOf) -> None:
     watched.frames(30)  # what is being decoded comes to its end
     shown = sequences(watched)
     results = site.witness.results_of("car-1")
-    watched.page.wait_for_timeout(2000)
     wait_until(lambda: site.witness.results_of("car-1") > results)
+    watched.page.wait_for_timeout(2000)
     assert sequences(watched) == shown
     watched.page.keyboard.press(".")
     watched.page.wait_for_function(

@@ -27,8 +27,7 @@ class Witness:
     """Keeps the masks of the last results, and when each state of a worker came."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._topics = Topics()
         self._masks: OrderedDict[tuple[str, str, int], npt.NDArray[np.uint8]] = OrderedDict()
         self._states: dict[tuple[str, str], float] = {}
@@ -44,12 +43,12 @@ class Witness:
 
     def results_of(self, client: str) -> int:
         """Return how many results of a client came."""
-        with self._lock:
+        with self._changed:
             return self._counts[client]
 
     def state_came(self, worker: str, status: str) -> float | None:
         """Return when a worker's state came last, in seconds of `time.time()`, as the page's clock."""
-        with self._lock:
+        with self._changed:
             return self._states.get((worker, status))
 
     def on_result(self, message: Message) -> None:
@@ -57,7 +56,7 @@ class Witness:
         reply = decode_response(message.payload)
         client = self._topics.parse_result(message.topic).client
         masks = [each for each in reply.outputs if each.encoding == "mask"]
-        with self._lock:
+        with self._changed:
             self._counts[client] += 1
             if masks and reply.capture.sequence is not None:
                 array: npt.NDArray[np.uint8] = decode_tensor(masks[0]).astype(np.uint8)
@@ -68,7 +67,7 @@ class Witness:
 
     def on_preview(self, _: Message) -> None:
         """Count a preview."""
-        with self._lock:
+        with self._changed:
             self.previews += 1
 
     def on_worker(self, message: Message) -> None:
@@ -76,7 +75,7 @@ class Witness:
         now = time.time()
         name, state = read_worker_state(self._topics, message.topic, message.payload)
         if state is not None:
-            with self._lock:
+            with self._changed:
                 self._states[name, state.status.value] = now
 
 
