@@ -311,7 +311,7 @@ class MissingExtra(MqinferError):
 
 
 def _tree(root: type[MqinferError]) -> dict[str, type[MqinferError]]:
-    codes = {root.code: root}
+    codes = {root.code: root} if "code" in vars(root) else {}  # a class without a code of its own never travels
     for child in root.__subclasses__():
         codes |= _tree(child)
     return codes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -313,7 +314,49 @@ def test_a_listener_that_hangs_up(unique: Unique, greeting: bytes) -> None:
     with listener(serve) as address:
         link = PahoLink(address, client_id=unique("c"))
         with pytest.raises(BrokerUnreachable, match="is it an MQTT broker"):
-            link.open(PATIENCE)
+            link.open(1.0)
+
+
+@pytest.mark.parametrize("closed", ["at once", "after CONNECT"])
+def test_a_first_connection_that_is_closed(unique: Unique, closed: str) -> None:
+    """A broker that closes the first connections before it answers is tried again within the time of `open`."""
+    connects: list[bytes] = []
+
+    def serve(connection: socket.socket) -> None:
+        if closed == "at once" and len(connects) < 3:
+            connects.append(b"")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            return
+        received = connection.recv(1000)
+        if received == _END:
+            raise StopIteration
+        connects.append(received)
+        if len(connects) > 3:
+            connection.sendall(b"\x20\x03\x00\x00\x00")  # CONNACK: success
+            connection.recv(1000)
+
+    with listener(serve) as address:
+        link = PahoLink(address, client_id=unique("c"))
+        link.open(PATIENCE)
+        assert link.connected
+        link.close()
+    assert len(connects) == 4
+
+
+def test_a_refusal_is_no_closed_connection(unique: Unique) -> None:
+    """Where the broker says why it refuses, or nothing listens, the first attempt is the last."""
+    connects: list[bytes] = []
+
+    def serve(connection: socket.socket) -> None:
+        received = connection.recv(1000)
+        if received == _END:
+            raise StopIteration
+        connects.append(received)
+        connection.sendall(b"\x20\x03\x00\x88\x00")  # CONNACK: server unavailable
+
+    with listener(serve) as address, pytest.raises(BrokerUnreachable, match="refused the connection"):
+        PahoLink(address, client_id=unique("c")).open(PATIENCE)
+    assert len(connects) == 1
 
 
 def test_a_name_that_is_taken_over(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mqinfer.broker.mosquitto.configuration import render
-from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto
+from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto, keepalive_warning
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
 from tests.ports import free_port
 
@@ -52,10 +52,35 @@ def test_all_limits_are_stated() -> None:
         "max_connections",
         "max_qos",
         "persistent_client_expiration",
-        "max_keepalive",
         "check_retain_source",
     }
     assert not names & {"per_listener_settings", "acl_file", "password_file", "message_size_limit"}
+    assert "max_keepalive" not in names, "Mosquitto 2.0.21 ends connections whose keep-alive is equal to it"
+
+
+@pytest.mark.parametrize(
+    ("version", "line", "is_warned"),
+    [
+        ("2.0.21", "max_keepalive 60", True),
+        ("2.0.21", "  max_keepalive\t600", True),
+        ("2.0.21", "max_keepalive 0", False),
+        ("2.0.21", "# max_keepalive 60", False),
+        ("2.0.20", "max_keepalive 60", False),
+        ("2.0.22", "max_keepalive 60", False),
+        ("2.1.2", "max_keepalive 60", False),
+    ],
+)
+def test_a_keepalive_that_ends_connections(version: str, line: str, *, is_warned: bool) -> None:
+    """Mosquitto 2.0.21 is warned of where a configuration has max_keepalive, which no other version minds."""
+    log = f"2026-01-01T00:00:00: mosquitto version {version} starting\n"
+    assert bool(keepalive_warning(log, f"listener 1883\n{line}\n")) is is_warned
+
+
+@pytest.mark.broker
+def test_the_warning_of_a_keepalive(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever starts Mosquitto with another's configuration reads the warning where this Mosquitto is the one."""
+    with MosquittoServer(configuration=lambda port: render(port) + "max_keepalive 60\n") as server:
+        assert ("max_keepalive" in caplog.text) is ("mosquitto version 2.0.21 " in server.log())
 
 
 @pytest.mark.broker

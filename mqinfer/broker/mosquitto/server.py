@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import resource
 import shutil
 import signal
@@ -21,7 +22,7 @@ from mqinfer.broker.malloc import KEEP_FREED
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, MissingExtra
 
-__all__ = ["MosquittoServer", "find_mosquitto", "free_port"]
+__all__ = ["MosquittoServer", "find_mosquitto", "free_port", "keepalive_warning"]
 
 _log = logging.getLogger("mqinfer.broker")
 
@@ -31,6 +32,8 @@ _TERMINATIONS = 5  # Mosquitto 2.0 can miss a SIGTERM that comes just before it 
 _READY = " running"
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _PORT_IN_USE = "Address already in use"
+_ENDS_THE_LIVING = "mosquitto version 2.0.21 "  # its first line of log
+_MAX_KEEPALIVE = re.compile(r"^[ \t]*max_keepalive[ \t]+0*[1-9]", re.MULTILINE)
 
 
 def find_mosquitto() -> str:
@@ -47,6 +50,23 @@ def find_mosquitto() -> str:
             "Mosquitto is not installed; run: apt-get install mosquitto (or use --local, which needs no broker)"
         )
     return found
+
+
+def keepalive_warning(log: str, configuration: str) -> str | None:
+    """Return a warning where a configuration makes this Mosquitto end connections that are alive.
+
+    Source: https://github.com/eclipse-mosquitto/mosquitto/issues/3226, of 2.0.21 alone.
+
+    Args:
+        log: What it logged when it started.
+        configuration: The text that it was started with.
+    """
+    if _ENDS_THE_LIVING not in log or not _MAX_KEEPALIVE.search(configuration):
+        return None
+    return (
+        "Mosquitto 2.0.21 ends connections at random whose keep-alive is equal to max_keepalive, and with 60 new ones "
+        "too; remove max_keepalive from its configuration, or install 2.0.22 or later"
+    )
 
 
 class MosquittoServer:
@@ -117,9 +137,12 @@ class MosquittoServer:
             _log.warning("Mosquitto listens on %s without passwords: anyone who reaches it may use it", self._bind)
         for _ in range(_ATTEMPTS):
             self._port = self._wanted_port or free_port(self._bind)
-            run = _Run(program, self._configuration(self._port), self._on_line)
+            configuration = self._configuration(self._port)
+            run = _Run(program, configuration, self._on_line)
             if run.wait_until_ready(timeout):
                 self._run, self._wanted_port = run, self._port
+                if warning := keepalive_warning(run.log(), configuration):
+                    _log.warning("%s", warning)
                 _log.info("Mosquitto listens on %s (pid %d)", self.url, run.process.pid)
                 return
             run.end(kill=True)

@@ -11,7 +11,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Any
 
-from paho.mqtt.client import Client
+from paho.mqtt.client import Client, WebsocketConnectionError
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -25,9 +25,11 @@ from mqinfer.protocol.limits import DEFAULT_LIMITS
 __all__ = [
     "UNSUPPORTED_VERSION",
     "Identity",
+    "Unanswered",
     "client_arguments",
     "configure",
     "connect_properties",
+    "dial_error",
     "disconnection",
     "make_tls_context",
     "refusal",
@@ -36,12 +38,19 @@ __all__ = [
 ]
 
 UNSUPPORTED_VERSION = 0x84
+_UNSPECIFIED = 0x80  # also paho's code for a connection that was closed without a DISCONNECT
 _TAKEN_OVER = 0x8E
 # Bad user name or password, not authorized, banned, bad authentication method: trying again won't help.
 _REFUSED_LOGINS = frozenset({0x86, 0x87, 0x8A, 0x8C})
 _ABOUT_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
 _REVOKED = "CERTIFICATE_REVOKED"
 _NO_CERTIFICATE = "HANDSHAKE_FAILURE"  # TLS 1.2 has this alert for "certificate required"
+_NO_HANDSHAKE = "WebSocket handshake error"  # paho's words for no answer; where there was one, it says what was wrong
+_CLOSED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+
+
+class Unanswered(BrokerUnreachable):
+    """The connection was closed without a word before the broker had answered; the next one may fare better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +176,31 @@ def disconnection(
         )
     if was_accepted:
         return BrokerUnreachable(f"{address} ended the connection: {reason.getName()}")
-    if isinstance(failure, ssl.SSLError) and failure.reason:
+    if isinstance(failure, ssl.SSLError) and failure.reason and not isinstance(failure, _CLOSED):
         return tls_error(address, failure)
+    was_silent = reason.value == _UNSPECIFIED  # and not, say, bytes that are no MQTT
+    return (Unanswered if was_silent else BrokerUnreachable)(_unanswered(address))
+
+
+def dial_error(address: BrokerAddress, error: Exception) -> LinkError:
+    """Return the error of a connection that could not be made.
+
+    Args:
+        address: The broker.
+        error: Of the socket, of TLS or of websockets.
+    """
+    if isinstance(error, _CLOSED) or (isinstance(error, WebsocketConnectionError) and str(error) == _NO_HANDSHAKE):
+        return Unanswered(_unanswered(address))
+    if isinstance(error, ssl.SSLError):
+        return tls_error(address, error)
     return BrokerUnreachable(
-        f"{address} closed the connection before it answered; is it an MQTT broker, and does it "
-        + ("want a client certificate?" if address.tls else "want TLS (mqtts://)?")
+        f"no broker answers at {address} ({error}); start one with: mqinfer broker --port {address.port}"
+    )
+
+
+def _unanswered(address: BrokerAddress) -> str:
+    return f"{address} closed the connection before it answered; is it an MQTT broker, and does it " + (
+        "speak TLS, and want a client certificate?" if address.tls else "want TLS (mqtts://)?"
     )
 
 

@@ -4,6 +4,8 @@
   socket itself, which saves a switch of threads. The lock around writing is never held while a handler runs.
 - Nothing is kept over a loss of the connection: what was queued or unacknowledged is dropped and counted, and the owner
   of a request sends it again when `on_connection` reports the new connection.
+- A first connection that is closed before the broker has answered is made again within the time that `start` was given:
+  brokers that start or end do that, and Mosquitto 2.0.21 may (broker/mosquitto/mosquitto.conf).
 - A refused login ends it: trying again would never stop. A connection that another one took over by its client id is
   made again like any lost one, with growing waits where that happens again and again: the ids are random, so it is
   either an attack, which must not end the link, or a client id that a program chose for two links.
@@ -23,7 +25,7 @@ from concurrent.futures import Future
 from multiprocessing.connection import wait
 
 from mqinfer.broker.link import ConnectionHandler
-from mqinfer.broker.paho.connecting import Identity
+from mqinfer.broker.paho.connecting import Identity, Unanswered
 from mqinfer.broker.paho.outages import OUTAGES
 from mqinfer.broker.paho.outbox import Outbox, Outgoing, Question
 from mqinfer.broker.paho.session import Session
@@ -203,23 +205,30 @@ class Loop:
 
     def _keep_connected(self, timeout: float) -> LinkError | None:
         """Connect again and again until closed; return what makes another attempt useless."""
+        open_by = time.monotonic() + timeout
         while self.close_by is None:
             error = self._run_session(timeout)
             if error is None:
                 _log.info("%s does not speak MQTT 5; trying 3.1.1", self._identity.address)
                 self.version5 = False
                 continue
-            if not self.opened.done() or isinstance(error, NotAuthorized):
+            seconds = self._backoff.next()
+            if self._is_final(error, open_by - time.monotonic() - seconds):
                 _log.log(logging.CRITICAL if self.opened.done() else logging.DEBUG, "giving up: %s", error)
                 return error
-            self._pause(error)
-            timeout = _HANDSHAKE_S
+            self._pause(error, seconds)
+            timeout = _HANDSHAKE_S if self.opened.done() else max(open_by - time.monotonic(), _HOLD_S)
         return None
 
-    def _pause(self, error: LinkError) -> None:
+    def _is_final(self, error: LinkError, left_s: float) -> bool:
+        """Return whether another attempt is useless or, for a first connection, would come too late."""
+        if self.opened.done():
+            return isinstance(error, NotAuthorized)
+        return left_s <= 0 or not isinstance(error, Unanswered)
+
+    def _pause(self, error: LinkError, seconds: float) -> None:
         self._waker.drain()  # arms, before the look at `close_by`
         if self.close_by is None:
-            seconds = self._backoff.next()
             OUTAGES.failed(str(self._identity.address), self, error)
             wait([self._waker.fileno()], seconds)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import ssl
 import time
 from concurrent.futures import Future
 from typing import Any
@@ -25,9 +24,9 @@ from mqinfer.broker.paho.connecting import (
     UNSUPPORTED_VERSION,
     Identity,
     connect_properties,
+    dial_error,
     disconnection,
     refusal,
-    tls_error,
 )
 from mqinfer.broker.paho.liveness import KEEPALIVE_S, Liveness, count_bytes
 from mqinfer.broker.routes import Route, Routes
@@ -121,12 +120,8 @@ class Session:
             how = {"clean_start": True, "properties": connect_properties()}
         try:
             self._client.connect(address.host, address.port, KEEPALIVE_S, **how)
-        except ssl.SSLError as error:
-            raise tls_error(address, error) from error
         except (OSError, ValueError) as error:  # ValueError: from paho and idna for an impossible host name
-            raise BrokerUnreachable(
-                f"no broker answers at {address} ({error}); start one with: mqinfer broker --port {address.port}"
-            ) from error
+            raise dial_error(address, error) from error
 
     def read(self) -> None:
         """Receive, and handle what was received."""
