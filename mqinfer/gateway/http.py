@@ -18,7 +18,6 @@ from http import HTTPStatus
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import unquote
 
-import numpy as np
 import orjson
 from aiohttp import ClientError, HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -28,11 +27,11 @@ from mqinfer.gateway.errors import MethodNotAllowed, Overloaded, status_of
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import BadEnvelope, Expired, LimitExceeded, MqinferError
 from mqinfer.protocol.header import error_message
+from mqinfer.protocol.nesting import MAX_NESTING, is_deep_json
 from mqinfer.protocol.types import Buffer
 from mqinfer.web.connections import BoundedRunner, Bounds
 
 __all__ = [
-    "STRINGS",
     "Bodies",
     "Call",
     "Route",
@@ -50,14 +49,8 @@ _server_log = log.getChild("http")
 _OFFLOAD_BYTES = 64 << 10
 """What is larger is decoded and compressed by the pool's threads; a hand-over takes longer than less than that."""
 _THREADS = 2
-_MOST_NESTED = 100
-"""Depth of JSON, as in Triton."""
 _WBITS = {"gzip": 31, "deflate": 15}
 _ACCEPTED = ("identity", *_WBITS)
-STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""A string of JSON; one without an end reaches to the text's, so that the time grows with the text alone."""
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -214,23 +207,10 @@ def check_nesting(text: Buffer) -> None:
     """Check how deep JSON is nested, before any parser recurses into it.
 
     Raises:
-        BadEnvelope: Deeper than 100.
+        BadEnvelope: Deeper than 100, as in Triton.
     """
-    whole = bytes(text)
-    if whole.count(b"[") + whole.count(b"{") <= _MOST_NESTED:
-        return
-    if _depth(whole) > _MOST_NESTED and _depth(STRINGS.sub(b"", whole)) > _MOST_NESTED:
-        raise BadEnvelope(f"JSON nesting depth exceeds maximum allowed limit ({_MOST_NESTED})")
-
-
-def _depth(text: bytes) -> int:
-    """Return the depth of brackets, those in strings included."""
-    steps = np.frombuffer(text.translate(_STEPS, _NO_BRACKETS), np.int8)
-    depth = deepest = 0
-    for start in range(0, len(steps), _OFFLOAD_BYTES):
-        depths = depth + np.cumsum(steps[start : start + _OFFLOAD_BYTES], dtype=np.int32)
-        depth, deepest = int(depths[-1]), max(deepest, int(depths.max()))
-    return deepest
+    if is_deep_json(text):
+        raise BadEnvelope(f"JSON nesting depth exceeds maximum allowed limit ({MAX_NESTING})")
 
 
 def json_reply(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

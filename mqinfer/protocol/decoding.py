@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec import inspect as shapes
 
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
+from mqinfer.protocol.nesting import MAX_NESTING, is_deep_json
 from mqinfer.protocol.types import Buffer, Scalar
 
 __all__ = [
@@ -89,6 +90,8 @@ def parse_json(text: Buffer, what: str, limit: int = MAX_JSON_BYTES) -> Any:
     size = memoryview(text).nbytes
     if size > limit:
         raise LimitExceeded(f"{what}: {size} bytes of JSON; at most {limit} are accepted; send large tensors as binary")
+    if is_deep_json(text):
+        raise BadEnvelope(f"{what}: JSON is nested more than {MAX_NESTING} deep")
     try:
         source = str(text, "utf-8-sig")
         # Not msgspec's parser: it refuses a byte order mark, and the bare NaN that many libraries write.

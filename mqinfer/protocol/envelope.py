@@ -42,6 +42,7 @@ from mqinfer.protocol.header import (
     response_parameters,
 )
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
+from mqinfer.protocol.nesting import MAX_NESTING, NO_CONTAINERS, is_deep_msgpack
 from mqinfer.protocol.types import Buffer, Count, EncodedTensor, ErrorInfo, InferRequest, InferResponse
 
 __all__ = [
@@ -296,6 +297,8 @@ def _open(
     if length > limits.header_bytes:
         raise LimitExceeded(f"header of {length} bytes; at most {limits.header_bytes} are accepted")
     packed = view[_HEAD.size : end]
+    if len(packed.tobytes().translate(None, NO_CONTAINERS)) > MAX_NESTING and is_deep_msgpack(packed):
+        raise BadEnvelope(f"{what}: the header's MessagePack is nested more than {MAX_NESTING} deep")
     try:
         header = decoder.decode(packed)
         if length > limits.string_bytes:

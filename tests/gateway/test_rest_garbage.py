@@ -236,9 +236,16 @@ def test_nesting(calling: Calling) -> None:
                     assert reply.error == "JSON nesting depth exceeds maximum allowed limit (100)"
         assert (await front.infer("identity_fp32", GOOD | {"id": "[{" * 5000})).status == 200
         reply = await front("POST", "/v2/repository/index", b'{"ready":%b}' % (b"[" * 250_000 + b"]" * 250_000))
-        assert (reply.status, reply.error) == (400, "Invalid value for 'ready': expected a boolean")
+        assert (reply.status, reply.error) == (400, "JSON nesting depth exceeds maximum allowed limit (100)")
+        closing = {"x": "]" * 200, "inputs": [deep_list(101)]}
+        assert (await front.infer("identity_fp32", closing)).error == reply.error
 
     calling(ask)
+
+
+def deep_list(depth: int) -> list[Any]:
+    """Return lists within each other."""
+    return [deep_list(depth - 1)] if depth else []
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,14 @@ test("strings, arrays and maps of each length class are written and read", () =>
   assert.deepEqual(readMessagePack(writeMessagePack("x".repeat(70_000).slice(0, 4000), "x")), "x".repeat(4000));
 });
 
+test("a hundred arrays or maps within each other are read, and one more is refused", () => {
+  for (const [open, innermost] of [[[0x91], 0x90], [[0x81, 0xa1, 0x6b], 0x80]] as const) {
+    const nested = (depth: number) => new Uint8Array([...Array(depth - 1).fill(open).flat(), innermost]);
+    readMessagePack(nested(100));
+    assert.throws(() => readMessagePack(nested(101)), /more than 100/);
+  }
+});
+
 test("what the reference implementation writes is read", () => {
   const value = { a: [1, -1, 2 ** 40, true, false, "grün", 1.5, null], b: { c: {} } };
   assert.deepEqual(plain(readMessagePack(encode(value))), value);

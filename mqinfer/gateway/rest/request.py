@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 
 from mqinfer.gateway.checks import check_shape
 from mqinfer.gateway.errors import Unsupported
-from mqinfer.gateway.http import STRINGS, check_nesting
+from mqinfer.gateway.http import check_nesting
 from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
 from mqinfer.gateway.rest.json_data import raw_of_text
 from mqinfer.protocol.card import ModelCard
@@ -20,6 +20,7 @@ from mqinfer.protocol.datatypes import Buffer, Datatype, array_bytes, nbytes
 from mqinfer.protocol.decoding import MAX_JSON_BYTES, refusal, scalars
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
+from mqinfer.protocol.nesting import JSON_STRINGS
 from mqinfer.protocol.oip_json import HEADER_LENGTH
 from mqinfer.protocol.types import Count, EncodedTensor, RequestedOutput
 
@@ -199,6 +200,7 @@ def read_json(text: Buffer, shape: type[_T]) -> _T:
     """
     if len(text) > MAX_JSON_BYTES:
         raise LimitExceeded(f"request JSON size of {len(text)} bytes exceeds the maximum of {MAX_JSON_BYTES} here")
+    check_nesting(text)
     try:
         return msgspec.json.decode(text or b"{}", type=shape)
     except msgspec.ValidationError as error:
@@ -237,7 +239,7 @@ def _quote_numbers(text: bytes) -> bytes:
     """Return JSON with the numbers that it lacks, but many libraries write, as strings."""
     pieces: list[bytes] = []
     start = 0
-    for string in STRINGS.finditer(text):
+    for string in JSON_STRINGS.finditer(text):
         pieces += (_quoted(text[start : string.start()]), string[0])
         start = string.end()
     return b"".join((*pieces, _quoted(text[start:])))

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from mqinfer.logs import log_once
 from mqinfer.protocol.errors import ConfigError
+from mqinfer.protocol.nesting import MAX_NESTING, is_deep
 
 __all__ = [
     "Check",
@@ -240,10 +241,9 @@ def read_toml(path: Path, description: Check) -> Any:
         raise ConfigError(f"{path}: can't be read: {error}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError; an integer of more digits than Python reads
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    if is_deep(content):
+        raise ConfigError(f"{path}: tables are nested more than {MAX_NESTING} deep")
     place = Place(path)
-    try:
-        checked = description(content, place)
-    except RecursionError as error:
-        raise ConfigError(f"{path}: tables are nested too deeply for a model's configuration") from error
+    checked = description(content, place)
     place.warn_of_unused()
     return checked

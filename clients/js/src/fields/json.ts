@@ -3,6 +3,7 @@
 import { BadEnvelope, BadTopic, LimitExceeded } from "../errors.js";
 import { asFields, type Fields, shown } from "./fields.js";
 
+const MAX_DEPTH = 100;
 const UTF8 = new TextDecoder("utf-8", { fatal: true });
 
 /**
@@ -29,13 +30,25 @@ export function same(kind: string, inTopic: string, inPayload: string): string {
   throw new BadTopic(`the topic is that of ${kind} ${shown(inTopic)}, and the message names ${shown(inPayload)}`);
 }
 
+/** Return whether objects and arrays lie more than 100 deep within each other, before anything recurses into them. */
+function isDeep(text: string): boolean {
+  let depth = 0;
+  for (const [mark] of text.matchAll(/"(?:[^"\\]|\\.)*"?|[[{\]}]/gs)) {
+    if (mark === "[" || mark === "{") depth++;
+    else if (mark === "]" || mark === "}") depth--;
+    if (depth > MAX_DEPTH) return true;
+  }
+  return false;
+}
+
 function parsed(payload: Uint8Array, what: string): unknown {
   try {
-    return JSON.parse(UTF8.decode(payload), (_key, value: unknown) =>
+    const text = UTF8.decode(payload);
+    if (isDeep(text)) throw new RangeError(`more than ${MAX_DEPTH} objects and arrays within each other`);
+    return JSON.parse(text, (_key, value: unknown) =>
       typeof value === "object" && value !== null && !Array.isArray(value) ? new Map(Object.entries(value)) : value,
     );
   } catch (error) {
-    // nested too deeply for the engine's stack, which is a RangeError, or no JSON
     throw new BadEnvelope(`${what}: it is not JSON`, { cause: error });
   }
 }

@@ -20,7 +20,7 @@ export class Foreign {
 /** What a header is made of. Integers beyond 2^53 are bigints; maps keep the order of their keys. */
 export type Value = null | boolean | number | bigint | string | Float | Foreign | Value[] | Map<string, Value>;
 
-const MAX_DEPTH = 512;
+const MAX_DEPTH = 100;
 const UTF8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 /**
@@ -33,6 +33,10 @@ export function readMessagePack(bytes: Uint8Array): Value {
   const value = reader.value(0);
   if (!reader.isAtEnd()) throw malformed("bytes follow the map");
   return value;
+}
+
+function checkDepth(depth: number): void {
+  if (depth >= MAX_DEPTH) throw malformed(`more than ${MAX_DEPTH} maps and arrays within each other`);
 }
 
 function malformed(why: string): BadEnvelope {
@@ -52,7 +56,6 @@ class Reader {
   }
 
   value(depth: number): Value {
-    if (depth > MAX_DEPTH) throw malformed(`more than ${MAX_DEPTH} maps and arrays within each other`);
     const head = this.view.getUint8(this.take(1));
     if (head < 0x80) return head;
     if (head >= 0xe0) return head - 0x100;
@@ -113,12 +116,14 @@ class Reader {
 
   /** The elements are appended one by one, so a length that is only claimed takes no memory. */
   private array(length: number, depth: number): Value[] {
+    checkDepth(depth);
     const found: Value[] = [];
     for (let place = 0; place < length; place++) found.push(this.value(depth + 1));
     return found;
   }
 
   private map(length: number, depth: number): Value {
+    checkDepth(depth);
     const found = new Map<string, Value>();
     let isForeign = false;
     for (let place = 0; place < length; place++) {
