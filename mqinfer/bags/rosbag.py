@@ -34,6 +34,7 @@ _COMPRESSED = "sensor_msgs/msg/CompressedImage"
 IMAGE_TYPES = (_RAW, _COMPRESSED)
 _HEAD = 32
 """Bytes that tell what a file is."""
+_SQLITE_HEAD = 100  # bytes
 _MCAP_MAGIC = b"\x89MCAP0\r\n"
 
 
@@ -326,7 +327,25 @@ def _sqlite_states(path: Path) -> dict[Path, tuple[int, int]]:
                 f"{path} is being written, or its recorder crashed: there is {journal.name}; "
                 "stop the recorder, then run: mqinfer bag repair FILE NEW"
             )
+    for file in files:
+        size, expected = file.stat().st_size, _sqlite_size(file)
+        if size < expected:
+            raise SourceError(f"{path}: {file.name} is cut off, at {size} of {expected} bytes; {_advice(path)}")
     return {each: _state(each) for each in files}
+
+
+def _sqlite_size(file: Path) -> int:
+    """Return how long a SQLite file's header says that it is, 0 where it does not: newer SQLites read less in silence.
+
+    Source: https://www.sqlite.org/fileformat.html, section 1.3
+    """
+    with file.open("rb") as opened:
+        head = opened.read(_SQLITE_HEAD)
+    page, changed, pages, valid_for = (
+        int.from_bytes(head[at:end]) for at, end in ((16, 18), (24, 28), (28, 32), (92, 96))
+    )
+    is_known = len(head) == _SQLITE_HEAD and changed == valid_for
+    return pages * (65536 if page == 1 else page) if is_known else 0
 
 
 def _state(file: Path) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from typing import Annotated
 
@@ -70,7 +71,7 @@ def _options(
     config_file: FirstConfigFile = None,  # noqa: ARG001 - click has taken what is in it
 ) -> None:
     if version:
-        typer.echo(f"mqinfer {__version__}")
+        typer.echo(f"mqinfer {__version__} (Python {platform.python_version()})")
         raise typer.Exit
 
 

@@ -15,7 +15,7 @@ import typer
 from mqinfer.broker.connect import make_link, resolve
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Role
 from mqinfer.broker.mosquitto.access import BROKER, DEFAULT_GATEWAY_PROCESSES, DEFAULT_PROCESSES, DEFAULT_SUBS
-from mqinfer.broker.mosquitto.check import Checker, enter_without_login
+from mqinfer.broker.mosquitto.check import Checker, check_certificate, enter_without_login
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.expiry import entries
 from mqinfer.broker.mosquitto.folder import DEFAULT_DAYS
@@ -207,11 +207,15 @@ def check(
 ) -> None:
     """Try with a vehicle's login what access rules should refuse; exit with 1 if any of it works.
 
+    With TLS it also reports a certificate that Python 3.13 and later will refuse.
+
     On a broker in use the workers' group is tried with a few requests; those of others that it takes are sent again.
     """
     where = resolve(connection.address())
     chosen = check_name("client", connection.name or default_name(where))
     findings = [enter_without_login(where)]
+    if where.tls:
+        findings.append(check_certificate(where))
     with closing(make_link(where, client_id=make_client_id(chosen))) as link:
         link.open()
         findings += Checker(link, Topics(connection.root), chosen, check_name("worker group", group)).run()

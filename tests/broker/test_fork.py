@@ -89,7 +89,8 @@ def run(arguments: list[str], how: str, client_id: str) -> subprocess.CompletedP
     url, *files = arguments
     # Into a file: a child that stays would keep a pipe open.
     with TemporaryFile("w+") as output:
-        command = [sys.executable, "-c", FORKS, url, client_id, how, *files]
+        # Python 3.12 and later warn of each fork of a process with threads, which is what is tried here.
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS, url, client_id, how, *files]
         done = subprocess.run(command, stdout=output, stderr=output, text=True, check=False, timeout=150)
         output.seek(0)
         return subprocess.CompletedProcess(command, done.returncode, output.read())

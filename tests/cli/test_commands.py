@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -64,9 +65,9 @@ def test_the_help_lists_the_options(command: list[str], words: list[str]) -> Non
 
 
 def test_the_version() -> None:
-    """`--version` prints it and nothing else."""
+    """`--version` prints it with the interpreter's, and nothing else."""
     result = CliRunner().invoke(app, ["--version"])
-    assert (result.exit_code, result.output) == (0, f"mqinfer {__version__}\n")
+    assert (result.exit_code, result.output) == (0, f"mqinfer {__version__} (Python {platform.python_version()})\n")
 
 
 def test_processes_of_models_do_not_import_the_commands() -> None:

@@ -8,6 +8,8 @@ would, and requests of others that it gets are sent again by their clients.
 from __future__ import annotations
 
 import secrets
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,11 +19,12 @@ from typing import NamedTuple
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import Link, Message, MessageHandler, ReasonCode
+from mqinfer.broker.paho.connecting import make_tls_context
 from mqinfer.protocol.card import read_card
 from mqinfer.protocol.errors import MqinferError, NotAuthorized, NotConnected
 from mqinfer.protocol.topics import Topics
 
-__all__ = ["Checker", "Finding", "Result", "enter_without_login"]
+__all__ = ["Checker", "Finding", "Result", "check_certificate", "enter_without_login"]
 
 _PATIENCE_S = 2.0
 """How long to wait for a message that may not come, where no later one shows that it will not."""
@@ -31,6 +34,11 @@ _RULES = "give each client the rules of its role: mqinfer broker add, docs/secur
 _GROUP = (
     "start all workers with a group that nobody can guess (mqinfer worker --group, MQINFER_GROUP; `mqinfer broker add` "
     "prints one), or refuse the subscription with Mosquitto's dynamic-security plugin (docs/security.md)"
+)
+
+_CERTIFICATE = (
+    "make the broker's certificate, or its authority's, anew before a client is updated to Python 3.13 or later, which "
+    "refuses it: docs/security.md, Certificates of your own"
 )
 
 
@@ -79,6 +87,32 @@ def enter_without_login(address: BrokerAddress, timeout: float = 10.0) -> Findin
     return Finding(
         "connect without a login", result, "let nobody in without a certificate or password: docs/security.md"
     )
+
+
+def check_certificate(address: BrokerAddress, timeout: float = 10.0) -> Finding:
+    """Look whether a broker's certificate fails the strict check (RFC 5280), which Python 3.13 has made its default.
+
+    Args:
+        address: With TLS, and the CA file to check against.
+        timeout: In seconds.
+
+    Raises:
+        ConfigError: A TLS file is missing or is no certificate or key.
+    """
+    context = make_tls_context(address.tls or TlsOptions())
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VERIFY_X509_STRICT
+    result = Result(False, "it passes")
+    try:
+        with (
+            socket.create_connection((address.host, address.port), timeout) as plain,
+            context.wrap_socket(plain, server_hostname=address.host),
+        ):
+            pass
+    except ssl.SSLCertVerificationError as error:
+        result = Result(True, f"it does not pass: {error.verify_message}")
+    except OSError as error:
+        result = Result(None, f"not known: {error}")
+    return Finding("fail the strict check of certificates", result, _CERTIFICATE)
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import secrets
-import shutil
 from base64 import b64encode
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -70,9 +70,10 @@ def read_file(path: Path) -> bytes:
 def _give_to_broker(path: str) -> None:
     for account in _ACCOUNTS:
         try:
-            shutil.chown(path, account)
-        except LookupError:  # this system has no such account
+            found = pwd.getpwnam(account)
+        except KeyError:  # this system has no such account
             continue
+        os.chown(path, found.pw_uid, found.pw_gid)  # Mosquitto 2.0.21 warns of another group
         return
 
 

@@ -23,6 +23,7 @@ from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, LinkError, N
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 
 __all__ = [
+    "STRICT_CODES",
     "UNSUPPORTED_VERSION",
     "Identity",
     "Unanswered",
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 UNSUPPORTED_VERSION = 0x84
+STRICT_CODES = range(79, 95)
+"""Of OpenSSL's strict check, from X509_V_ERR_INVALID_CA on (openssl/x509_vfy.h)."""
 _UNSPECIFIED = 0x80  # also paho's code for a connection that was closed without a DISCONNECT
 _TAKEN_OVER = 0x8E
 # Bad user name or password, not authorized, banned, bad authentication method: trying again won't help.
@@ -212,9 +215,10 @@ def tls_error(address: BrokerAddress, error: ssl.SSLError) -> LinkError:
         error: The TLS library's.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
-        return BrokerUnreachable(
-            f"{address}: the broker's certificate is not trusted ({error.verify_message}); is the CA file right?"
-        )
+        cure = "is the CA file right?"
+        if error.verify_code in STRICT_CODES:
+            cure = "make a new one that keeps to RFC 5280, as Python 3.13 and later require (docs/security.md)"
+        return BrokerUnreachable(f"{address}: the broker's certificate is not trusted ({error.verify_message}); {cure}")
     own = address.tls.cert_file if address.tls else None
     reason = error.reason or ""
     _, alert, what = reason.partition("_ALERT_")
