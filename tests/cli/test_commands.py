@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
-import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
