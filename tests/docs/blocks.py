@@ -149,8 +149,11 @@ def _end_group(shell: subprocess.Popen[bytes]) -> None:
     while _signal_group(shell.pid, 0):
         shell.poll()
         time.sleep(0.02)
-        if time.monotonic() > deadline:
+        if (
+            time.monotonic() > deadline
+        ):  # what still has an entry then is dead, in a container whose first process reaps nobody
             _signal_group(shell.pid, signal.SIGKILL)
+            break
     shell.wait()
 
 
