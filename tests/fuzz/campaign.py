@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
@@ -22,6 +22,7 @@ with redirect_stderr(StringIO()), atheris.instrument_imports(include=["mqinfer"]
     from tests.fuzz.model_files import scratch
     from tests.fuzz.targets import TARGETS, Target
 
+from mqinfer.protocol.errors import MqinferError
 from tests.fuzz.guard import Guard, bound_address_space
 from tests.fuzz.mutation import Mutator
 
@@ -123,6 +124,9 @@ def _fuzz(target: Target, known: list[bytes], folder: Path, flags: list[str]) ->
         f"-artifact_prefix={folder}/died-",
     ]
     options += ["-close_fd_mask=3", str(corpus)]  # decoders of pictures write to the terminal
+    for seed in target.seeds():  # unguarded: what is imported at first use is not an input's memory
+        with suppress(MqinferError):
+            target.run(seed)
     guard = Guard(target.run, target.memory, folder / "findings")
     for data in known:
         guard(data)
