@@ -6,6 +6,7 @@ They are lines of the same table in docs/security.md as those of `test_security_
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import ssl
 import threading
@@ -83,7 +84,13 @@ def test_a_packet_above_the_limit(secured: Any, links: Links, kind: str, answer:
 
 @pytest.mark.parametrize("kind", ["passwords", "websockets"])
 def test_memory_that_strangers_claim(small: Any, unique: Unique, kind: str) -> None:
-    """Where no certificate is wanted, a few bytes without a login claim memory: large messages of others fail then."""
+    """Where no certificate is wanted, a few bytes without a login claim memory: large messages of others fail then.
+
+    Not over TCP from Mosquitto 2.0.15 on, which closes connections that announce a CONNECT above 100 kB.
+    """
+    version = re.search(r"mosquitto version 2\.(\d+)\.(\d+) ", small.server.log())
+    assert version
+    is_refused = kind == "passwords" and (int(version[1]), int(version[2])) >= (0, 15)
     port = small.password_port if kind == "passwords" else small.websockets_port
     context = ssl.create_default_context(cafile=small.folder.path / "ca.crt")
     upgrade, framed = greeting(kind)
@@ -97,6 +104,10 @@ def test_memory_that_strangers_claim(small: Any, unique: Unique, kind: str) -> N
             connection.sendall(framed(packet(0x10, bytes(size))[:5]))
         victim_id = unique("victim")
         victim = opened(small, "car-2", victim_id)
+        if is_refused:
+            assert publish(victim, f"{R}/models/m/infer/car-2", bytes(4 << 20)) != NOT_AUTHORIZED
+            victim.close()
+            return
         victim.publish(Message(f"{R}/models/m/infer/car-2", bytes(4 << 20)))
         wait_until(lambda: f"{victim_id} disconnected due to out of memory" in small.server.log())
 
