@@ -65,8 +65,17 @@ test("strings, arrays and maps of each length class are written and read", () =>
 });
 
 test("a hundred arrays or maps within each other are read, and one more is refused", () => {
-  for (const [open, innermost] of [[[0x91], 0x90], [[0x81, 0xa1, 0x6b], 0x80]] as const) {
-    const nested = (depth: number) => new Uint8Array([...Array(depth - 1).fill(open).flat(), innermost]);
+  for (const [open, innermost] of [
+    [[0x91], 0x90],
+    [[0x81, 0xa1, 0x6b], 0x80],
+  ] as const) {
+    const nested = (depth: number) =>
+      new Uint8Array([
+        ...Array(depth - 1)
+          .fill(open)
+          .flat(),
+        innermost,
+      ]);
     readMessagePack(nested(100));
     assert.throws(() => readMessagePack(nested(101)), /more than 100/);
   }
