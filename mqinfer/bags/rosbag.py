@@ -330,7 +330,9 @@ def _sqlite_states(path: Path) -> dict[Path, tuple[int, int]]:
     for file in files:
         size, expected = file.stat().st_size, _sqlite_size(file)
         if size < expected:
-            raise SourceError(f"{path}: {file.name} is cut off, at {size} of {expected} bytes; {_advice(path)}")
+            raise SourceError(
+                f"{path}: {file.name} has {size} of {expected} bytes: its recorder still writes, or {_advice(path)}"
+            )
     return {each: _state(each) for each in files}
 
 
