@@ -71,10 +71,9 @@ def is_deep_msgpack(packed: Buffer) -> bool:
         behind = at + 1 + _LENGTHS.get(head, 0)
         length = int.from_bytes(data[at + 1 : behind])
         at = behind + _FIXED.get(head, 0)
-        if head in _SHORT:
-            still.append((head & 0x0F) * (2 if head in _MAPS else 1))
-        elif head in _LONG:
-            still.append(length * (2 if head in _MAPS else 1))
+        if head in _SHORT or head in _LONG:
+            count = length if head in _LONG else head & 0x0F
+            still.append(2 * count if head in _MAPS else count)
         else:
             at += length
     return len(still) > MAX_NESTING

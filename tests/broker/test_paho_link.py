@@ -344,7 +344,7 @@ def test_a_first_connection_that_is_closed(unique: Unique, closed: str) -> None:
 
 
 def test_a_refusal_is_no_closed_connection(unique: Unique) -> None:
-    """Where the broker says why it refuses, or nothing listens, the first attempt is the last."""
+    """Where the broker says why it refuses, the first attempt is the last."""
     connects: list[bytes] = []
 
     def serve(connection: socket.socket) -> None:

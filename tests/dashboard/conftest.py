@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
@@ -18,23 +16,6 @@ from tests.dashboard.chromium import Watched, open_page, skip_without
 from tests.dashboard.running import QuietSite, RunningSite, quiet_site, running_site
 
 PageOf = Callable[..., Watched]
-
-
-@pytest.fixture(scope="module")
-def connections_end_with_their_loops() -> Iterator[None]:
-    """Collect what the tests of one file leave at its end, without a complaint.
-
-    A connection that closes while its test's loop ends stays open until it is collected, on a busy machine now and
-    then; the warning would fail whatever test runs at that moment.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            gc.collect()
-        gc.enable()
 
 
 def skip_without_parts() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,7 +11,7 @@ import aiohttp
 from tests.dashboard.fake_broker import FakeBroker
 from tests.patience import wait_until
 
-__all__ = ["Test", "collect", "echo", "is_listening", "run", "settled", "until"]
+__all__ = ["Test", "collect", "echo", "run", "settled", "until"]
 
 Test = Callable[[], Coroutine[Any, Any, None]]
 
@@ -55,9 +54,3 @@ async def settled(count: Callable[[], int]) -> None:
         await asyncio.sleep(1.0)
         if count() == before:
             return
-
-
-def is_listening(port: int) -> bool:
-    """Return whether somebody listens on a port."""
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -74,10 +74,12 @@ class Served:
     Attributes:
         url: Of its page, without a slash at the end.
         stop: Ends it.
+        is_alive: Whether it has not ended.
     """
 
     url: str
     stop: Callable[[], None]
+    is_alive: Callable[[], bool]
 
     @property
     def port(self) -> int:
@@ -96,7 +98,12 @@ def served(settings: DashboardSettings, page: Mapping[str, PageFile] | None = No
         def end() -> None:
             loop.call_soon_threadsafe(stop.set)
 
-        await serve(settings, PAGE if page is None else page, stop, lambda url: ready.put(Served(url.rstrip("/"), end)))
+        await serve(
+            settings,
+            PAGE if page is None else page,
+            stop,
+            lambda url: ready.put(Served(url.rstrip("/"), end, thread.is_alive)),
+        )
 
     def run() -> None:
         try:

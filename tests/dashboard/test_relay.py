@@ -16,8 +16,6 @@ from tests.dashboard.fake_broker import CONNACK, CONNECT, FakeBroker, fake_broke
 from tests.dashboard.relaying import collect, echo, run, until
 from tests.dashboard.served import closing, served, settings_of, web_socket
 
-pytestmark = pytest.mark.usefixtures("connections_end_with_their_loops")
-
 POLICY_VIOLATION, TOO_BIG, TRY_AGAIN = 1008, 1009, 1013
 
 

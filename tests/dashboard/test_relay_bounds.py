@@ -11,10 +11,8 @@ import pytest
 
 from mqinfer.dashboard.places import Full, Places
 from tests.dashboard.fake_broker import CONNACK, CONNECT, FakeBroker, fake_broker, read_all
-from tests.dashboard.relaying import collect, echo, is_listening, run, settled, until
+from tests.dashboard.relaying import collect, echo, run, settled, until
 from tests.dashboard.served import closing, served, settings_of, web_socket
-
-pytestmark = pytest.mark.usefixtures("connections_end_with_their_loops")
 
 GOING_AWAY = 1001
 FLOOD = 256 << 20
@@ -59,7 +57,7 @@ def test_a_browser_that_does_not_read() -> None:
                         await other.send_bytes(CONNECT + b"\x01")
                         assert await collect(other, 5) == CONNACK
                     dashboard.stop()
-                    await until(lambda: not is_listening(dashboard.port))
+                    await until(lambda: not dashboard.is_alive())
                 assert broker.sent < MOST_HELD
 
     run(test)

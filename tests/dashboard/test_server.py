@@ -21,8 +21,6 @@ from mqinfer.protocol.errors import ConfigError, MqinferError
 from mqinfer.web.tls import TlsFiles
 from tests.dashboard.served import SCRIPT, page_in, served, settings_of, tls_files
 
-pytestmark = pytest.mark.usefixtures("connections_end_with_their_loops")
-
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "font-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"

@@ -149,11 +149,9 @@ def _end_group(shell: subprocess.Popen[bytes]) -> None:
     while _signal_group(shell.pid, 0):
         shell.poll()
         time.sleep(0.02)
-        if (
-            time.monotonic() > deadline
-        ):  # what still has an entry then is dead, in a container whose first process reaps nobody
+        if time.monotonic() > deadline:
             _signal_group(shell.pid, signal.SIGKILL)
-            break
+            break  # what keeps an entry is dead: the first process of some containers reaps nobody
     shell.wait()
 
 

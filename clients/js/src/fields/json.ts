@@ -2,8 +2,8 @@
 
 import { BadEnvelope, BadTopic, LimitExceeded } from "../errors.js";
 import { asFields, type Fields, shown } from "./fields.js";
+import { MAX_DEPTH } from "./msgpack_read.js";
 
-const MAX_DEPTH = 100;
 const UTF8 = new TextDecoder("utf-8", { fatal: true });
 
 /**
@@ -30,10 +30,10 @@ export function same(kind: string, inTopic: string, inPayload: string): string {
   throw new BadTopic(`the topic is that of ${kind} ${shown(inTopic)}, and the message names ${shown(inPayload)}`);
 }
 
-/** Return whether objects and arrays lie more than 100 deep within each other, before anything recurses into them. */
+/** Return whether objects and arrays lie more than `MAX_DEPTH` deep within each other, before anything recurses into them. */
 function isDeep(text: string): boolean {
   let depth = 0;
-  for (const [mark] of text.matchAll(/"(?:[^"\\]|\\.)*"?|[[{\]}]/gs)) {
+  for (const [mark] of text.matchAll(/"[^"\\]*(?:\\.[^"\\]*)*"?|[[{\]}]/gs)) {
     if (mark === "[" || mark === "{") depth++;
     else if (mark === "]" || mark === "}") depth--;
     if (depth > MAX_DEPTH) return true;

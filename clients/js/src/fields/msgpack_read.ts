@@ -20,7 +20,8 @@ export class Foreign {
 /** What a header is made of. Integers beyond 2^53 are bigints; maps keep the order of their keys. */
 export type Value = null | boolean | number | bigint | string | Float | Foreign | Value[] | Map<string, Value>;
 
-const MAX_DEPTH = 100;
+/** How many maps and arrays may lie within each other, the outermost included: in MessagePack and in JSON. */
+export const MAX_DEPTH = 100;
 const UTF8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 /**
