@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
+from tests.programs import find_program
 
-__all__ = ["chromium", "skip_without_chromium"]
+__all__ = ["chromium"]
 
 _FLAGS = (
     "--no-sandbox",
@@ -28,15 +27,6 @@ _FLAGS = (
 )
 
 
-def skip_without_chromium() -> str:
-    """Return the path of Chromium; skip the test where it or playwright is absent."""
-    pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no test in a browser")
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        pytest.skip("Chromium is not installed; run: apt-get install chromium")
-    return program
-
-
 @contextmanager
 def chromium(*flags: str) -> Iterator[Any]:
     """Run a Chromium, as a playwright `Browser`.
@@ -44,7 +34,7 @@ def chromium(*flags: str) -> Iterator[Any]:
     Args:
         *flags: Further ones.
     """
-    program = skip_without_chromium()
+    program = find_program("chromium", "chromium-browser", "google-chrome")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

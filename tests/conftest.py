@@ -20,13 +20,12 @@ from hypothesis import HealthCheck, settings
 from mqinfer import logs
 from mqinfer.broker import make_link
 from mqinfer.broker.link import ConnectionHandler, Link, Message
-from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import Repository
-from mqinfer.protocol.errors import MissingExtra
 from tests.ports import free_port
 
 _numbers = count()
@@ -99,10 +98,6 @@ def _fresh_logging(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def mosquitto() -> Iterator[MosquittoServer]:
     """A private Mosquitto with the repository's configuration, for tests that leave it running."""
-    try:
-        find_mosquitto()
-    except MissingExtra as missing:
-        pytest.skip(str(missing))
     with MosquittoServer() as server:
         yield server
 

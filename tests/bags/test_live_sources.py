@@ -298,6 +298,5 @@ class TestRos2:
 
     def test_without_ros(self) -> None:
         """What is missing is named, and where to run this."""
-        pytest.importorskip("numpy")
         with pytest.raises(MissingExtra, match=r"rclpy can't be imported .* setup\.bash"):
             open_source("ros2:/image")

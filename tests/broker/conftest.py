@@ -14,10 +14,9 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
 from mqinfer.broker.mosquitto.access import access_rules, without_section
-from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import secured as secured_server
 from mqinfer.broker.paho.link import PahoLink
-from mqinfer.protocol.errors import MissingExtra
 from mqinfer.protocol.topics import Topics
 from tests.ports import free_port
 
@@ -75,11 +74,6 @@ def open_place() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def secured(open_place: Path) -> Iterator[Secured]:
     """One client of each role and more, one of them with a password, and a witness who may do anything."""
-    pytest.importorskip("cryptography")
-    try:
-        find_mosquitto()
-    except MissingExtra as missing:
-        pytest.skip(str(missing))
     password_port, websockets_port = free_port(), free_port()
     folder = BrokerFolder(open_place / "broker")
     folder.init(ports=Ports(1, password_port, websockets_port, "127.0.0.1"))
@@ -106,7 +100,6 @@ def secured(open_place: Path) -> Iterator[Secured]:
 @pytest.fixture
 def small(open_place: Path, unique: Callable[[str], str]) -> Iterator[Secured]:
     """A broker with a 64th of the memory of others, two vehicles and one client of each other role."""
-    pytest.importorskip("cryptography")
     password_port, websockets_port = free_port(), free_port()
     folder = BrokerFolder(open_place / unique("small"))
     folder.init(ports=Ports(1, password_port, websockets_port, "127.0.0.1"))

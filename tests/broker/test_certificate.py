@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -17,8 +16,8 @@ from mqinfer.broker.certificate import OwnCertificate
 from mqinfer.broker.mosquitto.certificates import Authority
 from mqinfer.client.connection import default_name
 from mqinfer.protocol.errors import ConfigError
+from tests.programs import find_program
 
-pytest.importorskip("cryptography")
 PEM = Authority(Authority.make()).client("car-1", 30).certificate
 
 
@@ -43,10 +42,18 @@ def test_name_and_end(tmp_path: Path) -> None:
 )
 def test_certificates_of_openssl(tmp_path: Path, subject: str, days: int, name: str) -> None:
     """Other fields beside the name, none at all, letters beyond ASCII, and an end beyond 2049, written otherwise."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
     file = tmp_path / "own.crt"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-utf8"]
+    command = [
+        find_program("openssl"),
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-utf8",
+    ]
     rest = ["-keyout", str(tmp_path / "key"), "-out", str(file), "-subj", subject, "-days", str(days)]
     subprocess.run([*command, *rest], check=True, capture_output=True)
     own = OwnCertificate.read(file)

@@ -23,13 +23,12 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
 from mqinfer.broker.mosquitto.access import without_section
 from mqinfer.broker.mosquitto.connection import Connection, Door
-from mqinfer.broker.mosquitto.server import MosquittoServer, find_mosquitto
+from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import guarded, guarded_open
 from mqinfer.broker.packets import encode_head
 from mqinfer.broker.paho.connecting import make_tls_context
 from mqinfer.client import Client
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.protocol.errors import MissingExtra
 from mqinfer.protocol.types import Outcome
 from tests.patience import wait_until
 from tests.ports import free_port
@@ -116,11 +115,6 @@ def session(expiry: int) -> Properties:
 @pytest.fixture
 def site(open_place: Path, unique: Callable[[str], str]) -> Iterator[Site]:
     """A broker with little memory and few connections."""
-    pytest.importorskip("cryptography")
-    try:
-        find_mosquitto()
-    except MissingExtra as missing:
-        pytest.skip(str(missing))
     folder = BrokerFolder(open_place / unique("guarded"))
     folder.init(ports=Ports(free_port(), bind="127.0.0.1"))
     roles = {"car-1": Role.VEHICLE, "car-2": Role.VEHICLE, "w": Role.WORKER, "dash": Role.DASHBOARD}

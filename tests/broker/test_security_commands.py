@@ -28,7 +28,6 @@ from mqinfer.cli.app import app
 from mqinfer.cli.exit_codes import exit_code
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
-pytest.importorskip("cryptography")
 Unique = Callable[[str], str]
 
 

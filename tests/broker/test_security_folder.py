@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from cryptography import x509
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -23,7 +24,6 @@ from mqinfer.cli.app import app
 from mqinfer.protocol.errors import BadTopic, ConfigError, MqinferError
 from mqinfer.protocol.topics import Topics
 
-x509 = pytest.importorskip("cryptography.x509")
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,40}", fullmatch=True)
 
 

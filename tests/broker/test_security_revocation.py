@@ -13,6 +13,9 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
 from mqinfer.broker.mosquitto.certificates import Authority
@@ -23,8 +26,6 @@ from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import ConfigError, LinkError, NotAuthorized
 from tests.broker.attempts import PATIENCE, error_of
 from tests.patience import wait_until
-
-x509 = pytest.importorskip("cryptography.x509")
 
 Unique = Callable[[str], str]
 
@@ -98,11 +99,10 @@ def test_a_list_of_a_clock_that_was_wrong() -> None:
         x509.CertificateRevocationListBuilder()
         .issuer_name(first.issuer)
         .last_update(now + timedelta(days=365))
-        .next_update(first.next_update_utc)
+        .next_update(now + timedelta(days=366))
     )
-    from cryptography.hazmat.primitives import hashes, serialization
-
     key = serialization.load_pem_private_key(pair.key, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
     before = ahead.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     assert x509.load_pem_x509_crl(authority.revocation_list([one, two], before)).last_update_utc <= datetime.now(UTC)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import ssl
 import subprocess
@@ -20,6 +19,7 @@ from mqinfer.broker.mosquitto import BrokerFolder, Ports, Role
 from mqinfer.broker.mosquitto.serving import secured as secured_server
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BrokerUnreachable
+from tests.programs import find_program
 
 pytestmark = [
     pytest.mark.broker,
@@ -47,7 +47,6 @@ CipherString = ALL:@SECLEVEL=0
 @pytest.fixture(scope="module")
 def weak(open_place: Path) -> Iterator[tuple[BrokerFolder, dict[str, int]]]:
     """A secured broker, and its ports, on a machine whose TLS library allows everything that it knows."""
-    pytest.importorskip("cryptography")
     allowing = open_place / "weak.cnf"
     allowing.write_text(WEAK)
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
@@ -122,13 +121,10 @@ def test_suites(weak: Any, listener: str) -> None:
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_renegotiation(weak: Any, listener: str) -> None:
     """Renegotiation, which costs the broker far more than its client, is refused."""
-    program = shutil.which("openssl")
-    if program is None:
-        pytest.skip("the openssl command is not installed")
     folder, ports = weak
     pair = ["-cert", folder.path / "clients" / "car-1.crt", "-key", folder.path / "clients" / "car-1.key"]
     process = subprocess.Popen(
-        [program, "s_client", "-tls1_2", "-connect", f"127.0.0.1:{ports[listener]}", *map(str, pair)],
+        [find_program("openssl"), "s_client", "-tls1_2", "-connect", f"127.0.0.1:{ports[listener]}", *map(str, pair)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import find_program
+
 CLONE = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow  # an installation, and type checkers that read all of NumPy's types
 WRONG = """
@@ -70,12 +72,9 @@ def by_mypy(python: Path, scripts: list[Path]) -> Errors:
 
 def by_pyright(python: Path, scripts: list[Path]) -> Errors:
     """Check scripts in pyright's strict mode, with the build of it that comes as one wheel."""
-    program = shutil.which("basedpyright", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if program is None:
-        pytest.skip("basedpyright is not installed; run: pip install -e '.[dev]'")
     folder = scripts[0].parent
     (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict", "pythonVersion": "3.11"}')
-    found = run(program, "--outputjson", "--pythonpath", python, *scripts, cwd=folder)
+    found = run(find_program("basedpyright"), "--outputjson", "--pythonpath", python, *scripts, cwd=folder)
     assert found.returncode in {0, 1}, found.stderr + found.stdout
     report = json.loads(found.stdout)
     assert report["summary"]["filesAnalyzed"] == len(scripts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
-
 from tests.clients.pages import ROOT
+from tests.programs import find_program
 
 _TSC = ROOT / "node_modules" / ".bin" / "tsc"
 _CLIENT = ROOT / "clients" / "js"
@@ -23,14 +21,10 @@ _TIMEOUT_S = 300
 
 @contextmanager
 def compiled() -> Iterator[Path]:
-    """Compile the client and its programs; skip where node or its packages are not installed."""
-    if shutil.which("node") is None:
-        pytest.skip("node is not installed: the JavaScript client is not tested")
-    if not _TSC.exists():
-        pytest.skip("node_modules is missing: run `npm ci` in the root of the repository")
+    """Compile the client and its programs."""
     (_CLIENT / "dist").mkdir(exist_ok=True)  # node finds the packages from here, and git ignores it
     with TemporaryDirectory(dir=_CLIENT / "dist", prefix="live-") as folder:
-        command = [str(_TSC), "-p", str(_CLIENT), "--outDir", folder]
+        command = [find_program("node"), str(_TSC), "-p", str(_CLIENT), "--outDir", folder]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
         assert done.returncode == 0, done.stdout[-4000:]
         yield Path(folder)
@@ -51,7 +45,7 @@ def program(folder: Path, name: str, source: str) -> Path:
 @contextmanager
 def node(path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run a program, whose output the test reads; it is ended with the test, whatever it does."""
-    command = ["node", str(path), *arguments]
+    command = [find_program("node"), str(path), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process

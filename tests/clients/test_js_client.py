@@ -205,7 +205,6 @@ def test_the_results_of_others(
 
 def test_logins_over_tls(programs: Path, write_echo: Callable[..., Path], serve: Callable[..., Any]) -> None:
     """A wrong password ends for good and asks for a login; a certificate of an unknown authority is no connection."""
-    pytest.importorskip("cryptography")
     with TemporaryDirectory(prefix="mqinfer-js-") as place, ExitStack() as stack:
         Path(place).chmod(0o755)  # the account that Mosquitto takes on under root has to enter it
         folder = BrokerFolder(Path(place) / "broker")

@@ -18,7 +18,6 @@ from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.header import CHAIN, DIGEST, IMAGE_ENCODING, POSITION
 from mqinfer.protocol.types import EncodedTensor
 
-pytest.importorskip("av")
 Serve = Callable[..., Worker]
 HEIGHT, WIDTH = 32, 48
 NOISE = np.random.default_rng(1).integers(0, 255, (HEIGHT, WIDTH, 1), np.uint8)

@@ -15,8 +15,6 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import Buffer
 
-pytest.importorskip("cv2")
-
 
 def installed() -> bool:
     """Return whether nvImageCodec is installed."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
+import av
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -23,7 +24,6 @@ from mqinfer.protocol.header import CHAIN, POSITION
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import EncodedTensor
 
-av = pytest.importorskip("av")
 HEIGHT, WIDTH = 61, 97  # odd: colours have half the resolution
 each_encoding = pytest.mark.parametrize("encoding", VIDEO)
 

@@ -9,11 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-import pytest
-
-from tests.chromium import skip_without_chromium
-
-__all__ = ["PAGE", "Colours", "Watched", "open_page", "private_bytes", "script", "skip_without"]
+__all__ = ["PAGE", "Colours", "Watched", "open_page", "private_bytes", "script"]
 
 Colours: TypeAlias = Literal["light", "dark"]
 
@@ -27,13 +23,6 @@ def script(name: str) -> str:
     """Return a function of the folder `in_page`, for `Page.evaluate`."""
     text = (_SCRIPTS / f"{name}.js").read_text(encoding="utf-8")
     return text.rstrip().removesuffix(";")
-
-
-def skip_without() -> None:
-    """Skip the test where Chromium, playwright or the built page is absent."""
-    skip_without_chromium()
-    if not PAGE.is_file():
-        pytest.skip("the page is not built; run: scripts/build-page")
 
 
 @dataclass(slots=True)

@@ -9,22 +9,11 @@ from typing import Any
 
 import pytest
 
-from mqinfer.broker.mosquitto.server import find_mosquitto
-from mqinfer.protocol.errors import MissingExtra
 from tests.chromium import chromium
-from tests.dashboard.chromium import Watched, open_page, skip_without
+from tests.dashboard.chromium import Watched, open_page
 from tests.dashboard.running import QuietSite, RunningSite, quiet_site, running_site
 
 PageOf = Callable[..., Watched]
-
-
-def skip_without_parts() -> None:
-    """Skip the test where Chromium, the page or Mosquitto is absent."""
-    skip_without()
-    try:
-        find_mosquitto()
-    except MissingExtra as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +26,6 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSite]:
     """A running site for the tests of one file."""
-    skip_without_parts()
     with running_site(tmp_path_factory.mktemp("site")) as running:
         yield running
 
@@ -45,7 +33,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSite]:
 @pytest.fixture(scope="module", name="quiet_site")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuietSite]:
     """A site without edges and workers for the tests of one file."""
-    skip_without_parts()
     with quiet_site(tmp_path_factory.mktemp("site")) as running:
         yield running
 

@@ -15,7 +15,7 @@ from mqinfer.broker.mosquitto import BrokerFolder, Login, Ports, Role
 from mqinfer.broker.mosquitto.serving import guarded
 from mqinfer.protocol.states import WorkerStatus
 from mqinfer.protocol.topics import Topics
-from tests.dashboard.chromium import Watched, script, skip_without
+from tests.dashboard.chromium import Watched, script
 from tests.dashboard.numbered import CLASSES, mask_of, picture_of
 from tests.dashboard.programs import Programs
 from tests.dashboard.publishing import Frames, Load, Publisher, Stream, loaded
@@ -41,8 +41,6 @@ class SecuredSite:
 @pytest.fixture(scope="module")
 def secured_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredSite]:
     """Started once for the tests of this file; a vehicle and a worker publish all the time."""
-    skip_without()
-    pytest.importorskip("cryptography")
     # Mosquitto becomes another user under root, to whom pytest's own folders are closed.
     with TemporaryDirectory(prefix="mqinfer-secured-") as place:
         Path(place).chmod(0o755)

@@ -43,8 +43,6 @@ def test_the_policy_blocks_what_is_injected(site: RunningSite, page_of: PageOf) 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_accessibility(site: RunningSite, page_of: PageOf, width: int, colours: Colours) -> None:
     """In no view axe-core finds what it calls serious or critical."""
-    if not _AXE.is_file():
-        pytest.skip("axe-core is not installed; run: npm install")
     watched = page_of(site.url, width=width, colours=colours)
     watched.wait_for_tiles(len(site.edges))
     watched.page.evaluate(_AXE.read_text(encoding="utf-8") + "; undefined")

@@ -13,7 +13,6 @@ import pytest
 
 from mqinfer.cli.app import main
 from mqinfer.cli.exit_codes import ExitCode
-from mqinfer.dashboard.page import PAGE
 from mqinfer.dashboard.settings import DashboardSettings
 from tests.dashboard.served import PATIENCE
 
@@ -27,7 +26,6 @@ def lines_of(process: subprocess.Popen[str]) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (PAGE / "index.html").exists(), reason="the page has not been built")
 def test_it_serves_until_sigterm() -> None:
     """It names the page once it is open, serves it, and ends with 0; no password is in its log."""
     command = [sys.executable, "-m", "mqinfer", "dashboard", "--port=0", "--broker=mqtt://wall:secret-word@127.0.0.1:1"]

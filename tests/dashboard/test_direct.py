@@ -10,7 +10,7 @@ import pytest
 
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from tests.dashboard.chromium import Watched, skip_without
+from tests.dashboard.chromium import Watched
 from tests.dashboard.numbered import CLASSES, mask_of, picture_of
 from tests.dashboard.programs import Programs
 from tests.dashboard.publishing import Frames, Load, Publisher, Stream, loaded
@@ -24,7 +24,6 @@ PageOf = Callable[..., Watched]
 @pytest.fixture
 def direct(tmp_path: Path) -> Iterator[tuple[str, str, str]]:
     """Addresses of a page, of the broker, and of its websockets."""
-    skip_without()
     port = free_port()
     with (
         MosquittoServer(configuration=lambda chosen: render(chosen, websockets_port=port)) as broker,

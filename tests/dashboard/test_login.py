@@ -265,7 +265,6 @@ def test_the_page_asks_for_a_key(keys: Path, tmp_path: Path) -> None:
 
 def test_the_cookie_stays_encrypted(keys: Path, tmp_path: Path) -> None:
     """Over TLS it is bound to the host and never sent without encryption."""
-    pytest.importorskip("cryptography")
 
     async def main() -> None:
         files, trust = tls_files(tmp_path)

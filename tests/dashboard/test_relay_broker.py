@@ -108,7 +108,6 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Guarded]:
     """A dashboard with a password, one with a certificate, and a witness who may do anything."""
-    pytest.importorskip("cryptography")
     with TemporaryDirectory(prefix="mqinfer-dashboard-") as place:
         Path(place).chmod(0o755)  # Mosquitto takes on another account under root
         folder, port = BrokerFolder(Path(place) / "broker"), free_port()
@@ -178,7 +177,6 @@ def test_a_will_is_refused(guarded: Guarded) -> None:
 
 def test_over_tls(broker_url: str, unique: Unique, tmp_path: Path) -> None:
     """The same over an encrypted page, with a message of 2 MB."""
-    pytest.importorskip("cryptography")
     files, trust = tls_files(tmp_path)
     topic = unique("relay")
     with served(replace(settings_of(broker_url), tls=files)) as dashboard:

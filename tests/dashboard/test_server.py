@@ -339,7 +339,6 @@ def test_the_page_is_missing(tmp_path: Path) -> None:
 
 def test_encryption(tmp_path: Path, page: Mapping[str, PageFile]) -> None:
     """Over TLS the page comes, and tells the browser to keep to it."""
-    pytest.importorskip("cryptography")
     files, trust = tls_files(tmp_path)
     with served(replace(PLAIN, tls=files), page) as dashboard:
         url = dashboard.url.replace("127.0.0.1", "localhost")

@@ -27,7 +27,6 @@ from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.types import Outcome
 from tests.patience import wait_until
 
-pytest.importorskip("av")
 HEIGHT, WIDTH, FRAMES = 32, 48, 60
 
 

@@ -24,7 +24,6 @@ from mqinfer.protocol.header import CHAIN, POSITION
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import EncodedTensor, ErrorInfo, Outcome
 
-pytest.importorskip("av")
 HEIGHT, WIDTH, WORKERS = 32, 48, 3
 CODECS = codecs_for("cpu")
 

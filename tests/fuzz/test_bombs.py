@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import cv2
 import lz4.block
 import msgpack
 import numpy as np
@@ -28,8 +29,6 @@ from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.header import RAW_SIZE
 from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.types import EncodedTensor
-
-cv2 = pytest.importorskip("cv2")
 
 Bomb = tuple[str, Callable[[], object]]
 _MOST_BYTES = 64 << 20

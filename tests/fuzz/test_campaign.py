@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,6 @@ def fuzz(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("atheris") is None, reason="needs the extra fuzz")
 def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
     """Each target gets its share, reaches code, and breaks no rule; what once was found is tried again."""
     done = fuzz("--runs", "20000", "--seed", "1", "--work", str(tmp_path))
@@ -41,7 +39,6 @@ def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("atheris") is None, reason="needs the extra fuzz")
 def test_a_finding_is_kept_and_told(tmp_path: Path) -> None:
     """A decoder that raises what it must not fails the run, and leaves the input and the traceback."""
     broken = tmp_path / "sitecustomize.py"

@@ -98,7 +98,6 @@ def serve_repository(
 @pytest.fixture(scope="session")
 def fleet(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Serve the small models on the session's Mosquitto. Tests share it: load what a test unloads again."""
-    pytest.importorskip("onnxruntime")
     repository = build_repository(tmp_path_factory.mktemp("gateway"))
     with serve_repository(repository, broker_url, "gateway") as served:
         yield served
@@ -141,15 +140,14 @@ async def call_peer(python: Path, script: str, *arguments: str) -> None:
 
 @pytest.fixture(scope="session")
 def peer_python() -> Any:
-    """Return the Python of an environment with a published client, `peer_python("triton")`; skip where it is absent.
+    """Return the Python of an environment with a published client, `peer_python("triton")`.
 
     `MQINFER_PEERS` names the folder of the environments; scripts/test makes them in `.venv-peers`.
     """
 
     def find(name: str) -> Path:
         python = Path(os.environ.get("MQINFER_PEERS") or _PEERS) / name / "bin" / "python"
-        if not python.exists():
-            pytest.skip(f"no environment {python.parent.parent}; scripts/test makes it")
+        assert python.exists(), f"no environment {python.parent.parent}; scripts/setup makes it"
         return python
 
     return find

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -13,10 +14,8 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.datatypes import Datatype, dtype_of
 from tests.gateway.conftest import OpenCore
+from tests.gateway.grpc_front import GrpcFront, read_outputs, serving, tensors
 from tests.gateway.models import IDENTITIES
-
-grpc = pytest.importorskip("grpc")
-from tests.gateway.grpc_front import GrpcFront, read_outputs, serving, tensors  # noqa: E402  needs the extra
 
 COUNT, ONES = np.arange(16, dtype="<i4")[None], np.ones((1, 16), "<i4")
 SUMS = {"model_name": "simple", **tensors(INPUT0=COUNT, INPUT1=ONES)}

@@ -10,8 +10,6 @@ import pytest
 
 from mqinfer.gateway.settings import GatewaySettings
 from tests.gateway.conftest import OpenCore, call_peer
-
-pytest.importorskip("grpc")
 from tests.gateway.grpc_front import serving
 
 TRITON = """

@@ -10,11 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqinfer.gateway.protobuf import make_messages
-from mqinfer.protocol.datatypes import Datatype, dtype_of, join_strings
-from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded, MqinferError
-
-pytest.importorskip("grpc")
 from mqinfer.client.result import InferResult
 from mqinfer.gateway.grpc import contents as contents_module
 from mqinfer.gateway.grpc.contents import raw_contents
@@ -22,6 +17,9 @@ from mqinfer.gateway.grpc.messages import MESSAGES
 from mqinfer.gateway.grpc.replies import response
 from mqinfer.gateway.grpc.requests import LARGE, read_call, read_request
 from mqinfer.gateway.grpc_calls import Caller
+from mqinfer.gateway.protobuf import make_messages
+from mqinfer.protocol.datatypes import Datatype, dtype_of, join_strings
+from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded, MqinferError
 from mqinfer.protocol.types import Outcome
 
 FIELDS = {

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import grpc
 import numpy as np
 import pytest
 
+from mqinfer.gateway.grpc.messages import MESSAGES
+from mqinfer.gateway.grpc.service import METHODS
+from mqinfer.gateway.grpc.wire import delimited
 from tests.gateway.conftest import OpenCore
-
-grpc = pytest.importorskip("grpc")
-from mqinfer.gateway.grpc.messages import MESSAGES  # noqa: E402  needs the extra
-from mqinfer.gateway.grpc.service import METHODS  # noqa: E402
-from mqinfer.gateway.grpc.wire import delimited  # noqa: E402
-from tests.gateway.grpc_front import GrpcFront, read_outputs, serving, tensors  # noqa: E402
+from tests.gateway.grpc_front import GrpcFront, read_outputs, serving, tensors
 
 GOOD = MESSAGES["ModelInferRequest"](
     model_name="simple",

@@ -7,20 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.control import AsyncControl
+from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
+from mqinfer.gateway.grpc.infer import make_stream
+from mqinfer.gateway.grpc.messages import MESSAGES
 from tests.gateway.conftest import Fleet, OpenCore
+from tests.gateway.grpc_front import SERVICE, GrpcFront, read_outputs, serving, tensors
 from tests.patience import PATIENT
-
-grpc = pytest.importorskip("grpc")
-from mqinfer.gateway.access import Access  # noqa: E402  needs the extra
-from mqinfer.gateway.grpc.infer import make_stream  # noqa: E402
-from mqinfer.gateway.grpc.messages import MESSAGES  # noqa: E402
-from tests.gateway.grpc_front import SERVICE, GrpcFront, read_outputs, serving, tensors  # noqa: E402
 
 FRAME = {"model_name": "identity_fp32", **tensors(INPUT0=np.arange(4, dtype="<f4")[None])}
 SLOW = {"model_name": "slow", **tensors(x=np.zeros((1, 4), "<f4"))}

@@ -176,7 +176,6 @@ class Files:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     """Certificates of a gateway on this machine, and of two callers."""
-    pytest.importorskip("cryptography")
     folder = tmp_path_factory.mktemp("tls")
     own = Authority.make()
     authority = Authority(own)

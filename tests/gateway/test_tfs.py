@@ -10,12 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
-
-pytest.importorskip("grpc")
-pytest.importorskip("aiohttp")
-import grpc
 
 from mqinfer.gateway.tfs import calls
 from mqinfer.gateway.tfs.messages import messages

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("grpc")
-pytest.importorskip("aiohttp")
 from tests.gateway.conftest import Fleet, call_peer, core_of, serve_repository
 from tests.gateway.saved_models import SIGNATURES, save_half_plus_two
 from tests.gateway.tfs_front import TfsFront, serving

@@ -8,6 +8,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from prometheus_client import parser
 
 from mqinfer.metrics.endpoint import make_registry, serving_metrics
 from mqinfer.metrics.histogram import Histogram
@@ -15,8 +16,6 @@ from mqinfer.metrics.inference import add_batches, add_inference, add_triton, ad
 from mqinfer.metrics.samples import BUCKETS, Samples
 from mqinfer.protocol.control import BatchStatistics, Duration, ModelStatistics
 from mqinfer.protocol.errors import ConfigError, MissingExtra
-
-parser = pytest.importorskip("prometheus_client.parser")
 
 
 def read(port: int, path: str = "/metrics") -> str:

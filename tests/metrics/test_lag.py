@@ -273,7 +273,6 @@ def test_the_command(broker_url: str, unique: Callable[[str], str]) -> None:
 @pytest.mark.broker
 def test_the_gateways_answer(broker_url: str, unique: Callable[[str], str]) -> None:
     """The same JSON over HTTP; 503 while it is not known, since a zero would scale the workers down."""
-    pytest.importorskip("aiohttp")
     from aiohttp import web
     from aiohttp.test_utils import TestClient, TestServer
 

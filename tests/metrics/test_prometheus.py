@@ -20,19 +20,12 @@ import pytest
 
 from mqinfer.lab.drives.recording import write_drive
 from tests.ports import free_port
+from tests.programs import find_program
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "examples" / "monitoring"
 CALLS, WRONG = 7, 3
 PATIENCE_S = 120.0
-
-
-def tool(name: str) -> str:
-    """Return the path of a program of Prometheus."""
-    found = shutil.which(name, path="/usr/local/bin:/usr/bin:/bin")
-    if found is None:
-        pytest.skip(f"{name} is not on this machine (Debian: apt-get install prometheus)")
-    return found
 
 
 def read(url: str, body: Any = None) -> str:
@@ -94,7 +87,7 @@ def test_prometheus_scrapes_all_three_programs(
     tmp_path: Path,
 ) -> None:
     """No figure differs from a count made here; promtool finds nothing to blame; every panel has data."""
-    prometheus, promtool = tool("prometheus"), tool("promtool")
+    prometheus, promtool = find_program("prometheus"), find_program("promtool")
     repository = write_echo("echo", ("image", "UINT8", [-1, 8, 12, 3]))
     drive = write_drive(tmp_path / "drive.bag", ros=1, frames=8, seed=3, width=48, height=32)
     ports = {job: free_port() for job in ("worker", "gateway", "edge", "prometheus", "http")}
@@ -163,4 +156,6 @@ def documented(job: str, text: str) -> None:
 
 def test_rules_are_sound() -> None:
     """By promtool."""
-    subprocess.run([tool("promtool"), "check", "rules", str(MONITORING / "rules.yml")], check=True, capture_output=True)
+    subprocess.run(
+        [find_program("promtool"), "check", "rules", str(MONITORING / "rules.yml")], check=True, capture_output=True
+    )

@@ -31,7 +31,9 @@ def keras() -> Any:
     from mqinfer.models.backends.tensorflow.runtime import import_tensorflow
 
     import_tensorflow()
-    return pytest.importorskip("keras")
+    import keras
+
+    return keras
 
 
 def loaded(path: Path, **config: Any) -> LoadedModel:
@@ -183,7 +185,8 @@ def test_names_that_lead_elsewhere(keras: Any, tmp_path: Path, changes: dict[str
 
 def test_weights_in_other_files_are_refused(keras: Any, tmp_path: Path) -> None:
     """HDF5's external links, and data sets whose bytes lie elsewhere."""
-    h5py = pytest.importorskip("h5py")
+    import h5py  # type: ignore[import-untyped]
+
     for number, add in enumerate(
         (
             lambda file: file.__setitem__("extra", h5py.ExternalLink("/etc/passwd", "/")),

@@ -31,7 +31,9 @@ WriteModule = Callable[..., Path]
 @pytest.fixture(scope="module")
 def torch() -> Any:
     """PyTorch, where it is installed."""
-    return pytest.importorskip("torch")
+    import torch
+
+    return torch
 
 
 @pytest.fixture

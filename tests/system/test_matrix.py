@@ -167,8 +167,6 @@ def write_repository(root: Path) -> None:
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory, broker_url: str) -> Iterator[Client]:
     """Serve all models in this process on a real Mosquitto; return a client."""
-    for engine in ("tensorflow", "keras", "torch", "openvino", "onnx"):
-        pytest.importorskip(engine)
     repository = tmp_path_factory.mktemp("matrix")
     write_repository(repository)
     topics = Topics(repository.name)

@@ -29,7 +29,8 @@ MIB = 1 << 18
 
 def write_tile(repository: Path) -> Path:
     """Write an ONNX model that repeats its input `n` times."""
-    onnx = pytest.importorskip("onnx")
+    import onnx
+
     make, kind = onnx.helper, onnx.TensorProto
     inputs = [make.make_tensor_value_info("x", kind.FLOAT, ["a"]), make.make_tensor_value_info("n", kind.INT64, [1])]
     outputs = [make.make_tensor_value_info("y", kind.FLOAT, ["b"])]

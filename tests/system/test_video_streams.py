@@ -29,7 +29,6 @@ from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Outcome
 from tests.patience import PATIENT
 
-pytest.importorskip("av")
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 HEIGHT, WIDTH, FRAMES = 64, 96, 40
 

@@ -35,7 +35,8 @@ def _save(
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository: `yolo` and `is-car` for a target; `seg` and `small-seg` for masks of bright pixels."""
-    helper = pytest.importorskip("onnx").helper
+    from onnx import helper
+
     node, folder = helper.make_node, tmp_path_factory.mktemp("models")
     mean = node("ReduceMean", ["image"], ["mean"], axes=[1, 2, 3], keepdims=0)
     share = node("Mul", ["mean", "factor"], ["share"])

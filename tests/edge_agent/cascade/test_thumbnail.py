@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import tracemalloc
 
+import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -12,14 +13,11 @@ from mqinfer.images.decode import as_image, to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import BadImage
 
-cv2 = pytest.importorskip("cv2")
-
 
 def scene(height: int = 608, width: int = 968) -> NDArray[np.uint8]:
     """Make a smooth picture in colours: at 50x50 only its means count."""
     small = np.random.default_rng(5).integers(0, 256, (8, 8, 3), np.uint8)
-    grown: NDArray[np.uint8] = cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
-    return grown
+    return cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC).astype(np.uint8)
 
 
 def mosaic_of(pixels: NDArray[np.uint8], pattern: str) -> NDArray[np.uint8]:
@@ -33,8 +31,7 @@ def mosaic_of(pixels: NDArray[np.uint8], pattern: str) -> NDArray[np.uint8]:
 
 def exact(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Average over areas in one step."""
-    shrunk: NDArray[np.uint8] = cv2.resize(pixels, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
-    return shrunk
+    return cv2.resize(pixels, (SIDE, SIDE), interpolation=cv2.INTER_AREA).astype(np.uint8)
 
 
 @pytest.mark.parametrize("size", [(608, 968), (540, 960), (64, 96), (51, 50), (20, 30), (6, 4)])
