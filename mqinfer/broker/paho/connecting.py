@@ -25,8 +25,8 @@ from mqinfer.protocol.limits import DEFAULT_LIMITS
 __all__ = [
     "STRICT_CODES",
     "UNSUPPORTED_VERSION",
+    "ConnectionClosed",
     "Identity",
-    "Unanswered",
     "client_arguments",
     "configure",
     "connect_properties",
@@ -52,7 +52,7 @@ _NO_HANDSHAKE = "WebSocket handshake error"  # paho's words for no answer; where
 _CLOSED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
-class Unanswered(BrokerUnreachable):
+class ConnectionClosed(BrokerUnreachable):
     """The connection was closed without a word before the broker had answered; the next one may fare better."""
 
 
@@ -182,7 +182,7 @@ def disconnection(
     if isinstance(failure, ssl.SSLError) and failure.reason and not isinstance(failure, _CLOSED):
         return tls_error(address, failure)
     was_silent = reason.value == _UNSPECIFIED  # and not, say, bytes that are no MQTT
-    return (Unanswered if was_silent else BrokerUnreachable)(_unanswered(address))
+    return (ConnectionClosed if was_silent else BrokerUnreachable)(_unanswered(address))
 
 
 def dial_error(address: BrokerAddress, error: Exception) -> LinkError:
@@ -193,7 +193,7 @@ def dial_error(address: BrokerAddress, error: Exception) -> LinkError:
         error: Of the socket, of TLS or of websockets.
     """
     if isinstance(error, _CLOSED) or (isinstance(error, WebsocketConnectionError) and str(error) == _NO_HANDSHAKE):
-        return Unanswered(_unanswered(address))
+        return ConnectionClosed(_unanswered(address))
     if isinstance(error, ssl.SSLError):
         return tls_error(address, error)
     return BrokerUnreachable(

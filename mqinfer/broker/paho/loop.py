@@ -25,7 +25,7 @@ from concurrent.futures import Future
 from multiprocessing.connection import wait
 
 from mqinfer.broker.link import ConnectionHandler
-from mqinfer.broker.paho.connecting import Identity, Unanswered
+from mqinfer.broker.paho.connecting import ConnectionClosed, Identity
 from mqinfer.broker.paho.outages import OUTAGES
 from mqinfer.broker.paho.outbox import Outbox, Outgoing, Question
 from mqinfer.broker.paho.session import Session
@@ -224,7 +224,7 @@ class Loop:
         """Return whether another attempt is useless or, for a first connection, would come too late."""
         if self.opened.done():
             return isinstance(error, NotAuthorized)
-        return left_s <= 0 or not isinstance(error, Unanswered)
+        return left_s <= 0 or not isinstance(error, ConnectionClosed)
 
     def _pause(self, error: LinkError, seconds: float) -> None:
         self._waker.drain()  # arms, before the look at `close_by`
