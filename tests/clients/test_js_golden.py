@@ -20,6 +20,7 @@ from mqinfer.protocol.datatypes import Array, Datatype
 from mqinfer.protocol.types import EncodedTensor, InferRequest
 from tests.clients.node import compiled
 from tests.clients.pages import ROOT, Pages, chromium_page
+from tests.programs import find_program
 
 pytestmark = pytest.mark.slow
 GOLDEN = ROOT / "tests" / "golden"
@@ -113,7 +114,9 @@ def test_the_client_passes_its_own_tests_in_node(built: Path) -> None:
     """What `npm test` runs: golden and broken messages, claims, topics, states, checksums."""
     tests = sorted(built.glob("test/*.test.js"))
     assert tests
-    done = subprocess.run(["node", "--test", *tests], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    done = subprocess.run(
+        [find_program("node"), "--test", *tests], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
     assert done.returncode == 0, done.stdout[-8000:]
 
 
