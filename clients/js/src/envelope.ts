@@ -7,7 +7,7 @@
  *         zeros up to a multiple of 64, counted from the start of the payload
  *         the first tensor's bytes, zeros up to a multiple of 64, the second tensor's bytes, …
  *
- * docs/protocol.md, section 4, is the full specification.
+ * docs/reference/protocol.md, section 4, is the full specification.
  */
 
 import { BadEnvelope, BadTensor, LimitExceeded } from "./errors.js";

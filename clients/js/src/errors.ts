@@ -1,4 +1,4 @@
-/** The errors of this package: one class for each code of docs/protocol.md, section 7, in the tree of mqinfer's own. */
+/** The errors of this package: one class for each code of docs/reference/protocol.md, section 7, in the tree of mqinfer's own. */
 
 /** Root of the tree. On its own it means a defect of this package or of the machine. */
 export class MqinferError extends Error {
@@ -55,7 +55,7 @@ export class ModelFailed extends MqinferError {
   static override readonly code: string = "model_failed";
 }
 
-/** Two workers crashed, or four were lost, while they had the request. */
+/** Two workers crashed while they had the request. */
 export class Poison extends ModelFailed {
   static override readonly code = "poison";
 }

@@ -1,4 +1,4 @@
-/** Limits that a decoder checks before it takes memory for what a message claims (docs/protocol.md, section 11). */
+/** Limits that a decoder checks before it takes memory for what a message claims (docs/reference/protocol.md, section 11). */
 
 import type { Limits } from "./types.js";
 

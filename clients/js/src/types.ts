@@ -115,7 +115,7 @@ export interface Reply {
   readonly parameters: Parameters;
 }
 
-/** Bounds that are checked before memory is taken (docs/protocol.md, section 11). */
+/** Bounds that are checked before memory is taken (docs/reference/protocol.md, section 11). */
 export interface Limits {
   readonly payloadBytes: number;
   readonly headerBytes: number;

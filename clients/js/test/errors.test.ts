@@ -3,8 +3,9 @@ import { test } from "node:test";
 import * as client from "../src/index.js";
 import { file } from "./files.js";
 
-/** Rows of the table of codes in docs/protocol.md, section 7. */
-const CODES = [...new TextDecoder().decode(file("docs/protocol.md")).matchAll(/^\| `([a-z_]+)` \| ([A-Z]\w+) \|/gm)];
+/** Rows of the table of codes in docs/reference/protocol.md, section 7. */
+const PROTOCOL = new TextDecoder().decode(file("docs/reference/protocol.md"));
+const CODES = [...PROTOCOL.matchAll(/^\| `([a-z_]+)` \| ([A-Z]\w+) \|/gm)];
 
 test("every code of the protocol has its class", () => {
   assert.ok(CODES.length > 20);

@@ -76,7 +76,7 @@ test("masks hold what was encoded: runs, packed pixels, BOOL, runs above 65535",
   assert.deepEqual(decodeTensor(tensor).data, switches);
 });
 
-test("the masks of docs/protocol.md have the bytes stated there", () => {
+test("the masks of docs/reference/protocol.md have the bytes stated there", () => {
   const packed = encodeTensor("x", new Uint8Array([0, 0, 0, 5, 5, 5, 0, 0]), { encoding: "mask" });
   assert.deepEqual([...packed.bytes.subarray(0, 8)], [4, 0, 0, 0, 0, 0, 0, 0]);
   assert.deepEqual([...decompressBlock("x", packed.bytes.subarray(8), 4)], [0x00, 0x50, 0x55, 0x00]);

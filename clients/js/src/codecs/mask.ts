@@ -1,4 +1,4 @@
-/** `mask`: class masks as run lengths or packed pixels, in one LZ4 block (docs/protocol.md, section 6). */
+/** `mask`: class masks as run lengths or packed pixels, in one LZ4 block (docs/reference/protocol.md, section 6). */
 
 import { BadEncoding } from "../errors.js";
 import { shown } from "../fields/fields.js";
