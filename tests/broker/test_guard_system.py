@@ -6,7 +6,7 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ MEMORY_LIMIT = 192 * MIB
 MOST = 16  # connections and sessions of a vehicle
 FOR_EVER = 0xFFFFFFFF
 PATIENCE = 60.0
+FIGURES = ("uptime", "heap/current", "retained messages/count", "clients/total")
 _WITNESS = "\nuser witness\ntopic read #\ntopic read $SYS/#\n"
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]
@@ -73,14 +74,24 @@ class Site:
 
     @contextmanager
     def raw(
-        self, name: str, client_id: str, *, expiry: int = 0, will: tuple[str, bytes] | None = None
+        self,
+        name: str,
+        client_id: str,
+        *,
+        expiry: int = 0,
+        will: tuple[str, bytes] | None = None,
+        topics: Sequence[str] = (),
+        on_message: Callable[[Any, Any, Any], None] | None = None,
     ) -> Iterator[Any]:
-        """A client of paho that is connected, and connects again when it is ended."""
+        """A client of paho that is connected, and connects and subscribes again when it is ended."""
         client = paho.Client(CallbackAPIVersion.VERSION2, client_id=client_id, protocol=MQTTProtocolVersion.MQTTv5)
         client.tls_set_context(self.tls(name))
         client.reconnect_delay_set(1, 1)
         if will is not None:
             client.will_set(*will, qos=1, retain=True)
+        client.on_message = on_message
+        if topics:
+            client.on_connect = lambda *_: client.subscribe([(topic, 0) for topic in topics])
         client.connect("127.0.0.1", self.server.port, properties=session(expiry))
         client.loop_start()
         wait_until(client.is_connected)
@@ -126,10 +137,8 @@ def site(open_place: Path, unique: Callable[[str], str]) -> Iterator[Site]:
     folder.configuration_file.write_text(text.replace("max_connections 1000", "max_connections 60"))
     with guarded(folder) as server:
         found = Site(folder, server, logins)
-        with found.raw("witness", "witness") as witness:
-            witness.on_message = found.on_number
-            for figure in ("uptime", "heap/current", "retained messages/count", "clients/total"):
-                witness.subscribe(f"$SYS/broker/{figure}")
+        topics = [f"$SYS/broker/{figure}" for figure in FIGURES]
+        with found.raw("witness", "witness", topics=topics, on_message=found.on_number):
             found.wait_for("heap/current", lambda value: value > 0)
             yield found
 
@@ -219,9 +228,11 @@ def test_a_state_that_is_too_large(site: Site, caplog: pytest.LogCaptureFixture)
         wait_until(lambda: "car-1 has retained a state" in caplog.text)
     site.wait_for("heap/current", lambda value: value < 8 * MIB)
     got: list[tuple[str, bytes]] = []
-    with site.raw("witness", "reader") as reader:
-        reader.on_message = lambda _client, _data, message: got.append((message.topic, message.payload))
-        reader.subscribe(f"{R}/clients/+/state")
+
+    def take(_client: Any, _data: Any, message: Any) -> None:
+        got.append((message.topic, message.payload))
+
+    with site.raw("witness", "reader", topics=[f"{R}/clients/+/state"], on_message=take):
         wait_until(lambda: bool(got))
     assert got == [(other, b"{}")]
 
