@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -35,40 +36,11 @@ settings.register_profile("mqinfer", deadline=None, suppress_health_check=[Healt
 settings.load_profile("mqinfer")
 
 
-_LONGEST = {
-    "test_blocks.py",
-    "test_damaged_models.py",
-    "test_optimize_source.py",
-    "test_calls.py",
-    "test_damaged_recordings.py",
-    "test_endless_requests.py",
-    "test_guard_system.py",
-    "test_workers.py",
-    "test_dead_connection.py",
-    "test_network.py",
-    "test_optimize.py",
-    "test_path.py",
-    "test_zoo_building.py",
-    "test_zoo_jets.py",
-    "test_killed_replay.py",
-    "test_lying_broker.py",
-    "test_calm.py",
-    "test_frames.py",
-    "test_heap.py",
-    "test_hostile.py",
-    "test_states.py",
-    "test_use.py",
-    "test_commands.py",
-    "test_js_client.py",
-}
-"""Files that take longer than half a minute, in either part of the suite."""
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put long files first, those with slow tests next: where processes share the tests, none is left for the end."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path.name not in _LONGEST, item.path not in slow))
+    """Put the files with most slow tests first: where processes share the files, no long one is left for the end."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -26,7 +26,7 @@ def calibration(message: Any) -> CameraInfo:
     (`binning_x`, `binning_y`), they are converted as image_geometry's PinholeCameraModel does.
 
     Args:
-        message: Of ROS 1 or ROS 2, which name matrices in capitals and small letters.
+        message: Message of ROS 1 or ROS 2, which name matrices in capitals and small letters.
     """
     d, k, r, p = (
         tuple(map(float, getattr(message, name.upper() if hasattr(message, name.upper()) else name))) for name in "dkrp"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqinfer.bags.frame import WHOLE, Frame, Span, StreamInfo
+from mqinfer.bags.frame import WHOLE, Frame, StreamInfo, TimeRange
 from mqinfer.images.compressed import picture_size
 from mqinfer.images.picture import CompressedImage
 from mqinfer.protocol.errors import SourceError
@@ -32,7 +32,7 @@ class FolderSource:
         SourceError: There is no picture.
     """
 
-    def __init__(self, path: Path, *, span: Span = WHOLE) -> None:
+    def __init__(self, path: Path, *, span: TimeRange = WHOLE) -> None:
         self._path = path
         pictures = list_pictures(path)
         if not pictures:

@@ -10,9 +10,9 @@ from typing import Protocol
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import ConfigError
-from mqinfer.protocol.value import value_object
+from mqinfer.value_object import value_object
 
-__all__ = ["WHOLE", "Frame", "FrameSource", "Span", "StreamInfo"]
+__all__ = ["WHOLE", "Frame", "FrameSource", "StreamInfo", "TimeRange"]
 
 
 @value_object(eq=False)
@@ -49,9 +49,9 @@ class StreamInfo:
     Attributes:
         source: Topic, file or device.
         message_type: Such as `sensor_msgs/msg/Image`.
-        encoding: Of the first frame, empty if there is none.
-        width: Of the first frame, in pixels.
-        height: Of the first frame, in pixels.
+        encoding: Encoding of the first frame, empty if there is none.
+        width: Columns of the first frame.
+        height: Rows of the first frame.
         count: Number of frames, or None if it is unknown (a camera).
         rate: Frames a second by the log times, or None.
         is_image: Whether frames can be made from it.
@@ -83,7 +83,7 @@ class FrameSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeRange:
     """The part of a recording from `start` seconds after the first frame, for `duration` seconds (None: to the end).
 
     Raises:
@@ -110,4 +110,4 @@ class Span:
         return begin, None if self.duration is None else begin + round(self.duration * 1e9)
 
 
-WHOLE = Span()
+WHOLE = TimeRange()

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
+from mqinfer.bags.description import describe_topics
 from mqinfer.bags.frame import StreamInfo
 from mqinfer.bags.rosbag import Rosbag, is_bag
 from mqinfer.bags.sources import is_live, open_source
@@ -104,7 +105,7 @@ def _describe_bag(spec: str, path: Path) -> BagInfo:
     with closing(Rosbag(path)) as bag:
         times = bag.times()
         start, duration = (None, 0.0) if times is None else (times[0], (times[1] - times[0]) / 1e9)
-        return BagInfo(spec, bag.kind, _size(path), start, duration, bag.message_count, bag.topics())
+        return BagInfo(spec, bag.kind, _size(path), start, duration, bag.message_count, describe_topics(bag))
 
 
 def _size(path: Path) -> int:

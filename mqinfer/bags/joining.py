@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
@@ -53,29 +53,38 @@ class Join:
         Raises:
             ConfigError: It is none of these, or the tolerance is no number of seconds.
         """
-        if not (math.isfinite(tolerance) and tolerance >= 0):
+        if not 0 <= tolerance < math.inf:
             raise ConfigError(f"--tolerance {tolerance}: expected seconds, 0 or more, such as 0.02")
         given = [part.rpartition("=") for option in options for part in option.split(",")]
         inputs, topics = tuple(part[0] for part in given), tuple(part[2] for part in given)
         wrong = f"--join {' --join '.join(options)}: "
-        if not all(topics) or len(set(topics)) != len(topics):
-            raise ConfigError(f"{wrong}expected different topics, such as --join /left,/right")
-        if any(inputs) and (len(set(inputs)) != len(inputs) or (not all(inputs) and PREVIOUS not in topics)):
-            raise ConfigError(f"{wrong}name an input for each topic, such as --join left=/camera/left, or for none")
+        named = inputs if any(inputs) else ()
+        _check_names(wrong, topics, named)
         if PREVIOUS in topics:
-            if len(topics) > 1:
-                raise ConfigError(f"{wrong}`{PREVIOUS}` is the frame before, and goes without topics; use --topic")
-            if tolerance:
-                raise ConfigError(f"{wrong}`{PREVIOUS}` needs no --tolerance; leave it out")
-            return cls((), ("", *inputs) if any(inputs) else ())
+            _check_previous(wrong, topics, tolerance)
+            return cls((), ("", *named) if named else ())
         if len(topics) < 2:
             raise ConfigError(f"{wrong}expected two topics or more, such as --join /left,/right")
-        return cls(topics, inputs if any(inputs) else (), tolerance)
+        return cls(topics, named, tolerance)
 
     @property
     def pictures(self) -> int:
         """How many pictures one request has."""
         return len(self.topics) or 2
+
+
+def _check_names(wrong: str, topics: Sequence[str], inputs: Sequence[str]) -> None:
+    if not all(topics) or len(set(topics)) != len(topics):
+        raise ConfigError(f"{wrong}expected different topics, such as --join /left,/right")
+    if len(set(inputs)) != len(inputs) or (not all(inputs) and PREVIOUS not in topics):
+        raise ConfigError(f"{wrong}name an input for each topic, such as --join left=/camera/left, or for none")
+
+
+def _check_previous(wrong: str, topics: Sequence[str], tolerance: float) -> None:
+    if len(topics) > 1:
+        raise ConfigError(f"{wrong}`{PREVIOUS}` is the frame before, and goes without topics; use --topic")
+    if tolerance:
+        raise ConfigError(f"{wrong}`{PREVIOUS}` needs no --tolerance; leave it out")
 
 
 @dataclass(slots=True)
@@ -142,42 +151,35 @@ class TimeJoin:
             partners = [self._partner(self._topics[name], main, is_ended=is_ended) for name in self._others]
             if not all(is_known for _, is_known in partners):
                 break
-            frame = main.pop()
-            joined = tuple(partner for partner, _ in partners if partner is not None)
-            for name, (partner, _) in zip(self._others, partners, strict=True):
-                self._forget(name, partner, frame)
-            if len(joined) == len(self._others):
-                found.append(replace(frame, joined=joined))
-            else:
-                self._miss(frame, NO_PARTNER if len(self._others) == 1 or not joined else INCOMPLETE)
-                for partner in joined:
-                    self._miss(partner, INCOMPLETE)
+            found += self._joined(main.pop(), [partner for partner, _ in partners])
         return found
+
+    def _joined(self, frame: Frame, partners: Sequence[Frame | None]) -> list[Frame]:
+        """Return a main frame with its partners, one a topic; nothing where one lacks, and count what is left out."""
+        for name, partner in zip(self._others, partners, strict=True):
+            self._forget(name, partner, frame)
+        joined = tuple(partner for partner in partners if partner is not None)
+        if len(joined) == len(self._others):
+            return [replace(frame, joined=joined)]
+        self._miss(frame, NO_PARTNER if len(self._others) == 1 or not joined else INCOMPLETE)
+        for partner in joined:
+            self._miss(partner, INCOMPLETE)
+        return []
 
     def _partner(self, topic: _Topic, main: _Topic, *, is_ended: bool) -> tuple[Frame | None, bool]:
         """Return which frame goes with the oldest of the main topic, and whether that is known by now."""
         stamp = main.frames[0].capture_time_ns
-        before = after = None
-        for frame in topic.frames:
-            if frame.capture_time_ns <= stamp:
-                before = frame
-            else:
-                after = frame
-                break
-        is_known = is_ended or after is not None or (before is not None and before.capture_time_ns == stamp)
-        nearest = min((each for each in (before, after) if each), key=lambda each: _apart(each, stamp), default=None)
+        before, after = _around(topic.frames, stamp)
+        is_known = is_ended or after is not None or _stamp_of(before) == stamp
+        nearest = min(filter(None, (before, after)), key=lambda each: _apart(each, stamp), default=None)
         if nearest is None or _apart(nearest, stamp) > self._tolerance:
             return None, is_known
         if not is_known:
             return None, False
-        if nearest is after:  # the next main frame may be nearer to it
-            following = main.frames[1].capture_time_ns if len(main.frames) > 1 else None
-            if following is None:
-                return nearest, is_ended
-            return (nearest, True) if _apart(nearest, stamp) <= _apart(nearest, following) else (None, True)
-        if main.before is not None and _apart(nearest, main.before) <= _apart(nearest, stamp):
-            return None, True  # it was nearer to the main frame before
-        return nearest, True
+        if nearest is after and len(main.frames) == 1:  # the next main frame may be nearer to it
+            return nearest, is_ended
+        rival = main.frames[1].capture_time_ns if nearest is after else main.before
+        return (nearest if _is_nearest(nearest, stamp, rival, is_later=nearest is after) else None), True
 
     def _forget(self, name: str, partner: Frame | None, main: Frame) -> None:
         """Remove a partner with all before it, or, without one, what is too early for any later main frame."""
@@ -194,6 +196,28 @@ class TimeJoin:
 
     def _miss(self, frame: Frame, why: str) -> None:
         self.missed[frame.source, why] += 1
+
+
+def _around(frames: Iterable[Frame], stamp: int) -> tuple[Frame | None, Frame | None]:
+    """Return the last frame until a stamp, and the first one after it."""
+    before = None
+    for frame in frames:
+        if frame.capture_time_ns > stamp:
+            return before, frame
+        before = frame
+    return before, None
+
+
+def _stamp_of(frame: Frame | None) -> int | None:
+    return frame.capture_time_ns if frame else None
+
+
+def _is_nearest(frame: Frame, stamp: int, rival: int | None, *, is_later: bool) -> bool:
+    """Return whether a stamp is nearer to a frame than another one; of two as near the earlier one is."""
+    if rival is None:
+        return True
+    own, other = _apart(frame, stamp), _apart(frame, rival)
+    return own <= other if is_later else own < other
 
 
 def _apart(frame: Frame, stamp: int) -> int:
@@ -233,7 +257,7 @@ class JoinedSource:
         """Wrap a source.
 
         Args:
-            source: Of the frames.
+            source: Where the frames come from.
             join: Which go together.
         """
         self.missed: Counter[Miss] = Counter()

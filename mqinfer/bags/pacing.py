@@ -70,12 +70,12 @@ def replay(
     """Yield a source's frames when they are due.
 
     Args:
-        source: Of the frames.
+        source: Where the frames come from.
         pacer: Waits until a frame is due.
         loop: Start again at the end, for ever; from the second pass on, sequence numbers go on from the last one of
             the stream, so that they stay unique.
         is_stopped: Asked before each frame; True ends the replay.
-        skipped: So many frames at the beginning come without waiting.
+        skipped: Number of frames at the beginning that come without waiting.
 
     Raises:
         SourceError: The source broke off.

@@ -14,15 +14,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from mqinfer.bags.calibration import CAMERA_INFO, calibration, info_topic
-from mqinfer.bags.frame import StreamInfo
+from mqinfer.bags.calibration import calibration
 from mqinfer.codecs.probe import lfs_pointer
 from mqinfer.images.camera import CameraInfo
-from mqinfer.images.compressed import picture_size
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import MissingExtra, MqinferError, SourceError
 
-__all__ = ["IMAGE_TYPES", "Rosbag", "is_bag", "message_type"]
+__all__ = ["IMAGE_TYPES", "Rosbag", "foreign_errors", "is_bag", "message_type"]
 
 if TYPE_CHECKING:
     from rosbags.highlevel import AnyReader
@@ -71,7 +69,7 @@ class Rosbag:
         self._resources = ExitStack()
         with ExitStack() as rollback:
             rollback.callback(self._resources.close)
-            with _foreign_errors(path):
+            with foreign_errors(path):
                 self._states = _sqlite_states(path)
             self._reader = _open(path, self._resources)
             rollback.pop_all()
@@ -96,32 +94,8 @@ class Rosbag:
 
     def times(self) -> tuple[int, int] | None:
         """Return the log times of the first and the last message, in nanoseconds, or None for an empty bag."""
-        with _foreign_errors(self.path):
+        with foreign_errors(self.path):
             return (self._reader.start_time, self._reader.end_time - 1) if self.message_count else None
-
-    def topics(self) -> tuple[StreamInfo, ...]:
-        """List all topics, including those without images."""
-        return tuple(self.describe(name) for name in sorted({each.topic for each in self.connections}))
-
-    def describe(self, topic: str) -> StreamInfo:
-        """Describe a topic by its index and first message.
-
-        Raises:
-            SourceError: The bag is damaged.
-        """
-        with _foreign_errors(self.path, topic):
-            return self._describe(topic)
-
-    def _describe(self, topic: str) -> StreamInfo:
-        connections = [each for each in self.connections if each.topic == topic]
-        count = sum(each.msgcount for each in connections)
-        first = self.first(connections) if count else None
-        types = sorted({message_type(each) for each in connections})
-        is_image = any(each in IMAGE_TYPES for each in types)
-        encoding, width, height = ("", 0, 0) if first is None else self._shape(first[0], first[2])
-        rate = None if first is None else self._rate(connections, count, first[1])
-        camera = self._first_camera(topic) if is_image else None
-        return StreamInfo(topic, ", ".join(types), encoding, width, height, count, rate, is_image, camera)
 
     def first(self, connections: Sequence[Connection]) -> tuple[Connection, int, bytes] | None:
         """Return the earliest message of some connections."""
@@ -152,10 +126,10 @@ class Rosbag:
         Raises:
             SourceError: The bag is damaged further on; what came before it has been yielded.
         """
-        with _foreign_errors(self.path):
+        with foreign_errors(self.path):
             messages = self._reader.messages(connections, start=start, stop=stop)
         while True:
-            with _foreign_errors(self.path):
+            with foreign_errors(self.path):
                 message = next(messages, None)
                 if message is None:
                     return
@@ -187,7 +161,7 @@ class Rosbag:
         Raises:
             SourceError: The bytes are not such a message, or the type is not known.
         """
-        with _foreign_errors(self.path, connection.topic):
+        with foreign_errors(self.path, connection.topic):
             return self._reader.deserialize(raw, message_type(connection))
 
     def image(self, connection: Connection, raw: bytes) -> StampedImage:
@@ -196,51 +170,24 @@ class Rosbag:
         Raises:
             SourceError: The bytes are not such a message.
         """
-        with _foreign_errors(self.path, connection.topic):
+        with foreign_errors(self.path, connection.topic):
             message = self.decode(connection, raw)
             stamp = message.header.stamp
             capture_time_ns = stamp.sec * 1_000_000_000 + stamp.nanosec
             return StampedImage(capture_time_ns, message.header.frame_id, _image(message))
 
-    def camera_connections(self, topic: str) -> list[Connection]:
-        """Return the connections with the calibration of an image topic's camera; empty if the bag has none."""
-        name = info_topic(topic)
-        return [each for each in self.connections if each.topic == name and message_type(each) == CAMERA_INFO]
-
     def camera(self, connection: Connection, raw: bytes) -> CameraInfo | None:
         """Decode the message of a calibration; None, with a warning, if the bytes are no such message."""
         try:
-            with _foreign_errors(self.path, connection.topic):
+            with foreign_errors(self.path, connection.topic):
                 return calibration(self._reader.deserialize(raw, message_type(connection)))
         except SourceError as error:  # the pictures beside it are whole
             log.warning("a calibration is passed over: %s", error)
             return None
 
-    def _first_camera(self, topic: str) -> CameraInfo | None:
-        first = self.first(self.camera_connections(topic))
-        return None if first is None else self.camera(first[0], first[2])
-
     def close(self) -> None:
         """Close the bag; messages that were read stay valid."""
         self._resources.close()
-
-    def _shape(self, connection: Connection, raw: bytes) -> tuple[str, int, int]:
-        if message_type(connection) not in IMAGE_TYPES:
-            return "", 0, 0
-        image = self.image(connection, raw).image
-        if isinstance(image, RawImage):
-            return image.encoding, image.width, image.height
-        return image.format, *picture_size(image)
-
-    def _rate(self, connections: Sequence[Connection], count: int, first_ns: int) -> float | None:
-        if count < 2:
-            return None
-        try:
-            last = self.last(connections)
-        except SourceError:  # the end is damaged; what comes before it can be read all the same
-            return None
-        span = last[1] - first_ns if last else 0
-        return (count - 1) * 1e9 / span if span > 0 else None
 
 
 def _image(message: Any) -> RawImage | CompressedImage:
@@ -263,14 +210,14 @@ def _open(path: Path, resources: ExitStack) -> AnyReader:
         from rosbags.typesys import Stores, get_typestore
     except ImportError as missing:
         raise MissingExtra.of("rosbags", "edge") from missing
-    with _foreign_errors(path):
+    with foreign_errors(path):
         # Recordings of ROS 2 Humble and earlier contain no message definitions.
         reader = AnyReader(_files_to_read(path, resources), default_typestore=get_typestore(Stores.ROS2_HUMBLE))
         return resources.enter_context(reader)
 
 
 @contextmanager
-def _foreign_errors(path: Path, where: str = "") -> Iterator[None]:
+def foreign_errors(path: Path, where: str = "") -> Iterator[None]:
     """Raise `SourceError` for whatever rosbags raises on a damaged or foreign file.
 
     Its parsers raise errors of many libraries (struct, assert, KeyError, lz4, bz2, zstd, SQLite, Unicode, ...), so the

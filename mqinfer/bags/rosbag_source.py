@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqinfer.bags.calibration import CAMERA_INFO, info_topic
-from mqinfer.bags.frame import WHOLE, Frame, Span, StreamInfo
+from mqinfer.bags.description import camera_connections, describe_topic
+from mqinfer.bags.frame import WHOLE, Frame, StreamInfo, TimeRange
 from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, message_type
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.decode import is_depth
@@ -42,7 +43,7 @@ class RosbagSource:
         MissingExtra: rosbags is not installed.
     """
 
-    def __init__(self, path: Path, *, topics: Sequence[str] = (), span: Span = WHOLE, depth: bool = True) -> None:
+    def __init__(self, path: Path, *, topics: Sequence[str] = (), span: TimeRange = WHOLE, depth: bool = True) -> None:
         self._span = span
         with ExitStack() as rollback:
             self._bag = Rosbag(path)
@@ -55,7 +56,7 @@ class RosbagSource:
     def streams(self) -> tuple[StreamInfo, ...]:
         """List the chosen topics; the count is known only if the whole bag is read."""
         names = sorted({each.topic for each in self._connections})
-        streams = (self._bag.describe(name) for name in names)
+        streams = (describe_topic(self._bag, name) for name in names)
         return tuple(each if self._span.is_whole else replace(each, count=None) for each in streams)
 
     def frames(self) -> Iterator[Frame]:
@@ -107,7 +108,7 @@ class _Cameras:
     def __init__(self, bag: Rosbag, images: Sequence[Connection], begin: int | None) -> None:
         self._bag = bag
         self._info_topics = {each.topic: info_topic(each.topic) for each in images}
-        by_topic = {name: bag.camera_connections(topic) for topic, name in self._info_topics.items()}
+        by_topic = {name: camera_connections(bag, topic) for topic, name in self._info_topics.items()}
         self.connections = [each for found in by_topic.values() for each in found]
         self._known: dict[str, CameraInfo | None] = {}
         self._raw: dict[str, bytes] = {}

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from mqinfer.bags.folder_source import PICTURE_SUFFIXES, FolderSource
-from mqinfer.bags.frame import FrameSource, Span
+from mqinfer.bags.frame import FrameSource, TimeRange
 from mqinfer.bags.live.camera import CameraSource, without_login
 from mqinfer.bags.live.returning import ReturningSource
 from mqinfer.bags.live.ros2 import Ros2Source
@@ -43,13 +43,13 @@ class Part:
     depth: bool = True
 
     @property
-    def span(self) -> Span:
+    def span(self) -> TimeRange:
         """The part of a recording.
 
         Raises:
             ConfigError: A negative start, or a duration that is not positive.
         """
-        return Span(self.start, self.duration)
+        return TimeRange(self.start, self.duration)
 
 
 def is_live(spec: str) -> bool:
@@ -147,7 +147,7 @@ def _recording(spec: str, part: Part) -> FrameSource:
     )
 
 
-def _live(spec: str, span: Span, is_stopped: Callable[[], bool], *, waits: bool) -> ReturningSource:
+def _live(spec: str, span: TimeRange, is_stopped: Callable[[], bool], *, waits: bool) -> ReturningSource:
     name, source = _name_and_source(spec)
     if source.startswith("ros2:"):
         reopen: Callable[[], FrameSource] = partial(Ros2Source, source.removeprefix("ros2:"), is_stopped=is_stopped)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from mqinfer.protocol.errors import MissingExtra, SourceError
 if TYPE_CHECKING:
     from av import Packet, VideoFrame
 
-__all__ = ["Picture", "VideoDecoder"]
+__all__ = ["Picture", "VideoFileDecoder"]
 
 Picture = tuple[int, int, NDArray[np.uint8]]
 """Index in the recording, time since its start in nanoseconds, and pixels `[H, W, 3]` BGR."""
@@ -45,7 +45,7 @@ _REORDERED = 17
 """Pictures are stored at most so many places before or behind where they are shown."""
 
 
-class VideoDecoder:
+class VideoFileDecoder:
     """One pass over the first video stream of a file.
 
     Args:
@@ -200,14 +200,22 @@ class VideoDecoder:
 
     def _sequences(self, begin: int, stamps: list[int]) -> Iterator[Sequence[Packet[Any]]]:
         """Yield packets to decode, from the key frame before `begin` on; add the times of all until then."""
+        packets = self._packets()
+        if begin > 0:
+            held = self._until(begin, packets, stamps)
+            if not held:
+                self._first = self._found
+                return
+            yield held
+        for packet in packets:
+            if self._first is None and packet.pts is not None and stamps:
+                stamps.append(packet.pts)
+            yield (packet,)
+
+    def _until(self, begin: int, packets: Iterable[Packet[Any]], stamps: list[int]) -> list[Packet[Any]]:
+        """Return packets from the key frame before `begin` to the first one at `begin`; none where all are earlier."""
         held: list[Packet[Any]] = []
-        is_reached = begin <= 0
-        for packet in self._packets():
-            if is_reached:
-                if self._first is None and packet.pts is not None and stamps:
-                    stamps.append(packet.pts)
-                yield (packet,)
-                continue
+        for packet in packets:
             is_reached = packet.pts is None or self._time(packet.pts) >= begin
             if packet.is_keyframe and not is_reached:
                 held.clear()
@@ -215,9 +223,8 @@ class VideoDecoder:
             if packet.pts is not None:
                 stamps.append(packet.pts)
             if is_reached:
-                yield held
-        if not is_reached:
-            self._first = self._found
+                return held
+        return []
 
     def _packets(self) -> Iterator[Packet[Any]]:
         """Yield the packets of the stream, also those behind places that cannot be read."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from stat import S_ISREG
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mqinfer.bags.frame import WHOLE, Frame, Span, StreamInfo
-from mqinfer.bags.video_decoder import VideoDecoder
+from mqinfer.bags.frame import WHOLE, Frame, StreamInfo, TimeRange
+from mqinfer.bags.video_decoder import VideoFileDecoder
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.errors import SourceError
 
@@ -47,12 +47,12 @@ class VideoSource:
         MissingExtra: PyAV is not installed.
     """
 
-    def __init__(self, path: Path, *, span: Span = WHOLE) -> None:
+    def __init__(self, path: Path, *, span: TimeRange = WHOLE) -> None:
         self._path = path
         self._span = span
         self._decoder = self._open()
 
-    def _open(self, *, is_careful: bool = False) -> VideoDecoder:
+    def _open(self, *, is_careful: bool = False) -> VideoFileDecoder:
         try:
             if not S_ISREG(self._path.stat().st_mode):  # opening a pipe may wait for ever
                 raise SourceError(f"{self._path}: not a file; expected a video file, camera:0, or the URL of a camera")
@@ -60,7 +60,7 @@ class VideoSource:
                 pass
         except OSError as failed:
             raise SourceError(f"{self._path}: {failed.strerror}") from failed
-        return VideoDecoder(self._path, is_careful=is_careful)
+        return VideoFileDecoder(self._path, is_careful=is_careful)
 
     def streams(self) -> tuple[StreamInfo, ...]:
         """List the video as one stream; the count comes from the container, and only for the whole video."""
@@ -75,20 +75,13 @@ class VideoSource:
             SourceError: Frames are missing: the video is cut off or damaged. Those that can be decoded were yielded.
         """
         begin, end = self._span.bounds(0)
-        decoder, last, time_ns = self._reopen(), -1, -1
-        for last, time_ns, picture in decoder.pictures(begin):
-            if end is not None and time_ns >= end:
-                break
-            yield self._frame(last, time_ns, picture)
-        is_part = end is not None and time_ns >= end
+        decoder = self._reopen()
+        _, time_ns, is_part = yield from self._until(end, decoder.pictures(begin))
         lost, total = (0, 0) if is_part else decoder.lost()
         if decoder.is_tail_lost:
             careful = self._reopen(is_careful=True)
-            for last, time_ns, picture in careful.pictures(max(begin, time_ns + 1)):  # noqa: B020 - its start is set
-                if end is not None and time_ns >= end:
-                    break
-                yield self._frame(last, time_ns, picture)
-                lost -= 1
+            found, later_ns, _ = yield from self._until(end, careful.pictures(max(begin, time_ns + 1)))
+            lost, time_ns = lost - found, max(time_ns, later_ns)
         if time_ns < 0 and not begin:
             raise SourceError(
                 f"{self._path}: no picture can be decoded from this video; it is damaged, or its codec is unknown"
@@ -100,7 +93,19 @@ class VideoSource:
         if decoder.is_cut and not is_part:
             raise SourceError(f"{self._path}: the video is cut off: its end is missing")
 
-    def _reopen(self, *, is_careful: bool = False) -> VideoDecoder:
+    def _until(
+        self, end: int | None, pictures: Iterable[tuple[int, int, NDArray[np.uint8]]]
+    ) -> Generator[Frame, None, tuple[int, int, bool]]:
+        """Yield the frames before `end`; return their number, the time that was reached, and whether that is `end`."""
+        count, time_ns = 0, -1
+        for index, time_ns, picture in pictures:
+            if end is not None and time_ns >= end:
+                return count, time_ns, True
+            yield self._frame(index, time_ns, picture)
+            count += 1
+        return count, time_ns, False
+
+    def _reopen(self, *, is_careful: bool = False) -> VideoFileDecoder:
         self._decoder.close()
         self._decoder = self._open(is_careful=is_careful)
         return self._decoder

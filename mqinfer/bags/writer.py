@@ -125,7 +125,7 @@ class BagWriter:
 
         Args:
             topic: `camera_info` in the namespace of the pictures' topic.
-            camera: Of the sensor's full resolution; not checked.
+            camera: Calibration at the sensor's full resolution; not checked.
             capture_time_ns: The header's stamp.
             log_time_ns: The time of recording.
             frame_id: The header's frame.

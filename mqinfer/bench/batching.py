@@ -16,14 +16,14 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from mqinfer.bench.contestants import OverMqtt, Route
 from mqinfer.bench.machine import describe_machine
+from mqinfer.bench.over_mqtt import BrokerAccess, OverMqtt
 from mqinfer.bench.workloads import WORKLOADS, Workload, load_workloads
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.lab.zoo import build
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["ADAPTIVE", "ALONE", "BatchingMeasurement", "BatchingOptions", "Turn", "measure_batching"]
+__all__ = ["ADAPTIVE", "ALONE", "BatchingMeasurement", "BatchingOptions", "BatchingTurn", "measure_batching"]
 
 ADAPTIVE = "adaptive"
 ALONE = "max 1"
@@ -60,7 +60,7 @@ class BatchingOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class BatchingTurn:
     """One turn of one setting at one load.
 
     Attributes:
@@ -84,7 +84,7 @@ class BatchingMeasurement:
         options: How it was measured.
     """
 
-    turns: Mapping[tuple[int, str], tuple[Turn, ...]]
+    turns: Mapping[tuple[int, str], tuple[BatchingTurn, ...]]
     machine: Mapping[str, str]
     options: BatchingOptions
 
@@ -93,7 +93,7 @@ class BatchingMeasurement:
         """Names of the settings, in their order."""
         return tuple(dict.fromkeys(setting for _, setting in self.turns))
 
-    def median(self, callers: int, setting: str, pick: Callable[[Turn], float]) -> float:
+    def median(self, callers: int, setting: str, pick: Callable[[BatchingTurn], float]) -> float:
         """Return the median of a figure over the rounds."""
         return median(pick(turn) for turn in self.turns[callers, setting])
 
@@ -121,7 +121,7 @@ def measure_batching(options: BatchingOptions, report: Callable[[str], None]) ->
     machine = describe_machine()
     with TemporaryDirectory(prefix="mqinfer-bench-") as folder, MosquittoServer() as broker, ExitStack() as stack:
         contestants: dict[str, OverMqtt] = {}
-        route = Route.to(broker)
+        route = BrokerAccess.to(broker)
         for setting, workload in _prepare(Path(folder), options).items():
             contestant = contestants[setting] = OverMqtt(workload, route)
             stack.callback(contestant.close)
@@ -158,8 +158,8 @@ def _with_config(workload: Workload, name: str, config: str) -> Workload:
 
 def _measure(
     contestants: Mapping[str, OverMqtt], options: BatchingOptions, report: Callable[[str], None]
-) -> dict[tuple[int, str], tuple[Turn, ...]]:
-    turns: dict[tuple[int, str], list[Turn]] = {}
+) -> dict[tuple[int, str], tuple[BatchingTurn, ...]]:
+    turns: dict[tuple[int, str], list[BatchingTurn]] = {}
     for callers in options.callers:
         for contestant in contestants.values():
             contestant.drive(callers, options.warm_up_seconds)
@@ -178,8 +178,8 @@ def _rotated(contestants: Mapping[str, OverMqtt], number: int) -> Sequence[tuple
     return items[first:] + items[:first]
 
 
-def _turn(contestant: OverMqtt, callers: int, seconds: float) -> Turn:
+def _turn(contestant: OverMqtt, callers: int, seconds: float) -> BatchingTurn:
     gc.collect()
     drive = contestant.drive(callers, seconds)
     p50, p99 = np.percentile(drive.latencies_ns, [50, 99]) / 1e6
-    return Turn(drive.rate, float(p50), float(p99))
+    return BatchingTurn(drive.rate, float(p50), float(p99))

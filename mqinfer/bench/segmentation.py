@@ -18,6 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from mqinfer.answers.outputs import Mask, find_mask
 from mqinfer.bench.processes import worker_processes
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.mosquitto.server import MosquittoServer
@@ -27,7 +28,6 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, find_version
 from mqinfer.cloud_worker.supervision.supervisor import Event
 from mqinfer.codecs import encode_tensor
-from mqinfer.edge_agent.sinks.outputs import Mask, find_mask
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.card import ModelCard

@@ -6,13 +6,14 @@ Narrow on purpose, so that another engine is one new file. `tests/broker/test_li
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from enum import IntEnum
 from typing import Protocol
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from mqinfer.protocol.errors import LinkError
 from mqinfer.protocol.types import Buffer
-from mqinfer.protocol.value import value_object
 
 __all__ = ["Ack", "ConnectionHandler", "Link", "Message", "MessageHandler", "ReasonCode", "ignore_ack"]
 
@@ -26,8 +27,7 @@ class ReasonCode(IntEnum):
     NOT_AUTHORIZED = 0x87
 
 
-@value_object(eq=False)
-class Message:
+class Message(Struct, frozen=True, eq=False):
     """One MQTT publication with the MQTT 5 properties that mqinfer uses.
 
     Attributes:

@@ -13,9 +13,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from mqinfer.broker.link import Ack, ConnectionHandler, Message, MessageHandler, ReasonCode, ignore_ack
 from mqinfer.broker.packets import encode_head

@@ -228,16 +228,18 @@ class Presence:
         except MqinferError as error:
             _log.warning("ignored a state of %s on %s: %s", self._name, message.topic, error)
             return
-        incarnation, status = state.incarnation, state.status
         if claim is not None:
-            self._judge(claim, incarnation, status, retained=message.retain)
-        elif incarnation == self.incarnation:
-            return
-        elif status == _READY and self._loses_to(state):
-            self.failure = self._taken(is_later=incarnation > self.incarnation)
+            self._judge(claim, state.incarnation, state.status, retained=message.retain)
+        elif state.incarnation != self.incarnation:
+            self._meet(state)
+
+    def _meet(self, other: AnyState) -> None:
+        """Yield the name to another process, or state who has it."""
+        if other.status == _READY and self._loses_to(other):
+            self.failure = self._taken(is_later=other.incarnation > self.incarnation)
             if self._on_taken is not None:
                 self._on_taken(self.failure)
-        elif incarnation < self.incarnation or status in _ENDED or status in {_CLAIMING, _READY}:
+        elif other.incarnation < self.incarnation or other.status in {*_ENDED, _CLAIMING, _READY}:
             # The will or last state of another process, one that gives the name up once it receives this, or one that
             # asks. A later one that drains is not answered: it would answer in turn, and both without end.
             self.publish()

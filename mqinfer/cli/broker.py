@@ -23,7 +23,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.mosquitto.serving import guarded, guarded_open, keep_current
 from mqinfer.broker.presence import make_client_id
 from mqinfer.cli.exit_codes import ExitCode
-from mqinfer.cli.options import Connection, Root, until_signal, with_connection, with_log_options
+from mqinfer.cli.options import ConnectionOptions, Root, until_signal, with_connection, with_log_options
 from mqinfer.client.connection import default_name
 from mqinfer.logs import LogLevel, printable, settings
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError
@@ -202,7 +202,7 @@ def list_clients(directory: Directory) -> None:
 @app.command()
 @with_connection
 def check(
-    connection: Connection,
+    connection: ConnectionOptions,
     group: Annotated[str, typer.Option(help="Group of workers that an attacker would try to join.")] = "workers",
 ) -> None:
     """Try with a vehicle's login what access rules should refuse; exit with 1 if any of it works.
@@ -243,15 +243,21 @@ def _print_login(folder: BrokerFolder, role: Role, login: Login) -> None:
     port = next((each.port for each in folder.listeners() if each.kind == kind), folder.listeners()[-1].port)
     host = folder.host()
     address = f"mqtts://{user}{f'[{host}]' if ':' in host else host}:{port}"
-    options = ["--broker", address, "--ca-file", str(login.ca_file)]
-    if login.cert_file and login.key_file:
-        options += ["--cert-file", str(login.cert_file), "--key-file", str(login.key_file)]
-    if login.password_file:
-        options += ["--password-file", str(login.password_file)]
+    options = ["--broker", address, "--ca-file", str(login.ca_file), *_proof(login)]
     if role is Role.WORKER and (group := folder.group()):
         options += ["--group", group]
     typer.echo(f"{role} {login.name} ({login.password_file or login.cert_file}) connects with")
     typer.echo(f"  {shlex.join(options)}")
+
+
+def _proof(login: Login) -> list[str]:
+    """Return the options that prove who a client is: certificate and key, or its password."""
+    options = []
+    if login.cert_file and login.key_file:
+        options += ["--cert-file", str(login.cert_file), "--key-file", str(login.key_file)]
+    if login.password_file:
+        options += ["--password-file", str(login.password_file)]
+    return options
 
 
 def _show(line: str) -> None:

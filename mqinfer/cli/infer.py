@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+from msgspec.structs import replace
 from rich import box
 from rich.table import Table
 
-from mqinfer.cli.options import Connection, table_console, with_connection
+from mqinfer.answers.outputs import DetectedBox, class_name, find_boxes
+from mqinfer.cli.options import ConnectionOptions, table_console, with_connection
 from mqinfer.client import Client, InferResult
 from mqinfer.client.request import Input
 from mqinfer.codecs import encode_tensor, encoded_image
-from mqinfer.edge_agent.sinks.outputs import class_name, find_boxes
-from mqinfer.edge_agent.sinks.sink import set_aside
+from mqinfer.edge_agent.output_files import set_aside
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import CompressedImage
 from mqinfer.images.placement import Placement
@@ -37,7 +37,7 @@ _FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64)
 
 @with_connection
 def infer(
-    connection: Connection,
+    connection: ConnectionOptions,
     model: Annotated[str, typer.Argument(help="Model name.")],
     input_: Annotated[
         list[str],
@@ -103,17 +103,14 @@ def _detections(card: ModelCard, inputs: Mapping[str, Input], result: InferResul
     size = contract.width or width, contract.height or height
     found = find_boxes(result.outputs)
     placement = Placement.of((width, height), size, contract.resize)
-    boxes = placement.boxes_to_frame(np.array([each.box for each in found]))
-    return {
-        "detections": [
-            {
-                "class": None if each.number is None else class_name(each.number, card.classes),
-                "score": round(each.score, 6),
-                "box": [round(side, 2) for side in box],
-            }
-            for each, box in zip(found, boxes.tolist(), strict=True)
-        ]
-    }
+    boxes = placement.boxes_to_frame(np.array([each.box for each in found])).tolist()
+    placed = zip(found, boxes, strict=True)
+    return {"detections": [_detection(each, sides, card) for each, sides in placed]}
+
+
+def _detection(found: DetectedBox, sides: list[float], card: ModelCard) -> dict[str, Any]:
+    name = None if found.number is None else class_name(found.number, card.classes)
+    return {"class": name, "score": round(found.score, 6), "box": [round(side, 2) for side in sides]}
 
 
 def _table(result: InferResult) -> Table:
@@ -199,9 +196,7 @@ def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _describe(result: InferResult, output: Path | None) -> dict[str, Any]:
-    milliseconds = {
-        stage: round(getattr(result.timings, stage) / 1e6, 3) for stage in result.timings.__dataclass_fields__
-    }
+    milliseconds = {stage: round(getattr(result.timings, stage) / 1e6, 3) for stage in result.timings.__struct_fields__}
     return {
         "model": result.model_name,
         "version": result.model_version,

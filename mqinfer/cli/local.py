@@ -60,17 +60,18 @@ def local_versions(
         ModelNotLoadable: The model cannot be loaded.
     """
     template = ProcessSpec(repository, model, 0, broker, WorkerOptions(f"local-{model}", topics))
-    specs = plan(Repository(repository), template, [model], instances=1)
-    default = next((spec for spec in specs if spec.found and spec.found.is_default), specs[0])
-    chosen: dict[int, ProcessSpec] = {}
-    for version in wanted:
-        spec = default if version is None else next((each for each in specs if str(each.version) == version), None)
-        if spec is None:
-            versions = ", ".join(str(each.version) for each in specs)
-            raise ModelNotFound(
-                f"repository {repository} serves no version {version} of model {model!r}; it has: {versions}"
-            )
-        chosen[spec.version] = spec
+    specs: dict[str | None, ProcessSpec] = {
+        str(each.version): each for each in plan(Repository(repository), template, [model], instances=1)
+    }
+    versions = ", ".join(map(str, specs))
+    default = specs[None] = next(
+        (spec for spec in specs.values() if spec.found and spec.found.is_default), next(iter(specs.values()))
+    )
+    if unknown := [version for version in wanted if version not in specs]:
+        raise ModelNotFound(
+            f"repository {repository} serves no version {unknown[0]} of model {model!r}; it has: {versions}"
+        )
+    chosen = {specs[version].version: specs[version] for version in wanted}
     if default.version not in chosen:  # the default one publishes the card, so the first takes its place
         first = next(iter(chosen.values()))
         assert first.found  # noqa: S101 - planned from the repository

@@ -24,7 +24,7 @@ __all__ = [
     "Broker",
     "CaFile",
     "CertFile",
-    "Connection",
+    "ConnectionOptions",
     "KeyFile",
     "MetricsBind",
     "MetricsPort",
@@ -124,7 +124,7 @@ _LOGGING: Mapping[str, tuple[Any, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectionOptions:
     """What a command line states about the connection.
 
     Attributes:
@@ -159,7 +159,7 @@ def with_connection(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a connection to a subcommand, which takes them together as `connection`."""
 
     def run(**options: Any) -> None:
-        command(connection=Connection(**{each: options.pop(each) for each in _CONNECTION}), **options)
+        command(connection=ConnectionOptions(**{each: options.pop(each) for each in _CONNECTION}), **options)
 
     return with_options(command, run, _CONNECTION, replaced="connection")
 

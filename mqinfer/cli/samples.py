@@ -34,20 +34,25 @@ def read_frames(spec: str, topic: str | None, truth: str | None, count: int) -> 
         ConfigError: There are several image topics and none was chosen, or there is no frame.
     """
     with closing(open_source(spec)) as whole:
-        sources = [stream.source for stream in whole.streams() if stream.is_image and stream.source != truth]
-        total = {stream.source: stream.count or 0 for stream in whole.streams()}
-    chosen = topic or (sources[0] if len(sources) == 1 else None)
-    if chosen is None or chosen not in total:
-        raise ConfigError(
-            f"{spec}: choose one image topic with --topic; its image topics are {', '.join(sources) or 'none'}"
-        )
-    step = max(total[chosen] // count, 1)
+        chosen, frames = _choose(spec, whole, topic, truth)
     named = (chosen, truth) if truth else (chosen,) if topic else ()
     with closing(open_source(spec, topics=named)) as source:
-        samples = _paired(source, chosen, step)
+        samples = _paired(source, chosen, step=max(frames // count, 1))
     if not samples:
         raise ConfigError(f"{spec}: no frame on {chosen}")
     return tuple(samples[:count])
+
+
+def _choose(spec: str, whole: FrameSource, topic: str | None, truth: str | None) -> tuple[str, int]:
+    """Return the topic of the pictures and how many frames it has."""
+    total = {stream.source: stream.count or 0 for stream in whole.streams()}
+    pictures = [stream.source for stream in whole.streams() if stream.is_image and stream.source != truth]
+    chosen = pictures[0] if topic is None and len(pictures) == 1 else topic
+    if chosen not in total:
+        raise ConfigError(
+            f"{spec}: choose one image topic with --topic; its image topics are {', '.join(pictures) or 'none'}"
+        )
+    return chosen, total[chosen]
 
 
 def _paired(source: FrameSource, topic: str, step: int) -> list[Sample]:
@@ -55,11 +60,8 @@ def _paired(source: FrameSource, topic: str, step: int) -> list[Sample]:
     pictures: dict[int, Frame] = {}
     masks: dict[int, Frame] = {}
     for frame in source.frames():
-        if frame.source == topic:
-            if frame.sequence % step == 0:
-                pictures[frame.capture_time_ns] = frame
-        elif frame.sequence % step == 0:
-            masks[frame.capture_time_ns] = frame
+        if frame.sequence % step == 0:
+            (pictures if frame.source == topic else masks)[frame.capture_time_ns] = frame
     return [
         Sample(to_rgb(frame.image), truth=to_array(masks[stamp].image) if stamp in masks else None)
         for stamp, frame in pictures.items()

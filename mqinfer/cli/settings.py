@@ -83,12 +83,12 @@ def _use(ctx: typer.Context, file: Path | None) -> Path | None:
 
 _HELP = "TOML file of options, with a table for each subcommand."
 ConfigFile = Annotated[Path | None, typer.Option("--config", is_eager=True, callback=_use, help=_HELP)]
-"""Of a subcommand."""
+"""Table of a subcommand."""
 FirstConfigFile = Annotated[
     Path | None,
     typer.Option("--config", envvar=_CONFIG, is_eager=True, callback=_use, help=_HELP),
 ]
-"""Of the command as a whole; a subcommand's comes first."""
+"""Table of the command as a whole; a subcommand's comes first."""
 
 
 class _Settings:

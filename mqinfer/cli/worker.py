@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,7 @@ import typer
 from mqinfer import logs
 from mqinfer.broker.connect import make_link, resolve
 from mqinfer.cli.options import (
-    Connection,
+    ConnectionOptions,
     MetricsBind,
     MetricsPort,
     OtlpEndpoint,
@@ -46,7 +47,7 @@ _END_S = 60
 
 @with_connection
 def worker(
-    connection: Connection,
+    connection: ConnectionOptions,
     repository: Annotated[Path, typer.Option(help="Model repository: a folder of MODEL/VERSION/FILE.")],
     model: Annotated[list[str] | None, typer.Option(help="Model to serve; may be repeated. All by default.")] = None,
     instances: Annotated[
@@ -89,10 +90,9 @@ def worker(
     otlp_endpoint: OtlpEndpoint = None,
 ) -> None:
     """Serve the models of a repository until Ctrl-C, each instance in its own process. See also: `mqinfer models`."""
-    group = check_name("worker group", group)
     where = resolve(connection.address())
     name, topics = connection.name or where.login_name or _host_name(), Topics(connection.root)
-    options = WorkerOptions(name, topics, group, capacity, threads=threads)
+    options = WorkerOptions(name, topics, check_name("worker group", group), capacity, threads=threads)
     logs.rename_process(options.name)
     spec = ProcessSpec(
         repository=repository,
@@ -105,20 +105,17 @@ def worker(
         run_timeout=run_timeout,
         otlp=check_endpoint(otlp_endpoint),
     )
-    scan = Repository(repository)
-    for problem in scan.problems():
-        _log.error("not served: %s: %s", problem.model, problem.reason, extra={"model": problem.model})
     if poll is not None and not load:
         raise ConfigError("use either --no-load or --poll, not both: --poll loads every model that it finds")
+    models = model or ()
     begins_empty = not load or poll is not None  # the first scan of the repository loads the models
-    specs = [] if begins_empty else plan(scan, spec, model or (), instances)
-    supervisor = Supervisor(specs, may_idle=True)
+    supervisor = Supervisor(_first_processes(spec, models, instances, load=not begins_empty), may_idle=True)
     control = ControlServer(
         options,
         lambda client, will, handler: make_link(spec.broker, client_id=client, will=will, on_connection=handler),
         Management(spec, supervisor, instances),
         poll=poll,
-        models=model or (),
+        models=models,
         on_failure=supervisor.stop,
     )
     supervisor.on_event = control.report
@@ -133,6 +130,16 @@ def worker(
         raise control.failure
     if not served and not begins_empty:
         raise typer.Exit(1)
+
+
+def _first_processes(
+    template: ProcessSpec, models: Sequence[str], instances: int | None, *, load: bool
+) -> list[ProcessSpec]:
+    """Report what in the repository can't be served, and plan the processes for the rest; none unless `load`."""
+    repository = Repository(template.repository)
+    for problem in repository.problems():
+        _log.error("not served: %s: %s", problem.model, problem.reason, extra={"model": problem.model})
+    return plan(repository, template, models, instances) if load else []
 
 
 def _stop_on_signals(supervisor: Supervisor) -> None:

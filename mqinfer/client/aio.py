@@ -11,7 +11,7 @@ from typing import Literal, Self, Unpack, overload
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.process import Maker
-from mqinfer.client.announcer import Announcer
+from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import LiveRegistry, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
 from mqinfer.client.options import ClientOptions, check_timeout
@@ -27,7 +27,7 @@ from mqinfer.protocol.errors import Expired
 from mqinfer.protocol.topics import DEFAULT_ROOT, Topics
 from mqinfer.protocol.types import InferRequest
 
-__all__ = ["AsyncClient"]
+__all__ = ["AsyncClient", "AsyncConnection"]
 
 _LEAST_S = 1e-6
 """Time left of a request whose room came at its deadline: it expires as others do."""
@@ -63,14 +63,12 @@ class AsyncClient:
         self._topics = Topics(root)
         self._options = options or ClientOptions()
         self._connect_timeout = connect_timeout
-        self._room = asyncio.Semaphore(self._options.max_pending)  # so that `submit` never blocks the loop's thread
-        self.announcer: Announcer | None = None if announce is None else Announcer(self._name, self._topics, announce)
+        self.announcer: ClientAnnouncer | None = (
+            None if announce is None else ClientAnnouncer(self._name, self._topics, announce)
+        )
         """Publishes the client's state; None where it has none."""
-        self._requester: Requester | None = None
-        self._registry: LiveRegistry | None = None
-        self._feeds: Feeds | None = None
+        self._connection: AsyncConnection | None = None
         self._watches = Watches(self._address, self._name, self._topics, self._options.limits)
-        self._inbox: _Inbox | None = None
 
     @classmethod
     def from_env(
@@ -93,7 +91,7 @@ class AsyncClient:
             NameTaken: It is to publish a state, and another process has its name.
         """
         self._maker.check()
-        self._requester = await asyncio.to_thread(
+        requester = await asyncio.to_thread(
             connect,
             self._address,
             self._name,
@@ -102,8 +100,15 @@ class AsyncClient:
             timeout=self._connect_timeout,
             announcer=self.announcer,
         )
-        self._registry = LiveRegistry(self._requester, self.announcer)
-        self._feeds = Feeds(self._requester)
+        self._connection = AsyncConnection(requester, LiveRegistry(requester, self.announcer), Feeds(requester))
+
+    @property
+    def connection(self) -> AsyncConnection:
+        """What the client is made of while it is open."""
+        self._maker.check()
+        if self._connection is None:
+            raise RuntimeError("the client is not open: use `async with AsyncClient(...)`, or await `open()` first")
+        return self._connection
 
     async def infer(
         self,
@@ -114,11 +119,7 @@ class AsyncClient:
         **options: Unpack[InferOptions],
     ) -> InferResult:
         """Send a request and wait for its result; cancelling the task cancels it. As `Client.infer` otherwise."""
-        return await self._infer(self._opened(), make_request(model, inputs, options), timeout)
-
-    async def send(self, request: InferRequest, timeout: float | None = None) -> InferResult:  # noqa: ASYNC109
-        """Send a request that is encoded already, as `infer` otherwise; its `id` and `response_topic` are set here."""
-        return await self._infer(self._opened(), request, timeout)
+        return await self.connection.send(make_request(model, inputs, options), timeout)
 
     def submit(
         self,
@@ -137,10 +138,10 @@ class AsyncClient:
             MqinferError: The request can't be made: `BadTensor`, `BadEncoding`, `ConfigError`.
             TypeError: There is no such option.
         """
-        requester, request = self._opened(), make_request(model, inputs, options)
+        connection, request = self.connection, make_request(model, inputs, options)
         if timeout is not None:
             check_timeout(timeout)
-        return asyncio.get_running_loop().create_task(self._infer(requester, request, timeout))
+        return asyncio.get_running_loop().create_task(connection.send(request, timeout))
 
     def stream(
         self,
@@ -155,10 +156,7 @@ class AsyncClient:
 
         Its version is a number: what a label stands for is in the `labels` of `await client.card(model)`.
         """
-        self._opened()
-        if self._feeds is None:  # pragma: no cover  set together with the requester
-            raise RuntimeError("open the client first")
-        return AsyncStream(self._feeds.open(model, policy, window, timeout, options))
+        return AsyncStream(self.connection.feeds.open(model, policy, window, timeout, options))
 
     @overload
     def watch(
@@ -177,7 +175,7 @@ class AsyncClient:
 
         The client must be open.
         """
-        self._opened()
+        self.connection.requester.maker.check()
         feed = self._watches.make(WatchSettings(model, with_previews=with_previews, **options))
         return AsyncWatch(feed, self._connect_timeout)
 
@@ -187,35 +185,22 @@ class AsyncClient:
         Raises:
             ModelNotFound: No worker has published one in time.
         """
-        return await self.registry.wait_for(model, timeout if timeout is None else check_timeout(timeout))
-
-    @property
-    def registry(self) -> LiveRegistry:
-        """What the broker keeps of the models and workers; the client must be open."""
-        self._opened()
-        if self._registry is None:  # pragma: no cover  set together with the requester
-            raise RuntimeError("open the client first")
-        return self._registry
-
-    @property
-    def requester(self) -> Requester:
-        """What sends the requests; the client must be open."""
-        return self._opened()
+        return await self.connection.registry.wait_for(model, timeout if timeout is None else check_timeout(timeout))
 
     def counters(self) -> Counters:
         """Return what became of all requests."""
-        return self._opened().counters()
+        return self.connection.requester.counters()
 
     async def close(self) -> None:
         """Cancel what is pending, end the streams, and disconnect."""
         self._maker.check()
-        if self._feeds:
-            self._feeds.end()
+        if self._connection:
+            self._connection.feeds.end()
         await asyncio.to_thread(self._watches.end)
-        if self._requester:
+        if self._connection:
             if self.announcer:
                 self.announcer.presence.end()
-            await asyncio.to_thread(self._requester.close)
+            await asyncio.to_thread(self._connection.requester.close)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -227,60 +212,60 @@ class AsyncClient:
         if self._maker.may_close(kind):
             await self.close()
 
-    async def _infer(
-        self,
-        requester: Requester,
-        request: InferRequest,
-        timeout: float | None,  # noqa: ASYNC109  as for `infer`
-    ) -> InferResult:
+
+class AsyncConnection:
+    """An asyncio client's connection, and the requests over it; many at a time never block the loop's thread.
+
+    Attributes:
+        requester: What sends them.
+        registry: What the broker keeps of the models and workers.
+        feeds: The client's streams.
+    """
+
+    def __init__(self, requester: Requester, registry: LiveRegistry, feeds: Feeds) -> None:
+        self.requester, self.registry, self.feeds = requester, registry, feeds
+        self._room = asyncio.Semaphore(requester.options.max_pending)
+        self._inbox: _Inbox | None = None
+
+    async def send(self, request: InferRequest, timeout: float | None = None) -> InferResult:  # noqa: ASYNC109
+        """Send a request that is encoded, as `AsyncClient.infer`; its `id` and `response_topic` are set here."""
         if request.model_version is not None and names_label(request):
-            request = with_labelled_version(request, await self.card(request.model_name))
+            request = with_labelled_version(request, await self.registry.wait_for(request.model_name))
         if self._room.locked():
             timeout = await self._wait_for_room(timeout)
         else:
             await self._room.acquire()  # at once
         try:
-            result = await self._ask(requester, request, timeout)
+            result = await self._ask(request, timeout)
         finally:
             self._room.release()
         result.raise_for_outcome()
         return result
 
-    async def _ask(
-        self,
-        requester: Requester,
-        request: InferRequest,
-        timeout: float | None,  # noqa: ASYNC109  as for `infer`
-    ) -> InferResult:
+    async def _ask(self, request: InferRequest, timeout: float | None) -> InferResult:  # noqa: ASYNC109  as for `send`
         loop = asyncio.get_running_loop()
         if self._inbox is None or self._inbox.loop is not loop:
             self._inbox = _Inbox(loop)
         future: asyncio.Future[InferResult] = loop.create_future()
-        request_id = requester.submit(request, timeout, partial(self._inbox.put, future), waits=False)
+        request_id = self.requester.submit(request, timeout, partial(self._inbox.put, future), waits=False)
         try:
             return await future
         except asyncio.CancelledError:
-            requester.cancel(request_id)
+            self.requester.cancel(request_id)
             raise
 
     async def _wait_for_room(self, timeout: float | None) -> float:  # noqa: ASYNC109
         """Take a place among the pending requests, and return the time left."""
-        timeout = self._options.timeout if timeout is None else check_timeout(timeout)
+        timeout = self.requester.options.timeout if timeout is None else check_timeout(timeout)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         try:
             async with asyncio.timeout_at(deadline):
                 await self._room.acquire()
         except TimeoutError:
-            limit = self._options.max_pending
+            limit = self.requester.options.max_pending
             raise Expired(f"{limit} requests are pending, and none of them ended within {timeout:.3g} s") from None
         return max(_LEAST_S, deadline - loop.time())
-
-    def _opened(self) -> Requester:
-        self._maker.check()
-        if self._requester is None:
-            raise RuntimeError("the client is not open: use `async with AsyncClient(...)`, or await `open()` first")
-        return self._requester
 
 
 class _Inbox:

@@ -15,7 +15,7 @@ from mqinfer.logs import without_logins
 from mqinfer.protocol.states import ClientState, ClientStatus, PendingRequests, StreamState, fitting_streams
 from mqinfer.protocol.topics import Topics
 
-__all__ = ["Announcer"]
+__all__ = ["ClientAnnouncer"]
 
 _REFRESH_S = 2.0
 """Time between two states that differ in their figures alone, as for workers."""
@@ -23,7 +23,7 @@ _MOST_MODELS = 128
 """Models in one state, those with most requests first: a state has at most 64 KiB."""
 
 
-class Announcer:
+class ClientAnnouncer:
     """The state of one client, and its name.
 
     Attributes:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Literal, Self, Unpack, overload
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
-from mqinfer.client.announcer import Announcer
+from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.callbacks import ReplyFuture, callback, check_may_wait, settle
 from mqinfer.client.connection import LiveRegistry, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
@@ -69,7 +69,7 @@ class Client:
         """
         address = address_of(url, tls)
         name, topics = name or default_name(address), Topics(root)
-        self._announcer = None if announce is None else Announcer(name, topics, announce)
+        self._announcer = None if announce is None else ClientAnnouncer(name, topics, announce)
         self._requester = connect(address, name, topics, options, timeout=connect_timeout, announcer=self._announcer)
         self._cards = LiveRegistry(self._requester, self._announcer)
         self._feeds = Feeds(self._requester)

@@ -18,12 +18,12 @@ from mqinfer.broker.environment import Variable
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.presence import make_client_id
 from mqinfer.broker.process import Maker
-from mqinfer.client.announcer import Announcer
+from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.card import ModelCard, read_card
-from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, MqinferError, NameTaken, NotAuthorized
+from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, NameTaken, NotAuthorized
 from mqinfer.protocol.states import ClientStatus, read_client_state, read_server_state, read_worker_state
 from mqinfer.protocol.topics import Topics, check_name
 
@@ -118,7 +118,7 @@ class Unconnected:
         topics: Topics | None = None,
         options: ClientOptions | None = None,
         *,
-        announcer: Announcer | None = None,
+        announcer: ClientAnnouncer | None = None,
         take_over: bool = False,
     ) -> None:
         check_name("client", name)
@@ -155,7 +155,7 @@ def connect(  # noqa: PLR0913 - what a client is
     options: ClientOptions | None = None,
     *,
     timeout: float = 10.0,
-    announcer: Announcer | None = None,
+    announcer: ClientAnnouncer | None = None,
     take_over: bool = False,
 ) -> Requester:
     """Return a requester that is connected and receives its replies.
@@ -198,7 +198,10 @@ class LiveRegistry:
     """
 
     def __init__(
-        self, requester: Requester, announcer: Announcer | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        requester: Requester,
+        announcer: ClientAnnouncer | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.known = requester.registry
         """What has come; readable from any thread."""
@@ -361,40 +364,24 @@ class LiveRegistry:
             return
         if self._presence and message.topic == self._topics.client_state(self._requester.name):
             self._presence.receive(message)
-        try:
-            client, state = read_client_state(self._topics, message.topic, message.payload)
-        except MqinferError as error:
-            self._bad_states.add(message.topic, error)
-            return
-        self.known.put_client(client, state)
-        self._notify()
+        if found := self._bad_states.read(read_client_state, self._topics, message):
+            self.known.put_client(*found)
+            self._notify()
 
     def _on_card(self, message: Message) -> None:
         self._received_at = self._clock()
-        try:
-            model, card = read_card(self._topics, message.topic, message.payload)
-        except MqinferError as error:
-            self._bad_cards.add(message.topic, error)
-            return
-        self.known.put_card(model, card)
-        self._notify()  # `on_change` is set with `follow` alone
+        if found := self._bad_cards.read(read_card, self._topics, message):
+            self.known.put_card(*found)
+            self._notify()  # `on_change` is set with `follow` alone
 
     def _on_server(self, message: Message) -> None:
-        try:
-            server, state = read_server_state(self._topics, message.topic, message.payload)
-        except MqinferError as error:
-            self._bad_states.add(message.topic, error)
-            return
-        self.known.put_server(server, state)
-        self._notify()
+        if found := self._bad_states.read(read_server_state, self._topics, message):
+            self.known.put_server(*found)
+            self._notify()
 
     def _on_worker(self, message: Message) -> None:
-        try:
-            worker, state = read_worker_state(self._topics, message.topic, message.payload)
-        except MqinferError as error:
-            self._bad_states.add(message.topic, error)
-            return
-        self.known.put_worker(worker, state)
+        if found := self._bad_states.read(read_worker_state, self._topics, message):
+            self.known.put_worker(*found)
 
     def _notify(self) -> None:
         with self._changed:

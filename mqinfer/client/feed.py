@@ -12,17 +12,18 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from weakref import WeakSet
+
+from msgspec.structs import replace
 
 from mqinfer.broker.process import Maker
 from mqinfer.client.options import check_timeout
 from mqinfer.client.request import InferOptions, Input, make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import NEWER_FRAME, DelayWindow, Policy
-from mqinfer.client.window import Stream as Window
+from mqinfer.client.window import NEWER_FRAME, DelayWindow, Policy, StreamWindow
 from mqinfer.protocol.errors import Cancelled, ConfigError, MqinferError, Rejected, Superseded
 from mqinfer.protocol.types import Capture, ErrorInfo, InferRequest, Outcome
 
@@ -110,7 +111,7 @@ class Feed:
         """Called after each notification, without the lock."""
         self._requester = requester
         policy = Policy(settings.policy)
-        self._window: Window[_Frame] = Window(policy, DelayWindow.of(policy, settings.window))
+        self._window: StreamWindow[_Frame] = StreamWindow(policy, DelayWindow.of(policy, settings.window))
         self._frames: deque[_Frame] = deque()  # in the order of putting; bounded by `has_room`
         self._most = _MOST_UNREAD if policy is Policy.LATEST else 2 * settings.window
         self._number = 0  # of the next frame

@@ -9,7 +9,7 @@ One thread changes a registry; others may read it: each reading is one look into
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -23,8 +23,9 @@ from mqinfer.protocol.states import (
     WorkerState,
     WorkerStatus,
 )
+from mqinfer.recent_ids import RecentIds
 
-__all__ = ["Registry", "SeenClient"]
+__all__ = ["Registry", "SeenClient", "ServedModels"]
 
 T = TypeVar("T")
 _MOST_NAMES = 4096
@@ -61,12 +62,101 @@ class _Kept(Generic[T]):
         return {name: self.found.pop(name) for name in self.found.keys() - self.fresh}
 
 
+class ServedModels:
+    """Which models and versions have a worker, as the cards and the states of the workers tell."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._workers: dict[str, dict[str, WorkerState]] = {}  # by model, by worker
+        self._versions: dict[str, dict[str, bool]] = {}
+        self._defaults: set[str] = set()  # models whose requests without a version have a worker that is ready
+        self._unserved_since: dict[str, dict[str | None, float]] = {}  # by model, by version or None for the default
+        self._once_known = RecentIds(_MOST_NAMES)
+
+    def versions(self, model: str) -> Mapping[str, bool]:
+        """Return a model's versions, each with whether a worker of it is ready; empty where nothing is known of it."""
+        return self._versions.get(model, {})
+
+    def is_ready(self, model: str, version: str | None = None) -> bool:
+        """Return whether a worker accepts requests for a model, or for a version of it."""
+        return model in self._defaults if version is None else self.versions(model).get(version, False)
+
+    def ready_workers(self, model: str) -> list[WorkerState]:
+        """Return the last states of the workers that accept requests for a model, or for a version of it."""
+        return [state for state in self._workers.get(model, {}).values() if state.status is WorkerStatus.READY]
+
+    def knows(self, model: str) -> bool:
+        """Return whether a model has a card or a worker, be it ready or not."""
+        return model in self._versions
+
+    def was_known(self, model: str) -> bool:
+        """Return whether a model was here once that is not any more."""
+        return model in self._once_known
+
+    def unserved_for(self, model: str, version: str | None = None) -> float:
+        """Return for how many seconds a model or version that is known has had no worker; 0 where it has one."""
+        since = self._unserved_since.get(model, {}).get(version)
+        return 0.0 if since is None else self._clock() - since
+
+    def assign(self, worker: str, before: WorkerState | None, state: WorkerState | None) -> set[str]:
+        """List a worker under the models that it serves; return those that it concerns."""
+        for model in (gone := _models(before)):
+            workers = self._workers.get(model, {})
+            workers.pop(worker, None)
+            if not workers:
+                self._workers.pop(model, None)
+        for model in (now := _models(state)):
+            if state is not None:
+                self._workers.setdefault(model, {})[worker] = state
+        return gone | now
+
+    def update(self, model: str, card: ModelCard | None) -> None:
+        """Derive again what is served of a model."""
+        served = list(self._served(model))
+        versions = {each.version: False for _, each in served}
+        versions |= {each.version: True for is_ready, each in served if is_ready}
+        if card is not None and card.version:
+            versions.setdefault(card.version, False)
+        self._set_versions(model, versions, is_known=card is not None or bool(served))
+        unserved: list[str | None] = [version for version, is_ready in versions.items() if not is_ready]
+        if any(is_ready and each.default for is_ready, each in served):
+            self._defaults.add(model)
+        else:
+            self._defaults.discard(model)
+            unserved.append(None)
+        self._set_unserved(model, unserved)
+
+    def _served(self, model: str) -> Iterator[tuple[bool, ServedModel]]:
+        """Yield what each worker serves of a model, and whether it accepts requests."""
+        for state in self._workers.get(model, {}).values():
+            for each in state.models:
+                if each.name == model:
+                    yield state.status is WorkerStatus.READY, each
+
+    def _set_versions(self, model: str, versions: dict[str, bool], *, is_known: bool) -> None:
+        if is_known:
+            self._versions[model] = versions
+            self._once_known.discard(model)
+        elif self._versions.pop(model, None) is not None:
+            self._once_known.add(model)
+
+    def _set_unserved(self, model: str, unserved: Sequence[str | None]) -> None:
+        """Set the versions without a worker, each since when; those before keep their time."""
+        if model not in self._versions:
+            unserved = ()
+        before = self._unserved_since.pop(model, {})
+        if unserved:
+            now = self._clock()
+            self._unserved_since[model] = {version: before.get(version, now) for version in unserved}
+
+
 class Registry:
-    """Cards by model, states by worker and server.
+    """Cards by model, states by worker, server and client.
 
     Attributes:
+        models: What is served.
         is_complete: Whether all that the broker keeps has come, on this connection.
-        revision: Raised with each change of what is served; not with figures that alone differ.
+        revision: The number of changes of what is served; it is not raised where figures alone differ.
         on_change: Called after each of these changes.
     """
 
@@ -76,6 +166,7 @@ class Registry:
         Args:
             clock: In seconds.
         """
+        self.models = ServedModels(clock)
         self.is_complete = False
         self.revision = 0
         self.on_change: Callable[[], None] = lambda: None
@@ -84,11 +175,6 @@ class Registry:
         self._workers = _Kept[WorkerState]()
         self._servers = _Kept[ServerStatus]()
         self._clients = _Kept[SeenClient]()
-        self._serving: dict[str, dict[str, WorkerState]] = {}  # by model, by worker
-        self._versions: dict[str, dict[str, bool]] = {}
-        self._defaults: set[str] = set()  # models whose requests without a version have a worker that is ready
-        self._unserved_since: dict[str, dict[str | None, float]] = {}  # by model, by version or None for the default
-        self._once_known: dict[str, None] = {}
 
     @property
     def cards(self) -> dict[str, ModelCard]:
@@ -114,38 +200,11 @@ class Registry:
         """Return a model's card, or None where there is none."""
         return self._cards.found.get(model)
 
-    def versions(self, model: str) -> Mapping[str, bool]:
-        """Return a model's versions, each with whether a worker of it is ready; empty where nothing is known of it."""
-        return self._versions.get(model, {})
-
-    def is_ready(self, model: str, version: str | None = None) -> bool:
-        """Return whether a worker accepts requests for a model, or for a version of it."""
-        if version is None:
-            return model in self._defaults
-        return self.versions(model).get(version, False)
-
-    def ready_workers(self, model: str) -> list[WorkerState]:
-        """Return the last states of the workers that accept requests for a model, or for a version of it."""
-        return [state for state in self._serving.get(model, {}).values() if state.status is WorkerStatus.READY]
-
     def served(self, worker: str, model: str, version: str) -> ServedModel | None:
         """Return what a worker's last state holds of a version; None of a worker that has ended."""
         state = self._workers.found.get(worker)
         models = () if state is None else state.models
         return next((each for each in models if (each.name, each.version) == (model, version)), None)
-
-    def knows(self, model: str) -> bool:
-        """Return whether a model has a card or a worker, be it ready or not."""
-        return model in self._versions
-
-    def was_known(self, model: str) -> bool:
-        """Return whether a model was here once that is not any more."""
-        return model in self._once_known
-
-    def unserved_for(self, model: str, version: str | None = None) -> float:
-        """Return for how many seconds a model or version that is known has had no worker; 0 where it has one."""
-        since = self._unserved_since.get(model, {}).get(version)
-        return 0.0 if since is None else self._clock() - since
 
     def put_card(self, model: str, card: ModelCard | None) -> None:
         """Handle a card, or its removal."""
@@ -164,7 +223,7 @@ class Registry:
             state = None
         self._workers.put(worker, state)
         if before is None or state is None or _service(before) != _service(state):
-            self._update(self._assign(worker, before, state))
+            self._update(self.models.assign(worker, before, state))
 
     def put_server(self, server: str, state: ServerState | None) -> None:
         """Handle a server's state, or its removal; a question about a name changes nothing."""
@@ -190,61 +249,18 @@ class Registry:
         """Handle the marker: everything has come that the broker had kept."""
         changed = set(self._cards.drop_stale())
         for worker, state in self._workers.drop_stale().items():
-            changed |= self._assign(worker, state, None)
+            changed |= self.models.assign(worker, state, None)
         self._servers.drop_stale()
         self._clients.drop_stale()
         self.is_complete = True
         self._update(changed)
 
-    def _assign(self, worker: str, before: WorkerState | None, state: WorkerState | None) -> set[str]:
-        """List a worker under the models that it serves; return those that it concerns."""
-        for model in (gone := _models(before)):
-            workers = self._serving.get(model, {})
-            workers.pop(worker, None)
-            if not workers:
-                self._serving.pop(model, None)
-        for model in (now := _models(state)):
-            if state is not None:
-                self._serving.setdefault(model, {})[worker] = state
-        return gone | now
-
     def _update(self, models: Iterable[str]) -> None:
         """Derive again what is served of some models."""
         self.revision += 1
         for model in models:
-            found: dict[str, bool] = {}
-            is_served = False
-            for state in self._serving.get(model, {}).values():
-                ready = state.status is WorkerStatus.READY
-                for served in state.models:
-                    if served.name == model:
-                        found[served.version] = ready or found.get(served.version, False)
-                        is_served = is_served or (ready and served.default)
-            card = self._cards.found.get(model)
-            if card is not None and card.version:
-                found.setdefault(card.version, False)
-            self._set(model, found, is_known=card is not None or bool(found), is_served=is_served)
+            self.models.update(model, self.card(model))
         self.on_change()
-
-    def _set(self, model: str, versions: dict[str, bool], *, is_known: bool, is_served: bool) -> None:
-        if is_known:
-            self._versions[model] = versions
-            self._once_known.pop(model, None)
-        elif self._versions.pop(model, None) is not None:
-            self._once_known[model] = None
-            if len(self._once_known) > _MOST_NAMES:
-                del self._once_known[next(iter(self._once_known))]
-        if is_served:
-            self._defaults.add(model)
-        else:
-            self._defaults.discard(model)
-        unserved: list[str | None] = [version for version, is_ready in versions.items() if not is_ready]
-        if not is_served:
-            unserved.append(None)
-        before = self._unserved_since.pop(model, {})
-        if is_known and unserved:
-            now = self._clock()
-            self._unserved_since[model] = {version: before.get(version, now) for version in unserved}
 
 
 def _is_of_another(state: WorkerState, known: WorkerState | None) -> bool:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from mqinfer.broker.link import Message
 from mqinfer.broker.packets import buffer_size
-from mqinfer.client.dispatch.pending import Entry
+from mqinfer.client.dispatch.pending import EncodedMessage, PendingRequest
 from mqinfer.codecs import encode_tensor
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.checksum import checksum
@@ -69,6 +69,7 @@ class InferOptions(TypedDict, total=False):
 
 
 _OPTIONS = frozenset(InferOptions.__annotations__)
+_PARAMETERS = frozenset(("output_encoding", "signature", "timestamps"))
 
 
 def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions) -> InferRequest:
@@ -89,23 +90,16 @@ def make_request(model: str, inputs: Mapping[str, Input], options: InferOptions)
     tensors = [_encode(name, value, options.get("encoding", "raw")) for name, value in pairs]
     if not options:
         return InferRequest("", model, tuple(tensors))
-    version = options.get("version")
-    chosen = options.get("output_encoding")
-    parameters: dict[str, Scalar] = {OUTPUT_ENCODING: chosen} if isinstance(chosen, str) and chosen else {}
-    if signature := options.get("signature"):
-        parameters[SIGNATURE] = signature
-    if options.get("timestamps"):
-        parameters[TIMESTAMPS] = True
-    parent = options.get("traceparent")
+    version, parent = options.get("version"), options.get("traceparent")
     return InferRequest(
         id="",
         model_name=model,
         model_version=None if version is None else str(version),
         inputs=tuple(tensors),
-        outputs=_requested(options.get("outputs", ()), options.get("classification", {}), chosen),
+        outputs=_requested(options),
         priority=options.get("priority", 0),
         capture=options.get("capture", NO_CAPTURE),
-        parameters=parameters,
+        parameters=_parameters(options) if options.keys() & _PARAMETERS else {},
         trace=read_trace(parent, options.get("tracestate", "")) if parent else None,
     )
 
@@ -139,9 +133,18 @@ def _unknown(names: Iterable[str]) -> TypeError:
     return TypeError(f"unexpected argument {name!r}; {hint}")
 
 
-def _requested(
-    names: Sequence[str], classification: Mapping[str, int], chosen: str | Mapping[str, str] | None
-) -> tuple[RequestedOutput, ...]:
+def _parameters(options: InferOptions) -> dict[str, Scalar]:
+    found = {
+        OUTPUT_ENCODING: options.get("output_encoding") or "",
+        SIGNATURE: options.get("signature", ""),
+        TIMESTAMPS: bool(options.get("timestamps")),
+    }
+    return {name: value for name, value in found.items() if isinstance(value, str | bool) and value}
+
+
+def _requested(options: InferOptions) -> tuple[RequestedOutput, ...]:
+    names, classification = options.get("outputs", ()), options.get("classification", {})
+    chosen = options.get("output_encoding")
     encodings = {} if chosen is None or isinstance(chosen, str) else chosen
     default = chosen if isinstance(chosen, str) else None
     wanted = dict.fromkeys([*names, *classification, *(() if names else encodings)])
@@ -181,7 +184,7 @@ class Messages:
         _, results = self._address(request.model_name, request.model_version)
         return _with(request, request_id, request.attempt, timeout, results + request_id)
 
-    def encode(self, entry: Entry) -> None:
+    def encode(self, entry: PendingRequest) -> None:
         """Encode an entry's next message.
 
         Raises:
@@ -189,10 +192,11 @@ class Messages:
             LimitExceeded: The header is too long.
             ConfigError: A tensor's bytes are not contiguous in memory.
         """
-        entry.payload = pieces = request_pieces(entry.request, self._limits)
-        entry.size = len(pieces[0]) if len(pieces) == 1 else sum(map(buffer_size, pieces))
+        pieces = request_pieces(entry.request, self._limits)
+        size = len(pieces[0]) if len(pieces) == 1 else sum(map(buffer_size, pieces))
+        entry.message = EncodedMessage(pieces, size)
 
-    def publication(self, entry: Entry) -> Message:
+    def publication(self, entry: PendingRequest) -> Message:
         """Return the message of an entry's next attempt, whose number and time left are set in the entry's request.
 
         Raises:
@@ -203,15 +207,14 @@ class Messages:
             request = entry.request
             entry.request = _with(request, request.id, entry.attempts, left, request.response_topic)
             self.encode(entry)
-        elif not entry.payload:
-            self.encode(entry)
-        request, pieces, entry.payload = entry.request, entry.payload, ()
+        request, (pieces, size) = entry.request, entry.message
         payload, *tail = pieces
         if entry.lane is not None:
             topic = self._lane(entry.lane.worker, request.model_name)
         else:
             topic, _ = self._address(request.model_name, request.model_version)
-        trace = request.trace if entry.spans is None else entry.spans.sent(topic, entry.size, entry.sent)
+        trace = request.trace if entry.spans is None else entry.spans.sent(topic, size, entry.sent)
+        entry.bytes_sent += size
         properties = () if trace is None else trace.properties()
         return Message(
             topic=topic,

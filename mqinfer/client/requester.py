@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.broker.process import Maker, end_thread_in_child
-from mqinfer.client.dispatch.dispatcher import Dispatcher, Step
-from mqinfer.client.dispatch.pending import Entry, Settle
+from mqinfer.client.dispatch.dispatcher import Dispatcher, NextStep
+from mqinfer.client.dispatch.pending import PendingRequest, Settle
 from mqinfer.client.options import LONGEST_TIMEOUT_S, ClientOptions, check_timeout
 from mqinfer.client.registry import Registry
 from mqinfer.client.request import Messages
@@ -157,17 +157,17 @@ class Requester:
             check_timeout(timeout)
         submitted = now = self._clock()
         own = self._messages.own(request, os.urandom(16).hex(), timeout)
-        entry = Entry(own, settle, submitted, submitted + timeout, worker)
+        entry = PendingRequest(own, settle, submitted, submitted + timeout, worker)
         if self.tracer is not None:
             entry.spans = RequestSpans(self.tracer, own, self.name, self.topics, submitted)
         self._messages.encode(entry)
-        if entry.size > self._largest:
+        if entry.message.size > self._largest:
             raise MessageTooLarge(
-                f"model {own.model_name!r}: a message of {entry.size} bytes, and the Maximum Packet Size is "
+                f"model {own.model_name!r}: a message of {entry.message.size} bytes, and the Maximum Packet Size is "
                 f"{self._largest}; encode it smaller, or raise max_packet_size in mosquitto.conf"
             )
         with self._lock:
-            if self._closed or self._failure or self._dispatcher.room <= 0:
+            if self._closed or self._failure or len(self._dispatcher.table.entries) >= self.options.max_pending:
                 self._wait_for_room(timeout if waits else 0.0)
                 now = self._clock()
             self._dispatcher.submit(entry)
@@ -196,7 +196,7 @@ class Requester:
         self.maker.check()
         reason = why or Cancelled("cancelled by the caller")
         with self._lock:
-            entry = self._dispatcher.cancel(request_id, reason)
+            entry = self._dispatcher.settle(request_id, reason.outcome, is_reply=False)
         if entry is None:
             return False
         self._hand_over(entry, entry.failed(reason))
@@ -209,7 +209,7 @@ class Requester:
     def supersede(self, request_ids: Sequence[str]) -> bool:
         """Supersede the first of a stream's requests, oldest first, that no worker works on; False for none."""
         with self._lock:
-            found = self._dispatcher.replaceable(request_ids, self._clock(), connected=self.link.connected)
+            found = self._dispatcher.table.replaceable(request_ids, self._clock(), connected=self.link.connected)
         return found is not None and self.cancel(found, Superseded(NEWER_FRAME))
 
     @property
@@ -239,7 +239,7 @@ class Requester:
     def pending(self) -> tuple[PendingRequests, ...]:
         """Return what has no outcome, by model."""
         with self._lock:
-            return self._dispatcher.pending(self._clock())
+            return self._dispatcher.table.by_model(self._clock())
 
     def close(self, timeout: float = 5.0) -> None:
         """Cancel what is pending, then disconnect and join the threads."""
@@ -268,7 +268,7 @@ class Requester:
                 raise Rejected(f"{limit} requests are pending, and a callback can't wait until one of them ends")
             raise Expired(f"{limit} requests are pending, and none of them ended within {timeout:.3g} s")
 
-    def _take(self, now: float) -> Step:
+    def _take(self, now: float) -> NextStep:
         """Ask the dispatcher what is next, set the timer, and wake callers that wait for room; the lock is held."""
         step = self._dispatcher.take(now, connected=self.link.connected)
         if self._dispatcher.wake_at < self._timer.sleeps_until:
@@ -277,7 +277,7 @@ class Requester:
             self._room.notify(self._dispatcher.room)
         return step
 
-    def _carry_out(self, step: Step) -> None:
+    def _carry_out(self, step: NextStep) -> None:
         """Publish and hand over until nothing is left to do."""
         while True:
             for entry, why in step.ended:
@@ -311,13 +311,12 @@ class Requester:
             except Exception:  # a defect; requests keep their deadlines all the same
                 log.exception("what is repeated every %g s failed", self._repeat_s)
 
-    def _publish(self, entry: Entry) -> bool:
+    def _publish(self, entry: PendingRequest) -> bool:
         """Publish a request; return False, once the dispatcher knows, where that can't be done."""
         attempt = entry.attempts
         why: MqinferError
         try:
             message = self._messages.publication(entry)
-            entry.bytes_sent += entry.size
             self.link.publish(message, partial(self._on_ack, entry, attempt))
         except MqinferError as error:  # not connected, too large, a name outside the rules
             why = error
@@ -330,7 +329,7 @@ class Requester:
             self._dispatcher.unsent(entry, attempt, why, self._clock())
         return False
 
-    def _on_ack(self, entry: Entry, attempt: int, code: int) -> None:
+    def _on_ack(self, entry: PendingRequest, attempt: int, code: int) -> None:
         if code == ReasonCode.SUCCESS:  # changes the entry alone, and states, which ask for it, come on this thread too
             self._dispatcher.acked(entry, attempt, code, 0.0)
         else:
@@ -342,11 +341,11 @@ class Requester:
             return
         if connected:
             self._largest = self.link.max_packet_size or self.options.limits.packet_bytes
-            self._report(self._dispatcher.connected)
+            self._report(lambda now: self._dispatcher.connection(True, now))
             self._notify()
             return
         self.registry.begin()
-        if recalled := self._report(lambda _: self._dispatcher.disconnected()):
+        if recalled := self._report(lambda now: self._dispatcher.connection(False, now)):
             log.debug("connection lost with %d requests in flight; they will be sent again", recalled)
         self._notify()
 
@@ -358,16 +357,12 @@ class Requester:
                 log.exception("the caller's code raised on a change of the connection")
 
     def _on_state(self, message: Message) -> None:
-        try:
-            worker, state = read_worker_state(self.topics, message.topic, message.payload)
-        except MqinferError as error:
-            self._bad_states.add(message.topic, error)
+        found = self._bad_states.read(read_worker_state, self.topics, message)
+        if found is None:
             return
+        worker, state = found
         self.registry.put_worker(worker, state)
-        if state is None:
-            self._report(lambda _: self._dispatcher.removed(worker))
-        else:
-            self._report(lambda now: self._dispatcher.update(state, now))
+        self._report(lambda now: self._dispatcher.update(worker if state is None else state, now))
 
     def _on_reply(self, message: Message) -> None:
         if message.retain:
@@ -424,7 +419,7 @@ class Requester:
                 self._hand_over(entry, entry.answered(response, outputs, problem, received))
         self._carry_out(step)
 
-    def _hand_over(self, entry: Entry, result: InferResult) -> None:
+    def _hand_over(self, entry: PendingRequest, result: InferResult) -> None:
         settled = 0.0 if entry.spans is None else self._clock()
         try:
             entry.settle(result)

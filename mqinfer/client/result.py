@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from mqinfer.broker.link import Message
 from mqinfer.codecs import decode_tensor
-from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.datatypes import Array, Buffer
 from mqinfer.protocol.errors import BadEncoding, MqinferError, error_from_code
 from mqinfer.protocol.limits import Limits
+from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import NO_CAPTURE, Capture, ErrorInfo, InferResponse, Outcome, Scalar, Timings
-from mqinfer.protocol.value import value_object
+from mqinfer.value_object import value_object
 
 __all__ = ["Counters", "Ignored", "InferResult", "decode_outputs"]
 
 log = logging.getLogger("mqinfer.client")
+T = TypeVar("T")
 _MOST_TOPICS = 1024
 """Topics of which a client logs that it ignored a message there."""
 
@@ -118,6 +122,14 @@ class Ignored:
         if topic not in self._topics and len(self._topics) < _MOST_TOPICS:
             self._topics.add(topic)
             log.warning("ignored %s on %r: %s; further ones there are only counted", self._what, topic, why)
+
+    def read(self, reader: Callable[[Topics, str, Buffer], T], topics: Topics, message: Message) -> T | None:
+        """Return what a message holds; None, once it is counted, where that can't be read."""
+        try:
+            return reader(topics, message.topic, message.payload)
+        except MqinferError as error:
+            self.add(message.topic, error)
+            return None
 
 
 def decode_outputs(response: InferResponse, limits: Limits) -> tuple[dict[str, Array], MqinferError | None]:

@@ -1,7 +1,7 @@
 """The window of one stream: how many of its frames are in flight, and which one enters next.
 
-A frame leaves its stream's queue when `Stream.take` finds room. Room is `DelayWindow.limit`, which follows the queueing
-delay of the replies. No thread and no lock: the owner of the streams guards them.
+A frame leaves its stream's queue when `StreamWindow.take` finds room. Room is `DelayWindow.limit`, which follows the
+queueing delay of the replies. No thread and no lock: the owner of the streams guards them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Generic, Self, TypeVar
 
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.types import Outcome, Timings
+from mqinfer.smoothing import smoothed
 
-__all__ = ["NEWER_FRAME", "DelayWindow", "Policy", "Stream"]
+__all__ = ["NEWER_FRAME", "DelayWindow", "Policy", "StreamWindow"]
 
 T = TypeVar("T")
 
@@ -26,8 +27,6 @@ _BETA = 0.8
 """Above the target `window *= 1 - _BETA * (delay - target) / delay`, once a round trip."""
 _LEAST_FACTOR = 0.5
 """One decrease multiplies the window by no less than this."""
-_INTERVAL_WEIGHT = 0.2
-"""The smoothed time between replies: `interval += _INTERVAL_WEIGHT * (newest - interval)`."""
 _LEAST_TARGET_S = 0.002
 """`target = max(_LEAST_TARGET_S, share * max(work, interval))`; a shorter delay is noise of the machine."""
 _FRESH_SHARE = 0.5
@@ -103,10 +102,11 @@ class DelayWindow:
             self._shortest = transit
         delay = (timings.client_queue + timings.server_queue) / 1e9 + transit - self._shortest
         self._shortest += _DRIFT * (transit - self._shortest)
-        total, work = timings.total / 1e9, (timings.server - timings.server_queue) / 1e9
+        server = timings.server
+        total = (timings.client_queue + timings.transmission + server) / 1e9
+        work = (server - timings.server_queue) / 1e9
         # A stream with few requests has long pauses between replies; a request's own time bounds the interval.
-        interval = min(now - self._answered_at, total)
-        self._interval += (interval - self._interval) * (_INTERVAL_WEIGHT if self._interval else 1.0)
+        self._interval = smoothed(self._interval, min(now - self._answered_at, total))
         self._answered_at = now
         target = max(_LEAST_TARGET_S, self._share * max(work, self._interval))
         if delay <= target:
@@ -127,7 +127,7 @@ class DelayWindow:
         self._window, self._slow_start = 1.0, True
 
 
-class Stream(Generic[T]):
+class StreamWindow(Generic[T]):
     """The frames of one stream that have no outcome yet: a queue, and the frames in flight. Not thread-safe."""
 
     def __init__(self, policy: Policy, window: DelayWindow) -> None:
@@ -167,7 +167,7 @@ class Stream(Generic[T]):
     def take(self) -> list[T]:
         """Remove and return the queued frames that the window has room for; they are in flight from now on."""
         entered = []
-        while self._queue and self.has_room:
+        while self._queue and self.in_flight < self._window.limit:
             self.in_flight += 1
             entered.append(self._queue.popleft())
         return entered

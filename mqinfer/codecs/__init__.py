@@ -3,6 +3,8 @@
 from mqinfer.codecs.image import encoded_image
 from mqinfer.codecs.probe import ImageInfo, probe_image
 from mqinfer.codecs.registry import (
+    LOSSY,
+    STATEFUL,
     Codecs,
     Encoding,
     available_encodings,
@@ -10,9 +12,12 @@ from mqinfer.codecs.registry import (
     decode_tensor,
     encode_tensor,
     parse_encoding,
+    traits_of,
 )
 
 __all__ = [
+    "LOSSY",
+    "STATEFUL",
     "Codecs",
     "Encoding",
     "ImageInfo",
@@ -23,4 +28,5 @@ __all__ = [
     "encoded_image",
     "parse_encoding",
     "probe_image",
+    "traits_of",
 ]

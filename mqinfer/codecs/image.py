@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mqinfer.codecs.codec import Encoded
+from mqinfer.codecs.codec import Encoded, Traits
 from mqinfer.codecs.opencv import opencv
 from mqinfer.codecs.probe import ImageInfo, check_complete, probe_image
 from mqinfer.protocol.datatypes import Array, Datatype
@@ -25,8 +25,10 @@ ReadPicture = Callable[[Buffer, ImageInfo], Array | None]
 """Decodes a picture with a checked header to [H, W] or [H, W, channels], in RGB order; None if it is corrupt."""
 
 _DATATYPES = {8: Datatype.UINT8, 16: Datatype.UINT16}
-_LEVELS = {"jpeg": range(1, 101), "png": range(10)}
-_DEFAULT_LEVEL = {"jpeg": 90, "png": 1}
+_TRAITS = {
+    "jpeg": Traits(range(1, 101), default_level=90, is_lossy=True, share=0.06, package="cv2", auto_colours=True),
+    "png": Traits(range(10), default_level=1, share=0.5, package="cv2", auto_colours=True),
+}
 _DTYPES = {"jpeg": (np.uint8,), "png": (np.uint8, np.uint16)}
 _RULE = {"jpeg": "UINT8", "png": "UINT8 or UINT16"}
 
@@ -80,15 +82,15 @@ class ImageCodec:
     read: ReadPicture = read_with_opencv
 
     @property
-    def levels(self) -> range:
-        """Quality of a JPEG, or compression level of a PNG."""
-        return _LEVELS[self.format]
+    def traits(self) -> Traits:
+        """Levels are the quality of a JPEG, or the compression of a PNG."""
+        return _TRAITS[self.format]
 
     def encode(self, name: str, array: Array, level: int | None) -> Encoded:
         """Encode a picture."""
         cv2 = opencv()
         picture = self._picture(name, array)
-        wanted = _DEFAULT_LEVEL[self.format] if level is None else level
+        wanted = self.traits.default_level if level is None else level
         option = cv2.IMWRITE_JPEG_QUALITY if self.format == "jpeg" else cv2.IMWRITE_PNG_COMPRESSION
         try:
             stored = cv2.cvtColor(picture, cv2.COLOR_RGB2BGR) if picture.ndim == 3 else picture

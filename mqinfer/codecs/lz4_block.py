@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import lz4.block
 import numpy as np
 
-from mqinfer.codecs.codec import Encoded
+from mqinfer.codecs.codec import Encoded, Traits
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, from_raw, nbytes, raw_bytes
 from mqinfer.protocol.errors import BadEncoding, LimitExceeded
 from mqinfer.protocol.header import RAW_SIZE
@@ -21,6 +21,8 @@ from mqinfer.protocol.types import Buffer, EncodedTensor
 
 __all__ = ["Lz4Codec", "compress_block", "decompress_block"]
 
+_PLAIN = Traits(range(1, 13), auto_colours=True, auto_depth=True)
+_SHUFFLED = Traits(range(1, 13), auto_depth=True)
 _MAX_RATIO = 255
 """A block of n bytes decompresses to at most 255 * n bytes, since the length of a run grows by 255 with each byte."""
 
@@ -35,9 +37,9 @@ class Lz4Codec:
     shuffle: bool = False
 
     @property
-    def levels(self) -> range:
-        """LZ4 HC's levels."""
-        return range(1, 13)
+    def traits(self) -> Traits:
+        """LZ4 HC's levels. Samples of one byte, as colours have, gain nothing by being grouped."""
+        return _SHUFFLED if self.shuffle else _PLAIN
 
     def encode(self, name: str, array: Array, level: int | None) -> Encoded:
         """Encode an array."""

@@ -1,8 +1,8 @@
 """`mask`: class masks, as run lengths or as packed pixels, in one LZ4 block.
 
-The first eight bytes state which of the two it is; docs/protocol.md, section 6, has the format byte by byte. Masks of
-segmentation networks become runs: a quarter of the bytes of `lz4`, and less than half of a PNG, which takes twenty
-times as long. Noise and pictures are packed, which takes little more than `lz4`.
+The first eight bytes state which of the two it is; docs/reference/protocol.md, section 6, has the format byte by byte.
+Masks of segmentation networks become runs: a quarter of the bytes of `lz4`, and less than half of a PNG, which takes
+twenty times as long. Noise and pictures are packed, which takes little more than `lz4`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from struct import Struct
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.codecs.codec import Encoded
+from mqinfer.codecs.codec import Encoded, Traits
 from mqinfer.codecs.lz4_block import compress_block, decompress_block
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of, nbytes
 from mqinfer.protocol.errors import BadEncoding
@@ -36,7 +36,7 @@ _BYTES_PER_RUN = 3
 class MaskCodec:
     """The codec of that name, for UINT8 and BOOL of any shape; levels are those of `lz4`."""
 
-    levels = range(1, 13)
+    traits = Traits(range(1, 13), is_lossy=True)
 
     def encode(self, name: str, array: Array, level: int | None) -> Encoded:
         """Encode a mask: as runs if they are long enough, else with as few bits a pixel as its largest number needs."""

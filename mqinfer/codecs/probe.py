@@ -54,7 +54,7 @@ class ImageInfo:
         width: Columns, at least 1.
         channels: 1 grey, 2 grey with alpha, 3 colour (a palette too), 4 colour with alpha or CMYK.
         progressive: Whether it is a progressive JPEG or an interlaced PNG.
-        bits: Of one sample after decoding, 8 or 16 (12 in JPEGs that are refused later).
+        bits: Bits of one sample after decoding, 8 or 16 (12 in JPEGs that are refused later).
     """
 
     format: str

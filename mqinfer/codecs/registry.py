@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 
-from mqinfer.codecs.codec import Codec, Encoded
+from mqinfer.codecs.codec import Codec, Encoded, Traits
 from mqinfer.codecs.gpu_jpeg import jpeg_reader
+from mqinfer.codecs.h264 import H264Codec
 from mqinfer.codecs.image import ImageCodec
 from mqinfer.codecs.lz4_block import Lz4Codec
 from mqinfer.codecs.mask import MaskCodec
-from mqinfer.codecs.video import VideoCodec
 from mqinfer.protocol.datatypes import Array, array_bytes, datatype_of, from_raw, little_endian, raw_bytes
 from mqinfer.protocol.errors import BadEncoding
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import EncodedTensor, Scalar
 
 __all__ = [
+    "LOSSY",
+    "STATEFUL",
     "Codecs",
     "Encoding",
     "available_encodings",
@@ -27,6 +29,7 @@ __all__ = [
     "decode_tensor",
     "encode_tensor",
     "parse_encoding",
+    "traits_of",
 ]
 
 Codecs = Mapping[str, Codec]
@@ -36,7 +39,7 @@ Codecs = Mapping[str, Codec]
 class _RawCodec:
     """The codec `raw`: an array's own bytes, without a copy either way."""
 
-    levels = range(0)
+    traits = Traits(auto_colours=True, auto_depth=True)
 
     def encode(self, name: str, array: Array, _level: int | None) -> Encoded:
         """Encode an array; a contiguous one is not copied."""
@@ -54,12 +57,14 @@ _CODECS: Codecs = {
     "mask": MaskCodec(),
     "jpeg": ImageCodec("jpeg"),
     "png": ImageCodec("png"),
-    "h264": VideoCodec("h264"),
-    "h265": VideoCodec("h265"),
+    "h264": H264Codec(),
 }
+"""All encodings; one more is a file of its own and a line here."""
+LOSSY = frozenset(name for name, codec in _CODECS.items() if codec.traits.is_lossy)
+"""Encodings that carry no distances, and no mosaic of a sensor."""
+STATEFUL = frozenset(name for name, codec in _CODECS.items() if codec.traits.stream)
+"""Encodings that may need a stream's earlier pictures."""
 _LEVEL = re.compile("[0-9]{1,6}")
-_NEEDS = {"jpeg": "cv2", "png": "cv2", "h264": "av", "h265": "av"}
-"""Packages without which a codec does not work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +76,19 @@ class Encoding:
 
 
 def available_encodings() -> tuple[str, ...]:
-    """Return the names of the codecs that work here: `jpeg` and `png` need OpenCV, `h264` and `h265` PyAV."""
-    missing = {package for package in _NEEDS.values() if find_spec(package) is None}
-    return tuple(name for name in _CODECS if _NEEDS.get(name) not in missing)
+    """Return the names of the codecs that work here: `jpeg` and `png` need OpenCV, `h264` PyAV."""
+    packages = {codec.traits.package for codec in _CODECS.values()} - {""}
+    missing = {package for package in packages if find_spec(package) is None}
+    return tuple(name for name, codec in _CODECS.items() if codec.traits.package not in missing)
+
+
+def traits_of(text: str) -> Traits:
+    """Return the traits of an encoding such as `jpeg:90`.
+
+    Raises:
+        BadEncoding: There is no such codec, or it has no such level.
+    """
+    return _CODECS[parse_encoding(text).name].traits
 
 
 def codecs_for(device: str) -> Codecs:
@@ -94,9 +109,10 @@ def parse_encoding(text: str) -> Encoding:
         raise BadEncoding(f"unknown encoding {text[:60]!r}; known are {', '.join(_CODECS)}")
     if not colon:
         return Encoding(name)
-    if not (_LEVEL.fullmatch(level) and int(level) in codec.levels):
-        levels = f"{codec.levels[0]} to {codec.levels[-1]}" if codec.levels else "none"
-        raise BadEncoding(f"encoding {text[:60]!r} has no such level; levels of {name}: {levels}")
+    levels = codec.traits.levels
+    if not (_LEVEL.fullmatch(level) and int(level) in levels):
+        known = f"{levels[0]} to {levels[-1]}" if levels else "none"
+        raise BadEncoding(f"encoding {text[:60]!r} has no such level; levels of {name}: {known}")
     return Encoding(name, int(level))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from mqinfer.dashboard.guard import is_expected_host, is_own_origin, security_headers
-from mqinfer.dashboard.login import Login
+from mqinfer.dashboard.login import LoginForm
 from mqinfer.dashboard.page import PageFile
 from mqinfer.dashboard.relay import Relay
 from mqinfer.dashboard.replies import file_reply
@@ -30,7 +30,7 @@ _NOT_KEPT = {"Cache-Control": "no-store"}
 
 
 def make_app(
-    settings: DashboardSettings, page: Mapping[str, PageFile], relay: Relay, login: Login | None = None
+    settings: DashboardSettings, page: Mapping[str, PageFile], relay: Relay, login: LoginForm | None = None
 ) -> web.Application:
     """Return the application.
 
@@ -72,7 +72,7 @@ class _Handlers:
     settings: DashboardSettings
     page: Mapping[str, PageFile]
     relay: Relay
-    login: Login | None
+    login: LoginForm | None
 
     async def file(self, request: web.Request) -> web.Response:
         found = self.page.get(request.path)
@@ -95,7 +95,7 @@ class _Handlers:
 class _Guard:
     """Refuses what no page of this server would ask for."""
 
-    def __init__(self, settings: DashboardSettings, login: Login | None) -> None:
+    def __init__(self, settings: DashboardSettings, login: LoginForm | None) -> None:
         self._settings, self._login = settings, login
         self._refused: Counter[str] = Counter()
 

@@ -17,7 +17,7 @@ from mqinfer.dashboard.replies import file_reply
 from mqinfer.dashboard.sessions import Attempts, Sessions
 from mqinfer.logs import log_dropped
 
-__all__ = ["Login"]
+__all__ = ["LoginForm"]
 
 _log = logging.getLogger("mqinfer.dashboard")
 
@@ -30,7 +30,7 @@ _BODY_S = 10.0
 _MESSAGE = b"<!-- message -->"
 
 
-class Login:
+class LoginForm:
     """The form, and the check of the cookie that it sets.
 
     Attributes:

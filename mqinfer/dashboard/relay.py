@@ -55,7 +55,7 @@ class Gate(Protocol):
 
 
 class _OpenGate:
-    """Lets everything pass: the broker decides."""
+    """Passes everything: the broker decides."""
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes."""

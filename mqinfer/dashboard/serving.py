@@ -12,14 +12,14 @@ from aiohttp import web
 
 from mqinfer.dashboard.anonymous import check_anonymous
 from mqinfer.dashboard.app import make_app
-from mqinfer.dashboard.login import Login
+from mqinfer.dashboard.login import LoginForm
 from mqinfer.dashboard.page import PageFile, read_page
 from mqinfer.dashboard.relay import Relay
 from mqinfer.dashboard.sessions import GRANTED, Attempts, Sessions
 from mqinfer.dashboard.settings import DashboardSettings
 from mqinfer.dashboard.wall import WallGate
 from mqinfer.protocol.errors import MqinferError
-from mqinfer.web.connections import BoundedRunner, Bounds
+from mqinfer.web.connections import BoundedRunner, ConnectionBounds
 from mqinfer.web.keys import KeyFile
 from mqinfer.web.open_files import allow_many_connections
 from mqinfer.web.tls import ssl_context
@@ -75,7 +75,7 @@ async def serve(
     """
     tls = ssl_context(settings.tls) if settings.tls else None
     app = make_app(settings, page, _make_relay(settings), _make_login(settings))
-    bounds = Bounds("dashboard", _log.getChild("http"), settings.max_connections + _FURTHER)
+    bounds = ConnectionBounds("dashboard", _log.getChild("http"), settings.max_connections + _FURTHER)
     runner = BoundedRunner(app, bounds, shutdown_timeout=_END_S)
     await runner.setup()
     try:
@@ -100,11 +100,11 @@ def _make_relay(settings: DashboardSettings) -> Relay:
     return Relay(settings, partial(WallGate, address.username, address.password))
 
 
-def _make_login(settings: DashboardSettings) -> Login | None:
+def _make_login(settings: DashboardSettings) -> LoginForm | None:
     if settings.keys is None:
         return None
     sessions = Sessions(KeyFile(settings.keys, GRANTED), settings.session)
-    return Login(sessions, Attempts(), is_encrypted=settings.tls is not None)
+    return LoginForm(sessions, Attempts(), is_encrypted=settings.tls is not None)
 
 
 def _cannot_listen(settings: DashboardSettings, error: OSError) -> MqinferError:

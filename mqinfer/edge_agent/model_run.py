@@ -5,152 +5,51 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mqinfer.bags.frame import Frame
-from mqinfer.bags.joining import PREVIOUS, Join, Miss
-from mqinfer.bags.live.camera import without_login
+from mqinfer.bags.joining import Miss
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.codecs import available_encodings
 from mqinfer.edge_agent.cascade.building import make_cascade
 from mqinfer.edge_agent.cascade.cascade import Cascade, Pace
 from mqinfer.edge_agent.cascade.control import CascadeControl
-from mqinfer.edge_agent.cascade.settings import CascadeSettings
-from mqinfer.edge_agent.preparing.bit_depths import BitDepths
+from mqinfer.edge_agent.frames.encoding import AUTO
 from mqinfer.edge_agent.preparing.choices import check_alone, choose_contracts, choose_encoding, choose_output_encoding
-from mqinfer.edge_agent.preparing.encoding import AUTO
-from mqinfer.edge_agent.preparing.framing import Framing
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.previews import NO_PREVIEWS, Previews
-from mqinfer.edge_agent.replay import Replay, ReplayOptions
-from mqinfer.edge_agent.reporting.report import Ending, RunInfo
+from mqinfer.edge_agent.replay import Replay
+from mqinfer.edge_agent.reporting.report import Ending, RunInfo, SessionReport
 from mqinfer.edge_agent.reporting.statistics import FrameCounts, ReplayStatistics, Snapshot
 from mqinfer.edge_agent.resuming import NOTHING, describe_run, open_earlier, write_run
-from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, SinkSet, open_sinks
+from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
+from mqinfer.edge_agent.sinks.factory import SinkSet, open_sinks
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.edge_agent.spooling.before_card import BeforeCard, wait_for
 from mqinfer.edge_agent.spooling.spool import Spool
-from mqinfer.images.demosaic import Demosaic
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, MqinferError, SourceError
 from mqinfer.protocol.states import StreamState
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["ModelRun", "ReplaySettings", "SessionReport", "Site"]
+__all__ = ["ModelRun", "SessionParts"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 # fmt: off
 _NO_MATTER = (
-    "card_timeout", "is_service", "loop", "options", "output", "picture_every", "policy", "preview_rate", "rate",
-    "resume", "sinks", "spool", "spool_bytes", "timeout", "window",
+    "card_timeout", "is_service", "loop", "options", "outputs", "policy", "preparing", "preview_rate", "rate",
+    "source", "spool", "timeout", "window",
 )
 # fmt: on
 """Settings that a result does not depend on."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaySettings:
-    """The settings of `mqinfer replay`.
-
-    Attributes:
-        sources: Bags, videos and folders, or cameras; see `mqinfer.bags.sources.open_sources`.
-        options: The model, and how frames are sent.
-        topics: Image topics; empty for all.
-        rate: Speed of the replay: 1 as recorded, 0 as fast as results allow; None for what suits the policy.
-        start: Where to start, in seconds after the first frame.
-        duration: Length of the part to send, in seconds; None for all.
-        loop: Start again at the end.
-        encoding: Codec of the frames; None for the best that the worker decodes.
-        demosaic: Method for Bayer mosaics.
-        bit_depths: Significant bits of 16-bit samples, by source.
-        framing: Whether frames are rectified, and which region of them is sent.
-        output: Folder for the results; None for no files.
-        sinks: Kinds of files to write there.
-        picture_every: Write an overlay picture every N frames.
-        resume: Go on with the results in `output`, with the first frame that has none.
-        card_timeout: How long to wait for the model's card, in seconds.
-        spool: Folder that keeps frames while there is no connection; None lets the reader wait.
-        spool_bytes: Upper bound of the encoded frames there.
-        cascade: Answers frames on the edge where it can; None to send all of them. Not with a spool.
-        join: The pictures of one request; None for one.
-        preview_rate: Previews a second of each stream that are published for dashboards; None for none.
-        is_service: Whether it waits for live sources that are away at the start.
-    """
-
-    sources: Sequence[str]
-    options: ReplayOptions
-    topics: Sequence[str] = ()
-    rate: float | None = None
-    start: float = 0.0
-    duration: float | None = None
-    loop: bool = False
-    encoding: str | None = None
-    demosaic: Demosaic = Demosaic.BILINEAR
-    bit_depths: BitDepths = field(default_factory=BitDepths)
-    framing: Framing = field(default_factory=Framing)
-    output: Path | None = None
-    sinks: Sequence[str] = field(default=DEFAULT_SINKS)
-    picture_every: int = 10
-    resume: bool = False
-    card_timeout: float = 10.0
-    spool: Path | None = None
-    spool_bytes: int = 4 << 30
-    cascade: CascadeSettings | None = None
-    join: Join | None = None
-    preview_rate: float | None = None
-    is_service: bool = False
-
-    def describe(self) -> dict[str, object]:
-        """Return what a report shows of them, by name; what is not set is left out."""
-        options = self.options
-        shown: dict[str, object] = {
-            "source": self.source,
-            "topics": ", ".join(self.topics),
-            "joined": None if self.join is None else ", ".join(self.join.topics or (PREVIOUS,)),
-            "policy": options.policy,
-            "window": options.window,
-            "timeout, s": options.timeout,
-            "rate": self.rate,
-            "start, s": self.start or None,
-            "duration, s": self.duration,
-            "demosaic": self.demosaic,
-            "least results a second": options.quality.min_rate or None,
-            "previews a second": self.preview_rate,
-            "output": self.output,
-            "spool": self.spool,
-        }
-        return {name: value for name, value in shown.items() if value not in {None, ""}}
-
-    @property
-    def source(self) -> str:
-        """The sources, as one text for people."""
-        return ", ".join(map(without_login, self.sources))
-
-
-@dataclass(frozen=True, slots=True)
-class SessionReport:
-    """The outcome of one model's replay.
-
-    Attributes:
-        snapshot: The counters; they add up.
-        run: Its subject, how it ended, and the files written.
-        broke_off: Why it ended early or a kind of files is incomplete: the source broke off, no frame can succeed, a
-            file can't be written, or there was no connection or it failed for good; None if all is well.
-        is_stopped: Whether a signal ended a source without end, which is its regular end.
-    """
-
-    snapshot: Snapshot
-    run: RunInfo
-    broke_off: MqinferError | None = None
-    is_stopped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
+class SessionParts:
     """What the models of one session share.
 
     Attributes:
@@ -179,7 +78,7 @@ class Site:
 class ModelRun:
     """Sends frames to one model. `prepare`, `run` and `report` in this order, then `close`."""
 
-    def __init__(self, settings: ReplaySettings, site: Site) -> None:
+    def __init__(self, settings: ReplaySettings, site: SessionParts) -> None:
         """Open the spool, if there is one.
 
         Args:
@@ -195,13 +94,13 @@ class ModelRun:
         self._resources = ExitStack()
         self._spool: Spool | None = None
         if settings.spool is not None:
-            check_alone(settings.encoding or AUTO)
-            self._spool = self._resources.enter_context(closing(Spool(settings.spool, settings.spool_bytes)))
+            check_alone(settings.preparing.encoding or AUTO)
+            self._spool = self._resources.enter_context(closing(Spool(settings.spool.folder, settings.spool.max_bytes)))
         self._card: ModelCard | None = None
-        self._encoding = settings.encoding or ""
+        self._encoding = settings.preparing.encoding or ""
         self._sinks = SinkSet(())
         self._replay: Replay | None = None
-        rate = settings.preview_rate
+        rate = settings.options.preview_rate
         self._previews = None if rate is None else Previews(site.requester, settings.options.model, rate)
         self._source_error: SourceError | None = None
         self._failure: MqinferError | None = None
@@ -264,20 +163,20 @@ class ModelRun:
             self._begin(shelf.get(self.settings.options.model, 0.0))  # raises, with the models that there are
 
     def _begin(self, card: ModelCard) -> None:
-        settings, options = self.settings, self.settings.options
-        self._encoding = choose_encoding(settings.encoding, card, alone=self._spool is not None)
+        settings, options, preparing = self.settings, self.settings.options, self.settings.preparing
+        self._encoding = choose_encoding(preparing.encoding, card, alone=self._spool is not None)
         if options.output_encoding is None or isinstance(options.output_encoding, str):
             chosen = choose_output_encoding(options.output_encoding, card, options.version)
             options = replace(options, output_encoding=chosen)
-        how = self._encoding, settings.demosaic, settings.bit_depths, settings.framing
-        main, *others = choose_contracts(card, settings.join)
+        how = self._encoding, preparing.demosaic, preparing.bit_depths, preparing.framing
+        main, *others = choose_contracts(card, settings.source.join)
         preparer = Preparer(main, *how, tuple(Preparer(each, *how) for each in others))
-        if settings.output is not None:
-            self._sinks = self._open(settings.output, options, card)
+        if settings.outputs.folder is not None:
+            self._sinks = self._open(settings.outputs.folder, options, card)
         site = self._site
         if site.observe is not None:
             self._sinks.add(site.observe(settings, card))
-        sink = self._sinks if settings.output is not None or site.observe is not None else None
+        sink = self._sinks if settings.outputs.folder is not None or site.observe is not None else None
         self._replay = Replay(
             site.requester,
             preparer,
@@ -297,7 +196,7 @@ class ModelRun:
         if settings.cascade is None:
             return None
         options = settings.options
-        pace = Pace(options.policy, options.window, options.timeout, settings.card_timeout)
+        pace = Pace(options.policy, options.window, options.timeout, options.card_timeout)
         made = make_cascade(settings.cascade, card, preparer, site.shelf, pace, site.requester)
         self._resources.enter_context(closing(made))
         self._resources.enter_context(closing(CascadeControl(made, site.requester)))
@@ -309,15 +208,15 @@ class ModelRun:
         version = card.labels.get(options.version or card.version, options.version or card.version)
         model_hash = card.model_hash if version == card.version else ""
         found = {"encoding": self._encoding, "version": version, "model_hash": model_hash}
-        shown = [without_login(each) for each in settings.sources]
-        run = describe_run((settings, options), _NO_MATTER, sources=shown, **found)
-        done = open_earlier(output, run) if settings.resume else None
+        parts = settings, settings.source, settings.preparing, options
+        run = describe_run(parts, _NO_MATTER, sources=settings.source.shown, **found)
+        done = open_earlier(output, run) if settings.outputs.resume else None
         self.done = done or NOTHING
         sinks = open_sinks(
             output,
             card,
-            settings.sinks,
-            picture_every=settings.picture_every,
+            settings.outputs.sinks,
+            picture_every=settings.outputs.picture_every,
             goes_on_with=done.model_hash if done else None,
         )
         if done is None:
@@ -353,7 +252,7 @@ class ModelRun:
         settings, stop = self.settings, self._site.stop
         preparer = _recording_preparer(settings)
         before = BeforeCard(settings.options.model, preparer, spool, self.statistics, find=self._find, stop=stop)
-        left = before.keep(frames, settings.card_timeout)
+        left = before.keep(frames, settings.options.card_timeout)
         self._is_read, self._source_error = before.is_read, before.error
         if left is None:
             why = before.abandon(self._absence)
@@ -415,7 +314,7 @@ class ModelRun:
         return (Ending.FAILED, failure) if failure else (Ending.COMPLETE, None)
 
     def _nothing_read(self, snapshot: Snapshot) -> ConfigError | None:
-        start, missed = self.settings.start, self._site.missed
+        start, missed = self.settings.source.start, self._site.missed
         if not self._is_read or snapshot.frames_read or self.done.count:
             return None
         if missed is not None and missed():
@@ -436,7 +335,8 @@ class ModelRun:
 def _recording_preparer(settings: ReplaySettings) -> Preparer:
     """Return a preparer for frames of a model that is not known yet: recorded size, and an input without a name."""
     usual = "jpeg:90" if "jpeg" in available_encodings() else "lz4"
-    encoding = usual if settings.encoding in {None, AUTO} else settings.encoding
-    how = ImageContract(""), encoding, settings.demosaic, settings.bit_depths
-    others = settings.join.pictures - 1 if settings.join else 0
+    preparing, join = settings.preparing, settings.source.join
+    encoding = usual if preparing.encoding in {None, AUTO} else preparing.encoding
+    how = ImageContract(""), encoding, preparing.demosaic, preparing.bit_depths
+    others = join.pictures - 1 if join else 0
     return Preparer(*how, others=tuple(Preparer(*how) for _ in range(others)))

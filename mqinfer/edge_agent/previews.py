@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from mqinfer.answers.outputs import Picture
 from mqinfer.broker.link import Message
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import available_encodings, encode_tensor
-from mqinfer.edge_agent.sinks.outputs import Picture
 from mqinfer.images.resize import fit
 from mqinfer.logs import is_logged
 from mqinfer.protocol.checksum import checksum

@@ -18,35 +18,40 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+from msgspec import structs
+
 from mqinfer.bags.frame import Frame
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import NEWER_FRAME, DelayWindow, Policy, Stream
+from mqinfer.client.window import NEWER_FRAME, Policy, StreamWindow
 from mqinfer.edge_agent.cascade.cascade import Cascade
-from mqinfer.edge_agent.clocks import Clocks
 from mqinfer.edge_agent.engines import Engines
+from mqinfer.edge_agent.frames.clocks import Clocks
+from mqinfer.edge_agent.frames.pending import FinishedFrame, PendingFrame, failed_frame
+from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.frames.table import FrameTable
+from mqinfer.edge_agent.frames.times import Laps
 from mqinfer.edge_agent.preparing.one_at_a_time import OneAtATime
-from mqinfer.edge_agent.preparing.preparer import PreparedFrame, Preparer
+from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import QualityLadder
 from mqinfer.edge_agent.previews import PreviewDrop, Previews
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
-from mqinfer.edge_agent.results import FinishedFrame, FirstResults, PendingFrame, Results, failed_frame
-from mqinfer.edge_agent.sending import FrameSender, ReplayOptions
+from mqinfer.edge_agent.results import FirstResults, Results
+from mqinfer.edge_agent.sending import FrameSender
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.edge_agent.sinks.sink import Sink
-from mqinfer.edge_agent.spooling.backlog import DAMAGED, KEPT, Backlog, Place
+from mqinfer.edge_agent.spooling.backlog import DAMAGED, KEPT, Backlog, Destination
 from mqinfer.edge_agent.spooling.spool import Spool
-from mqinfer.edge_agent.times import Laps
 from mqinfer.protocol.errors import (
     BadImage,
     Cancelled,
     MqinferError,
-    ReferenceLost,
     Superseded,
 )
 from mqinfer.protocol.types import Outcome
 from mqinfer.telemetry.around import Around
 
-__all__ = ["Replay", "ReplayOptions"]
+__all__ = ["Replay"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 _PREPARERS = 2
@@ -93,11 +98,10 @@ class Replay:
         self._preparer = preparer
         self._options = options
         self._statistics = statistics
-        self._streams: dict[str, Stream[PendingFrame]] = {}
+        self._table = FrameTable(options.policy, options.window)
         self._ladders: dict[str, QualityLadder] = {}
         self._in_order: dict[str, OneAtATime] = {}
-        self._changed = threading.Condition()  # guards streams, pending frames and backlog
-        self._pending: dict[int, PendingFrame] = {}
+        self._changed = threading.Condition()  # guards table, ladders and backlog
         in_memory = 2 * options.window + _PREPARERS
         self._room = threading.Semaphore(
             max(in_memory, _LATEST_IN_MEMORY) if options.policy is Policy.LATEST else in_memory
@@ -139,18 +143,18 @@ class Replay:
     @property
     def pending(self) -> int:
         """Number of frames that were read and have no outcome yet."""
-        return len(self._pending)
+        return len(self._table.frames)
 
     def waiting(self) -> tuple[int, float]:
         """Return how many frames were read and have no outcome yet, and when the oldest was; thread-safe."""
         with self._changed:
-            oldest = next(iter(self._pending.values()), None)
-            return len(self._pending), oldest.read_at if oldest else 0.0
+            oldest = next(iter(self._table.frames.values()), None)
+            return self.pending, oldest.read_at if oldest else 0.0
 
     def windows(self) -> dict[str, tuple[int, int]]:
         """Return by stream how many frames may be in flight now, and how many are; thread-safe."""
         with self._changed:
-            return {source: (stream.limit, stream.in_flight) for source, stream in self._streams.items()}
+            return {source: (stream.limit, stream.in_flight) for source, stream in self._table.streams.items()}
 
     @property
     def refusal(self) -> MqinferError | None:
@@ -212,7 +216,7 @@ class Replay:
             self._conclude(pending, None, self._failed(pending, Cancelled(KEPT)))
         if not self._requester.connected:
             with self._changed:
-                sent = [pending.request_id for pending in self._pending.values() if pending.request_id]
+                sent = self._table.sent()
             for request_id in sent:
                 self._requester.cancel(request_id, Cancelled(KEPT))
 
@@ -236,12 +240,11 @@ class Replay:
                 return False
         return not (is_stopped() or self._results.error or self.refusal)
 
-    def _stream(self, source: str) -> Stream[PendingFrame]:
-        if source not in self._streams:
-            options = self._options
-            self._ladders[source] = QualityLadder(options.quality, self._preparer.encoder.quality)
-            self._streams[source] = Stream(options.policy, DelayWindow.of(options.policy, options.window))
-        return self._streams[source]
+    def _stream(self, source: str) -> StreamWindow[PendingFrame]:
+        if source not in self._ladders:
+            self._ladders[source] = QualityLadder(self._options.quality, self._preparer.encoder.quality)
+        with self._changed:
+            return self._table.stream(source)
 
     def _begin(self, pending: PendingFrame) -> None:
         if self._requester.tracer is not None:
@@ -252,7 +255,7 @@ class Replay:
             )
         self._statistics.request_sent(pending.frame.source)
         with self._changed:
-            self._pending[pending.number] = pending
+            self._table.read(pending)
 
     def _queue(self, pending: PendingFrame) -> None:
         """Begin with a frame that was read."""
@@ -263,26 +266,25 @@ class Replay:
         """Put a frame into its stream, where with `latest` it takes the place of an older one."""
         with self._changed:
             self._ladders[pending.frame.source].on_frame(time.monotonic())
-            lost = None if self._backlog else pending.stream.put(pending)
+            lost = None if self._backlog else self._table.queue(pending)
         if self._backlog:
             self._pool.submit(self._prepare_and_place, pending, self._backlog)
         self._advance(pending.stream)
         self._make_room(pending.stream)
         if lost:
-            self._conclude(lost, None, self._failed(lost, Superseded(NEWER_FRAME)))
+            self._finish(lost, None, self._failed(lost, Superseded(NEWER_FRAME)))
 
-    def _make_room(self, stream: Stream[PendingFrame]) -> None:
+    def _make_room(self, stream: StreamWindow[PendingFrame]) -> None:
         """Cancel a frame that was sent and that no worker works on, where a newer one waits for its place."""
         with self._changed:
-            if not stream.wants_room:
-                return
-            sent = [each.request_id for each in self._pending.values() if each.stream is stream and each.request_id]
-        self._requester.supersede(sent)
+            replaceable = self._table.replaceable(stream)
+        if replaceable:
+            self._requester.supersede(replaceable)
 
-    def _advance(self, stream: Stream[PendingFrame]) -> None:
+    def _advance(self, stream: StreamWindow[PendingFrame]) -> None:
         """Start the queued frames that the window has room for."""
         with self._changed:
-            for pending in stream.take():
+            for pending in self._table.take(stream):
                 self._start(pending)
 
     def _start(self, pending: PendingFrame) -> None:
@@ -312,12 +314,12 @@ class Replay:
             self._conclude(pending, None, prepared)
             return
         place = backlog.place(pending, prepared)
-        if place is Place.LINK:
+        if place is Destination.LINK:
             self._submit(pending, prepared)
             return
         if pending.picture is not None:
             self._sender.forgo_preview(pending, PreviewDrop.SPOOLED)
-        if place is Place.DISK:
+        if place is Destination.DISK:
             self._room.release()
         else:
             self._conclude(pending, prepared, self._failed(pending, Cancelled(backlog.not_kept)))
@@ -328,8 +330,7 @@ class Replay:
             self._previews.on_result(result)
         if self._preparer.encoder.is_told:
             self._preparer.on_result(pending.frame, prepared, result)
-            if result.error and result.error.code == ReferenceLost.code and pending.lost is None:
-                pending.lost = result  # its worker was lost or has started anew: once more, for any worker
+            if self._table.is_again(pending, result):
                 self._pool.submit(self._prepare_and_submit, pending)
                 return
             result = result if pending.lost is None else _after(pending.lost, result)
@@ -341,11 +342,15 @@ class Replay:
                 return
             result = self._backlog.settle(pending, prepared, result)
         with self._changed:
-            pending.stream.finish(result, time.monotonic())
+            self._table.leave(pending, result)
             if result.outcome is Outcome.OK:
                 self._ladders[pending.frame.source].on_result()
             self._changed.notify_all()
         self._advance(pending.stream)
+        self._finish(pending, prepared, result)
+
+    def _finish(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> None:
+        """End a frame that the model was to answer, by its outcome or by what the edge makes of it."""
         (self._cascade.settled if self._cascade else self._conclude)(pending, prepared, result)
 
     def _conclude(self, pending: PendingFrame, prepared: PreparedFrame | None, result: InferResult) -> None:
@@ -357,7 +362,7 @@ class Replay:
         self._results.put(FinishedFrame(pending, prepared, result, times))
         with self._changed:
             self._first.add(result)
-            del self._pending[pending.number]
+            self._table.settle(pending)
             self._changed.notify_all()
         if self._cascade:
             self._cascade.ended(pending, prepared, result)
@@ -380,4 +385,4 @@ def _after(lost: InferResult, result: InferResult) -> InferResult:
 def _without(lost: InferResult, result: InferResult) -> InferResult:
     """Return the second of the two requests that make such a result, with its own time."""
     queued = max(0, result.timings.client_queue - lost.timings.total)
-    return replace(result, timings=replace(result.timings, client_queue=queued))
+    return replace(result, timings=structs.replace(result.timings, client_queue=queued))

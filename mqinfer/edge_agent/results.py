@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from queue import SimpleQueue
-from typing import Generic, TypeVar
 
-from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import Stream
 from mqinfer.edge_agent.engines import Engines
-from mqinfer.edge_agent.preparing.preparer import PreparedFrame
-from mqinfer.edge_agent.sinks.outputs import Picture
+from mqinfer.edge_agent.frames.order import ReadingOrder
+from mqinfer.edge_agent.frames.pending import FinishedFrame
+from mqinfer.edge_agent.frames.view import NO_VIEW, FrameView
 from mqinfer.edge_agent.sinks.sink import Sink
-from mqinfer.edge_agent.sinks.view import NO_VIEW, View
-from mqinfer.edge_agent.times import NO_TIMES, FrameTimes, Laps
-from mqinfer.images.placement import Placement
 from mqinfer.protocol.errors import (
     BadEncoding,
     BadImage,
@@ -33,78 +27,14 @@ from mqinfer.protocol.errors import (
     error_from_code,
 )
 from mqinfer.protocol.states import ServedModel
-from mqinfer.protocol.types import Capture, ErrorInfo, Outcome
-from mqinfer.protocol.value import value_object
-from mqinfer.telemetry.around import Around
+from mqinfer.protocol.types import Outcome
 
-__all__ = ["FinishedFrame", "FirstResults", "PendingFrame", "ReadingOrder", "Results", "capture_of"]
+__all__ = ["FirstResults", "Results"]
 
-T = TypeVar("T")
 log = logging.getLogger("mqinfer.edge_agent")
 _REFUSED = 3
-"""So many refused frames of each stream, before any other result, end a run."""
+"""Refused frames of each stream, before any other result, that end a run."""
 _REFUSALS = (ModelNotFound, NoWorker, InvalidRequest)
-
-
-@dataclass(slots=True, eq=False)
-class PendingFrame:
-    """A frame that was read and has no outcome yet.
-
-    Attributes:
-        number: In the order of reading, from 0.
-        frame: As it was read; without pixels once it is in the spool.
-        stream: The stream that it belongs to.
-        spooled_as: Its number in the spool; 0 if it is not there.
-        request_id: Of its latest request; empty before the first one.
-        placement: Where it lies in what the model sees; known once it was put into the spool by this run.
-        read_at: When it was read, or taken up from the spool of an earlier run, in seconds of the monotonic clock.
-        laps: Measures its stages.
-        spans: Its span in a trace; None where spans are not exported.
-        lost: The reply of a worker that could not decode it without frames before; it is sent again, on its own.
-        picture: Returns what the model gets, where that is to be previewed; held until the request was sent.
-    """
-
-    number: int
-    frame: Frame
-    stream: Stream[PendingFrame]
-    spooled_as: int = 0
-    request_id: str = ""
-    placement: Placement | None = None
-    read_at: float = field(default_factory=time.monotonic)
-    laps: Laps = field(default_factory=lambda: Laps(time.monotonic_ns()))
-    spans: Around | None = None
-    lost: InferResult | None = None
-    picture: Callable[[], Picture] | None = None
-
-    def keep_picture(self, picture: Callable[[], Picture]) -> None:
-        """Keep what the model gets for a preview."""
-        self.picture = picture
-
-    @property
-    def capture(self) -> Capture:
-        """Where the frame comes from, as it travels with a request."""
-        return capture_of(self.frame)
-
-
-def capture_of(frame: Frame) -> Capture:
-    """Return where a frame comes from, as it travels with a request."""
-    return Capture(frame.source, frame.sequence, frame.capture_time_ns, frame.frame_id)
-
-
-@value_object(eq=False)
-class FinishedFrame:
-    """A frame with its outcome, on its way to the sinks; `prepared` is None if it never became a request."""
-
-    pending: PendingFrame
-    prepared: PreparedFrame | None
-    result: InferResult
-    times: FrameTimes = NO_TIMES
-
-
-def failed_frame(model: str, pending: PendingFrame, error: MqinferError) -> InferResult:
-    """Make the outcome of a frame that never became a request."""
-    info = ErrorInfo(error.code, str(error))
-    return InferResult("", error.outcome, model, error=info, capture=pending.capture)
 
 
 class FirstResults:
@@ -137,37 +67,20 @@ class FirstResults:
         if isinstance(error, NotAuthorized):
             self.refusal = error
         elif isinstance(error, _REFUSALS) and not isinstance(error, BadEncoding):  # those bytes are one frame's fault
-            self._refused[result.capture.source] += 1
-            if sum(count >= _REFUSED for count in self._refused.values()) >= self._streams:
-                self.refusal = _unsuitable(error) if isinstance(error, InvalidRequest) else error
+            self._count(result.capture.source, error)
         else:
             self._is_decided = True
         self._is_decided = self._is_decided or self.refusal is not None
 
+    def _count(self, source: str, error: MqinferError) -> None:
+        """Count a refused frame; end the run once every stream has had only such ones."""
+        self._refused[source] += 1
+        if sum(count >= _REFUSED for count in self._refused.values()) >= self._streams:
+            self.refusal = _unsuitable(error) if isinstance(error, InvalidRequest) else error
+
 
 def _unsuitable(error: MqinferError) -> ConfigError:
     return ConfigError(f"the model takes no such frames; the first ones all failed with {error.code}: {error}")
-
-
-class ReadingOrder(Generic[T]):
-    """Yields items by their number, without gaps. Not thread-safe; its owner bounds how far numbers run ahead."""
-
-    def __init__(self) -> None:
-        self._next = 0
-        self._early: dict[int, T] = {}
-
-    def put(self, number: int, item: T) -> Iterator[T]:
-        """Add an item, and yield every item that has no gap before it.
-
-        Args:
-            number: From 0, each number once.
-            item: To be yielded.
-        """
-        self._early[number] = item
-        while self._next in self._early:
-            item = self._early.pop(self._next)
-            self._next += 1
-            yield item
 
 
 class Results:
@@ -223,7 +136,7 @@ class Results:
             self.error = MqinferError(f"a sink failed: {error!r}")
 
 
-def _view(finished: FinishedFrame, served: ServedModel | None) -> View:
+def _view(finished: FinishedFrame, served: ServedModel | None) -> FrameView:
     prepared, result = finished.prepared, finished.result
     if prepared is None:
         return replace(NO_VIEW, times=finished.times, served=served)
@@ -233,4 +146,4 @@ def _view(finished: FinishedFrame, served: ServedModel | None) -> View:
         pixels = NO_VIEW.pixels
     outputs = result.outputs if result.outcome is Outcome.OK else {}
     sent = prepared.tensors[0] if prepared.tensors else None  # a cascade answers without sending anything
-    return View(pixels, prepared.placement, outputs, sent, finished.times, served)
+    return FrameView(pixels, prepared.placement, outputs, sent, finished.times, served)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mqinfer.bags.frame import Frame
+from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.jsonl_sink import RESULTS_FILE, TIMES_FILE
-from mqinfer.edge_agent.sinks.sink import set_aside, writing
 from mqinfer.protocol.errors import ConfigError, LinkError, ModelNotFound, Unanswered, error_from_code
 from mqinfer.protocol.types import Outcome
 
@@ -66,7 +66,7 @@ class Done:
 
 
 NOTHING = Done(Path(RESULTS_FILE))
-"""Of a run that begins at the beginning."""
+"""Place of a run that begins at the beginning."""
 
 
 def _place(frame: Frame) -> FramePlace:
@@ -94,13 +94,13 @@ def describe_run(settings: Sequence[object], leave_out: Sequence[str], **found: 
 
 def _plain(value: Any, leave_out: frozenset[str]) -> Any:
     if is_dataclass(value):
-        kept = [each.name for each in fields(value) if each.repr and each.name not in leave_out]
-        return {name: _plain(getattr(value, name), leave_out) for name in kept}
+        shown = {each.name for each in fields(value) if each.repr} - leave_out
+        return {each.name: _plain(getattr(value, each.name), leave_out) for each in fields(value) if each.name in shown}
     if isinstance(value, Mapping):
         return {str(key): _plain(each, leave_out) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each, leave_out) for each in value]
-    return value if value is None or isinstance(value, str | int | float) else str(value)
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def write_run(directory: Path, run: Mapping[str, Any]) -> None:

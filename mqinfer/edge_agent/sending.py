@@ -8,51 +8,29 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 
 from mqinfer.client.request import InferOptions, make_request, names_label, with_labelled_version
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import Policy
 from mqinfer.edge_agent.cascade.cascade import Cascade
-from mqinfer.edge_agent.preparing.preparer import PreparedFrame, Preparer, Tap
-from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityBounds, QualityLadder, QualityStep
+from mqinfer.edge_agent.frames.pending import PendingFrame, failed_frame
+from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.frames.stages import EdgeStage
+from mqinfer.edge_agent.preparing.preparer import Preparer, Tap
+from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityLadder, QualityStep
 from mqinfer.edge_agent.previews import PreviewDrop, Previews
-from mqinfer.edge_agent.reporting.statistics import EdgeStage
-from mqinfer.edge_agent.results import FirstResults, PendingFrame, failed_frame
+from mqinfer.edge_agent.results import FirstResults
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.protocol.errors import Cancelled, LinkError, MessageTooLarge, MqinferError
 from mqinfer.telemetry.around import Around
 
-__all__ = ["FrameSender", "ReplayOptions"]
+__all__ = ["FrameSender"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 _LEAST_TIMEOUT_S = 0.001
 """A frame that is sent again after its time is over expires in the regular way."""
 Settle = Callable[[PendingFrame, PreparedFrame | None, InferResult], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """How frames are sent.
-
-    Attributes:
-        model: Name of the model.
-        version: Version of the model; None for the one that its policy prefers.
-        window: Upper bound of the requests of one stream in flight.
-        timeout: Of each request, in seconds.
-        output_encoding: Codec of the results, one for all or by output; None for what suits the model's outputs.
-        policy: What happens to a frame that arrives while the window is full.
-        quality: Bounds of the quality ladder.
-    """
-
-    model: str
-    version: str | None = None
-    window: int = 8
-    timeout: float = 60.0
-    output_encoding: str | Mapping[str, str] | None = None
-    policy: Policy = Policy.ALL
-    quality: QualityBounds = field(default_factory=QualityBounds)
 
 
 class FrameSender:

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import replace
-from pathlib import Path
 
 from rich.console import Console
 
 from mqinfer.bags.frame import Frame, FrameSource, StreamInfo
-from mqinfer.bags.joining import JoinedSource
+from mqinfer.bags.joining import JoinedSource, Miss
 from mqinfer.bags.pacing import Pacer, replay
-from mqinfer.bags.sources import Part, is_live, open_sources
+from mqinfer.bags.sources import Part, open_sources
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent.fan_out import FanOut
-from mqinfer.edge_agent.model_run import ModelRun, ReplaySettings, SessionReport, Site
-from mqinfer.edge_agent.reporting.report import Goal, progress
+from mqinfer.edge_agent.model_run import ModelRun, SessionParts
+from mqinfer.edge_agent.reporting.report import RunExtent, SessionReport, progress
+from mqinfer.edge_agent.settings import ReplaySettings, SourceSettings
 from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, LinkError
 
-__all__ = ["ReplaySettings", "SessionReport", "run_session", "run_sessions"]
+__all__ = ["run_session", "run_sessions"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 
@@ -61,7 +60,7 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
     """Replay a source against some models; it is read once.
 
     Args:
-        settings: What to send, and how; with several models each has folders of its own below `output` and `spool`.
+        settings: What to send, and how; with several models each has folders of its own below those that it names.
         models: Their names, `name/version` for a certain version.
         requester: Connected, or connected by `connect`.
         broker: Name of the broker in the summary.
@@ -82,23 +81,17 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
     _check(settings)
     requester.watch(lambda: stop.set() if requester.failure else None)
     with ExitStack() as stack:
-        source = stack.enter_context(closing(_open(settings, stop)))
-        streams = [stream for stream in source.streams() if stream.is_image]
-        settings.bit_depths.check([stream.source for stream in streams])
-        settings.framing.check(streams)
-        joined = JoinedSource(source, settings.join) if settings.join else None
-        if joined is not None:
-            source, streams = joined, list(joined.streams())
+        opened = stack.enter_context(closing(_open(settings.source, stop)))
+        source, streams, missed = _join(opened, settings)
         shelf = LiveRegistry(requester)
-        is_endless = settings.loop or is_live(settings.sources[0])
+        is_endless = settings.source.loop or settings.source.is_live
         filled = sum(stream.count != 0 for stream in streams)
         pacer = Pacer(_rate(settings), wait=stop.wait)
-        missed = None if joined is None else lambda: joined.missed
-        site = Site(
+        site = SessionParts(
             requester, shelf, broker, stop, is_endless, max(filled, 1), lambda: pacer.waited_ns, missed, observe
         )
-        own = [_own(settings, model, is_one=len(models) == 1) for model in models]
-        runs = [stack.enter_context(closing(ModelRun(each, site))) for each in own]
+        is_one = len(models) == 1
+        runs = [stack.enter_context(closing(ModelRun(settings.of_model(each, is_one=is_one), site))) for each in models]
         on_runs(runs)
         with nullcontext() if connect is None else _connecting(connect, requester, stop):
             for run in runs:
@@ -106,17 +99,17 @@ def run_sessions(  # noqa: PLR0913 - what a replay needs
             shown = [(run.statistics, _goal(run, streams)) for run in runs]
             with progress(shown, console):
                 done = min(run.done.count for run in runs)
-                _run_all(runs, replay(source, pacer, loop=settings.loop, is_stopped=stop.is_set, skipped=done))
+                _run_all(runs, replay(source, pacer, loop=settings.source.loop, is_stopped=stop.is_set, skipped=done))
         return [run.report() for run in runs]
 
 
 def _check(settings: ReplaySettings) -> None:
     """Refuse to go on with a run that does not keep every frame of a recording once, in their order."""
-    if not settings.resume:
+    if not settings.outputs.resume:
         return
-    if settings.output is None or "jsonl" not in settings.sinks:
+    if settings.outputs.folder is None or "jsonl" not in settings.outputs.sinks:
         raise ConfigError("--resume goes on with the results.jsonl of --output; name its folder, with the sink jsonl")
-    if is_live(settings.sources[0]) or settings.loop or settings.options.policy is Policy.LATEST:
+    if settings.source.is_live or settings.source.loop or settings.options.policy is Policy.LATEST:
         raise ConfigError("--resume needs a recording and --policy all, without --loop: others don't stop at a frame")
     if settings.cascade is not None:
         raise ConfigError("--resume is without --cascade, whose answers depend on the frames before; run it anew")
@@ -124,22 +117,11 @@ def _check(settings: ReplaySettings) -> None:
         raise ConfigError("--resume is without --spool: the frames that a spool keeps are sent by the next run anyway")
 
 
-def _own(settings: ReplaySettings, model: str, *, is_one: bool) -> ReplaySettings:
-    """Return the settings of one of the models: of several, its files are in folders of its name."""
-
-    def below(folder: Path | None) -> Path | None:
-        return folder if folder is None or is_one else folder / model
-
-    name, _, version = model.partition("/")
-    options = replace(settings.options, model=name, version=version or settings.options.version)
-    return replace(settings, options=options, output=below(settings.output), spool=below(settings.spool))
-
-
 def _patience(settings: ReplaySettings, requester: Requester) -> float:
     """Return how long to wait for a card before the first frame."""
     if settings.spool is None:
-        return settings.card_timeout
-    return min(_GRACE_S, settings.card_timeout) if requester.connected else 0.0
+        return settings.options.card_timeout
+    return min(_GRACE_S, settings.options.card_timeout) if requester.connected else 0.0
 
 
 @contextmanager
@@ -189,24 +171,41 @@ def _run_all(runs: Sequence[ModelRun], frames: Iterator[Frame]) -> None:
             ended.result()
 
 
-def _open(settings: ReplaySettings, stop: threading.Event) -> FrameSource:
+def _open(settings: SourceSettings, stop: threading.Event) -> FrameSource:
     topics = settings.join.topics if settings.join and settings.join.topics else settings.topics
     part = Part(topics, settings.start, settings.duration, depth=False)
     return open_sources(settings.sources, part, is_stopped=stop.is_set, waits=settings.is_service)
 
 
+def _join(
+    source: FrameSource, settings: ReplaySettings
+) -> tuple[FrameSource, Sequence[StreamInfo], Callable[[], Mapping[Miss, int]] | None]:
+    """Check the streams of pictures, and join them where that is asked for.
+
+    Returns:
+        The source of the requests, its streams, and what returns the frames that were left out of joined ones.
+    """
+    streams = [stream for stream in source.streams() if stream.is_image]
+    settings.preparing.bit_depths.check([stream.source for stream in streams])
+    settings.preparing.framing.check(streams)
+    if settings.source.join is None:
+        return source, streams, None
+    joined = JoinedSource(source, settings.source.join)
+    return joined, list(joined.streams()), lambda: joined.missed
+
+
 def _rate(settings: ReplaySettings) -> float:
     """Return the speed: a recording plays as recorded if only its newest frames count, else as fast as possible."""
-    if settings.rate is not None:
-        return settings.rate
-    return 1.0 if settings.options.policy is Policy.LATEST and not is_live(settings.sources[0]) else 0.0
+    if settings.source.rate is not None:
+        return settings.source.rate
+    return 1.0 if settings.options.policy is Policy.LATEST and not settings.source.is_live else 0.0
 
 
-def _goal(run: ModelRun, streams: Sequence[StreamInfo]) -> Goal:
+def _goal(run: ModelRun, streams: Sequence[StreamInfo]) -> RunExtent:
     settings = run.settings
     counts = [stream.count for stream in streams]
-    known = None not in counts and not settings.loop
+    known = None not in counts and not settings.source.loop
     total = sum(count or 0 for count in counts) - run.done.count if known else None
     options = settings.options
     model = f"{options.model}/{options.version}" if options.version else options.model
-    return Goal(total, f"{settings.source} -> {model}")
+    return RunExtent(total, f"{settings.source} -> {model}")

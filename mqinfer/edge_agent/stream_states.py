@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.protocol.states import StreamState
 
-__all__ = ["StreamStates"]
+__all__ = ["EdgeStreams"]
 
 _LEAST_S = 1.0
 """A rate is counted over at least this time: states also come at each connection, one right behind the other."""
 
 
-class StreamStates:
+class EdgeStreams:
     """Reads the streams of all models of an edge. Thread-safe."""
 
     def __init__(self, runs: Sequence[ModelRun], clock: Callable[[], float] = time.monotonic) -> None:

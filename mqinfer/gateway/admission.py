@@ -15,7 +15,7 @@ from mqinfer.fair_queue import FairQueue, Queued
 from mqinfer.gateway.errors import Overloaded
 from mqinfer.protocol.errors import LimitExceeded
 
-__all__ = ["Admission", "AdmissionState", "Ticket"]
+__all__ = ["AdmissionState", "CallAdmission", "Ticket"]
 
 _SHARE = 0.75
 """One caller may have this share of the calls and bytes, so that there is always room for another one."""
@@ -85,7 +85,7 @@ class _Lane:
     queue: FairQueue[Ticket] = field(default_factory=FairQueue)
 
 
-class Admission:
+class CallAdmission:
     """Not thread-safe.
 
     Args:
@@ -129,13 +129,8 @@ class Admission:
             Overloaded: There is no room.
             LimitExceeded: There never will be, for so many bytes.
         """
-        if size > self._max_bytes:
-            raise LimitExceeded(f"inputs of {size} bytes; this gateway accepts at most {self._max_bytes} (--max-bytes)")
+        self._check_room(model, caller, size)
         own = self._callers.get(caller)
-        if own and (own.calls >= _SHARE * self._max_pending or own.bytes + size > _SHARE * self._max_bytes):
-            raise self._refuse(model, "share", "this caller has as much pending as one may have")
-        if self._is_full() or self._bytes + size > self._max_bytes:
-            self._make_room(model, own or _Caller(), size)
         if own is None:
             own = self._callers[caller] = _Caller()
         lane = self._lanes.get(model)
@@ -157,6 +152,16 @@ class Admission:
         self._queued += 1
         self._start(lane)
         return ticket
+
+    def _check_room(self, model: str, caller: str, size: int) -> None:
+        """Raise unless there is room for a call, or can be made."""
+        if size > self._max_bytes:
+            raise LimitExceeded(f"inputs of {size} bytes; this gateway accepts at most {self._max_bytes} (--max-bytes)")
+        own = self._callers.get(caller)
+        if own and (own.calls >= _SHARE * self._max_pending or own.bytes + size > _SHARE * self._max_bytes):
+            raise self._refuse(model, "share", "this caller has as much pending as one may have")
+        if self._is_full() or self._bytes + size > self._max_bytes:
+            self._make_room(model, own or _Caller(), size)
 
     def leave(self, ticket: Ticket) -> None:
         """Forget a call that has its outcome or was cancelled, and start those that there is room for."""

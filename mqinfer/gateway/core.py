@@ -12,7 +12,7 @@ from mqinfer.client.control.merging import merge_index, merge_statistics, withou
 from mqinfer.client.result import InferResult
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.errors import Unavailable
-from mqinfer.gateway.inference import CallCounters, Inference
+from mqinfer.gateway.inference import Inference
 from mqinfer.protocol.card import ModelCard, card_from_json
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.decoding import write_json
@@ -49,6 +49,9 @@ class Core:
         model_control: Whether callers may load and unload models.
         max_pending: Calls for inference that it accepts at a time.
         max_bytes: Bytes of their inputs.
+
+    Attributes:
+        inference: The calls for inference, with counters of what became of them and those that wait.
     """
 
     def __init__(  # noqa: PLR0913 - what an operator sets
@@ -66,9 +69,9 @@ class Core:
         self._is_strict = strict_readiness
         self._has_control = model_control
         self._is_draining = False
-        self._registry = client.registry
-        self._known = client.registry.known
-        self._inference = Inference(client, default_timeout_s, max_pending, max_bytes)
+        self._registry = client.connection.registry
+        self._known = client.connection.registry.known
+        self.inference = Inference(client, default_timeout_s, max_pending, max_bytes)
         self._answers: dict[str, Any] = {}  # of servers, by the call's path; of one revision of the registry
         self._revision = -1
 
@@ -87,30 +90,18 @@ class Core:
             MqinferError: Whatever came of it; the texts begin with those of Triton where it has one.
         """
         try:
-            result = await self._inference.infer(call, self._find)
+            result = await self.inference.infer(call, self._find)
         except BaseException as error:
-            self._inference.count(call.model, error)
+            self.inference.count(call.model, error)
             raise
-        self._inference.count(call.model, None)
+        self.inference.count(call.model, None)
         return result
-
-    def counters(self) -> CallCounters:
-        """Return what became of the calls for inference."""
-        return self._inference.counters
-
-    def waiting(self) -> dict[str, tuple[int, float]]:
-        """Return by model how many calls wait for their turn, and since when the first does; thread-safe."""
-        return self._inference.waiting()
-
-    def live(self) -> bool:
-        """Return whether the gateway runs: always."""
-        return True
 
     def ready(self) -> bool:
         """Return whether it is connected, knows what the broker keeps, and at least one worker is ready."""
         if self._is_draining or not self._registry.is_complete:
             return False
-        if self._is_strict and not all(map(self._known.is_ready, self._known.cards)):
+        if self._is_strict and not all(map(self._known.models.is_ready, self._known.cards)):
             return False
         return any(state.status is WorkerStatus.READY for state in self._known.workers.values())
 
@@ -120,7 +111,7 @@ class Core:
         Raises:
             InvalidRequest: The version is no number.
         """
-        return self._known.is_ready(model, self._version_of(model, version)) and self._registry.is_complete
+        return self._known.models.is_ready(model, self._version_of(model, version)) and self._registry.is_complete
 
     async def metadata(self, model: str, version: str | None = None) -> ModelCard:
         """Return a model's card; its `versions` are those that are ready.
@@ -135,7 +126,7 @@ class Core:
         card = self._known.card(model)
         if card is None or version not in {None, card.version}:
             card = await self._ask_about(Operation.METADATA, model, version, _read_card)
-        versions = self._known.versions(model)
+        versions = self._known.models.versions(model)
         ready = [each for each, is_ready in versions.items() if is_ready] or list(versions)
         return replace(card, versions=tuple(sorted(ready, key=lambda each: (len(each), each))))
 
@@ -146,7 +137,7 @@ class Core:
             ModelNotFound: There is no such model.
         """
         await self._find(model, None)
-        return dict(self._known.versions(model))
+        return dict(self._known.models.versions(model))
 
     async def config(self, model: str, version: str | None = None) -> dict[str, Any]:
         """Return a model's configuration under Triton's keys, as JSON types; errors as of `metadata`."""
@@ -191,7 +182,7 @@ class Core:
         except MqinferError as error:
             raise type(error)(f"{failed}: {error}") from error
         versions = {str(each) for reply in replies for each in _field(reply, "versions")}
-        await self._registry.until(lambda: any(self._known.is_ready(model, each) for each in versions), _SEEN_S)
+        await self._registry.until(lambda: any(self._known.models.is_ready(model, each) for each in versions), _SEEN_S)
 
     async def unload(self, model: str) -> None:
         """Unload a model on all servers; do nothing where none has it, as Triton. May raise NotAuthorized as `load`."""
@@ -202,7 +193,7 @@ class Core:
             return
         except MqinferError as error:
             raise type(error)(f"failed to unload '{model[:_SHOWN]}': {error}") from error
-        await self._registry.until(lambda: not any(self._known.versions(model).values()), _SEEN_S)
+        await self._registry.until(lambda: not any(self._known.models.versions(model).values()), _SEEN_S)
 
     def _check_control(self) -> None:
         if not self._has_control:
@@ -224,14 +215,14 @@ class Core:
             InvalidRequest: The version is no number.
         """
         version, known = self._version_of(model, version), self._known
-        if known.knows(model) and (version is None or version in known.versions(model)):
+        if known.models.knows(model) and (version is None or version in known.models.versions(model)):
             return version
         if not await self._registry.wait_until_complete():
             return version  # without a connection nobody knows
-        if not known.knows(model):
-            what = "has no available versions" if known.was_known(model) else "is not found"
+        if not known.models.knows(model):
+            what = "has no available versions" if known.models.was_known(model) else "is not found"
             raise ModelNotFound(f"{_requested(model, None)} {what}")
-        if version is not None and version not in known.versions(model):
+        if version is not None and version not in known.models.versions(model):
             raise ModelNotFound(f"{_requested(model, version)} is not found")
         return version
 

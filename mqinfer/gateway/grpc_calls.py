@@ -20,7 +20,7 @@ from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.datatypes import Buffer
 from mqinfer.protocol.errors import InvalidRequest, MqinferError
 
-__all__ = ["Caller", "Work", "abort", "admit", "known", "make_server", "parse", "text_of", "unary"]
+__all__ = ["GrpcCaller", "Work", "abort", "admit", "known", "make_server", "parse", "text_of", "unary"]
 
 log = logging.getLogger("mqinfer.gateway")
 
@@ -36,7 +36,7 @@ _PINGS = (  # a client that is gone without a word ends its calls within 80 s; c
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class GrpcCaller:
     """Who calls.
 
     Attributes:
@@ -50,7 +50,7 @@ class Caller:
     deadline_s: float | None
 
 
-Work = Callable[[bytes, Caller], Awaitable[bytes]]
+Work = Callable[[bytes, GrpcCaller], Awaitable[bytes]]
 """What a method does: from the bytes of a request to those of the reply."""
 
 
@@ -74,7 +74,7 @@ def unary(access: Access, right: Right, work: Work) -> Any:
     return grpc.unary_unary_rpc_method_handler(handle)
 
 
-def admit(access: Access, right: Right, context: Any) -> Caller:
+def admit(access: Access, right: Right, context: Any) -> GrpcCaller:
     """Return who calls, if the call is allowed.
 
     Raises:
@@ -84,7 +84,7 @@ def admit(access: Access, right: Right, context: Any) -> Caller:
     headers = dict(context.invocation_metadata())
     certificate = _certificate(context) if access.asks_certificates else ""  # gRPC takes 10 us to look
     name = access.admit(right, headers, context.peer(), certificate=certificate, is_grpc=True)
-    return Caller(name, headers, context.time_remaining())
+    return GrpcCaller(name, headers, context.time_remaining())
 
 
 def _certificate(context: Any) -> str:

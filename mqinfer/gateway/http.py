@@ -29,12 +29,12 @@ from mqinfer.protocol.errors import BadEnvelope, Expired, LimitExceeded, Mqinfer
 from mqinfer.protocol.header import error_message
 from mqinfer.protocol.nesting import MAX_NESTING, is_deep_json
 from mqinfer.protocol.types import Buffer
-from mqinfer.web.connections import BoundedRunner, Bounds
+from mqinfer.web.connections import BoundedRunner, ConnectionBounds
 
 __all__ = [
+    "AdmittedCall",
     "Bodies",
-    "Call",
-    "Route",
+    "Endpoint",
     "check_nesting",
     "error_reply",
     "json_reply",
@@ -56,7 +56,7 @@ _R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AdmittedCall:
     """A call that was admitted.
 
     Attributes:
@@ -71,7 +71,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class Endpoint:
     """What a path does.
 
     Attributes:
@@ -82,7 +82,7 @@ class Route:
 
     pattern: re.Pattern[str]
     right: Right
-    methods: Mapping[str, Callable[[Call], Awaitable[web.Response]]]
+    methods: Mapping[str, Callable[[AdmittedCall], Awaitable[web.Response]]]
 
 
 class Bodies:
@@ -235,7 +235,7 @@ def unescape_path(part: str | None) -> str:
 
 
 def make_application(
-    routes: Sequence[Route],
+    routes: Sequence[Endpoint],
     access: Access,
     bodies: Bodies,
     unknown: Callable[[web.Request], MqinferError],
@@ -258,7 +258,7 @@ def make_application(
                 handler = route.methods.get(request.method)
                 if handler is None:
                     return error_reply(MethodNotAllowed("Method Not Allowed"), {"Allow": ", ".join(route.methods)})
-                return await handler(Call(request, caller, tuple(map(unescape_path, found.groups()))))
+                return await handler(AdmittedCall(request, caller, tuple(map(unescape_path, found.groups()))))
         raise unknown(request)
 
     @web.middleware
@@ -296,7 +296,7 @@ def make_runner(app: web.Application, settings: GatewaySettings) -> web.AppRunne
     """Return what serves an application; a caller who disconnects cancels the handler of the call."""
     return BoundedRunner(
         app,
-        Bounds("gateway", _server_log, settings.max_connections),
+        ConnectionBounds("gateway", _server_log, settings.max_connections),
         handler_cancellation=True,
         shutdown_timeout=settings.drain + 2.0,  # for the errors of the calls that the end of the drain cancels
     )

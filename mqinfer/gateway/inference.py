@@ -11,7 +11,7 @@ from typing import TypeVar
 from mqinfer.broker.packets import buffer_size
 from mqinfer.client.aio import AsyncClient
 from mqinfer.client.result import InferResult
-from mqinfer.gateway.admission import Admission, AdmissionState, Ticket
+from mqinfer.gateway.admission import AdmissionState, CallAdmission, Ticket
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.checks import CardChecks
 from mqinfer.gateway.errors import Overloaded, TimeoutExpired
@@ -21,7 +21,7 @@ from mqinfer.protocol.header import SIGNATURE
 from mqinfer.protocol.trace import TraceContext, read_trace
 from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome
 from mqinfer.telemetry.around import Around
-from mqinfer.telemetry.conventions import Kind
+from mqinfer.telemetry.conventions import SpanRole
 
 __all__ = ["CallCounters", "Inference"]
 
@@ -70,10 +70,10 @@ class Inference:
 
     def __init__(self, client: AsyncClient, default_timeout_s: float, max_pending: int, max_bytes: int) -> None:
         self._client = client
-        self._registry = client.registry
-        self._known = client.registry.known
+        self._registry = client.connection.registry
+        self._known = client.connection.registry.known
         self._default_timeout_s = default_timeout_s
-        self._admission = Admission(max_pending, max_bytes, self._room, self._retry_after)
+        self._admission = CallAdmission(max_pending, max_bytes, self._room, self._retry_after)
         self._checks: dict[str, CardChecks] = {}
         self._rooms: dict[str, int] = {}
         self._revision = -1
@@ -97,7 +97,7 @@ class Inference:
             code = error.code
         else:
             code = Cancelled.code if isinstance(error, asyncio.CancelledError) else MqinferError.code
-        self._outcomes[model if self._known.knows(model) else "", code] += 1
+        self._outcomes[model if self._known.models.knows(model) else "", code] += 1
 
     async def infer(self, call: InferCall, find: _Find) -> InferResult:
         """Send a call and wait for its result; cancelling the task cancels it, also at the worker.
@@ -110,11 +110,11 @@ class Inference:
             MqinferError: Whatever came of it.
         """
         trace = read_trace(call.traceparent, call.tracestate) if call.traceparent else None
-        tracer = self._client.requester.tracer
+        tracer = self._client.connection.requester.tracer
         if tracer is None:
             return await self._limited(call, find, trace, None)
         began, about = asyncio.get_running_loop().time(), {"mqinfer.model": call.model[:_MOST_NAME]}
-        span = Around(tracer, "call", began, about, trace, Kind.SERVER)
+        span = Around(tracer, "call", began, about, trace, SpanRole.SERVER)
         try:
             result = await self._limited(call, find, span.context, span)
         except BaseException as error:
@@ -163,7 +163,7 @@ class Inference:
                 parameters={SIGNATURE: call.signature} if call.signature else {},
                 trace=trace,
             )
-            result = await self._client.send(request, limit_s)
+            result = await self._client.connection.send(request, limit_s)
         finally:
             self._admission.leave(ticket)
         times = self._times.get(call.model)
@@ -230,7 +230,7 @@ class Inference:
             BadTensor, LimitExceeded: As for `CardChecks.check`.
         """
         known = self._known
-        if not known.is_ready(call.model, version) and self._is_unserved(call.model, version):
+        if not known.models.is_ready(call.model, version) and self._is_unserved(call.model, version):
             which = "" if version is None else f" version {version}"
             raise NoWorker(
                 f"Request for unknown model: '{call.model}'{which} is not at ready state: no worker has served it for "
@@ -247,7 +247,7 @@ class Inference:
         checks.check(call)
 
     def _is_unserved(self, model: str, version: str | None) -> bool:
-        return self._known.unserved_for(model, version) > _RESTART_S and self._registry.is_complete
+        return self._known.models.unserved_for(model, version) > _RESTART_S and self._registry.is_complete
 
     def _room(self, model: str) -> int:
         """Return how many calls of a model the workers accept; the others wait where callers take turns."""
@@ -256,12 +256,12 @@ class Inference:
             self._rooms.clear()
         room = self._rooms.get(model)
         if room is None:
-            held = sum(state.capacity for state in self._known.ready_workers(model))
+            held = sum(state.capacity for state in self._known.models.ready_workers(model))
             room = self._rooms[model] = max(_LEAST_ROOM, held)
         return room
 
     def _retry_after(self, model: str, calls: int) -> float:
         """Return when a model's workers may have finished so many calls, in seconds."""
-        times = [state.service_time_us for state in self._known.ready_workers(model)]
+        times = [state.service_time_us for state in self._known.models.ready_workers(model)]
         rate = sum(1e6 / time for time in times if time)
         return min(max(1.0, calls / rate), _LONGEST_PAUSE_S) if rate else 1.0

@@ -23,9 +23,9 @@ __all__ = ["make_metrics", "make_metrics_app", "pending_calls"]
 
 def pending_calls(core: Core, client: AsyncClient) -> list[PendingRequests]:
     """Return what waits for each model: calls that wait for their turn, and requests of the client; thread-safe."""
-    found = {each.model: each for each in client.requester.pending()}
+    found = {each.model: each for each in client.connection.requester.pending()}
     now = time.monotonic()
-    for model, (count, since) in core.waiting().items():
+    for model, (count, since) in core.inference.waiting().items():
         sent = found.get(model, PendingRequests(model))
         oldest = max(sent.oldest_ms, round(max(0.0, now - since) * 1e3))
         found[model] = PendingRequests(model, sent.queued + count, sent.in_flight, oldest)
@@ -52,13 +52,13 @@ def make_metrics_app(core: Core, client: AsyncClient, access: Access) -> web.App
     """Return what answers on the metrics port; may raise as `make_metrics`."""
     app = web.Application()
     app.router.add_get("/metrics", make_metrics(core, client, access))
-    add_lag(app, client.registry)
+    add_lag(app, client.connection.registry)
     return app
 
 
 def _read(core: Core, client: AsyncClient, access: Access, samples: Samples) -> None:
-    add_client(samples, client.requester)
-    found = core.counters()
+    add_client(samples, client.connection.requester)
+    found = core.inference.counters
     for (model, code), count in found.outcomes.items():
         samples.count("gateway_requests", "Calls for inference by outcome.", count, model=model, outcome=code)
     for model, times in found.times.items():
@@ -72,9 +72,9 @@ def _read(core: Core, client: AsyncClient, access: Access, samples: Samples) -> 
     samples.gauge("gateway_running_requests", "Calls that were handed to the client.", admission.running)
     samples.gauge("gateway_queued_requests", "Calls that wait for their turn.", admission.queued)
     samples.gauge("gateway_pending_bytes", "Inputs of the calls without an outcome.", admission.bytes)
-    if not client.registry.is_complete:
+    if not client.connection.registry.is_complete:
         return
-    for model, each in lag(client.registry.known, time.monotonic()).items():
+    for model, each in lag(client.connection.registry.known, time.monotonic()).items():
         samples.gauge("lag_pending_requests", "Requests without an outcome, of all clients.", each.pending, model=model)
         text = "Age of the oldest request that clients have stated."
         samples.gauge("lag_oldest_request_seconds", text, each.oldest_ms / 1e3, model=model)

@@ -25,7 +25,7 @@ EXTENSIONS = (
     "trace",
     "logging",
 )
-"""Of the protocol, as Triton names them."""
+"""Extensions of the protocol, as Triton names them."""
 
 NO_SHARED_MEMORY = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 """Triton's sentence; a gateway and its workers are on other machines than its clients, so no option turns it on."""

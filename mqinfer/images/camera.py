@@ -12,8 +12,8 @@ class CameraInfo:
     """How a camera maps the world to its pixels; matrices are in row-major order (`sensor_msgs/msg/CameraInfo`).
 
     Attributes:
-        width: Of the pictures that were calibrated, in pixels.
-        height: Likewise.
+        width: Columns of the pictures that were calibrated.
+        height: Rows of the pictures that were calibrated.
         distortion_model: Such as `plumb_bob`, `rational_polynomial` or `equidistant`.
         distortion: Its parameters (D).
         intrinsic: 3x3, of the raw picture (K).

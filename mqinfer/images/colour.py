@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqinfer.codecs.opencv import opencv
-from mqinfer.images.pixel_format import Kind, PixelFormat
+from mqinfer.images.pixel_format import ColourModel, PixelFormat
 from mqinfer.protocol.errors import BadImage
 
 __all__ = ["colours_to_rgb", "to_8_bits", "true_bits", "values_to_rgb"]
@@ -47,16 +47,16 @@ def to_8_bits(array: NDArray[Any], depth: int) -> NDArray[np.uint8]:
 def colours_to_rgb(array: NDArray[np.uint8], pixels: PixelFormat) -> NDArray[np.uint8]:
     """Convert 8-bit samples of any colour order, or of YUV, to `[H, W, 3]` RGB."""
     cv2 = opencv()
-    if pixels.kind is Kind.NV24:
+    if pixels.kind is ColourModel.NV24:
         return _nv24(array)
     codes = {
-        (Kind.GREY, 1): cv2.COLOR_GRAY2RGB,
-        (Kind.RGB, 4): cv2.COLOR_RGBA2RGB,
-        (Kind.BGR, 3): cv2.COLOR_BGR2RGB,
-        (Kind.BGR, 4): cv2.COLOR_BGRA2RGB,
-        (Kind.UYVY, 2): cv2.COLOR_YUV2RGB_UYVY,
-        (Kind.YUYV, 2): cv2.COLOR_YUV2RGB_YUY2,
-        (Kind.NV21, 1): cv2.COLOR_YUV2RGB_NV21,
+        (ColourModel.GREY, 1): cv2.COLOR_GRAY2RGB,
+        (ColourModel.RGB, 4): cv2.COLOR_RGBA2RGB,
+        (ColourModel.BGR, 3): cv2.COLOR_BGR2RGB,
+        (ColourModel.BGR, 4): cv2.COLOR_BGRA2RGB,
+        (ColourModel.UYVY, 2): cv2.COLOR_YUV2RGB_UYVY,
+        (ColourModel.YUYV, 2): cv2.COLOR_YUV2RGB_YUY2,
+        (ColourModel.NV21, 1): cv2.COLOR_YUV2RGB_NV21,
     }
     code = codes.get((pixels.kind, pixels.channels))
     if code is None:  # it is RGB already

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from mqinfer.codecs.opencv import opencv
 from mqinfer.codecs.probe import ImageInfo, check_complete, probe_image
 from mqinfer.images.picture import CompressedImage
-from mqinfer.images.pixel_format import Kind, PixelFormat, parse_encoding
+from mqinfer.images.pixel_format import ColourModel, PixelFormat, parse_encoding
 from mqinfer.protocol.errors import BadImage, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import Buffer
-from mqinfer.protocol.value import value_object
+from mqinfer.value_object import value_object
 
 __all__ = ["CompressedFormat", "decode_compressed", "parse_format", "picture_size"]
 
@@ -121,7 +121,7 @@ def _decode_depth(
     if array.ndim != 2:
         raise BadImage(f"{image.format!r} image of {data.nbytes} bytes: depth has 1 channel, not {array.shape[2]}")
     if declared.original != "32FC1":
-        return array, PixelFormat(declared.original, Kind.VALUES, f"u{array.itemsize}", 1)
+        return array, PixelFormat(declared.original, ColourModel.VALUES, f"u{array.itemsize}", 1)
     depth = np.full(array.shape, np.nan, np.float32)
     with np.errstate(divide="ignore", invalid="ignore"):  # a damaged header may mean a zero divisor: infinity is fine
         np.divide(np.float32(a), array.astype(np.float32) - np.float32(b), out=depth, where=array != 0)

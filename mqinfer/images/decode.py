@@ -11,7 +11,7 @@ from mqinfer.images.colour import colours_to_rgb, to_8_bits, true_bits, values_t
 from mqinfer.images.compressed import decode_compressed, parse_format
 from mqinfer.images.demosaic import Demosaic, demosaic
 from mqinfer.images.picture import CompressedImage, RawImage
-from mqinfer.images.pixel_format import Kind, PixelFormat, parse_encoding
+from mqinfer.images.pixel_format import ColourModel, PixelFormat, parse_encoding
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 
@@ -59,10 +59,10 @@ def to_rgb(
         BadImage: Unknown encoding, too few bytes, or sizes that contradict each other.
     """
     array, pixels = _native(image, limits)
-    if pixels.kind is Kind.VALUES:
+    if pixels.kind is ColourModel.VALUES:
         return values_to_rgb(array, pixels)
     depth = true_bits(pixels, bit_depth)
-    if pixels.kind is Kind.BAYER:
+    if pixels.kind is ColourModel.BAYER:
         return to_8_bits(demosaic(array, pixels.pattern, method, bit_depth=depth), depth)
     return colours_to_rgb(to_8_bits(array, depth), pixels)
 
@@ -106,7 +106,7 @@ def to_mosaic(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIM
     if not is_mosaic(image):  # nothing is decoded for that
         return None
     array, pixels = _native(image, limits)
-    return (array, pixels.name) if pixels.kind is Kind.BAYER else None
+    return (array, pixels.name) if pixels.kind is ColourModel.BAYER else None
 
 
 def used_bits(image: RawImage | CompressedImage) -> int | None:
@@ -116,7 +116,7 @@ def used_bits(image: RawImage | CompressedImage) -> int | None:
         BadImage: It cannot be decoded.
     """
     array, pixels = _native(image, DEFAULT_LIMITS)
-    if pixels.kind is Kind.VALUES or array.dtype != np.uint16 or not array.size:
+    if pixels.kind is ColourModel.VALUES or array.dtype != np.uint16 or not array.size:
         return None
     largest = int(array.max())
     return next((bits for bits in _SENSOR_BITS if largest < 1 << bits), 16)
@@ -146,7 +146,7 @@ def to_depth(image: RawImage | CompressedImage, *, limits: Limits = DEFAULT_LIMI
         BadImage: It is a picture of something else, or can't be decoded.
     """
     array, pixels = _native(image, limits)
-    if pixels.sample not in _DEPTH or pixels.channels != 1 or pixels.kind not in {Kind.VALUES, Kind.GREY}:
+    if pixels.sample not in _DEPTH or pixels.channels != 1 or pixels.kind not in {ColourModel.VALUES, ColourModel.GREY}:
         raise BadImage(
             f"{pixels.name} is no depth picture; the model takes 16UC1 or 16-bit PNG in millimetres, or 32FC1 in metres"
         )
@@ -184,7 +184,7 @@ def _native(image: RawImage | CompressedImage, limits: Limits) -> tuple[NDArray[
 
 
 def _view(image: RawImage, pixels: PixelFormat) -> NDArray[Any]:
-    if pixels.kind is Kind.NV24:
+    if pixels.kind is ColourModel.NV24:
         return _nv24_planes(image)
     rows, width, size = pixels.rows(image.height), image.width, pixels.sample_bytes
     dtype = np.dtype(pixels.sample).newbyteorder(">" if image.is_bigendian else "<")
@@ -222,7 +222,7 @@ def _check(image: RawImage, pixels: PixelFormat, limits: Limits) -> None:
 
 
 def _check_subsampling(image: RawImage, pixels: PixelFormat, what: str) -> None:
-    if pixels.kind in (Kind.UYVY, Kind.YUYV, Kind.NV21) and image.width % 2:
+    if pixels.kind in (ColourModel.UYVY, ColourModel.YUYV, ColourModel.NV21) and image.width % 2:
         raise BadImage(f"{what}: two pixels share their colour, so the width must be even")
-    if pixels.kind is Kind.NV21 and image.height % 2:
+    if pixels.kind is ColourModel.NV21 and image.height % 2:
         raise BadImage(f"{what}: two rows share their colour, so the height must be even")

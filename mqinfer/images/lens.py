@@ -39,7 +39,7 @@ _LENGTHS: dict[str, tuple[int, ...]] = {
 _WIDEST = math.radians(89.5)
 """Rays further off the axis are not looked at: a rectified picture is flat, and does not reach them."""
 _SAMPLES, _FEWEST = 8192, 16
-"""Of the radius, up to the widest ray; a lens that turns back within the first ones sees nothing."""
+"""Samples of the radius, up to the widest ray; a lens that turns back within the first ones sees nothing."""
 _ROUNDS = 8
 """The way back is found in rounds, since the tangential part depends on its end; it is a small one."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mqinfer.protocol.types import Buffer
-from mqinfer.protocol.value import value_object
+from mqinfer.value_object import value_object
 
 __all__ = ["CompressedImage", "RawImage"]
 

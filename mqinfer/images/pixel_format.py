@@ -9,12 +9,12 @@ import re
 from enum import StrEnum
 
 from mqinfer.protocol.errors import BadImage
-from mqinfer.protocol.value import value_object
+from mqinfer.value_object import value_object
 
-__all__ = ["Kind", "PixelFormat", "parse_encoding"]
+__all__ = ["ColourModel", "PixelFormat", "parse_encoding"]
 
 
-class Kind(StrEnum):
+class ColourModel(StrEnum):
     """How samples become colours."""
 
     GREY = "grey"
@@ -42,7 +42,7 @@ class PixelFormat:
     """
 
     name: str
-    kind: Kind
+    kind: ColourModel
     sample: str
     channels: int
     pattern: str = ""
@@ -57,7 +57,7 @@ class PixelFormat:
 
         `nv21` carries its chroma at half height below the luma, `nv24` at full height and double width.
         """
-        return {Kind.NV21: height * 3 // 2, Kind.NV24: height * 3}.get(self.kind, height)
+        return {ColourModel.NV21: height * 3 // 2, ColourModel.NV24: height * 3}.get(self.kind, height)
 
 
 def _colours() -> dict[str, PixelFormat]:
@@ -65,13 +65,13 @@ def _colours() -> dict[str, PixelFormat]:
     for order, channels in (("rgb", 3), ("rgba", 4), ("bgr", 3), ("bgra", 4)):
         for bits in (8, 16):
             name = f"{order}{bits}"
-            table[name] = PixelFormat(name, Kind(order[:3]), f"u{bits // 8}", channels)
+            table[name] = PixelFormat(name, ColourModel(order[:3]), f"u{bits // 8}", channels)
     return table
 
 
 def _mosaics() -> dict[str, PixelFormat]:
     return {
-        f"bayer_{pattern}{bits}": PixelFormat(f"bayer_{pattern}{bits}", Kind.BAYER, f"u{bits // 8}", 1, pattern)
+        f"bayer_{pattern}{bits}": PixelFormat(f"bayer_{pattern}{bits}", ColourModel.BAYER, f"u{bits // 8}", 1, pattern)
         for pattern in ("rggb", "bggr", "gbrg", "grbg")
         for bits in (8, 16)
     }
@@ -80,18 +80,18 @@ def _mosaics() -> dict[str, PixelFormat]:
 _NAMED = {
     **_colours(),
     **_mosaics(),
-    "mono8": PixelFormat("mono8", Kind.GREY, "u1", 1),
-    "mono16": PixelFormat("mono16", Kind.GREY, "u2", 1),
-    "uyvy": PixelFormat("uyvy", Kind.UYVY, "u1", 2),
-    "yuv422": PixelFormat("yuv422", Kind.UYVY, "u1", 2),
-    "yuyv": PixelFormat("yuyv", Kind.YUYV, "u1", 2),
-    "yuv422_yuy2": PixelFormat("yuv422_yuy2", Kind.YUYV, "u1", 2),
-    "nv21": PixelFormat("nv21", Kind.NV21, "u1", 1),
-    "nv24": PixelFormat("nv24", Kind.NV24, "u1", 1),
+    "mono8": PixelFormat("mono8", ColourModel.GREY, "u1", 1),
+    "mono16": PixelFormat("mono16", ColourModel.GREY, "u2", 1),
+    "uyvy": PixelFormat("uyvy", ColourModel.UYVY, "u1", 2),
+    "yuv422": PixelFormat("yuv422", ColourModel.UYVY, "u1", 2),
+    "yuyv": PixelFormat("yuyv", ColourModel.YUYV, "u1", 2),
+    "yuv422_yuy2": PixelFormat("yuv422_yuy2", ColourModel.YUYV, "u1", 2),
+    "nv21": PixelFormat("nv21", ColourModel.NV21, "u1", 1),
+    "nv24": PixelFormat("nv24", ColourModel.NV24, "u1", 1),
 }
 
 _GENERIC = re.compile(r"(8U|8S|16U|16S|32S|32F|64F)C([1-9][0-9]{0,2})")
-_LIGHT_BY_CHANNELS = {1: Kind.GREY, 3: Kind.BGR, 4: Kind.BGR}
+_LIGHT_BY_CHANNELS = {1: ColourModel.GREY, 3: ColourModel.BGR, 4: ColourModel.BGR}
 
 
 def parse_encoding(name: str) -> PixelFormat:
@@ -112,5 +112,9 @@ def parse_encoding(name: str) -> PixelFormat:
     depth, channels = generic[1], int(generic[2])
     sample = {"U": "u", "S": "i", "F": "f"}[depth[-1]] + str(int(depth[:-1]) // 8)
     is_depth = depth == "16U" and channels == 1
-    kind = _LIGHT_BY_CHANNELS.get(channels, Kind.VALUES) if depth[-1] == "U" and not is_depth else Kind.VALUES
+    kind = (
+        _LIGHT_BY_CHANNELS.get(channels, ColourModel.VALUES)
+        if depth[-1] == "U" and not is_depth
+        else ColourModel.VALUES
+    )
     return PixelFormat(name, kind, sample, channels)

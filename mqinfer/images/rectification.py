@@ -41,8 +41,8 @@ def rectification(camera: CameraInfo, width: int, height: int) -> Rectification:
 
     Args:
         camera: Its calibration.
-        width: Of its pictures, in pixels.
-        height: Likewise.
+        width: Columns of its pictures.
+        height: Rows of its pictures.
 
     Raises:
         BadImage: It is not calibrated, or its calibration is of another size or of a kind that is not known.
@@ -55,8 +55,8 @@ class Rectification:
 
     Args:
         camera: Calibration of the camera.
-        width: Of its pictures, in pixels.
-        height: Likewise.
+        width: Columns of its pictures.
+        height: Rows of its pictures.
 
     Raises:
         BadImage: It is not calibrated, or its calibration is of another size or of a kind that is not known.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mqinfer.edge_agent.sinks.sink import set_aside
+from mqinfer.edge_agent.output_files import set_aside
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["write_files"]

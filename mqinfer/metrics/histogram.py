@@ -48,7 +48,8 @@ class Histogram:
         value = max(nanoseconds, 0)
         self._minimum = min(self._minimum, value) if self._count else value
         self._maximum = max(self._maximum, value)
-        self._buckets[_bucket(value)] += 1
+        shift = max(value.bit_length() - _MANTISSA_BITS - 1, 0)
+        self._buckets[(shift << _MANTISSA_BITS) + (value >> shift)] += 1  # `_middle` is its inverse
         self._count += 1
         self._total += value
 
@@ -93,13 +94,7 @@ class Histogram:
         return Percentiles(self.percentile(50), self.percentile(95), self.percentile(99))
 
 
-def _bucket(value: int) -> int:
-    """Number a value's bucket: 0 to 127 exactly, then 64 more for every further bit of length."""
-    shift = max(value.bit_length() - _MANTISSA_BITS - 1, 0)
-    return shift * _BUCKETS_PER_OCTAVE + (value >> shift)
-
-
 def _middle(bucket: int) -> int:
-    """Return the value in the middle of a bucket; the inverse of `_bucket` to within half a bucket's width."""
+    """Return the value in the middle of a bucket; the inverse of `add` to within half a bucket's width."""
     shift = max(bucket // _BUCKETS_PER_OCTAVE - 1, 0)
     return (bucket - shift * _BUCKETS_PER_OCTAVE << shift) + (1 << shift >> 1)

@@ -44,15 +44,8 @@ def lag(known: Registry, now: float) -> dict[str, Lag]:
         known: With the states of clients.
         now: The reading of the registry's clock: an age grows from when the state came that named it.
     """
-    queued, in_flight, depth, workers, capacity = (Counter[str]() for _ in range(5))
-    oldest: defaultdict[str, float] = defaultdict(float)
-    for client in known.clients.values():
-        since_ms = (now - client.at) * 1e3
-        for each in client.state.pending or ():
-            queued[each.model] += each.queued
-            in_flight[each.model] += each.in_flight
-            if each.count:
-                oldest[each.model] = max(oldest[each.model], each.oldest_ms + since_ms)
+    queued, in_flight, oldest = _pending(known, now)
+    depth, workers, capacity = (Counter[str]() for _ in range(3))
     for worker in known.workers.values():
         for model in {served.name for served in worker.models} if worker.status in _AT_WORK else ():
             depth[model] += worker.depth
@@ -65,6 +58,20 @@ def lag(known: Registry, now: float) -> dict[str, Lag]:
         )
         for model in sorted({*known.cards, *queued, *depth})
     }
+
+
+def _pending(known: Registry, now: float) -> tuple[Counter[str], Counter[str], defaultdict[str, float]]:
+    """Return by model what clients have queued and in flight, and the age of the oldest in milliseconds."""
+    queued, in_flight = Counter[str](), Counter[str]()
+    oldest: defaultdict[str, float] = defaultdict(float)
+    for client in known.clients.values():
+        since_ms = (now - client.at) * 1e3
+        for each in client.state.pending or ():
+            queued[each.model] += each.queued
+            in_flight[each.model] += each.in_flight
+            if each.count:
+                oldest[each.model] = max(oldest[each.model], each.oldest_ms + since_ms)
+    return queued, in_flight, oldest
 
 
 def to_record(found: Mapping[str, Lag]) -> dict[str, dict[str, int]]:

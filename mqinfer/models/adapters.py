@@ -11,10 +11,11 @@ axis and requests of fewer rows share a run. If it is not configured, a request 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+from msgspec.structs import replace
 
 from mqinfer.models.backend import Backend
 from mqinfer.models.repository.config import ModelConfig, TensorConfig

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mqinfer.codecs import available_encodings
-from mqinfer.codecs.difference import DIFFERENCE
 from mqinfer.models.backend import Backend
 from mqinfer.models.repository import ModelVersion
 from mqinfer.models.repository.content_hash import content_hash
@@ -40,8 +39,8 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
         ConfigError: `model.toml` contradicts the model.
     """
     config = model.config
-    images = image_contracts(backend.inputs, config.image, config.images)
-    image = images[0] if images else image_contract(backend.inputs, config.image)
+    images = image_contracts(backend.inputs, config.pictures.image, config.pictures.images)
+    image = images[0] if images else image_contract(backend.inputs, config.pictures.image)
     takes_mosaics = image is not None and not image.takes_depth
     return ModelCard(
         name=model.name,
@@ -51,9 +50,9 @@ def make_card(model: ModelVersion, backend: Backend, versions: Sequence[int] = (
         inputs=backend.inputs,
         outputs=backend.outputs,
         max_batch_size=max_batch_size(backend.inputs, backend.outputs, config.max_batch_size),
-        encodings=(*available_encodings(), DIFFERENCE, *((BAYER,) if takes_mosaics else ())),
+        encodings=(*available_encodings(), *((BAYER,) if takes_mosaics else ())),
         image=image,
-        classes=config.classes,
+        classes=config.pictures.classes,
         model_hash=content_hash(model),
         precision=backend.precision,
         backend=backend.engine,

@@ -121,7 +121,7 @@ class LoadOptions:
         threads: Threads of the engine for one operation.
         signature: Signature of a SavedModel; None: `serving_default`.
         inputs: Configured shapes and datatypes, by name.
-        outputs: The same of outputs; for a frozen graph also the choice of its outputs.
+        outputs: Configured shapes and datatypes of outputs, by name; for a frozen graph also the choice of its outputs.
         parameters: All of `parameters`, for settings that only one engine has.
         accelerators: Requested execution accelerators; only ONNX Runtime has them.
     """

@@ -175,7 +175,7 @@ def _load_ensemble(model: ModelVersion, device: str, versions: Sequence[int]) ->
 def _finished(network: Backend, config: ModelConfig) -> Backend:
     """Check the labels against the network's outputs, and put the configured post-processing behind it."""
     check_labels(network.outputs, config)
-    return with_postprocessing(network, config, image_contract(network.inputs, config.image))
+    return with_postprocessing(network, config, image_contract(network.inputs, config.pictures.image))
 
 
 def load_options(config: ModelConfig, device: str = "auto") -> LoadOptions:

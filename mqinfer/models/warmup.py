@@ -62,29 +62,40 @@ def warm_up(backend: Backend, card: ModelCard, count: int = 1, samples: Sequence
         ConfigError: A sample doesn't fit the model.
     """
     network = network_of(backend)
-    single, refused = 0.0, ""
-    for batch in sorted({1, max(card.max_batch_size, 1)}) if count else ():
-        try:
-            inputs = zeros(card, batch)
-            for _ in range(count):
-                started = time.perf_counter()
-                _check_batch(card, network.infer(inputs), batch)
-                single = time.perf_counter() - started if batch == 1 else single
-        except ModelNotLoadable:
-            raise
-        except MemoryError as error:
-            raise _not_ready(card, f"no memory for the warm-up with batch {batch}", error) from error
-        except MqinferError as error:
-            if not _may_refuse_zeros(card):
-                raise _not_ready(card, f"warm-up on zeros with batch {batch} failed", error, _WAY_OUT) from error
-            refused = (
-                f"no request was tried: the model takes open shapes or strings, and refused zeros ({error}); add a "
-                "sample that it takes to model.toml, [[model_warmup]]"
-            )
-            break
+    refused, took = "", {1: 0.0}
+    try:
+        for batch in sorted({1, max(card.max_batch_size, 1)}) if count else ():
+            _run_zeros(network, card, batch, count, took)
+    except _ZerosRefused as error:
+        refused = (
+            f"no request was tried: the model takes open shapes or strings, and refused zeros ({error}); add a "
+            "sample that it takes to model.toml, [[model_warmup]]"
+        )
     for sample in samples:
         _run_sample(network, card, sample)
-    return WarmedUp(single, "" if samples or single else refused)
+    return WarmedUp(took[1], "" if samples or took[1] else refused)
+
+
+class _ZerosRefused(Exception):
+    """A model that may refuse zeros has done so."""
+
+
+def _run_zeros(network: Backend, card: ModelCard, batch: int, count: int, took: dict[int, float]) -> None:
+    """Run rows of zeros, and record by batch what the last run that succeeded took, in seconds."""
+    try:
+        inputs = zeros(card, batch)
+        for _ in range(count):
+            started = time.perf_counter()
+            _check_batch(card, network.infer(inputs), batch)
+            took[batch] = time.perf_counter() - started
+    except ModelNotLoadable:
+        raise
+    except MemoryError as error:
+        raise _not_ready(card, f"no memory for the warm-up with batch {batch}", error) from error
+    except MqinferError as error:
+        if _may_refuse_zeros(card):
+            raise _ZerosRefused(error) from error
+        raise _not_ready(card, f"warm-up on zeros with batch {batch} failed", error, _WAY_OUT) from error
 
 
 def _run_sample(network: Backend, card: ModelCard, sample: WarmUpSample) -> None:

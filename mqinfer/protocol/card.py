@@ -168,8 +168,8 @@ class ModelCard:
         inputs: With their batch axis, -1 where any size will do.
         outputs: Likewise.
         max_batch_size: 0 where the model has no batch axis (Triton's meaning).
-        encodings: Codecs that the worker can decode, `difference` among them where it keeps pictures, and `bayer` where
-            it takes mosaics with their parameters.
+        encodings: Codecs that the worker can decode, and `bayer` among them where it takes mosaics with their
+            parameters.
         image: How a picture becomes an input, or None where the model has no input for pictures.
         images: Where it has several, those of all in the order of a request's pictures; the first is `image`.
         classes: Classes of the mask or of the classifier, in the order of their numbers.

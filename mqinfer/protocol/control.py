@@ -56,7 +56,7 @@ class Operation(StrEnum):
     DRAIN = "workers/{worker}/drain"
     UNDRAIN = "workers/{worker}/undrain"
     CASCADE = "cascade"
-    """Of an edge, not of a server: the settings of its cascade, and changes to them."""
+    """Operation of an edge, not of a server: the settings of its cascade, and changes to them."""
 
 
 _ALONE = {operation.value: operation for operation in Operation if "{" not in operation}

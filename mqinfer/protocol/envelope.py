@@ -9,7 +9,7 @@
         the first tensor's bytes, zeros up to a multiple of 64
         the second tensor's bytes, …
 
-A payload's length is therefore a multiple of 64. docs/protocol.md is the full specification.
+A payload's length is therefore a multiple of 64. docs/reference/protocol.md is the full specification.
 
 The header is read in one pass: msgspec fills the shapes below and checks every type and range in C. The bounds that
 shapes can't express come around it: the header's length before it is read, strings, tensors and axes after.
@@ -86,18 +86,13 @@ class _Request(Struct, gc=False):
     inputs: list[_Tensor] | None = None
 
 
-class _Error(Struct, gc=False):
-    code: str
-    message: str = ""
-
-
 class _Reply(ReplyShape, kw_only=True, gc=False):
     TENSOR_FIELDS: ClassVar = ("datatype", "shape")
 
     id: str
     model_name: str = ""
     model_version: str = ""
-    error: _Error | None = None
+    error: ErrorInfo | None = None
     parameters: Parameters | None = None
     outputs: list[_Tensor] | None = None
 
@@ -192,9 +187,8 @@ def decode_response(payload: Buffer, limits: Limits = DEFAULT_LIMITS) -> InferRe
     """
     header, view, start = _open(payload, limits, _REPLIES, "reply")
     outputs = _tensors(header.outputs, "outputs", view, start, limits)
-    error = ErrorInfo(header.error.code, header.error.message) if header.error else None
     names = (header.id, header.model_name, header.model_version)
-    return make_response(names, header, outputs, error, header.parameters)
+    return make_response(names, header, outputs, header.error, header.parameters)
 
 
 def _pieces(header: dict[str, Any], key: str, tensors: Sequence[EncodedTensor], limits: Limits) -> tuple[Buffer, ...]:

@@ -158,7 +158,7 @@ class ModelFailed(MqinferError):
 
 
 class Poison(ModelFailed):
-    """Two workers crashed, or four were lost, while they had the request; it is not sent to another.
+    """Two workers crashed while they had the request; it is not sent to another.
 
     Don't send it again: it would end more workers. Their logs, or the memory of their machines, show why.
     """

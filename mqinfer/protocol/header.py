@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
-from msgspec.structs import astuple
 
 from mqinfer.protocol.decoding import check, scalars
 from mqinfer.protocol.errors import BadEnvelope
@@ -22,7 +21,6 @@ from mqinfer.protocol.types import (
     ErrorInfo,
     InferRequest,
     InferResponse,
-    Integer,
     Outcome,
     Positive,
     RequestedOutput,
@@ -38,13 +36,10 @@ __all__ = [
     "DIGEST",
     "FALLBACK",
     "IMAGE_ENCODING",
-    "INNER_ENCODING",
-    "KEEP",
     "OUTPUT_ENCODING",
     "POSITION",
     "RAW_SIZE",
     "RECEIVED_TIME",
-    "REFERENCE",
     "RETRY_AFTER",
     "SENT_TIME",
     "SIGNATURE",
@@ -77,12 +72,6 @@ DEMOSAIC = "demosaic"
 BIT_DEPTH = "bit_depth"
 """Parameter of a picture of 16-bit samples: how many bits of them the camera uses; 16 without it."""
 
-KEEP = "keep"
-"""Parameter of a picture: the worker keeps the decoded array under this name, the XXH3 of its raw bytes in hex."""
-
-REFERENCE = "reference"
-"""Parameter of a `difference`: the name of the array that it is the difference to."""
-
 CHAIN = "chain"
 """Parameter of a picture that is encoded against those before it: the number of its chain, which a key frame begins;
 that of a later key frame of the stream is larger."""
@@ -92,9 +81,6 @@ POSITION = "position"
 
 DIGEST = "digest"
 """Parameter of a tensor: the XXH3 of its bytes, in hex, where a decoder might not notice that some are missing."""
-
-INNER_ENCODING = "inner_encoding"
-"""Parameter of a `difference`: the codec of its bytes."""
 
 OUTPUT_ENCODING = "output_encoding"
 """Request parameter: the codec for every output that the request does not name one for."""
@@ -134,41 +120,16 @@ class OutputShape(Struct, gc=False):
     parameters: _OutputParameters | None = None
 
 
-class _ResponseParameters(Struct, frozen=True, gc=False):
-    """What a reply repeats of its request."""
+class _ResponseParameters(Capture, frozen=True, gc=False):
+    """What a reply repeats of its request: the capture, and which attempt it was."""
 
     attempt: Positive = 1
-    source: str = ""
-    sequence: Count | None = None
-    capture_time_ns: Integer | None = None
-    frame_id: str = ""
 
 
 class _RequestParameters(_ResponseParameters, frozen=True, gc=False):
     timeout: Count | None = None
     priority: Count = 0
     response_topic: str | None = None
-
-
-class _Timings(Struct, frozen=True, gc=False):
-    """In the order of `Timings`."""
-
-    client_queue: Count = 0
-    transmission: Count = 0
-    server_queue: Count = 0
-    decode: Count = 0
-    preprocess: Count = 0
-    inference: Count = 0
-    postprocess: Count = 0
-    encode: Count = 0
-
-
-class _Load(Struct, frozen=True, gc=False):
-    """In the order of `WorkerLoad`."""
-
-    depth: Count = 0
-    service_time_us: Count = 0
-    window: Count = 0
 
 
 class ReplyShape(Struct, gc=False):
@@ -178,14 +139,14 @@ class ReplyShape(Struct, gc=False):
     model_hash: str = ""
     worker: str = ""
     stage: str = "worker"
-    timings: _Timings | None = None
-    load: _Load | None = None
+    timings: Timings | None = None
+    load: WorkerLoad | None = None
 
 
 TENSOR_PARAMETERS = frozenset(("encoding", "binary_data_size"))
 """Parameters of a tensor that are fields of `EncodedTensor`."""
 
-_CAPTURE = frozenset(("source", "sequence", "capture_time_ns", "frame_id"))
+_CAPTURE = frozenset(Capture.__struct_fields__)
 _REQUEST = frozenset(_RequestParameters.__struct_fields__)
 _RESPONSE = frozenset((*_ResponseParameters.__struct_fields__, *ReplyShape.__struct_fields__, "error_code"))
 _NO_PARAMETERS = _ResponseParameters()
@@ -329,8 +290,8 @@ def make_response(
         reply.model_hash,
         reply.worker,
         reply.stage,
-        Timings(*astuple(reply.timings)) if reply.timings else _NO_TIMINGS,
-        WorkerLoad(*astuple(reply.load)) if reply.load else _NO_LOAD,
+        reply.timings or _NO_TIMINGS,
+        reply.load or _NO_LOAD,
         known.attempt,
         capture,
         further,

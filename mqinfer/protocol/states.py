@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field, to_builtins
+from msgspec.json import Decoder
 from xxhash import xxh3_64_intdigest
 
 from mqinfer.protocol.decoding import MAX_STATE_BYTES, read_json, write_json
@@ -362,3 +363,7 @@ def read_any_state(payload: Buffer) -> AnyState:
         LimitExceeded: The state is longer than 64 KiB.
     """
     return read_json(payload, AnyState, "state", MAX_STATE_BYTES)
+
+
+# Decoders are built here, since the first use of a shape by several threads at once can end the process.
+_DECODERS = tuple(map(Decoder, (WorkerState, ServerState, ClientState, AnyState)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from mqinfer.protocol.value import value_object
+from msgspec import Struct
 
 __all__ = ["TraceContext", "read_trace", "trace_of"]
 
@@ -22,8 +22,7 @@ _STATE = re.compile(r"[\x20-\x7e\t]{1,512}")
 _MOST_VENDORS = 32
 
 
-@value_object()
-class TraceContext:
+class TraceContext(Struct, frozen=True, gc=False):
     """Where a request belongs in a trace.
 
     Attributes:

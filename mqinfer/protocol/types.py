@@ -1,4 +1,4 @@
-"""The value objects that travel: requests, replies, and what they are made of.
+"""The nouns that travel: requests, replies, and what they are made of.
 
 Field names follow the Open Inference Protocol v2 where it has a word for the thing
 (https://github.com/kserve/open-inference-protocol). Times are whole nanoseconds unless a name says otherwise.
@@ -7,17 +7,15 @@ Field names follow the Open Inference Protocol v2 where it has a word for the th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from sys import float_info
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from mqinfer.protocol.datatypes import Buffer, Datatype
 from mqinfer.protocol.errors import BadTensor, Outcome
 from mqinfer.protocol.trace import TraceContext
-from mqinfer.protocol.value import value_object
 
 __all__ = [
     "NO_CAPTURE",
@@ -61,8 +59,7 @@ Integer = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(Struct, frozen=True):
     """Name, datatype and shape of a model's input or output.
 
     Attributes:
@@ -76,8 +73,7 @@ class TensorSpec:
     shape: tuple[Annotated[int, Meta(ge=-1)], ...]
 
 
-@value_object(eq=False)
-class EncodedTensor:
+class EncodedTensor(Struct, frozen=True, eq=False):
     """A tensor as it travels: what the array is, and the bytes that a codec makes it from.
 
     Attributes:
@@ -95,11 +91,10 @@ class EncodedTensor:
     shape: tuple[int, ...]
     encoding: str
     data: Buffer
-    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    parameters: Mapping[str, Scalar] = {}
 
 
-@value_object()
-class RequestedOutput:
+class RequestedOutput(Struct, frozen=True, gc=False):
     """An output that the sender requests.
 
     Attributes:
@@ -118,8 +113,7 @@ class RequestedOutput:
             raise BadTensor(f"output {self.name!r}: classification is {self.classification}; expected 0 or more")
 
 
-@value_object()
-class Capture:
+class Capture(Struct, frozen=True, gc=False):
     """Where and when a frame was captured; a result repeats it unchanged.
 
     Attributes:
@@ -130,16 +124,15 @@ class Capture:
     """
 
     source: str = ""
-    sequence: int | None = None
-    capture_time_ns: int | None = None
+    sequence: Count | None = None
+    capture_time_ns: Integer | None = None
     frame_id: str = ""
 
 
 NO_CAPTURE = Capture()
 
 
-@value_object(eq=False)
-class InferRequest:
+class InferRequest(Struct, frozen=True, eq=False):
     """One request for inference.
 
     Attributes:
@@ -167,26 +160,25 @@ class InferRequest:
     attempt: int = 1
     response_topic: str | None = None
     capture: Capture = NO_CAPTURE
-    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    parameters: Mapping[str, Scalar] = {}
     trace: TraceContext | None = None
 
 
-@value_object()
-class Timings:
+class Timings(Struct, frozen=True, gc=False):
     """How long each stage of a request took, in nanoseconds; the worker fills in its part, the client the rest.
 
     The split is that of the latency formula T_n + T_cq + T_sq + T_sc of Distributed NoScope: `transmission`,
     `client_queue`, `server_queue`, and the five stages of computation.
     """
 
-    client_queue: int = 0
-    transmission: int = 0
-    server_queue: int = 0
-    decode: int = 0
-    preprocess: int = 0
-    inference: int = 0
-    postprocess: int = 0
-    encode: int = 0
+    client_queue: Count = 0
+    transmission: Count = 0
+    server_queue: Count = 0
+    decode: Count = 0
+    preprocess: Count = 0
+    inference: Count = 0
+    postprocess: Count = 0
+    encode: Count = 0
 
     @property
     def server(self) -> int:
@@ -199,8 +191,7 @@ class Timings:
         return self.client_queue + self.transmission + self.server
 
 
-@value_object()
-class WorkerLoad:
+class WorkerLoad(Struct, frozen=True, gc=False):
     """How busy a worker is; every reply reports it.
 
     Attributes:
@@ -209,21 +200,19 @@ class WorkerLoad:
         window: How many requests this client may have in flight at the worker; 0 for unknown.
     """
 
-    depth: int = 0
-    service_time_us: int = 0
-    window: int = 0
+    depth: Count = 0
+    service_time_us: Count = 0
+    window: Count = 0
 
 
-@value_object()
-class ErrorInfo:
+class ErrorInfo(Struct, frozen=True, gc=False):
     """Why a request failed: a wire code of `mqinfer.protocol.errors` and a sentence."""
 
     code: str
-    message: str
+    message: str = ""
 
 
-@value_object(eq=False)
-class InferResponse:
+class InferResponse(Struct, frozen=True, eq=False):
     """The reply to one request, as it travels.
 
     Attributes:
@@ -252,8 +241,8 @@ class InferResponse:
     model_hash: str = ""
     worker: str = ""
     stage: str = Stage.WORKER.value
-    timings: Timings = field(default_factory=Timings)
-    load: WorkerLoad = field(default_factory=WorkerLoad)
+    timings: Timings = Timings()
+    load: WorkerLoad = WorkerLoad()
     attempt: int = 1
     capture: Capture = NO_CAPTURE
-    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    parameters: Mapping[str, Scalar] = {}

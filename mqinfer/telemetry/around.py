@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mqinfer.protocol.trace import TraceContext
 from mqinfer.protocol.types import ErrorInfo, Outcome
-from mqinfer.telemetry.conventions import Attributes, Kind, end_attributes
+from mqinfer.telemetry.conventions import Attributes, SpanRole, end_attributes
 from mqinfer.telemetry.harmless import harmless
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Around:
         began: float,
         attributes: Attributes,
         parent: TraceContext | None = None,
-        kind: Kind = Kind.INTERNAL,
+        kind: SpanRole = SpanRole.INTERNAL,
     ) -> None:
         self._tracer = tracer
         self._origin = time.time_ns() - time.monotonic_ns()

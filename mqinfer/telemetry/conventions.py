@@ -7,12 +7,12 @@ from enum import StrEnum
 
 from mqinfer.protocol.types import ErrorInfo, Outcome
 
-__all__ = ["Attributes", "Kind", "end_attributes", "messaging"]
+__all__ = ["Attributes", "SpanRole", "end_attributes", "messaging"]
 
 Attributes = Mapping[str, str | int]
 
 
-class Kind(StrEnum):
+class SpanRole(StrEnum):
     """What a span stands for, by the names of OpenTelemetry's `SpanKind`."""
 
     INTERNAL = "INTERNAL"

@@ -30,10 +30,7 @@ def check_endpoint(endpoint: str | None) -> str | None:
         ConfigError: It is no URL of HTTP.
         MissingExtra: The packages of the extra `telemetry` are not installed.
     """
-    endpoint = endpoint or os.environ.get(ENDPOINT)
-    url = endpoint and endpoint.rstrip("/").removesuffix(_PATH) + _PATH
-    if own := os.environ.get(_TRACES_ENDPOINT):
-        url = own if endpoint in {None, "", os.environ.get(ENDPOINT)} else url
+    url = _traces_url(endpoint)
     if not url or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     if not url.startswith(("http://", "https://")):
@@ -45,6 +42,15 @@ def check_endpoint(endpoint: str | None) -> str | None:
     if not found:
         raise MissingExtra.of(_PACKAGE, "telemetry")
     return url
+
+
+def _traces_url(endpoint: str | None) -> str | None:
+    """Return the URL of the option, else of the environment, where the variable for traces alone comes first."""
+    general, own = os.environ.get(ENDPOINT), os.environ.get(_TRACES_ENDPOINT)
+    endpoint = endpoint or general
+    if own and endpoint in {None, "", general}:
+        return own
+    return endpoint and endpoint.rstrip("/").removesuffix(_PATH) + _PATH
 
 
 def make_tracer(service: str, instance: str, url: str | None) -> Tracer | None:

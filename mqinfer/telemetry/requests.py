@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mqinfer.protocol.topics import Topics, request_template, result_template
 from mqinfer.protocol.trace import TraceContext
 from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome, Timings
-from mqinfer.telemetry.conventions import Kind, end_attributes, messaging
+from mqinfer.telemetry.conventions import SpanRole, end_attributes, messaging
 from mqinfer.telemetry.harmless import harmless
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class RequestSpans:
                 "messaging.message.body.size": size,
                 "mqinfer.attempt": self._attempts,
             },
-            Kind.PRODUCER,
+            SpanRole.PRODUCER,
         )
         return self._transmit.context
 
@@ -96,7 +96,7 @@ class RequestSpans:
             self._transmit.end(received)
         template = result_template(self._topics)
         settle = messaging("settle", "settle", self._request.response_topic or "", template, self._request.id)
-        self._tracer.stage(f"settle {template}", self._all, received, end, settle, Kind.CLIENT)
+        self._tracer.stage(f"settle {template}", self._all, received, end, settle, SpanRole.CLIENT)
         self._all.set(end_attributes(outcome, error))
         self._all.end(end, "" if error is None else error.message)
 

@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from mqinfer._version import __version__
 from mqinfer.logs import without_logins
 from mqinfer.protocol.trace import TraceContext
-from mqinfer.telemetry.conventions import Attributes, Kind
+from mqinfer.telemetry.conventions import Attributes, SpanRole
 
 __all__ = ["Exporter", "Span", "Tracer", "make_resource"]
 
@@ -85,7 +85,7 @@ class Tracer:
         parent: Span | TraceContext | None,
         start_ns: int,
         attributes: Attributes | None = None,
-        kind: Kind = Kind.INTERNAL,
+        kind: SpanRole = SpanRole.INTERNAL,
         links: Sequence[Span] = (),
     ) -> Span:
         """Begin a span.
@@ -122,7 +122,7 @@ class Tracer:
         start_ns: int,
         end_ns: int,
         attributes: Attributes | None = None,
-        kind: Kind = Kind.INTERNAL,
+        kind: SpanRole = SpanRole.INTERNAL,
         links: Sequence[Span] = (),
     ) -> Span:
         """Make a span that is over."""

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-__all__ = ["BoundedRunner", "Bounds"]
+__all__ = ["BoundedRunner", "ConnectionBounds"]
 
 _MOST_WHY = 200
 """Characters of what aiohttp found wrong."""
@@ -24,7 +24,7 @@ _OPTIONS: Mapping[str, Any] = {"auto_decompress": False, "access_log": None, "ke
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ConnectionBounds:
     """What a server lets its callers do.
 
     Attributes:
@@ -41,7 +41,7 @@ class Bounds:
 class BoundedRunner(web.AppRunner):
     """Makes connections within bounds; aiohttp has no option for that. Further options are those of aiohttp."""
 
-    def __init__(self, app: web.Application, bounds: Bounds, **options: Any) -> None:
+    def __init__(self, app: web.Application, bounds: ConnectionBounds, **options: Any) -> None:
         super().__init__(app, **options)
         self._bounds = bounds
         bounds.log.addFilter(_is_own_fault)
@@ -56,7 +56,7 @@ class BoundedRunner(web.AppRunner):
 class _Connection(web.RequestHandler):
     """A connection; what is no HTTP is answered with JSON, and one too many with 503."""
 
-    def __init__(self, server: web.Server, bounds: Bounds) -> None:
+    def __init__(self, server: web.Server, bounds: ConnectionBounds) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), logger=bounds.log, **_OPTIONS)
         self._server, self._bounds = server, bounds
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mqinfer.bags.sources import open_source
-from mqinfer.bags.video_decoder import VideoDecoder
+from mqinfer.bags.video_decoder import VideoFileDecoder
 from mqinfer.protocol.errors import SourceError
 
 FRAMES, RATE = 60, 25
@@ -212,4 +212,4 @@ def test_not_a_video(tmp_path: Path) -> None:
     path = tmp_path / "text.mp4"
     path.write_text("not a video\n" * 100)
     with pytest.raises(SourceError, match=r"text\.mp4: this video can't be opened"):
-        VideoDecoder(path)
+        VideoFileDecoder(path)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mqinfer.bags.frame import Frame, FrameSource, Span, StreamInfo
+from mqinfer.bags.frame import Frame, FrameSource, StreamInfo, TimeRange
 from mqinfer.bags.live import returning
 from mqinfer.bags.live.camera import CameraSource
 from mqinfer.bags.live.returning import ReturningSource
@@ -123,7 +123,7 @@ class TestReturning:
     def test_the_duration_holds_beyond_an_outage(self) -> None:
         """It counts from the first attempt, whatever comes between; nothing waits longer."""
         clock = iter(range(0, 10**12, 10**8)).__next__
-        source = ReturningSource("x", opening(Recorded("x", [1, 2, None])), span=Span(duration=2.0), clock=clock)
+        source = ReturningSource("x", opening(Recorded("x", [1, 2, None])), span=TimeRange(duration=2.0), clock=clock)
         assert len(list(source.frames())) == 2
 
     def test_a_file_of_the_network_ends(self) -> None:

@@ -16,7 +16,7 @@ from mqinfer.images.decode import to_rgb
 from mqinfer.images.lens import Distortion
 from mqinfer.images.rectification import rectification
 from mqinfer.images.resize import fit
-from mqinfer.lab.drives.camera import Course, View
+from mqinfer.lab.drives.camera import Course, PinholeCamera
 from mqinfer.lab.drives.lessons import lesson_drive, lessons_key
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.lab.drives.synthetic import CLASSES, Label, SyntheticDrive
@@ -121,7 +121,7 @@ def test_classes_have_names_and_colours_of_their_own() -> None:
 def test_projection() -> None:
     """On a straight road: the horizon for far points, the pinhole formula for near ones, a metre as the nearest."""
     straight = Course((0.0,), (100.0,), (0.0,))
-    view = View(968, 608, straight.offsets(12.0), right=0.0)
+    view = PinholeCamera(968, 608, straight.offsets(12.0), right=0.0)
     assert view.project(np.array([1e9, 0.0, 0.0])) == pytest.approx([484, view.horizon], abs=1e-3)
     assert view.project(np.array([10.0, 2.0, 1.55])) == pytest.approx([484 + 0.2 * view.focal, view.horizon])
     assert view.project(np.array([-5.0, 1.0, 0.0])) == pytest.approx(view.project(np.array([1.0, 1.0, 0.0])))

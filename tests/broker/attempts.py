@@ -109,11 +109,14 @@ def opened(secured: Any, name: str, client_id: str) -> PahoLink:
     return link
 
 
-def error_of(address: BrokerAddress, client_id: str) -> LinkError | None:
-    """Return what a connection ends in; None where it is let in."""
+def error_of(address: BrokerAddress, client_id: str, timeout: float = PATIENCE) -> LinkError | None:
+    """Return what a connection ends in; None where it is let in.
+
+    A connection that is closed without an answer is tried again until the time is over.
+    """
     link = PahoLink(address, client_id=client_id)
     try:
-        link.open(PATIENCE)
+        link.open(timeout)
     except LinkError as error:
         return error
     finally:

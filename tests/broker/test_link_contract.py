@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import logging
 import os
@@ -10,12 +9,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import fields, replace
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
@@ -177,7 +176,7 @@ def test_all_properties_arrive(links: Links, unique: Unique) -> None:
     )
     links.open().publish(sent)
     (got,) = inbox.wait_for(1)
-    for field in dataclasses.fields(Message):
+    for field in fields(Message):
         assert getattr(got, field.name) == getattr(sent, field.name), field.name
 
 

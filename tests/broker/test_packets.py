@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 from paho.mqtt import _packet as paho_packets
 from paho.mqtt.client import topic_matches_sub
 from paho.mqtt.enums import MQTTProtocolVersion
@@ -46,8 +46,7 @@ messages = st.builds(
 
 def fields(message: Message) -> tuple[object, ...]:
     """All of a message, to compare."""
-    names = (field.name for field in dataclasses.fields(message))
-    return tuple(bytes(message.payload) if name == "payload" else getattr(message, name) for name in names)
+    return tuple((asdict(message) | {"payload": bytes(message.payload)}).values())
 
 
 def encode(message: Message, identifier: int = 77, *, version5: bool = True) -> bytes:

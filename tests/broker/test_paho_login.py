@@ -155,7 +155,7 @@ def test_a_certificate_that_fails_the_strict_check(certificates: Path, unique: U
         address = tls_address(server, certificates, "lax.pem")
         found = check_certificate(address)
         assert found.result == (True, "it does not pass: CA cert does not include key usage extension")
-        assert "docs/security.md" in found.advice
+        assert "docs/reference/security.md" in found.advice
         link = PahoLink(address, client_id=unique("c"))
         if not ssl.create_default_context().verify_flags & ssl.VERIFY_X509_STRICT:
             link.open()
@@ -166,7 +166,7 @@ def test_a_certificate_that_fails_the_strict_check(certificates: Path, unique: U
 
 
 def test_certificates_that_pass_the_strict_check(tls_server: MosquittoServer, certificates: Path, secured: Any) -> None:
-    """Those of `broker init` do, and others that carry what docs/security.md says; without a broker it is not known."""
+    """Those of `broker init` do, and others as docs/reference/security.md says; without a broker it is unknown."""
     address = tls_address(tls_server, certificates, client="client")
     assert check_certificate(address).result.worked is False
     assert check_certificate(secured.address("car-1")).result.worked is False

@@ -1,4 +1,4 @@
-"""docs/security.md: its rules are those that are written; each line on what a role can do names tests that exist."""
+"""docs/reference/security.md: its rules are those that are written; each line on a role names tests that exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mqinfer.broker.mosquitto import Role, access_rules
 from mqinfer.protocol.topics import Topics
 
 TESTS = Path(__file__).parents[1]
-TEXT = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "security.md").read_text(encoding="utf-8")
 # Of parts that are still to come; whoever brings one takes it off.
 AWAITED = {
     "test_a_removed_client_is_ended",

@@ -63,10 +63,10 @@ def test_what_a_gateway_may_do(secured: Any, write_echo: Callable[..., Path], lo
 
     async def ask() -> None:
         async with AsyncClient(secured.address(login), name=name, announce="gateway") as client:
-            client.registry.watches_clients = True
+            client.connection.registry.watches_clients = True
             core = Core(client, AsyncControl(client))
             await core.start()
-            assert await client.registry.until(core.ready, 60)
+            assert await client.connection.registry.until(core.ready, 60)
             async with asyncio.timeout(60):
                 while [each["state"] for each in await core.index()] != ["READY"]:
                     pass  # the server learns from its process after the broker has
@@ -77,7 +77,7 @@ def test_what_a_gateway_may_do(secured: Any, write_echo: Callable[..., Path], lo
             assert [each["name"] for each in await core.statistics("echo", "1")] == ["echo"]
             assert [each["name"] for each in await core.statistics()] == ["echo"]
             assert [each["name"] for each in await core.index()] == ["echo"]
-            assert await client.registry.until(lambda: name in client.registry.known.clients, 60)
+            assert await client.connection.registry.until(lambda: name in client.connection.registry.known.clients, 60)
             if login == "op":
                 await core.load("echo")
             else:

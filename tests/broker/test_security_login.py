@@ -196,14 +196,14 @@ def test_mosquitto_has_nothing_against_the_configuration(open_place: Path) -> No
 
 def test_speaking_no_tls(secured: Any, unique: Unique) -> None:
     """A client that does not encrypt gets no answer, and the error asks about it."""
-    error = error_of(BrokerAddress("127.0.0.1", secured.server.port), unique("c"))
+    error = error_of(BrokerAddress("127.0.0.1", secured.server.port), unique("c"), timeout=8.0)
     assert isinstance(error, BrokerUnreachable)
     assert "mqtts" in str(error)
 
 
 def test_tls_where_there_is_none(mosquitto: Any, secured: Any, unique: Unique) -> None:
     """TLS to a broker that does not speak it is an error that says so."""
-    error = error_of(replace(secured.address("car-1"), port=mosquitto.port), unique("c"))
+    error = error_of(replace(secured.address("car-1"), port=mosquitto.port), unique("c"), timeout=8.0)
     assert isinstance(error, BrokerUnreachable)
 
 

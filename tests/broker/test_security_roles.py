@@ -1,4 +1,4 @@
-"""What each role can still do to others, tried on a real secured broker: the lines of that table in docs/security.md.
+"""What each role can still do to others, on a real secured broker: that table in docs/reference/security.md.
 
 The access rules alone are tried cell by cell in `test_security_access`.
 """

@@ -31,7 +31,7 @@ TRUSTING = {"allow_pickle": True, "safe_mode": False, "weights_only": False, "sh
 STARTS_PROGRAMS = {
     "broker/mosquitto/server.py",  # Mosquitto
     "lab/profiling/memory.py",  # nvidia-smi
-    "lab/optimize/source.py",  # this Python, with the model's path
+    "lab/conversion.py",  # this Python, with the model's path
     "bench/processes.py",  # this Python
     "bench/noscope/experiment.py",  # this Python, on one core
     "cli/demo.py",  # this Python

@@ -27,7 +27,7 @@ from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.cli.exit_codes import ExitCode
 from mqinfer.client import AsyncClient, Client
-from mqinfer.client.announcer import Announcer
+from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import connect
 from mqinfer.client.control import AsyncControl, ControlClient
 from mqinfer.client.requester import Requester
@@ -63,7 +63,7 @@ def test_the_way_of_a_request(secured: Any, serve: Serve, write_echo: WriteEcho)
                 result = client.infer("echo", {"x": X}, version=version)
                 assert (result.outcome, result.worker) == (Outcome.OK, "w.0")
                 np.testing.assert_array_equal(result.outputs["x"], X)
-    assert worker.counters().get("refused_by_broker", 0) == 0
+    assert worker.statistics().counters.get("refused_by_broker", 0) == 0
 
 
 def test_a_client_under_another_name(secured: Any, serve: Serve, write_echo: WriteEcho) -> None:
@@ -90,7 +90,7 @@ def edge() -> Iterator[Callable[..., Requester]]:
     with ExitStack() as stack:
 
         def start(address: BrokerAddress, name: str, **options: Any) -> Requester:
-            announcer = Announcer(name, Topics(), "drive.bag", "echo", window=8)
+            announcer = ClientAnnouncer(name, Topics(), "drive.bag", "echo", window=8)
             requester = connect(address, name, announcer=announcer, **options)
             stack.callback(requester.close)
             stack.callback(announcer.presence.publish, "stopped")
@@ -219,12 +219,12 @@ def test_everybody_learns_what_there_is(
 
     async def run() -> None:
         async with AsyncClient(secured.address(who), name=who) as client:
-            registry = client.registry
+            registry = client.connection.registry
             assert await registry.wait_until_complete()
             assert registry.known.is_complete == has_marker
-            assert registry.known.is_ready("echo")
+            assert registry.known.models.is_ready("echo")
             assert registry.known.card("echo")
-            assert not registry.known.knows("other")
+            assert not registry.known.models.knows("other")
 
     asyncio.run(run())
 
@@ -274,7 +274,7 @@ def test_no_worker_answers_into_anothers_results(
     links["witness"].publish(Message("mqinfer/v1/results/the/last/one", b""))
     assert got.get(timeout=30) == "mqinfer/v1/results/the/last/one"
     links["witness"].unsubscribe("mqinfer/v1/results/+/+/+")
-    assert worker.counters()["dropped_bad_topic"] == 3
+    assert worker.statistics().counters["dropped_bad_topic"] == 3
 
 
 def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -368,9 +368,9 @@ def test_who_may_read_what_waits_in_clients(secured: Any, login: str, *, sees_ot
 
     async def look() -> set[str]:
         async with AsyncClient(secured.address(login), name=login) as client:
-            client.registry.watches_clients = True
-            assert await client.registry.wait_until_complete()
-            return set(client.registry.known.clients)
+            client.connection.registry.watches_clients = True
+            assert await client.connection.registry.wait_until_complete()
+            return set(client.connection.registry.known.clients)
 
     with ExitStack() as stack:
         for car in ("car-1", "car-2"):

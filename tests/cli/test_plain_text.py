@@ -17,7 +17,7 @@ from mqinfer.cli import infer, options
 from mqinfer.cli.app import app
 from mqinfer.cli.exit_codes import print_error
 from mqinfer.cli.options import plain_console, table_console
-from mqinfer.edge_agent.reporting.report import Goal, progress
+from mqinfer.edge_agent.reporting.report import RunExtent, progress
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.lab.profiling.report import ModelProfile
 from mqinfer.lab.profiling.report import as_table as profile_table
@@ -73,7 +73,7 @@ def test_progress(name: str, *, is_terminal: bool) -> None:
     console = Console(file=shown, force_terminal=is_terminal, width=200, color_system=None)
     statistics.frame_read(name)
     statistics.frame_read("other")
-    goal = Goal(1, f"{name} -> {name}")
+    goal = RunExtent(1, f"{name} -> {name}")
     with progress([(statistics, goal), (statistics, goal)], console):
         pass
     assert f"{name} -> {name}" in shown.getvalue()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.client.dispatch.dispatcher import Dispatcher
-from mqinfer.client.dispatch.pending import Entry
+from mqinfer.client.dispatch.pending import PendingRequest
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.request import names_label, with_labelled_version
 from mqinfer.errors import ModelNotFound
@@ -31,15 +31,15 @@ def dispatcher(share: int, window: int = 64) -> Dispatcher:
     return made
 
 
-def send(to: Dispatcher, name: str, now: float = 0.0, version: str | None = None) -> Entry:
+def send(to: Dispatcher, name: str, now: float = 0.0, version: str | None = None) -> PendingRequest:
     """Submit a request, and see it sent."""
-    to.submit(Entry(InferRequest(name, "m", (), version), lambda _: None, now, now + 100))
+    to.submit(PendingRequest(InferRequest(name, "m", (), version), lambda _: None, now, now + 100))
     entry = to.take(now).send
     assert entry is not None
     return entry
 
 
-def answer(to: Dispatcher, entry: Entry, now: float = 0.0) -> str:
+def answer(to: Dispatcher, entry: PendingRequest, now: float = 0.0) -> str:
     """Answer a request; return the worker that had it."""
     worker = entry.lane.worker if entry.lane else ""
     version = {"stable": "2", "canary": "3"}[worker]
@@ -80,7 +80,7 @@ def test_a_new_share_holds_for_the_next_request() -> None:
     """A rollback ends the split at once, also for what is queued."""
     client = dispatcher(100, window=1)
     first = send(client, "1")
-    client.submit(Entry(InferRequest("2", "m", ()), lambda _: None, 0.0, 100.0))
+    client.submit(PendingRequest(InferRequest("2", "m", ()), lambda _: None, 0.0, 100.0))
     client.update(state("canary", "3"), 0.0)
     assert answer(client, first) == "canary"
     second = client.take(0.0).send
@@ -105,7 +105,7 @@ def test_a_canary_that_is_silent_or_full_is_passed_over() -> None:
     """Nothing waits for one that does not answer; of a crowd it gets what it takes at a time, and as much again."""
     client = dispatcher(100)
     for number in range(3):
-        client.submit(Entry(InferRequest(str(number), "m", ()), lambda _: None, 0.0, 100.0))
+        client.submit(PendingRequest(InferRequest(str(number), "m", ()), lambda _: None, 0.0, 100.0))
     lanes = [entry.lane.worker for entry in iter(lambda: client.take(0.0).send, None) if entry.lane]
     assert lanes == ["canary", "stable"]  # one may be in flight at each before the first reply, and one waits
     silent = dispatcher(100)

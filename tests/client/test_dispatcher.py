@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -9,10 +8,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
 
 from mqinfer.broker.link import ReasonCode
 from mqinfer.client.dispatch.dispatcher import Dispatcher, Ended
-from mqinfer.client.dispatch.pending import Entry, Place, RetryBudget
+from mqinfer.client.dispatch.pending import PendingRequest, RequestPlace, RetryBudget
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.errors import (
@@ -37,9 +37,9 @@ def ignore(result: InferResult) -> None:
     """Take no notice of an outcome."""
 
 
-def make_entry(name: str, now: float = 0.0, timeout: float = 100.0) -> Entry:
+def make_entry(name: str, now: float = 0.0, timeout: float = 100.0) -> PendingRequest:
     """Make an entry as a requester does."""
-    return Entry(InferRequest(name, "m", ()), ignore, submitted=now, deadline=now + timeout)
+    return PendingRequest(InferRequest(name, "m", ()), ignore, submitted=now, deadline=now + timeout)
 
 
 def state(worker: str, status: WorkerStatus = WorkerStatus.READY, incarnation: int = 1) -> WorkerState:
@@ -68,13 +68,13 @@ def dispatcher_with(*workers: str) -> Dispatcher:
     return dispatcher
 
 
-def send(dispatcher: Dispatcher, name: str, now: float = 0.0) -> Entry:
+def send(dispatcher: Dispatcher, name: str, now: float = 0.0) -> PendingRequest:
     """Submit a request, and see it sent."""
     dispatcher.submit(make_entry(name, now))
     return sent(dispatcher, now, name)
 
 
-def sent(dispatcher: Dispatcher, now: float, name: str) -> Entry:
+def sent(dispatcher: Dispatcher, now: float, name: str) -> PendingRequest:
     """See a request sent, and acknowledged by the broker."""
     entry = dispatcher.take(now).send
     assert entry is not None
@@ -83,12 +83,12 @@ def sent(dispatcher: Dispatcher, now: float, name: str) -> Entry:
     return entry
 
 
-def worker_of(entry: Entry) -> str | None:
+def worker_of(entry: PendingRequest) -> str | None:
     """Return the worker that a request was sent to, or None where it went over its channel."""
     return entry.lane.worker if entry.lane else None
 
 
-def lose(dispatcher: Dispatcher, entry: Entry) -> None:
+def lose(dispatcher: Dispatcher, entry: PendingRequest) -> None:
     """Lose the worker that has a request."""
     worker = worker_of(entry)
     assert worker
@@ -100,7 +100,7 @@ def errors(ended: Sequence[Ended]) -> dict[str, type[Exception]]:
     return {entry.request.id: type(why) for entry, why in ended}
 
 
-def crash(dispatcher: Dispatcher, entry: Entry, now: float = 0.0, *, report_first: bool = False) -> None:
+def crash(dispatcher: Dispatcher, entry: PendingRequest, now: float = 0.0, *, report_first: bool = False) -> None:
     """Crash the worker that has a request: the broker publishes its will, and its server what happened."""
     worker = worker_of(entry)
     assert worker
@@ -117,7 +117,7 @@ def test_what_a_lost_worker_had_is_sent_to_another_at_once() -> None:
     dispatcher.update(state("a", WorkerStatus.LOST), 0.0)
     assert dispatcher.take(0.1).send is entry
     assert worker_of(entry) == "b"
-    assert (entry.attempts, entry.lost_on, entry.crashed_on) == (2, frozenset({("a", 1)}), frozenset())
+    assert (entry.attempts, entry.trail.lost_on, entry.trail.crashed_on) == (2, frozenset({("a", 1)}), frozenset())
 
 
 @pytest.mark.parametrize("report_first", [False, True])
@@ -135,7 +135,7 @@ def test_two_crashes_are_enough(report_first: bool) -> None:  # noqa: FBT001  a 
     assert errors(step.ended) == {"poison": Poison}
     assert "the workers a, b crashed" in str(step.ended[0][1])
     assert step.send is neighbour
-    assert len(neighbour.crashed_on) == 1
+    assert len(neighbour.trail.crashed_on) == 1
 
 
 def test_what_a_worker_was_lost_with_waits_for_a_worker_that_is_known() -> None:
@@ -191,7 +191,7 @@ def test_only_the_crash_of_the_process_that_had_a_request_counts() -> None:
     for worker in {"a", "b", "c"} - {worker_of(entry)}:
         dispatcher.update(state(worker, WorkerStatus.CRASHED), 0.0)
     assert not dispatcher.take(0.0).ended
-    assert entry.crashed_on == {(first, 1)}
+    assert entry.trail.crashed_on == {(first, 1)}
 
 
 def report(dispatcher: Dispatcher, worker: str, *running: str, incarnation: int = 1, now: float = 0.0) -> None:
@@ -208,8 +208,8 @@ def test_a_report_counts_for_what_it_names_wherever_that_is() -> None:
     first = worker_of(entry) or ""
     assert dispatcher.take(1.0).send is entry
     report(dispatcher, first, "1", "somebody else's", now=1.5)
-    assert entry.place is Place.IN_FLIGHT
-    assert entry.crashed_on == {(first, 1)}
+    assert entry.place is RequestPlace.IN_FLIGHT
+    assert entry.trail.crashed_on == {(first, 1)}
     report(dispatcher, worker_of(entry) or "", "1", now=2.0)
     assert errors(dispatcher.take(2.0).ended) == {"1": Poison}
 
@@ -222,7 +222,7 @@ def test_a_report_exculpates_what_it_does_not_name() -> None:
         worker = worker_of(innocent) or ""
         dispatcher.update(state(worker, WorkerStatus.LOST), 0.0)
         report(dispatcher, worker, culprit)
-        assert not innocent.lost_on
+        assert not innocent.trail.lost_on
         assert sent(dispatcher, 0.0, "innocent") is innocent
     assert not dispatcher.take(10.0).ended
 
@@ -238,10 +238,10 @@ def test_a_report_frees_what_was_set_aside() -> None:
     assert dispatcher.take(0.1).send is None
     report(dispatcher, second, "another", now=0.1)
     assert sent(dispatcher, 0.1, "1") is entry
-    assert len(entry.lost_on) == 1
+    assert len(entry.trail.lost_on) == 1
 
 
-def silent_on_two() -> tuple[Dispatcher, Entry, str, str]:
+def silent_on_two() -> tuple[Dispatcher, PendingRequest, str, str]:
     """Return a dispatcher of four workers, a request that two of them are silent on, and the two."""
     dispatcher = dispatcher_with("a", "b", "c", "d")
     entry = send(dispatcher, "1")
@@ -250,7 +250,7 @@ def silent_on_two() -> tuple[Dispatcher, Entry, str, str]:
     second = worker_of(entry) or ""
     for now in (2.5, 3.5, 50.0):
         assert dispatcher.take(now).send is None
-    assert (entry.attempts, entry.place) == (2, Place.IN_FLIGHT)
+    assert (entry.attempts, entry.place) == (2, RequestPlace.IN_FLIGHT)
     return dispatcher, entry, first, second
 
 
@@ -264,7 +264,7 @@ def test_no_third_worker_gets_a_request_that_two_are_silent_on() -> None:
 def test_a_worker_that_replies_frees_what_waits_for_it(which: int) -> None:
     """To whatever: it was slow, and does not work on that request alone."""
     dispatcher, entry, *workers = silent_on_two()
-    (lane,) = [lane for lane in entry.silent if lane.worker == workers[which]]
+    (lane,) = [lane for lane in entry.trail.silent if lane.worker == workers[which]]
     lane.update_load(WorkerLoad(1, 10_000, 4), 50.5)
     assert dispatcher.take(60.0).send is entry
 
@@ -291,12 +291,14 @@ def test_two_silent_workers_that_are_killed_are_all_that_a_request_takes(which: 
     assert errors(dispatcher.take(70.2).ended) == {"1": Poison}
 
 
-def test_a_name_that_is_taken_again_and_again_makes_nothing_poison() -> None:
-    """Each process leaves its name to one that started later: none of them has ended because of a request."""
+def test_losses_without_a_report_make_nothing_poison() -> None:
+    """Whether each process leaves its name to a later one or is lost, none is known to have ended because of it."""
     dispatcher = dispatcher_with("a")
     entry = send(dispatcher, "1")
     for later in range(2, 8):
         now = 5.0 * later
+        if later % 2:
+            dispatcher.update(state("a", WorkerStatus.LOST, later - 1), now)
         dispatcher.update(state("a", incarnation=later), now)
         step = dispatcher.take(now + 3.0)
         assert not step.ended
@@ -313,8 +315,8 @@ def test_what_is_held_waits_for_the_report_of_its_silent_worker() -> None:
     sent(dispatcher, 1.0, "1")
     report(dispatcher, worker_of(entry) or "", "1", now=1.5)
     assert dispatcher.take(3.6).send is None
-    assert entry.place is Place.BACKING_OFF
-    before = entry.resume_at - 0.01
+    assert entry.place is RequestPlace.BACKING_OFF
+    before = entry.due_at - 0.01
     dispatcher.update(state(first, WorkerStatus.LOST), before)
     assert dispatcher.take(before + 0.02).send is None
     report(dispatcher, first, "1", now=before + 0.03)
@@ -337,30 +339,16 @@ def test_a_culprit_in_flight_is_kept_apart_from_others() -> None:
     entry = send(dispatcher, "1")
     first = worker_of(entry) or ""
     sent(dispatcher, 1.0, "1")
-    lane = entry.lane
-    assert lane
-    assert not lane.holds_crasher()
+    assert entry.lane
+    entry.lane.limit = 4
     report(dispatcher, first, "1", now=1.1)
-    assert lane.holds_crasher()
-
-
-def test_a_machine_that_ends_with_its_server_is_found_all_the_same() -> None:
-    """Nobody reports a crash, and nobody comes back: four losses are enough, each but the first two seconds apart."""
-    dispatcher = dispatcher_with(*"abcdef")
-    entry = send(dispatcher, "1")
-    now = 0.0
-    for _ in range(3):
-        dispatcher.update(state(worker_of(entry) or "", WorkerStatus.LOST), now)
-        now = 0.0 if dispatcher.take(now).send else now + 2.0
-        if entry.place is not Place.IN_FLIGHT:
-            assert dispatcher.take(now).send is entry
-        dispatcher.acked(entry, entry.attempts, ReasonCode.SUCCESS, now)
-    dispatcher.update(state(worker_of(entry) or "", WorkerStatus.LOST), now)
-    assert dispatcher.take(now + 1.9).send is None
-    step = dispatcher.take(now + 2.0)
-    assert errors(step.ended) == {"1": Poison}
-    assert "lost while they had it, and none of them is back" in str(step.ended[0][1])
-    assert entry.attempts == 4
+    suspect = make_entry("2")
+    suspect.trail.lost_on = frozenset({("c", 1)})
+    dispatcher.submit(suspect)
+    assert dispatcher.take(1.1).send is None
+    dispatcher.settle("1", Outcome.OK)
+    assert dispatcher.take(1.1).send is suspect
+    assert suspect.lane is entry.lane
 
 
 def test_a_worker_that_comes_back_did_not_crash() -> None:
@@ -376,7 +364,7 @@ def test_a_worker_that_comes_back_did_not_crash() -> None:
     step = dispatcher.take(0.1)
     assert step.send is entry
     assert not step.ended
-    assert (entry.attempts, len(entry.lost_on)) == (3, 1)
+    assert (entry.attempts, len(entry.trail.lost_on)) == (3, 1)
 
 
 def test_a_worker_that_comes_back_calls_back_nothing_that_is_in_flight() -> None:
@@ -391,7 +379,7 @@ def test_a_worker_that_comes_back_calls_back_nothing_that_is_in_flight() -> None
     sent(dispatcher, 2.0, "1")
     dispatcher.update(state(first), 2.1)
     assert dispatcher.take(2.1).send is None
-    assert (entry.attempts, entry.place, len(entry.lost_on)) == (3, Place.IN_FLIGHT, 1)
+    assert (entry.attempts, entry.place, len(entry.trail.lost_on)) == (3, RequestPlace.IN_FLIGHT, 1)
 
 
 def test_a_worker_that_is_started_again_was_lost() -> None:
@@ -420,7 +408,7 @@ def test_two_workers_whose_connections_were_cut_did_not_crash() -> None:
     dispatcher.update(state(first), 0.2)
     assert sent(dispatcher, 0.2, "1") is entry
     assert not dispatcher.take(5.0).ended
-    assert len(entry.lost_on) == 1
+    assert len(entry.trail.lost_on) == 1
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -431,7 +419,7 @@ def test_partitions_convict_nobody(seed: int) -> None:
     cut = set(random.sample("abcdefgh", 7))
     within = random.choice([0.5, 2.0, 15.0])
     wills = sorted((random.uniform(0.0, within), worker) for worker in cut)
-    replies: list[tuple[float, Entry, str]] = []
+    replies: list[tuple[float, PendingRequest, str]] = []
     ended: dict[str, type[Exception]] = {}
     asked = 0
     for tick in range(2000):
@@ -460,9 +448,9 @@ def test_a_state_that_is_removed_removes_its_worker() -> None:
     entry = send(dispatcher, "1")
     dispatcher.update(state("b"), 0.0)
     for worker in ("a", "a", "unknown"):
-        dispatcher.removed(worker)
+        dispatcher.update(worker, 0.0)
     assert dispatcher.take(0.0).send is entry
-    assert (worker_of(entry), entry.attempts, entry.lost_on) == ("b", 2, frozenset())
+    assert (worker_of(entry), entry.attempts, entry.trail.lost_on) == ("b", 2, frozenset())
 
 
 def test_a_broker_that_goes_down_makes_no_poison() -> None:
@@ -473,10 +461,10 @@ def test_a_broker_that_goes_down_makes_no_poison() -> None:
     assert dispatcher.take(0.0).send is entry
     lose(dispatcher, entry)
     assert dispatcher.take(0.0) is not None
-    dispatcher.disconnected()
-    assert not entry.lost_on
+    dispatcher.connection(False, 0.0)
+    assert not entry.trail.lost_on
     assert not dispatcher.take(2.0, connected=False).ended
-    assert entry.place is Place.QUEUED
+    assert entry.place is RequestPlace.QUEUED
 
 
 def test_a_stopped_worker_is_no_crash() -> None:
@@ -486,7 +474,7 @@ def test_a_stopped_worker_is_no_crash() -> None:
     dispatcher.update(state("a", WorkerStatus.STOPPED), 0.0)
     assert dispatcher.take(0.0).send is entry
     assert entry.lane is None
-    assert not entry.lost_on
+    assert not entry.trail.lost_on
 
 
 def test_who_would_be_late_is_not_sent() -> None:
@@ -569,7 +557,7 @@ def test_a_reply_that_is_not_of_its_request_is_dropped(change: dict[str, Any], t
     """Another model, version, worker, attempt or topic: it is counted, and the request waits for its own reply."""
     dispatcher = dispatcher_with("a")
     request = InferRequest("1", "m", (), model_version="1", response_topic="results/m/car-1/1")
-    dispatcher.submit(Entry(request, ignore, submitted=0.0, deadline=100.0))
+    dispatcher.submit(PendingRequest(request, ignore, submitted=0.0, deadline=100.0))
     entry = sent(dispatcher, 0.0, "1")
     dispatcher.update(state("b"), 0.0)
     own = replace(reply("1", "a"), model_version="1")
@@ -585,7 +573,7 @@ def test_an_error_may_come_without_the_version() -> None:
     """A worker that has no such version can't name it; a worker that does not name itself is not refused either."""
     dispatcher = dispatcher_with("a")
     request = InferRequest("1", "m", (), model_version="1")
-    dispatcher.submit(Entry(request, ignore, submitted=0.0, deadline=100.0))
+    dispatcher.submit(PendingRequest(request, ignore, submitted=0.0, deadline=100.0))
     sent(dispatcher, 0.0, "1")
     assert dispatcher.replied(InferResponse("1", "m", outcome=Outcome.ERROR), 0.0)
 
@@ -727,8 +715,8 @@ def test_patience_without_a_worker_ends() -> None:
 def test_patience_does_not_end_while_workers_reconnect() -> None:
     """After a connection was lost there are six seconds until a missing worker counts as missing."""
     dispatcher = Dispatcher("car-1")
-    dispatcher.disconnected()
-    dispatcher.connected(10.0)
+    dispatcher.connection(False, 0.0)
+    dispatcher.connection(True, 10.0)
     entry = send(dispatcher, "1", 10.0)
     for now in (10.0, 13.0, 15.9):
         dispatcher.acked(entry, entry.attempts, ReasonCode.NO_MATCHING_SUBSCRIBERS, now)
@@ -813,8 +801,10 @@ def test_cancelled_requests_are_gone() -> None:
     first = send(dispatcher, "1")
     for name in "23":
         dispatcher.submit(make_entry(name))
-    assert dispatcher.cancel("1", Cancelled("by the caller")) is first
-    assert dispatcher.cancel("1", Cancelled("by the caller")) is None
+    late = dispatcher.counters().late
+    for ended in (first, None):
+        assert dispatcher.settle("1", Outcome.CANCELLED, is_reply=False) is ended
+    assert dispatcher.counters().late == late
     assert errors(dispatcher.cancel_all(Cancelled("closed"))) == {"2": Cancelled, "3": Cancelled}
     assert dispatcher.take(1000.0).send is None
     assert dispatcher.counters().outcomes[Outcome.CANCELLED] == 3
@@ -842,9 +832,9 @@ class Delivery(RuleBasedStateMachine):
         self.now = 0.0
         self.number = 0
         self.incarnation = dict.fromkeys(WORKERS, 0)
-        self.asked: dict[str, Entry] = {}
+        self.asked: dict[str, PendingRequest] = {}
         self.ended: list[str] = []
-        self.sent: list[tuple[Entry, int, str]] = []
+        self.sent: list[tuple[PendingRequest, int, str]] = []
 
     def end(self, ended: Sequence[Ended]) -> None:
         """Note outcomes."""
@@ -907,8 +897,8 @@ class Delivery(RuleBasedStateMachine):
     @rule()
     def disconnect(self) -> None:
         """The connection is lost, and comes back."""
-        self.dispatcher.disconnected()
-        self.dispatcher.connected(self.now)
+        self.dispatcher.connection(False, 0.0)
+        self.dispatcher.connection(True, self.now)
 
     @invariant()
     def books_balance(self) -> None:
@@ -921,19 +911,19 @@ class Delivery(RuleBasedStateMachine):
         counters = self.dispatcher.counters()
         assert counters.pending == len(living)
         assert counters.submitted == len(self.asked) == counters.pending + sum(counters.outcomes.values())
-        assert all((entry.place is not Place.ENDED) == (name in living) for name, entry in self.asked.items())
+        assert all((entry.place is not RequestPlace.ENDED) == (name in living) for name, entry in self.asked.items())
 
     @invariant()
     def lanes_have_only_what_is_in_flight(self) -> None:
         """No worker is charged for a request that has left, and the timer is set for what is in flight."""
         if not hasattr(self, "dispatcher"):
             return
-        in_flight = [entry for entry in self.asked.values() if entry.place is Place.IN_FLIGHT]
+        in_flight = [entry for entry in self.asked.values() if entry.place is RequestPlace.IN_FLIGHT]
         lanes = {id(entry.lane): entry.lane for entry in self.asked.values() if entry.lane}.values()
         assert sum(len(lane.in_flight) for lane in lanes) <= len(in_flight) <= 4
         assert self.dispatcher.counters().in_flight == len(in_flight)
         if in_flight:
-            assert self.dispatcher.wake_at <= max(min(entry.retry_at for entry in in_flight), self.now)
+            assert self.dispatcher.wake_at <= max(min(entry.due_at for entry in in_flight), self.now)
 
     def teardown(self) -> None:
         """At the end of time every request has its outcome."""

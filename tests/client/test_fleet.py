@@ -46,17 +46,17 @@ def fleet_of(**service_ms: float) -> Fleet:
     return fleet
 
 
-def chosen(fleet: Fleet, now: float = 0.0, queued: int = 1, *, crashed: bool = False) -> Lane:
+def chosen(fleet: Fleet, now: float = 0.0, queued: int = 1) -> Lane:
     """Choose, and insist on a lane."""
-    lane = fleet.choose(ANY, now, queued=queued, crashed=crashed)
+    lane = fleet.choose(ANY, now, queued=queued)
     assert isinstance(lane, Lane)
     return lane
 
 
-def send(fleet: Fleet, name: str, now: float = 0.0, *, queued: int = 1, crashed: bool = False) -> Lane:
+def send(fleet: Fleet, name: str, now: float = 0.0, *, queued: int = 1) -> Lane:
     """Send a request to the lane that is chosen for it."""
-    lane = chosen(fleet, now, queued, crashed=crashed)
-    fleet.sent(name, lane, ANY, now, crashed=crashed)
+    lane = chosen(fleet, now, queued)
+    fleet.sent(name, lane, now)
     return lane
 
 
@@ -141,17 +141,17 @@ def test_quarantine_doubles_and_ends_with_one_request() -> None:
     """A worker that let an attempt time out gets one request at a time until it answers."""
     fleet = fleet_of(a=10)
     lane = chosen(fleet)
-    lane.quarantine(1.0)
+    lane.quarantine.begin(1.0, SILENCE)
     assert fleet.choose(ANY, 1.9) is NoLane.WAIT
     assert fleet.next_opening(1.9) == pytest.approx(2.0)
     assert chosen(fleet, 2.0) is lane
-    lane.send("1", 2.0)
+    fleet.sent("1", lane, 2.0)
     assert fleet.choose(ANY, 2.0) is NoLane.WAIT
     lane.in_flight.pop("1")
-    lane.quarantine(3.0)
+    lane.quarantine.begin(3.0, SILENCE)
     assert fleet.next_opening(3.0) == pytest.approx(5.0)
     update_load(fleet, "a", WorkerLoad(1, 10_000), 4.0)
-    lane.send("1", 4.0)
+    fleet.sent("1", lane, 4.0)
     assert chosen(fleet, 4.0) is lane
 
 
@@ -196,10 +196,11 @@ def test_a_draining_worker_keeps_what_it_has_and_gets_nothing() -> None:
 def test_a_request_that_a_worker_crashed_on_is_kept_apart_from_its_like() -> None:
     """Else one of the two would be blamed for the other."""
     fleet = fleet_of(a=10, b=10)
-    first = send(fleet, "1", crashed=True)
-    second = send(fleet, "2", crashed=True)
+    first = send(fleet, "1")
+    second = fleet.choose(ANY, 0.0, avoid={first})
+    assert isinstance(second, Lane)
     assert second is not first
-    assert fleet.choose(ANY, 0.0, crashed=True) is NoLane.WAIT
+    assert fleet.choose(ANY, 0.0, avoid={first, second}) is NoLane.WAIT
     assert isinstance(fleet.choose(ANY, 0.0), Lane)
 
 
@@ -222,7 +223,7 @@ def makespan(services: list[float], requests: int, clients: int) -> float:
     def pump(client: int, now: float) -> None:
         while left[client] and isinstance(lane := fleets[client].choose(ANY, now, queued=left[client]), Lane):
             number = next(numbers)
-            fleets[client].sent(str(number), lane, ANY, now)
+            fleets[client].sent(str(number), lane, now)
             left[client] -= 1
             depth[lane.worker] += 1
             free_at[lane.worker] = max(free_at[lane.worker], now) + services[int(lane.worker[1:])]
@@ -280,7 +281,7 @@ def serve_for(fleet: Fleet, start: float, seconds: float, rate: float, services:
         lane = send(fleet, str(number), now)
         got[lane.worker] += 1
         lane.in_flight.pop(str(number))
-        smoothed = lane.service + 0.2 * (services[lane.worker] - lane.service)
+        smoothed = lane.times.service + 0.2 * (services[lane.worker] - lane.times.service)
         update_load(fleet, lane.worker, WorkerLoad(1, round(smoothed * 1e6)), now + services[lane.worker])
     return got
 
@@ -326,7 +327,7 @@ def test_choosing_changes_nothing() -> None:
     fleet = fleet_of(a=20, b=20, c=400)
     first = chosen(fleet, 30.0)
     assert all(chosen(fleet, 30.0) is first for _ in range(200))
-    fleet.sent("1", first, ANY, 30.0)
+    fleet.sent("1", first, 30.0)
     assert chosen(fleet, 30.0) is not first
 
 
@@ -335,7 +336,7 @@ def test_pauses_double_for_days() -> None:
     fleet = fleet_of(a=10)
     lane = chosen(fleet)
     for _ in range(3000):
-        lane.quarantine(0.0)
+        lane.quarantine.begin(0.0, SILENCE)
     assert lane.opens_at == SILENCE.quarantine_most
 
 
@@ -343,14 +344,14 @@ def test_nobody_storms_a_channel_without_subscribers() -> None:
     """One request at a time tries again, later each time; a worker's state ends that at once."""
     fleet = Fleet()
     assert fleet.choose(ANY, 0.0) is NoLane.SHARED
-    assert fleet.close_channel(ANY, 0.0, 0.02) == 0.0
+    assert fleet.channels.close(ANY, 0.0, 0.02) == 0.0
     assert fleet.choose(ANY, 0.01) is NoLane.WAIT
     assert fleet.choose(("other", None), 0.01) is NoLane.SHARED
     assert fleet.next_opening(0.01) == pytest.approx(0.02)
     assert fleet.choose(ANY, 0.02) is NoLane.SHARED
-    fleet.sent("1", NoLane.SHARED, ANY, 0.02)
+    fleet.channels.sent(ANY, 0.02)
     assert fleet.choose(ANY, 0.02) is NoLane.WAIT
-    assert fleet.close_channel(ANY, 0.03, 0.02) == 0.0
+    assert fleet.channels.close(ANY, 0.03, 0.02) == 0.0
     assert fleet.next_opening(0.03) == pytest.approx(0.07)
     fleet.update(state("a"))
     assert fleet.next_opening(0.03) == math.inf
@@ -363,7 +364,6 @@ ASKED: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "channel": st.sampled_from([ANY, ("m", "1"), ("m", "2"), ("other", None)]),
         "queued": st.integers(1, 50),
-        "crashed": st.booleans(),
         "deadline": st.floats(0.0, 10.0) | st.just(math.inf),
     }
 )
@@ -405,14 +405,16 @@ class Choosing(RuleBasedStateMachine):
         assert first is second if isinstance(first, NoLane) else isinstance(second, Lane)
         if first is NoLane.WAIT:
             return
-        due = [
-            fleet.sent(str(self.number), to, asked["channel"], self.now, crashed=asked["crashed"])
-            for fleet, to in zip(self.fleets, (first, second), strict=True)
-        ]
-        assert due[0] == due[1]
         if isinstance(first, Lane) and isinstance(second, Lane):
+            due = [
+                fleet.sent(str(self.number), to, self.now)
+                for fleet, to in zip(self.fleets, (first, second), strict=True)
+            ]
             assert (first.worker, first.in_flight) == (second.worker, second.in_flight)
             self.sent.append((str(self.number), first.worker))
+        else:
+            due = [fleet.channels.sent(asked["channel"], self.now) for fleet in self.fleets]
+        assert due[0] == due[1]
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data(), load=st.builds(WorkerLoad, st.integers(1, 5), st.integers(1, 200_000), st.integers(0, 6)))
@@ -428,7 +430,7 @@ class Choosing(RuleBasedStateMachine):
         """A worker lets a request time out, or turns one away."""
         for lane in self.lanes(worker):
             if quarantined:
-                lane.quarantine(self.now)
+                lane.quarantine.begin(self.now, SILENCE)
             else:
                 lane.pause(self.now, 0.1)
 
@@ -443,9 +445,9 @@ class Choosing(RuleBasedStateMachine):
         """Nobody subscribes to a channel, or its reply comes."""
         for fleet in self.fleets:
             if opens:
-                fleet.shared_reply(channel[0], 0.1)
+                fleet.channels.replied(channel[0], 0.1)
             else:
-                fleet.close_channel(channel, self.now, 0.02)
+                fleet.channels.close(channel, self.now, 0.02)
 
     @rule(seconds=LATER)
     def wait(self, seconds: float) -> None:
@@ -467,8 +469,10 @@ def test_a_request_waits_for_the_worker_that_can_decode_it() -> None:
     """It goes to its worker's lane, waits while that is full, and goes anywhere once that takes none of its kind."""
     fleet = fleet_of(fast=10, slow=100)
     assert fleet.pinned("slow", ANY, 0.0) is fleet.lane("slow")
+    slow = fleet.lane("slow")
+    assert slow
     for number in range(4):
-        fleet.sent(f"{number}", fleet.lane("slow") or NoLane.WAIT, ANY, 0.0)
+        fleet.sent(f"{number}", slow, 0.0)
     assert fleet.pinned("slow", ANY, 0.0) is NoLane.WAIT
     assert fleet.pinned("slow", ("another", None), 0.0) is None
     assert fleet.pinned("nobody", ANY, 0.0) is None

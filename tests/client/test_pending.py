@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
-from mqinfer.client.dispatch.pending import SLACK, Entry, PendingTable, Place
+from mqinfer.client.dispatch.pending import SLACK, PendingRequest, PendingTable, RequestPlace
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.types import InferRequest
 
@@ -15,9 +15,9 @@ def ignore(result: InferResult) -> None:
     """Take no notice of an outcome."""
 
 
-def make_entry(name: str, now: float = 0.0, timeout: float = 100.0) -> Entry:
+def make_entry(name: str, now: float = 0.0, timeout: float = 100.0) -> PendingRequest:
     """Make an entry as a requester does."""
-    return Entry(InferRequest(name, "model", ()), ignore, submitted=now, deadline=now + timeout)
+    return PendingRequest(InferRequest(name, "model", ()), ignore, submitted=now, deadline=now + timeout)
 
 
 def queue_of(table: PendingTable) -> list[str]:
@@ -25,7 +25,7 @@ def queue_of(table: PendingTable) -> list[str]:
     return [name for queue in table.queues.values() for name in queue]
 
 
-def launch_first(table: PendingTable, now: float) -> Entry | None:
+def launch_first(table: PendingTable, now: float) -> PendingRequest | None:
     """Send the first of the queue over its channel, as far as the window allows."""
     if len(table.in_flight) >= table.window or not table.queues:
         return None
@@ -51,7 +51,7 @@ class Table(RuleBasedStateMachine):
         self.window = window
         self.now = 0
         self.number = 0
-        self.living: dict[str, Entry] = {}
+        self.living: dict[str, PendingRequest] = {}
         self.left: list[str] = []
         self.queued: list[str] = []
         self.in_flight: list[str] = []
@@ -98,7 +98,7 @@ class Table(RuleBasedStateMachine):
         entry = self.table.remove(name)
         assert entry is self.living.get(name)
         if entry is not None:
-            assert entry.place is Place.ENDED
+            assert entry.place is RequestPlace.ENDED
             self.leave(name)
 
     @rule(name=consumes(sent), delay=st.integers(0, 5))
@@ -125,13 +125,13 @@ class Table(RuleBasedStateMachine):
         self.now += seconds
         overdue = {name for name, entry in self.living.items() if entry.deadline <= self.now}
         due = self.table.wake(self.now)
-        expired = [entry.request.id for entry in due if entry.place is Place.ENDED]
+        expired = [entry.request.id for entry in due if entry.place is RequestPlace.ENDED]
         assert set(expired) == overdue
         assert len(expired) == len(overdue)
         for name in expired:
             self.leave(name)
         resumed = [name for name, until in self.backing_off.items() if until <= self.now]
-        assert sorted(entry.request.id for entry in due if entry.place is Place.QUEUED) == sorted(resumed)
+        assert sorted(entry.request.id for entry in due if entry.place is RequestPlace.QUEUED) == sorted(resumed)
         queued = queue_of(self.table)[len(self.queued) :]
         assert sorted(queued) == sorted(resumed)
         assert [self.backing_off[name] for name in queued] == sorted(self.backing_off[name] for name in resumed)
@@ -144,7 +144,7 @@ class Table(RuleBasedStateMachine):
     @rule()
     def drain(self) -> None:
         """The client closes: everything is given out."""
-        for entry in self.table.drain():
+        for entry in self.table.wake(math.inf):
             self.leave(entry.request.id)
         assert not self.living
         assert not self.table.alarms
@@ -202,9 +202,9 @@ def test_a_new_connection_begins_a_new_count_of_refusals() -> None:
         table.add(make_entry(name))
         sent = launch_first(table, 0.0)
         assert sent
-        sent.refused_since = 0.0
+        sent.trail.refused_since = 0.0
     table.back_off(table.entries["a"], 1.0)
     table.recall()
     table.wake(1.0)
     again = [launch_first(table, 5.0) for _ in "ab"]
-    assert [entry and entry.refused_since for entry in again] == [None, None]
+    assert [entry and entry.trail.refused_since for entry in again] == [None, None]

@@ -48,15 +48,16 @@ def worker(name: str, status: WorkerStatus, version: str = "1", *, boot: int = 1
 def test_a_model_is_known_by_its_card_or_its_workers() -> None:
     """A card names a version that may have no worker; a version without a card has one."""
     registry = Registry(Clock())
-    assert (registry.knows("m"), dict(registry.versions("m")), registry.is_ready("m")) == (False, {}, False)
+    models = registry.models
+    assert (models.knows("m"), dict(models.versions("m")), models.is_ready("m")) == (False, {}, False)
     registry.put_card("m", card("m", "2"))
-    assert (registry.knows("m"), dict(registry.versions("m")), registry.is_ready("m")) == (True, {"2": False}, False)
+    assert (models.knows("m"), dict(models.versions("m")), models.is_ready("m")) == (True, {"2": False}, False)
     registry.put_worker("a", worker("a", READY, "1", default=False))
-    assert dict(registry.versions("m")) == {"1": True, "2": False}
-    assert (registry.is_ready("m"), registry.is_ready("m", "1"), registry.is_ready("m", "2")) == (False, True, False)
+    assert dict(models.versions("m")) == {"1": True, "2": False}
+    assert (models.is_ready("m"), models.is_ready("m", "1"), models.is_ready("m", "2")) == (False, True, False)
     registry.put_worker("b", worker("b", READY, "2"))
-    assert registry.is_ready("m")
-    assert registry.is_ready("m", "2")
+    assert models.is_ready("m")
+    assert models.is_ready("m", "2")
 
 
 def test_what_a_worker_serves_is_found_by_worker_model_and_version() -> None:
@@ -76,21 +77,22 @@ def test_a_swap_and_a_restart_are_no_unload() -> None:
     """While a worker drains, is lost or crashed the model stays known; once card and workers are gone it was known."""
     clock = Clock()
     registry = Registry(clock)
+    models = registry.models
     registry.put_card("m", card("m"))
     registry.put_worker("a", worker("a", READY))
     for status in (DRAINING, LOST, CRASHED):
         clock.now += 1
         registry.put_worker("a", worker("a", status))
-        assert (registry.knows("m"), registry.is_ready("m")) == (True, False)
+        assert (models.knows("m"), models.is_ready("m")) == (True, False)
     clock.now += 1
-    assert registry.unserved_for("m") == registry.unserved_for("m", "1") == 3
+    assert models.unserved_for("m") == models.unserved_for("m", "1") == 3
     registry.put_worker("a", worker("a", READY, boot=2))
-    assert (registry.is_ready("m"), registry.unserved_for("m")) == (True, 0)
+    assert (models.is_ready("m"), models.unserved_for("m")) == (True, 0)
     registry.put_worker("a", worker("a", STOPPED, boot=2))
-    assert (registry.knows("m"), registry.was_known("m")) == (True, False)  # its card is there
+    assert (models.knows("m"), models.was_known("m")) == (True, False)  # its card is there
     registry.put_card("m", None)
-    assert (registry.knows("m"), registry.was_known("m")) == (False, True)
-    assert (registry.was_known("never"), registry.workers) == (False, {})
+    assert (models.knows("m"), models.was_known("m")) == (False, True)
+    assert (models.was_known("never"), registry.workers) == (False, {})
 
 
 def test_the_will_of_a_predecessor_is_not_about_its_successor() -> None:
@@ -99,7 +101,7 @@ def test_the_will_of_a_predecessor_is_not_about_its_successor() -> None:
     registry.put_worker("a", worker("a", READY, boot=2))
     for status in (LOST, DRAINING, STOPPED, CRASHED):
         registry.put_worker("a", worker("a", status, boot=1))
-        assert registry.is_ready("m")
+        assert registry.models.is_ready("m")
     registry.put_worker("b", worker("b", CRASHED))
     assert set(registry.workers) == {"a"}
 
@@ -118,19 +120,20 @@ def test_figures_change_no_revision() -> None:
 def test_what_is_not_sent_again_is_gone() -> None:
     """After a loss the old knowledge holds until the marker is back; then only what this connection has brought."""
     registry = Registry(Clock())
+    models = registry.models
     for name in ("a", "b"):
         registry.put_worker(name, worker(name, READY, name.replace("a", "1").replace("b", "2")))
         registry.put_card(name, card(name))
         registry.put_server(name, ServerState(name, ServerStatus.READY, 1))
     registry.finish()
     registry.begin()
-    assert (registry.is_complete, set(registry.cards), set(registry.versions("m"))) == (False, {"a", "b"}, {"1", "2"})
+    assert (registry.is_complete, set(registry.cards), set(models.versions("m"))) == (False, {"a", "b"}, {"1", "2"})
     registry.put_card("b", card("b"))
     registry.put_worker("b", worker("b", READY, "2"))
     registry.put_server("b", ServerState("b", ServerStatus.CLAIMING, 2))
     registry.finish()
-    assert (registry.is_complete, set(registry.cards), dict(registry.versions("m"))) == (True, {"b"}, {"2": True})
-    assert (registry.servers, registry.was_known("a")) == ({}, True)
+    assert (registry.is_complete, set(registry.cards), dict(models.versions("m"))) == (True, {"b"}, {"2": True})
+    assert (registry.servers, models.was_known("a")) == ({}, True)
 
 
 EVENTS = st.tuples(
@@ -147,6 +150,7 @@ EVENTS = st.tuples(
 def test_what_is_derived_follows_from_the_states(events: list[Any]) -> None:
     """Whatever comes in whatever order, the versions are those that the states and the card name."""
     registry = Registry(Clock())
+    models = registry.models
     for event, name, status, version, boot, default in events:
         match event:
             case "put":
@@ -164,9 +168,9 @@ def test_what_is_derived_follows_from_the_states(events: list[Any]) -> None:
         versions = {version: any(ready for each, ready in served if each == version) for version, _ in served}
         if found := registry.card("m"):
             versions.setdefault(found.version, False)
-        assert registry.versions("m") == versions
-        assert registry.knows("m") == bool(versions)
-        assert registry.is_ready("m") == any(s.status is READY and each.default for s in states for each in s.models)
+        assert models.versions("m") == versions
+        assert models.knows("m") == bool(versions)
+        assert models.is_ready("m") == any(s.status is READY and each.default for s in states for each in s.models)
 
 
 @pytest.fixture(params=["memory", pytest.param("mosquitto", marks=pytest.mark.broker)])
@@ -204,13 +208,13 @@ def test_it_is_known_when_everything_has_come(any_url: str, site: tuple[Link, To
 
     async def run() -> None:
         async with AsyncClient(any_url, root=topics.root, options=ClientOptions(lanes=lanes)) as client:
-            registry = client.registry
+            registry = client.connection.registry
             assert not registry.is_complete
             assert await registry.wait_until_complete()
             assert registry.known.is_complete  # by the marker, not by a pause
-            assert (set(registry.known.cards), dict(registry.known.versions("m"))) == ({"m"}, {"1": True})
+            assert (set(registry.known.cards), dict(registry.known.models.versions("m"))) == ({"m"}, {"1": True})
             assert registry.known.servers == {"w": ServerStatus.READY}
-            assert not registry.known.knows("other")
+            assert not registry.known.models.knows("other")
 
     asyncio.run(run())
 
@@ -221,16 +225,16 @@ def test_changes_come_as_they_happen(any_url: str, site: tuple[Link, Topics]) ->
 
     async def run() -> None:
         async with AsyncClient(any_url, root=topics.root) as client:
-            registry = client.registry
+            registry = client.connection.registry
             await registry.wait_until_complete()
             link.publish(Message(topics.worker_state("w.0"), b"{"))
             link.publish(Message(topics.card("m"), b"{"))
             link.publish(Message(topics.control_state("w"), b"{"))
-            assert registry.known.is_ready("m")
+            assert registry.known.models.is_ready("m")
             link.publish(Message(topics.card("m"), b"", retain=True))
             link.publish(Message(topics.worker_state("w.0"), worker("w.0", STOPPED).to_json(), retain=True))
-            assert await registry.until(lambda: not registry.known.knows("m"), 30)
-            assert (registry.known.was_known("m"), registry.is_complete) == (True, True)
+            assert await registry.until(lambda: not registry.known.models.knows("m"), 30)
+            assert (registry.known.models.was_known("m"), registry.is_complete) == (True, True)
 
     asyncio.run(run())
 
@@ -241,7 +245,7 @@ def test_what_went_while_the_link_was_down_is_gone_after_it(any_url: str, site: 
 
     async def run() -> None:
         async with AsyncClient(any_url, root=topics.root) as client:
-            registry, own = client.registry, client.requester.link
+            registry, own = client.connection.registry, client.connection.requester.link
             await registry.wait_until_complete()
             lost = []
             registry.watch(lambda: lost.append(registry.is_complete))
@@ -256,6 +260,6 @@ def test_what_went_while_the_link_was_down_is_gone_after_it(any_url: str, site: 
             if isinstance(own, MemoryLink):
                 own.restore()
             assert await registry.until(lambda: registry.known.is_complete and registry.is_complete, 60)
-            assert await registry.until(lambda: not registry.known.knows("m"), 30)
+            assert await registry.until(lambda: not registry.known.models.knows("m"), 30)
 
     asyncio.run(run())

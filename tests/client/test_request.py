@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields, replace
 
 from mqinfer.broker.link import Message
 from mqinfer.client.dispatch.lane import Lane
-from mqinfer.client.dispatch.pending import Entry
+from mqinfer.client.dispatch.pending import PendingRequest
 from mqinfer.client.request import Messages
 from mqinfer.codecs import encode_tensor
 from mqinfer.protocol.checksum import checksum, verify
@@ -27,10 +27,13 @@ MESSAGES = Messages("car-1", Topics("site"))
 REQUEST = MESSAGES.own(InferRequest("", "model", (encode_tensor("x", np.zeros(3, np.float32)),)), ID, 2.0)
 
 
-def entry(request: InferRequest = REQUEST, *, after: float = 0.0, attempts: int = 1, left: float = 2.0) -> Entry:
+def entry(
+    request: InferRequest = REQUEST, *, after: float = 0.0, attempts: int = 1, left: float = 2.0
+) -> PendingRequest:
     """An entry that is sent so many seconds after it was asked for, with so many left."""
-    made = Entry(request, lambda _: None, submitted=0.0, deadline=after + left, attempts=attempts)
+    made = PendingRequest(request, lambda _: None, submitted=0.0, deadline=after + left, attempts=attempts)
     made.sent = after
+    MESSAGES.encode(made)
     return made
 
 

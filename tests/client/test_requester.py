@@ -9,13 +9,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from mqinfer import Capture, ClientOptions, InferResult, Outcome
 from mqinfer.broker import make_link
@@ -410,10 +409,10 @@ def test_no_worker_speaks_for_another(
     publish_state(hand.link, "w-1", ready.to_json())
     forged = [
         b"{",
-        structs.replace(ready, status=WorkerStatus.LOST).to_json(),
-        structs.replace(ready, worker="no/such\0#").to_json(),
-        structs.replace(ready, worker="w-2", models=(ServedModel("no/such\0#"),)).to_json(),
-        structs.replace(ready, incarnation=2**64 - 1).to_json(),
+        replace(ready, status=WorkerStatus.LOST).to_json(),
+        replace(ready, worker="no/such\0#").to_json(),
+        replace(ready, worker="w-2", models=(ServedModel("no/such\0#"),)).to_json(),
+        replace(ready, incarnation=2**64 - 1).to_json(),
     ]
     for payload in forged * 20:
         publish_state(hand.link, "w-2", payload)

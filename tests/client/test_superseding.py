@@ -13,10 +13,9 @@ import pytest
 
 from mqinfer.broker.link import ReasonCode
 from mqinfer.client.dispatch.dispatcher import Dispatcher
-from mqinfer.client.dispatch.pending import Entry
+from mqinfer.client.dispatch.pending import PendingRequest
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import DelayWindow, Policy, Stream
-from mqinfer.protocol.errors import Superseded
+from mqinfer.client.window import DelayWindow, Policy, StreamWindow
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import InferRequest, InferResponse, Outcome, Timings, WorkerLoad
 
@@ -52,7 +51,7 @@ class Drive:
         self._numbers = count()
         self._connected = True
         self._dispatcher = Dispatcher("car")
-        self._stream: Stream[float] = Stream(Policy.LATEST, DelayWindow.of(Policy.LATEST, 8))
+        self._stream: StreamWindow[float] = StreamWindow(Policy.LATEST, DelayWindow.of(Policy.LATEST, 8))
         self._sent: dict[str, float] = {}  # when each frame without an outcome was taken, the oldest first
         self._workers = {f"w{number}": Worker(f"w{number}") for number in range(workers)}
         self._announce()
@@ -78,11 +77,11 @@ class Drive:
 
     def _disconnect(self) -> None:
         self._connected = False
-        self._dispatcher.disconnected()
+        self._dispatcher.connection(False, 0.0)
 
     def _connect(self) -> None:
         self._connected = True
-        self._dispatcher.connected(self.now)
+        self._dispatcher.connection(True, self.now)
         self._announce()
         self._pump()
 
@@ -96,8 +95,8 @@ class Drive:
         self.counts["superseded"] += self._stream.put(self.now) is not None
         self._advance()
         if self._supersedes and self._stream.wants_room:
-            found = self._dispatcher.replaceable(list(self._sent), self.now, connected=self._connected)
-            if found and (entry := self._dispatcher.cancel(found, Superseded("newer"))):
+            found = self._dispatcher.table.replaceable(list(self._sent), self.now, connected=self._connected)
+            if found and (entry := self._dispatcher.settle(found, Outcome.SUPERSEDED, is_reply=False)):
                 self.counts["superseded"] += 1
                 if entry.attempts and self._connected:
                     self._at(_WAY_S, self._cancel, found)
@@ -108,7 +107,7 @@ class Drive:
             name = f"{next(self._numbers):032x}"
             self._sent[name] = taken
             self._dispatcher.submit(
-                Entry(InferRequest(name, "m", ()), lambda _: None, submitted=self.now, deadline=self.now + 60)
+                PendingRequest(InferRequest(name, "m", ()), lambda _: None, submitted=self.now, deadline=self.now + 60)
             )
         self._pump()
 
@@ -206,11 +205,11 @@ def test_a_reply_that_is_being_decoded_is_not_superseded() -> None:
     """Its worker may have been quarantined meanwhile: nothing is in flight there any more, and the result counts."""
     dispatcher = Dispatcher("car")
     dispatcher.update(WorkerState("w", WorkerStatus.READY, 1, (ServedModel("m", "1"),), 8, 0, 50_000), 0.0)
-    dispatcher.submit(Entry(InferRequest("1", "m", ()), lambda _: None, submitted=0.0, deadline=60.0))
+    dispatcher.submit(PendingRequest(InferRequest("1", "m", ()), lambda _: None, submitted=0.0, deadline=60.0))
     entry = dispatcher.take(0.0).send
     assert entry
     assert entry.lane
     assert dispatcher.replied(InferResponse("1", "m", worker="w", load=WorkerLoad(1, 50_000, 8)), 0.1)
-    entry.lane.quarantine(0.1)
-    assert dispatcher.replaceable(["1"], 0.2, connected=True) is None
+    entry.lane.quarantine.begin(0.1, entry.lane.silence)
+    assert dispatcher.table.replaceable(["1"], 0.2, connected=True) is None
     assert dispatcher.settle("1", Outcome.OK) is entry

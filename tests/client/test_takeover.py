@@ -17,7 +17,7 @@ import pytest
 from mqinfer import Client, ClientOptions
 from mqinfer.broker import Message, make_link
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.client.announcer import Announcer
+from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import connect
 from mqinfer.client.request import make_request
 from mqinfer.client.result import InferResult
@@ -67,7 +67,7 @@ def test_all_that_is_public_is_not_enough(server: MosquittoServer, serve: Serve,
     """An attacker takes over each id that it can make of names and incarnations: nothing happens to anybody."""
     topics = Topics()
     serve(server.url, write_echo("echo", ECHO, delay_ms=2), name="gpu-1")
-    announcer = Announcer("car-1", topics, "drive.bag", "echo", window=8)
+    announcer = ClientAnnouncer("car-1", topics, "drive.bag", "echo", window=8)
     edge = connect(server.url, "car-1", topics, replace(PATIENT, window=8), announcer=announcer)
     stop, states, lost = threading.Event(), dict[str, int](), list[str]()
     attempts = 0

@@ -6,19 +6,19 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mqinfer import AsyncClient, Capture, Client, DropReason, SeenPreview, SeenResult, Watch
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Link, Message
 from mqinfer.broker.memory import MemoryBroker, MemoryLink
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.client.watching.feed import Feed, WatchSettings
+from mqinfer.client.watching.feed import WatchFeed, WatchSettings
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.errors import BadTopic, Cancelled, ConfigError, NotAuthorized
@@ -349,7 +349,7 @@ def test_a_broker_that_refuses() -> None:
         links.append(Refusing(MemoryBroker(), on_connection=handler))
         return links[0]
 
-    feed = Feed(connect, T, WatchSettings("seg"))
+    feed = WatchFeed(connect, T, WatchSettings("seg"))
     with pytest.raises(NotAuthorized, match=r"login of a dashboard .* mqinfer broker add DIR dashboard NAME"):
         feed.open(1.0)
     assert not links[0].connected
@@ -364,7 +364,7 @@ def test_a_lost_connection() -> None:
         links.append(MemoryLink(broker, on_connection=handler))
         return links[-1]
 
-    feed = Feed(connect, T, WatchSettings("seg"), clock_ns=lambda: 42)
+    feed = WatchFeed(connect, T, WatchSettings("seg"), clock_ns=lambda: 42)
     feed.open(WAIT)
     results: Watch[SeenResult] = Watch(feed)
     other = MemoryLink(broker)

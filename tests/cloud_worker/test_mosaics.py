@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from mqinfer.bags.frame import Frame
 from mqinfer.cloud_worker.serving.service import InferenceService
 from mqinfer.codecs import encode_tensor
+from mqinfer.edge_agent.frames.prepared import PreparedFrame
 from mqinfer.edge_agent.preparing.bit_depths import BitDepths
 from mqinfer.edge_agent.preparing.choices import choose_encoding
-from mqinfer.edge_agent.preparing.preparer import PreparedFrame, Preparer
+from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import QualityStep
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.images.picture import CompressedImage, RawImage
@@ -50,7 +52,7 @@ def prepared(service: InferenceService, encoding: str, image: RawImage | Compres
 def seen(service: InferenceService, frame: PreparedFrame, **parameters: Scalar) -> Array:
     """Return what the model sees of a frame, with further parameters of its tensor."""
     tensor = frame.tensors[0]
-    tensor = replace(tensor, parameters={**tensor.parameters, **parameters})
+    tensor = structs.replace(tensor, parameters={**tensor.parameters, **parameters})
     return service.prepare(InferRequest("1", "echo", (tensor,))).inputs["x"]
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,8 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.child import Child, Phase
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
-from mqinfer.cloud_worker.supervision.rollout import Rollout, Step
+from mqinfer.cloud_worker.supervision.rollout import Rollout, RolloutStep
+from mqinfer.cloud_worker.supervision.started_process import HangTimer, StartedProcess
 from mqinfer.cloud_worker.supervision.statistics import StatisticsQuery, Totals
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import Duration, ModelStatistics
@@ -27,18 +27,18 @@ def child(phase: Phase, *, reason: str = "", served: bool = False) -> Child:
 @pytest.mark.parametrize(
     ("new", "old", "switched", "step"),
     [
-        (child(Phase.WAITING), child(Phase.READY), False, Step.WAIT),
-        (child(Phase.STARTING), child(Phase.READY), False, Step.WAIT),
-        (child(Phase.READY), child(Phase.READY), False, Step.SWITCH),
-        (child(Phase.FAILED, reason="no"), child(Phase.READY), False, Step.UNDO),
-        (child(Phase.WAITING, reason="exit code -9"), child(Phase.READY), False, Step.UNDO),
-        (child(Phase.WAITING, reason="exit code -9", served=True), child(Phase.READY), False, Step.WAIT),
-        (child(Phase.READY), child(Phase.DRAINING), True, Step.WAIT),
-        (child(Phase.READY), child(Phase.GONE), True, Step.DONE),
-        (child(Phase.FAILED, reason="no"), child(Phase.GONE), True, Step.DONE),
+        (child(Phase.WAITING), child(Phase.READY), False, RolloutStep.WAIT),
+        (child(Phase.STARTING), child(Phase.READY), False, RolloutStep.WAIT),
+        (child(Phase.READY), child(Phase.READY), False, RolloutStep.SWITCH),
+        (child(Phase.FAILED, reason="no"), child(Phase.READY), False, RolloutStep.UNDO),
+        (child(Phase.WAITING, reason="exit code -9"), child(Phase.READY), False, RolloutStep.UNDO),
+        (child(Phase.WAITING, reason="exit code -9", served=True), child(Phase.READY), False, RolloutStep.WAIT),
+        (child(Phase.READY), child(Phase.DRAINING), True, RolloutStep.WAIT),
+        (child(Phase.READY), child(Phase.GONE), True, RolloutStep.DONE),
+        (child(Phase.FAILED, reason="no"), child(Phase.GONE), True, RolloutStep.DONE),
     ],
 )
-def test_steps_of_a_rollout(new: Child, old: Child, switched: bool, step: Step) -> None:  # noqa: FBT001 -- a column of the table
+def test_steps_of_a_rollout(new: Child, old: Child, switched: bool, step: RolloutStep) -> None:  # noqa: FBT001 -- a column of the table
     """The old process drains once the new one serves and stays if it fails; its exit ends the rollout."""
     assert Rollout("m", (), [new], [], [old], switched=switched).next_step is step
 
@@ -46,12 +46,12 @@ def test_steps_of_a_rollout(new: Child, old: Child, switched: bool, step: Step) 
 def test_the_slowest_and_the_worst_decide() -> None:
     """A process that is not ready delays the switch; one that failed undoes it, with its reason."""
     ready, starting = child(Phase.READY), child(Phase.STARTING)
-    assert Rollout("m", (), [ready, starting]).next_step is Step.WAIT
-    assert Rollout("m", (), [ready], [starting]).next_step is Step.WAIT
+    assert Rollout("m", (), [ready, starting]).next_step is RolloutStep.WAIT
+    assert Rollout("m", (), [ready], [starting]).next_step is RolloutStep.WAIT
     failed = Rollout("m", (), [ready, starting, child(Phase.FAILED, reason="no such file")])
-    assert failed.next_step is Step.UNDO
+    assert failed.next_step is RolloutStep.UNDO
     assert failed.failure == "m version 1: no such file"
-    assert Rollout("m", ()).next_step is Step.SWITCH
+    assert Rollout("m", ()).next_step is RolloutStep.SWITCH
 
 
 def test_an_abandoned_child_keeps_its_reason() -> None:
@@ -65,7 +65,7 @@ def test_an_abandoned_child_keeps_its_reason() -> None:
 def test_a_statistics_query_adds_up_and_ends() -> None:
     """Replies of one model's processes are added; a second reply and a stranger's are ignored; the deadline ends it."""
     one, two, three, stranger = (child(Phase.READY) for _ in range(4))
-    three.process = multiprocessing.get_context("spawn").Process()  # never started: one that runs and does not reply
+    three.run = object.__new__(StartedProcess)  # never started: one that runs and does not reply
     query = StatisticsQuery(5.0, [one, two, three])
     for each in (one, two, two, stranger):
         query.add(each, ModelStatistics(inference_count=2, success=Duration(1, 10)))
@@ -112,12 +112,12 @@ def test_a_statistics_query_ends_with_the_last_process() -> None:
 def test_only_progress_that_stands_still_counts() -> None:
     """A process is stuck once its progress has not changed for its timeout, counted by checks, while it serves."""
     progress = ctypes.c_double(1.0)
-    one = child(Phase.READY)
-    one.progress, one.run_timeout = progress, 3.0
-    assert [one.is_stuck(1.0) for _ in range(3)] == [False] * 3
+    hang = HangTimer(progress, 3.0)
+    assert [hang.is_over(1.0) for _ in range(3)] == [False] * 3
     progress.value = 2.0
-    assert [one.is_stuck(1.0) for _ in range(4)] == [False, False, False, True]
-    one.reason = "it was asked to stop"  # it drains, and its time is bounded otherwise
-    assert not one.is_stuck(1.0)
-    one.reason, one.run_timeout = "", 0.0
-    assert not one.is_stuck(1.0)
+    assert [hang.is_over(1.0) for _ in range(4)] == [False, False, False, True]
+    hang.restart(0.0)  # no limit
+    assert not any(hang.is_over(1000.0) for _ in range(3))
+    assert child(Phase.READY).is_busy
+    assert not child(Phase.READY, reason="it was asked to stop").is_busy  # it drains, and its time is bounded otherwise
+    assert not child(Phase.DRAINING).is_busy

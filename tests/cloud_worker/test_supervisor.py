@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import queue
@@ -11,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +22,7 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.child import Child, Phase
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, find_version
+from mqinfer.cloud_worker.supervision.started_process import load_timeout
 from mqinfer.cloud_worker.supervision.supervisor import Event, Inbox, Supervisor
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.errors import BadTopic, ModelNotFound
@@ -73,7 +72,8 @@ def test_a_version_that_was_removed(write_echo: WriteEcho) -> None:
 
 def test_a_process_that_crashes_at_each_start_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its pauses double; after six starts it has failed, with the last exit code and the number of starts."""
-    monkeypatch.setattr("mqinfer.cloud_worker.supervision.child.run_process", logging.debug)  # ends without a report
+    # It ends without a report.
+    monkeypatch.setattr("mqinfer.cloud_worker.supervision.started_process.run_process", logging.debug)
     child, now, pauses = Child(template(tmp_path)), 0.0, []
     while not child.is_over:
         child.start(now)
@@ -89,7 +89,7 @@ def test_a_process_that_crashes_at_each_start_is_given_up(monkeypatch: pytest.Mo
 
 def test_a_model_that_does_not_load_in_time_has_failed(monkeypatch: pytest.MonkeyPatch, write_echo: WriteEcho) -> None:
     """The process is killed, and not started again; `--run-timeout 0` sets no bound."""
-    monkeypatch.setattr("mqinfer.cloud_worker.supervision.child._LOAD_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("mqinfer.cloud_worker.supervision.started_process._LOAD_TIMEOUT_S", 0.5)
     repository, events = write_echo(), list[Event]()
     supervisor = Supervisor(plan(Repository(repository), template(repository)), events.append)
     assert not supervisor.run()
@@ -99,8 +99,7 @@ def test_a_model_that_does_not_load_in_time_has_failed(monkeypatch: pytest.Monke
         "killed: the model did not load within 0.5 s (--run-timeout)",
     )
     assert (view.phase, view.reason, view.pid) == (Phase.FAILED, event.detail, None)
-    patient = Child(replace(template(repository), run_timeout=0.0), Phase.STARTING, progress=ctypes.c_double())
-    assert not patient.is_stuck(1e9)
+    assert [load_timeout(stated) for stated in (None, 0.2, 9.0, 0.0)] == [0.5, 0.5, 9.0, 0.0]
 
 
 def test_actions_run_in_order_and_an_error_goes_to_its_own_future() -> None:
@@ -365,12 +364,11 @@ def test_a_defect_while_stopping_leaves_no_process(
     thread = threading.Thread(target=run)
     thread.start()
     assert ready.wait(60)
-    processes = [child.process for child in supervisor._children]
+    runs = [child.run for child in supervisor._children]
     monkeypatch.setattr(Supervisor, "_stop_children", lambda *_: 1 // 0)
     supervisor.stop()
     thread.join(60)
     assert len(raised) == 1
-    for process in processes:
-        assert process is not None
-        process.join(30)
-        assert process.exitcode == -signal.SIGKILL
+    for run_ in runs:
+        assert run_ is not None
+        assert run_.join() == -signal.SIGKILL

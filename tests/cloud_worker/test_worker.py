@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from mqinfer import Client, Outcome
 from mqinfer.broker import make_link
@@ -124,7 +125,7 @@ def test_every_channel_is_answered(url: str, serve: Serve, gated: Gated, bare: A
         "version": TOPICS.infer("echo", bare.name, "1"),
         "lane": TOPICS.lane(worker.name, "echo", bare.name),
     }[where]
-    reply = bare.ask(replace(bare.binary(), topic=topic))
+    reply = bare.ask(structs.replace(bare.binary(), topic=topic))
     assert (reply.outcome, reply.worker, reply.load.depth) == (Outcome.OK, worker.name, 1)
     np.testing.assert_array_equal(np.frombuffer(reply.outputs[0].data, np.float32), X[0])
 
@@ -134,7 +135,7 @@ def test_a_lane_asked_for_another_model_or_version(url: str, serve: Serve, gated
     worker = serve(url, gated()[0])
     for model, version in (("other", None), ("echo", "7")):
         message = bare.binary(model=model, model_version=version)
-        reply = bare.ask(replace(message, topic=TOPICS.lane(worker.name, model, bare.name)))
+        reply = bare.ask(structs.replace(message, topic=TOPICS.lane(worker.name, model, bare.name)))
         assert reply.error
         assert reply.error.code == "model_not_found"
 
@@ -148,7 +149,7 @@ def test_a_reply_counts_no_request_that_was_replied_to(url: str, serve: Serve, g
     assert backend.entered.acquire(timeout=10)
     for number in range(1, 4):
         bare.link.publish(bare.binary(f"{number:032x}"))
-    while worker.prepared < 3:
+    while worker.pipeline.prepared < 3:
         threading.Event().wait(0.001)
     backend.gate.set()
     replies = [bare.read() for _ in range(4)]
@@ -186,9 +187,9 @@ def test_nobody_can_make_a_worker_write_elsewhere(
     request = InferRequest("ab" * 16, "echo", (encode_tensor("x", X),), response_topic=topic)
     with caplog.at_level(logging.CRITICAL, "mqinfer"):
         stated = None if topic and "+" in topic else topic  # no link sends that as a property; it stands in the header
-        bare.link.publish(replace(message, response_topic=stated, payload=encode_request(request)))
+        bare.link.publish(structs.replace(message, response_topic=stated, payload=encode_request(request)))
         assert bare.ask(bare.binary("cd" * 16)).outcome is Outcome.OK
-    until(lambda: worker.counters() == {"dropped_bad_topic": 1, "ok": 1})
+    until(lambda: worker.statistics().counters == {"dropped_bad_topic": 1, "ok": 1})
     assert len(backend.runs) == 1
     assert strange == []
 
@@ -213,14 +214,14 @@ def test_a_request_that_comes_twice_runs_once(url: str, serve: Serve, gated: Gat
     assert backend.entered.acquire(timeout=10)
     bare.link.publish(message)
     bare.link.publish(bare.binary("cd" * 16))
-    until(lambda: worker.counters().get("duplicates") == 1)
+    until(lambda: worker.statistics().counters.get("duplicates") == 1)
     backend.gate.set()
     first = bare.next()
     assert bare.read().id == "cd" * 16
     bare.link.publish(message)
     assert bytes(bare.next().payload) == bytes(first.payload)
     assert backend.runs == [1, 1]
-    until(lambda: worker.counters() == {"ok": 2, "duplicates": 2})
+    until(lambda: worker.statistics().counters == {"ok": 2, "duplicates": 2})
 
 
 def test_ids_of_different_clients_are_different(
@@ -232,7 +233,7 @@ def test_ids_of_different_clients_are_different(
     assert bare.ask(bare.binary()).outcome is Outcome.OK
     other = make_link(url, client_id=unique("other"))
     other.open()
-    other.publish(replace(bare.binary(), topic=TOPICS.infer("echo", "other")))  # foreign reply topic: not answered
+    other.publish(structs.replace(bare.binary(), topic=TOPICS.infer("echo", "other")))  # foreign: not answered
     other.close()
     assert bare.ask(bare.binary("cd" * 16)).outcome is Outcome.OK
     assert backend.runs == [1, 1]
@@ -254,7 +255,7 @@ def test_a_busy_worker_refuses_at_once_and_the_client_tries_again(
         assert reply.error
         assert "capacity of 1 requests" in reply.error.message
         retried = client.submit("echo", {"x": X}, timeout=30)
-        while worker.counters().get("rejected", 0) < 3:
+        while worker.statistics().counters.get("rejected", 0) < 3:
             bare.link.publish(bare.binary())
             bare.next()
         backend.gate.set()
@@ -266,7 +267,7 @@ def test_expired_requests_are_not_run(url: str, serve: Serve, gated: Gated, bare
     """A request whose time is over is answered before it is decoded."""
     model, backend = gated()
     serve(url, model)
-    broken = replace(encode_tensor("x", X, "lz4"), data=b"broken")
+    broken = structs.replace(encode_tensor("x", X, "lz4"), data=b"broken")
     reply = bare.ask(bare.binary(timeout_us=0, inputs=(broken,)))
     assert reply.outcome is Outcome.EXPIRED
     assert bare.ask(bare.binary("cd" * 16, timeout_us=10_000_000)).outcome is Outcome.OK
@@ -289,7 +290,7 @@ def test_requests_that_expire_in_the_queue_are_not_run(
     bare.link.publish(bare.binary())
     assert backend.entered.acquire(timeout=10)
     bare.link.publish(bare.binary("cd" * 16, timeout_us=1_000_000))
-    until(lambda: worker.prepared == 1)
+    until(lambda: worker.pipeline.prepared == 1)
     now[0] = 2.0
     backend.gate.set()
     outcomes = {reply.id: reply for reply in (bare.read(), bare.read())}
@@ -313,7 +314,7 @@ def test_waiting_requests_share_a_run(url: str, serve: Serve, gated: Gated, bare
     for number, request_id in enumerate(ids):
         mine = encode_tensor("x", np.full((1, 4), number, np.float32))
         bare.link.publish(bare.binary(request_id, inputs=(mine,)))
-    until(lambda: worker.prepared == 5)
+    until(lambda: worker.pipeline.prepared == 5)
     backend.gate.set()
     replies = {reply.id: reply for reply in (bare.read() for _ in range(6))}
     for number, request_id in enumerate(ids):
@@ -368,7 +369,7 @@ def test_priorities_as_configured(
     assert backend.entered.acquire(timeout=10)
     for number, priority in ((1, 0), (2, 3), (3, 1)):
         bare.link.publish(bare.binary(f"{number:032x}", priority=priority))
-    until(lambda: worker.prepared == 3)
+    until(lambda: worker.pipeline.prepared == 3)
     backend.gate.set()
     assert [int(bare.read().id, 16) for _ in range(4)][1:] == order
 
@@ -383,7 +384,7 @@ def test_a_queue_is_as_long_as_configured(url: str, serve: Serve, gated: Gated, 
     assert backend.entered.acquire(timeout=10)
     for number in range(2):
         bare.link.publish(bare.binary(f"{number:032x}"))
-    until(lambda: worker.prepared == 2)
+    until(lambda: worker.pipeline.prepared == 2)
     reply = bare.ask(bare.binary("cd" * 16))
     assert (reply.outcome, reply.id) == (Outcome.REJECTED, "cd" * 16)
     assert reply.error

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import lz4.block
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mqinfer import Outcome
 from mqinfer.cloud_worker.serving.worker import Worker
@@ -79,7 +79,7 @@ def test_a_damaged_request_is_not_run_and_not_blamed(
         assert reply.error.code == "corrupted"
     assert backend.runs == []
     assert bare.ask(stated).outcome is Outcome.OK
-    until(lambda: worker.counters() == {"rejected": 4, "corrupted": 4, "ok": 1})
+    until(lambda: worker.statistics().counters == {"rejected": 4, "corrupted": 4, "ok": 1})
 
 
 def test_a_damaged_request_is_answered_nowhere_but_where_any_other_would_be(
@@ -91,7 +91,7 @@ def test_a_damaged_request_is_answered_nowhere_but_where_any_other_would_be(
     for topic in (None, "mqinfer/v1/results/echo/bard/1", "mqinfer/v1/state"):
         bare.link.publish(replace(bare.binary(), response_topic=topic, user_properties=(wrong,)))
     assert bare.ask(bare.binary()).outcome is Outcome.OK
-    until(lambda: worker.counters() == {"dropped_corrupted": 3, "corrupted": 3, "ok": 1})
+    until(lambda: worker.statistics().counters == {"dropped_corrupted": 3, "corrupted": 3, "ok": 1})
 
 
 @pytest.mark.parametrize("make", [lambda bare: bare.binary(), lambda bare: bare.text("{" + DATA + "}")])
@@ -119,7 +119,7 @@ def test_a_reply_above_the_brokers_limit_is_an_error_reply(
     reply = bare.ask(bare.binary(inputs=(wide,)))
     assert reply.error
     assert reply.error.code == "message_too_large"
-    until(lambda: worker.counters() == {"error": 1})
+    until(lambda: worker.statistics().counters == {"error": 1})
 
 
 def test_a_reply_with_more_elements_than_json_can_hold_is_an_error_reply(
@@ -152,7 +152,7 @@ def test_an_answer_that_does_not_fit_at_all_is_counted(
         backend.gate.set()
         until(lambda: worker.depth == 0)
     bare.link._broker.max_packet_size = limit
-    until(lambda: worker.counters() == {"dropped_message_too_large": 1})
+    until(lambda: worker.statistics().counters == {"dropped_message_too_large": 1})
     assert bare.ask(bare.binary("cd" * 16)).outcome is Outcome.OK
 
 

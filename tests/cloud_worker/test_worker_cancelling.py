@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mqinfer import Outcome
 from mqinfer.broker import make_link
@@ -16,7 +16,7 @@ from mqinfer.broker.link import Message
 from mqinfer.client.connection import connect
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.request import make_request
-from mqinfer.cloud_worker.serving.admission import Cancelled
+from mqinfer.cloud_worker.serving.admission import CancelledRequests
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import decode_tensor
 from mqinfer.models.loading import LoadedModel
@@ -53,10 +53,10 @@ def cancel(bare: Any, until: Until) -> Cancel:
     """Cancel requests, `cancel(worker, *ids, outcome=…)`, and wait until the worker's link has read it."""
 
     def send(worker: Worker, *ids: str, **how: Outcome) -> None:
-        before = worker.counters().get(UNREADABLE, 0)
+        before = worker.statistics().counters.get(UNREADABLE, 0)
         bare.link.publish(cancellation(bare.name, *ids, **how))
         bare.link.publish(replace(cancellation(bare.name), payload=b"{"))  # counted once what came before is read
-        until(lambda: worker.counters().get(UNREADABLE, 0) > before)
+        until(lambda: worker.statistics().counters.get(UNREADABLE, 0) > before)
 
     return send
 
@@ -86,11 +86,12 @@ def test_a_cancellation_that_overtakes_its_request(
         request_id = f"{number:032x}"
         bare.link.publish(cancellation(bare.name, request_id, outcome=outcome))
         bare.link.publish(bare.binary(request_id))
-        until(lambda number=number: worker.counters().get(f"skipped_{outcome}") == number and worker.depth == 0)  # type: ignore[misc]
+        counted = {f"skipped_{outcome}": number}
+        until(lambda counted=counted: (worker.statistics().counters, worker.depth) == (counted, 0))  # type: ignore[misc]
     request_id = "ab" * 16
     assert bare.ask(bare.binary(request_id)).id == request_id
     assert backend.runs == [1]
-    until(lambda: worker.counters() == {f"skipped_{outcome}": 4, "ok": 1})
+    until(lambda: worker.statistics().counters == {f"skipped_{outcome}": 4, "ok": 1})
     until(lambda: worker.depth == 0)
 
 
@@ -119,7 +120,7 @@ def test_a_request_that_waits_for_a_thread(
     until(lambda: worker.depth == 0)
     assert backend.runs == [1, 1]
     assert not decoding.entered.acquire(blocking=False)
-    assert worker.counters() == {f"skipped_{outcome}": 1, "ok": 2, UNREADABLE: 1}
+    assert worker.statistics().counters == {f"skipped_{outcome}": 1, "ok": 2, UNREADABLE: 1}
 
 
 def test_a_request_that_is_being_prepared(
@@ -143,7 +144,7 @@ def test_a_request_that_is_being_prepared(
     until(lambda: worker.depth == 0)
     assert bare.ask(bare.binary(TWO)).id == TWO
     assert backend.runs == [1]
-    until(lambda: worker.counters() == {f"skipped_{outcome}": 1, "ok": 1, UNREADABLE: 1})
+    until(lambda: worker.statistics().counters == {f"skipped_{outcome}": 1, "ok": 1, UNREADABLE: 1})
 
 
 def test_a_prepared_request(
@@ -159,13 +160,13 @@ def test_a_prepared_request(
         ids = [f"{turn + number:032x}" for number in range(1, 5)]
         for request_id in ids:
             bare.link.publish(bare.binary(request_id))
-        until(lambda: worker.prepared == 4)
+        until(lambda: worker.pipeline.prepared == 4)
         cancel(worker, ids[1], ids[2], outcome=outcome)
         backend.gate.set()
         assert {bare.read().id for _ in range(3)} >= {ids[0], ids[3]}
         until(lambda: worker.depth == 0)
     assert backend.runs == [1, 2, 1, 2]
-    assert worker.counters() == {f"skipped_{outcome}": 4, "ok": 6, UNREADABLE: 2}
+    assert worker.statistics().counters == {f"skipped_{outcome}": 4, "ok": 6, UNREADABLE: 2}
 
 
 def test_a_request_that_runs(
@@ -179,13 +180,13 @@ def test_a_request_that_runs(
     assert backend.entered.acquire(timeout=10)
     for request_id in (TWO, THREE, FOUR):
         bare.link.publish(bare.binary(request_id))
-    until(lambda: worker.prepared == 3)
+    until(lambda: worker.pipeline.prepared == 3)
     cancel(worker, ONE, outcome=outcome)
     backend.gate.set()
     assert {bare.read().id for _ in range(3)} == {TWO, THREE, FOUR}
     until(lambda: worker.depth == 0)
     assert backend.runs == [1, 3]
-    assert worker.counters() == {f"skipped_{outcome}": 1, "ok": 3, UNREADABLE: 1}
+    assert worker.statistics().counters == {f"skipped_{outcome}": 1, "ok": 3, UNREADABLE: 1}
 
 
 def test_a_request_that_is_served_inline(
@@ -201,7 +202,7 @@ def test_a_request_that_is_served_inline(
     backend.gate.set()
     assert bare.read().id == ONE
     assert bare.ask(bare.binary(TWO)).id == TWO
-    until(lambda: worker.counters() == {"ok": 2})
+    until(lambda: worker.statistics().counters == {"ok": 2})
 
 
 def test_a_request_that_was_replied_to(
@@ -215,7 +216,7 @@ def test_a_request_that_was_replied_to(
     again = bare.ask(bare.binary(ONE))
     assert (again.id, again.timings, again.outcome) == (ONE, first.timings, Outcome.OK)
     assert backend.runs == [1]
-    until(lambda: worker.counters() == {"ok": 1, "duplicates": 1, UNREADABLE: 1})
+    until(lambda: worker.statistics().counters == {"ok": 1, "duplicates": 1, UNREADABLE: 1})
 
 
 def test_a_cancelled_request_that_comes_again_is_not_taken_for_one_that_runs(
@@ -226,7 +227,7 @@ def test_a_cancelled_request_that_comes_again_is_not_taken_for_one_that_runs(
     worker = serve(url, model)
     cancel(worker, ONE)
     bare.link.publish(bare.binary(ONE))
-    until(lambda: worker.counters().get("skipped_cancelled") == 1)
+    until(lambda: worker.statistics().counters.get("skipped_cancelled") == 1)
     assert bare.ask(bare.binary(ONE)).outcome is Outcome.OK
     assert backend.runs == [1]
 
@@ -241,7 +242,7 @@ def test_nobody_cancels_the_request_of_another_client(
     bare.link.publish(bare.binary(ONE))
     assert backend.entered.acquire(timeout=10)
     bare.link.publish(bare.binary(TWO))
-    until(lambda: worker.prepared == 1)
+    until(lambda: worker.pipeline.prepared == 1)
     other = make_link(url, client_id=unique("other"))
     other.open()
     other.publish(cancellation("other", ONE, TWO, THREE))
@@ -250,7 +251,7 @@ def test_nobody_cancels_the_request_of_another_client(
     backend.gate.set()
     bare.link.publish(bare.binary(THREE))
     assert {bare.read().id for _ in range(3)} == {ONE, TWO, THREE}
-    until(lambda: worker.counters() == {"ok": 3, UNREADABLE: 1})
+    until(lambda: worker.statistics().counters == {"ok": 3, UNREADABLE: 1})
 
 
 def test_a_worker_that_drains_honours_cancellations(
@@ -269,13 +270,13 @@ def test_a_worker_that_drains_honours_cancellations(
     assert backend.entered.acquire(timeout=10)
     for request_id in (TWO, THREE):
         bare.link.publish(bare.binary(request_id))
-    until(lambda: worker.prepared == 2)
+    until(lambda: worker.pipeline.prepared == 2)
     stopper = threading.Thread(target=worker.stop)
     stopper.start()
     until(lambda: any(state.status == "draining" for state in states))
     bare.link.publish(cancellation(bare.name, TWO, outcome=outcome))
     bare.link.publish(replace(cancellation(bare.name), payload=b"{"))
-    until(lambda: UNREADABLE in worker.counters())
+    until(lambda: UNREADABLE in worker.statistics().counters)
     backend.gate.set()
     stopper.join(30)
     assert {bare.read().id for _ in range(2)} == {ONE, THREE}
@@ -304,11 +305,11 @@ def test_each_side_counts_a_cancelled_request_once(
         until(lambda: len(outcomes) == 1)  # from now on the client knows how many the worker takes
         backend.gate.clear()
         ids = [submit() for _ in range(3)]
-        until(lambda: worker.prepared == 2)
+        until(lambda: worker.pipeline.prepared == 2)
         assert requester.cancel(ids[1], why)
         assert not requester.cancel(ids[1], why)
         requester.link.publish(Message(TOPICS.cancel(model.card.name, requester.name), b"{"))
-        until(lambda: UNREADABLE in worker.counters())
+        until(lambda: UNREADABLE in worker.statistics().counters)
         assert len(outcomes) == 2
         backend.gate.set()
         until(lambda: len(outcomes) == 4 and worker.depth == 0)
@@ -316,7 +317,7 @@ def test_each_side_counts_a_cancelled_request_once(
         assert outcomes == [Outcome.OK, expected, Outcome.OK, Outcome.OK]
         counters = requester.counters()
         assert (counters.outcomes[expected], counters.outcomes[Outcome.OK], counters.late) == (1, 3, 0)
-        assert worker.counters() == {f"skipped_{expected}": 1, "ok": 3, UNREADABLE: 1}
+        assert worker.statistics().counters == {f"skipped_{expected}": 1, "ok": 3, UNREADABLE: 1}
         assert backend.runs == [1, 1, 1]
     finally:
         backend.gate.set()
@@ -325,7 +326,7 @@ def test_each_side_counts_a_cancelled_request_once(
 
 def test_cancellations_are_bounded_and_of_each_client_its_own() -> None:
     """A flood of unknown ids drops that client's oldest ones alone; clients without number drop the oldest client."""
-    cancelled = Cancelled()
+    cancelled = CancelledRequests()
     assert not cancelled.any
     cancelled.add("car", ["mine"], Outcome.SUPERSEDED)
     cancelled.add("flood", (f"{number}" for number in range(1 << 20)), Outcome.CANCELLED)

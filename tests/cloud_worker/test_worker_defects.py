@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mqinfer import Outcome
 from mqinfer.cloud_worker.serving.worker import Worker
@@ -74,7 +74,7 @@ def test_one_such_error_in_a_batch_spoils_no_other_request(
     assert backend.entered.acquire(timeout=10)
     for number in range(1, 4):
         bare.link.publish(bare.binary(f"{number:032x}", **({"inputs": (BAD,)} if number == 2 else {})))
-    until(lambda: worker.prepared == 3)
+    until(lambda: worker.pipeline.prepared == 3)
     backend.gate.set()
     outcomes = {int(reply.id, 16): reply.outcome for reply in (bare.read() for _ in range(4))}
     assert outcomes == {0: Outcome.OK, 1: Outcome.OK, 2: Outcome.ERROR, 3: Outcome.OK}
@@ -128,7 +128,7 @@ def test_a_request_for_which_not_even_an_error_can_be_sent_is_counted_and_may_co
         for _ in range(3):
             bare.link.publish(message)
         bare.link.publish(replace(message, payload=b"MQI1"))
-        until(lambda: worker.counters() == {"dropped_internal": 4})
+        until(lambda: worker.statistics().counters == {"dropped_internal": 4})
     assert bare.ask(message).outcome is Outcome.OK
     until(lambda: worker.depth == 0)
 

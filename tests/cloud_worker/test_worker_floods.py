@@ -69,13 +69,13 @@ def test_a_client_that_heeds_no_refusal_is_dropped_and_takes_no_others_place(
     backend.gate.clear()
     for number in range(CAPACITY):
         bare.link.publish(bare.binary(f"{number:032x}"))
-    until(lambda: worker.prepared == CAPACITY - 1)
+    until(lambda: worker.pipeline.prepared == CAPACITY - 1)
     for sent in range(1, 2001):
         bare.link.publish(bare.binary(f"{CAPACITY + sent:032x}") if sent % 2 else bare.text("{", str(sent)))
         if sent % 100 == 0:  # more than a broker queues
-            until(lambda sent=sent: sum(worker.counters().values()) == sent)  # type: ignore[misc]
+            until(lambda sent=sent: sum(worker.statistics().counters.values()) == sent)  # type: ignore[misc]
     assert all(b"rejected" in bytes(bare.next().payload) for _ in range(FLOOD))
-    until(lambda: worker.counters() == {"rejected": FLOOD, "dropped_flood": 2000 - FLOOD})
+    until(lambda: worker.statistics().counters == {"rejected": FLOOD, "dropped_flood": 2000 - FLOOD})
 
     other.link.publish(other.binary())  # takes the place of the flood's last request, which has its reply
     assert bare.read().outcome is Outcome.REJECTED
@@ -100,7 +100,7 @@ def test_large_requests_of_one_client_leave_room_for_another(
     for number in range(4):
         bare.link.publish(bare.binary(f"{number:032x}"))
     assert bare.read().id == f"{3:032x}"
-    until(lambda: worker.prepared == 2)
+    until(lambda: worker.pipeline.prepared == 2)
     other.link.publish(other.binary("ab" * 16))
     refused = bare.read()
     assert (refused.id, refused.outcome) == (f"{2:032x}", Outcome.REJECTED)

@@ -39,7 +39,7 @@ def test_an_idle_worker_serves_short_work_on_the_links_thread(
         assert (reply.outcome, reply.load.depth) == (Outcome.OK, 1)
     assert [is_inline(thread) for thread in backend.threads] == [False, True, True, True, True]
     assert worker.depth == 0
-    until(lambda: worker.counters() == {"ok": 5})
+    until(lambda: worker.statistics().counters == {"ok": 5})
 
 
 def test_a_worker_that_knows_its_models_time_serves_the_first_request_inline(
@@ -101,7 +101,7 @@ def test_a_worker_that_is_busy_hands_over(url: str, serve: Serve, gated: Gated, 
     assert backend.entered.acquire(timeout=10)
     for number in range(3):
         bare.link.publish(bare.binary(f"{number:032x}", inputs=(small,)))
-    while worker.prepared < 3:
+    while worker.pipeline.prepared < 3:
         time.sleep(0)
     backend.gate.set()
     assert {bare.read().outcome for _ in range(4)} == {Outcome.OK}

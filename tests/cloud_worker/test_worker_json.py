@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.models.loading import LoadedModel

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mqinfer import Outcome
 from mqinfer.broker import make_link
@@ -130,7 +130,7 @@ def test_what_the_broker_kept_is_counted_and_never_run(
     stack.callback(worker.stop)
     assert bare.ask(bare.binary("ab" * 16, model=model)).outcome is Outcome.OK
     assert backend.runs == [1]
-    kept = worker.counters().get(RETAINED, 0)
+    kept = worker.statistics().counters.get(RETAINED, 0)
 
     for number, topic in enumerate(before, 10):  # not cancelled: that cancellation was dropped
         request = bare.binary(f"{number:032x}", model=model)
@@ -142,7 +142,7 @@ def test_what_the_broker_kept_is_counted_and_never_run(
     until(lambda: connections == [True, False, True])
     assert bare.ask(bare.binary("cd" * 16, model=model)).outcome is Outcome.OK
     assert backend.runs == [1] * 5
-    assert worker.counters()["ok"] == 5
+    assert worker.statistics().counters["ok"] == 5
     if kept:  # a broker that does not leave them out: the same again, each counted
         assert kept >= 2  # the lane and the cancel topic at least; share members get them from some brokers
-        until(lambda: worker.counters()[RETAINED] == 2 * kept)
+        until(lambda: worker.statistics().counters[RETAINED] == 2 * kept)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mqinfer import Outcome
 from mqinfer.broker import make_link
@@ -45,7 +45,7 @@ def test_a_drained_worker_comes_back(
     url: str, serve: Serve, gated: Gated, bare: Any, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers what it has, leaves all request topics and stays connected; then it serves again."""
-    monkeypatch.setattr("mqinfer.cloud_worker.serving.worker._QUIET_S", 0.0)
+    monkeypatch.setattr("mqinfer.cloud_worker.serving.intake._QUIET_S", 0.0)
     model, backend = gated()
     links: list[Link] = []
     worker = serve(url, model, links=links)
@@ -64,7 +64,7 @@ def test_a_drained_worker_comes_back(
     until(lambda: len(codes) == 2)
     assert codes == 2 * [ReasonCode.NO_MATCHING_SUBSCRIBERS]
     assert links[0].connected
-    worker.undrain()
+    worker.drain(on=False)
     assert bare.ask(lane).outcome is Outcome.OK
     assert bare.ask(bare.binary("3" * 32)).outcome is Outcome.OK
 
@@ -83,7 +83,7 @@ def test_what_can_not_be_drained_in_time_is_turned_away(
     with caplog.at_level(logging.CRITICAL, "mqinfer"):
         stopper = threading.Thread(target=worker.stop, args=(0.0,))
         stopper.start()
-        until(lambda: worker.closing)
+        until(lambda: worker.pipeline.closing)
         backend.gate.set()
         stopper.join(10)
     outcomes = [bare.read().outcome for _ in range(4)]
@@ -108,7 +108,7 @@ def test_a_reply_that_can_not_be_sent_is_kept_for_the_retry(
     link.restore()
     assert bare.ask(bare.binary()).outcome is Outcome.OK
     assert backend.runs == [1]
-    assert worker.counters()["replies_held_back"] == 1
+    assert worker.statistics().counters["replies_held_back"] == 1
 
 
 def test_a_worker_that_can_not_connect_leaves_nothing_behind(gated: Gated) -> None:

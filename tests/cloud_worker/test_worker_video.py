@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mqinfer import Capture, Client
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.codecs.video import VideoEncoder, sealed
+from mqinfer.codecs.chain import sealed
+from mqinfer.codecs.h264 import H264Encoder
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.header import CHAIN, DIGEST, IMAGE_ENCODING, POSITION
@@ -30,7 +31,7 @@ def picture(number: int) -> Any:
 
 def chain(number: int, count: int) -> list[EncodedTensor]:
     """Encode pictures as one chain."""
-    encoder = VideoEncoder("h264", HEIGHT, WIDTH, 20)
+    encoder = H264Encoder(HEIGHT, WIDTH, 20)
     tensors = []
     for position in range(count):
         encoded = sealed(encoder.encode(picture(position), key=position == 0), {CHAIN: number, POSITION: position})
@@ -68,17 +69,17 @@ def test_a_truncated_stream_has_a_code_and_a_key_frame_heals(url: str, worker: W
     with Client(url) as client, Client(url) as other:
         theirs = iter(chain(1, 8))
         for has_digest in (True, False):
-            sent = chain(worker.counters().get("ok", 0), 4)
+            sent = chain(worker.statistics().counters.get("ok", 0), 4)
             codes = [
                 send(client, each)[0] for each in (sent[0], truncated(sent[1], has_digest=has_digest), sent[2], sent[3])
             ]
             assert codes == ["ok", "bad_encoding", "reference_lost", "reference_lost"]
             assert send(other, next(theirs))[0] == "ok"
-            code, found = send(client, chain(worker.counters()["ok"], 1)[0])
+            code, found = send(client, chain(worker.statistics().counters["ok"], 1)[0])
             assert code == "ok"
             assert np.abs(found.astype(int) - picture(0)).mean() < 12
             assert send(other, next(theirs))[0] == "ok"
-    assert worker.counters()["references_lost"] == 4
+    assert worker.statistics().counters["references_lost"] == 4
 
 
 def test_streams_are_their_own(url: str, worker: Worker) -> None:
@@ -89,7 +90,7 @@ def test_streams_are_their_own(url: str, worker: Worker) -> None:
         assert send(other, sent[1])[0] == "reference_lost"
         assert send(client, sent[1], "/rear")[0] == "reference_lost"
         assert send(client, sent[1])[0] == "ok"
-    assert worker.counters()["references_lost"] == 2
+    assert worker.statistics().counters["references_lost"] == 2
 
 
 @pytest.mark.parametrize(

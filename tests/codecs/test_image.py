@@ -4,7 +4,6 @@ import struct
 import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
 from typing import Any
 
 import cv2
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from msgspec.structs import replace
 
 from mqinfer.codecs import ImageInfo, decode_tensor, encode_tensor, encoded_image, probe_image
 from mqinfer.protocol.datatypes import Array, Datatype

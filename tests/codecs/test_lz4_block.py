@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
 
 import lz4.block
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.protocol.datatypes import Array, Datatype

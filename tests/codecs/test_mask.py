@@ -3,7 +3,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 import lz4.block
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from msgspec.structs import replace
 
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.lab.drives.synthetic import SyntheticDrive
@@ -51,7 +51,7 @@ def test_views_survive() -> None:
 
 
 def test_the_bytes_are_those_of_the_specification() -> None:
-    """docs/protocol.md, section 6: a head of two numbers, then planes of classes and lengths, or packed pixels."""
+    """docs/reference/protocol.md, section 6: two numbers, then planes of classes and lengths, or packed pixels."""
     data = encode_tensor("x", np.repeat(np.array([5, 0, 5], np.uint8), [300, 65_536, 1]), "mask").data
     assert bytes(data[:8]) == bytes([0, 0, 0, 0, 4, 0, 0, 0])
     planes = lz4.block.decompress(data[8:], uncompressed_size=12)

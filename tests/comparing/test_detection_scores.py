@@ -4,7 +4,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mqinfer.edge_agent.sinks.outputs import DetectedBox
+from mqinfer.answers.outputs import DetectedBox
 from mqinfer.lab.scores.detection import DetectionScorer, match_boxes, overlaps
 
 Frames = list[tuple[list[DetectedBox], list[DetectedBox]]]

@@ -5,11 +5,11 @@ import pytest
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.lab.comparing.answers import Answer, Answers
-from mqinfer.lab.comparing.difference import Kind, difference
+from mqinfer.lab.comparing.difference import AnswerKind, difference
 from mqinfer.lab.comparing.tallies import PairTally, TruthTally
 from mqinfer.lab.comparing.truth import TrueBox, TrueFrame
 from mqinfer.protocol.card import ClassInfo
@@ -21,10 +21,10 @@ HEIGHT, WIDTH = 4, 6
 CLASSES = (ClassInfo("road", (1, 2, 3)), ClassInfo("sky", (4, 5, 6)), ClassInfo("car", (7, 8, 9)))
 
 
-def view(**outputs: Array) -> View:
+def view(**outputs: Array) -> FrameView:
     """Make an answer that needs no mapping."""
     size = WIDTH, HEIGHT
-    return View(np.zeros((HEIGHT, WIDTH, 3), np.uint8), Placement.of(size, size), outputs)
+    return FrameView(np.zeros((HEIGHT, WIDTH, 3), np.uint8), Placement.of(size, size), outputs)
 
 
 def mask(*differing: int) -> dict[str, Array]:
@@ -57,27 +57,27 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("one", "other", "kind", "share"),
     [
-        (mask(1, 2, 3), mask(3, 4), Kind.MASK, 3 / (HEIGHT * WIDTH)),
-        (mask(), mask(), Kind.MASK, 0),
-        (unseen(0, 1, 2, 3), unseen(0, 1, 2), Kind.MASK, 1 / (HEIGHT * WIDTH - 3)),
-        (boxes((0, 0, 2, 2), (3, 0, 6, 4)), boxes((0, 0, 2, 2)), Kind.BOXES, 1 / 3),
-        (boxes((0, 0, 2, 2)), boxes((0, 0, 2, 2), number=1), Kind.BOXES, 1),
-        (boxes(), boxes(), Kind.BOXES, 0),
-        (scores(0.1, 0.8, 0.1), scores(0.3, 0.4, 0.3), Kind.CLASS, 0),
-        (scores(0.1, 0.8, 0.1), scores(0.9, 0.1, 0), Kind.CLASS, 1),
+        (mask(1, 2, 3), mask(3, 4), AnswerKind.MASK, 3 / (HEIGHT * WIDTH)),
+        (mask(), mask(), AnswerKind.MASK, 0),
+        (unseen(0, 1, 2, 3), unseen(0, 1, 2), AnswerKind.MASK, 1 / (HEIGHT * WIDTH - 3)),
+        (boxes((0, 0, 2, 2), (3, 0, 6, 4)), boxes((0, 0, 2, 2)), AnswerKind.BOXES, 1 / 3),
+        (boxes((0, 0, 2, 2)), boxes((0, 0, 2, 2), number=1), AnswerKind.BOXES, 1),
+        (boxes(), boxes(), AnswerKind.BOXES, 0),
+        (scores(0.1, 0.8, 0.1), scores(0.3, 0.4, 0.3), AnswerKind.CLASS, 0),
+        (scores(0.1, 0.8, 0.1), scores(0.9, 0.1, 0), AnswerKind.CLASS, 1),
         (
             {"x": np.array([1.0, NAN, 3.0, 4.0]), "y": np.ones(2)},
             {"x": np.array([1.0, NAN, 0.0, 4.0])},
-            Kind.VALUES,
+            AnswerKind.VALUES,
             0.5,
         ),
-        ({"x": np.ones(3)}, {"x": np.ones(4)}, Kind.VALUES, 1),
-        ({"x": np.array([b"a", b"b"], object)}, {"x": np.array([b"a", b"c"], object)}, Kind.VALUES, 0.5),
-        (mask(), scores(1, 2, 3), Kind.VALUES, 1),
+        ({"x": np.ones(3)}, {"x": np.ones(4)}, AnswerKind.VALUES, 1),
+        ({"x": np.array([b"a", b"b"], object)}, {"x": np.array([b"a", b"c"], object)}, AnswerKind.VALUES, 0.5),
+        (mask(), scores(1, 2, 3), AnswerKind.VALUES, 1),
     ],
 )
 def test_the_disagreement_of_two_answers(
-    one: Mapping[str, Array], other: Mapping[str, Array], kind: Kind, share: float
+    one: Mapping[str, Array], other: Mapping[str, Array], kind: AnswerKind, share: float
 ) -> None:
     """By what both are, from 0 for the same to 1 for nothing in common."""
     found = difference(view(**one), view(**other), CLASSES)

@@ -365,6 +365,6 @@ def test_the_port_is_taken() -> None:
 
 
 def test_the_policy_names_what_is_documented() -> None:
-    """docs/dashboard.md shows it word by word."""
-    text = (Path(__file__).parents[2] / "docs" / "dashboard.md").read_text(encoding="utf-8")
+    """docs/reference/dashboard.md shows it word by word."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "dashboard.md").read_text(encoding="utf-8")
     assert security_headers(PLAIN)["Content-Security-Policy"] in " ".join(text.split())

@@ -1,4 +1,4 @@
-"""The code blocks of README.md and docs/*.md, and a shell that runs those of one document in a folder of its own.
+"""The code blocks of README.md and docs/, and a shell that runs those of one document in a folder of its own.
 
 A comment directly above a block, invisible where the document is rendered, is for these tests:
 
@@ -22,7 +22,7 @@ from pathlib import Path
 __all__ = ["DOCUMENTS", "ROOT", "Block", "blocks", "run"]
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+DOCUMENTS = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
 
 _BLOCK = re.compile(
     r"(?P<comments>(?:^<!--(?:(?!-->).)*-->\n)*)^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL

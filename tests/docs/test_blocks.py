@@ -1,4 +1,4 @@
-"""Every code block of README.md and docs/*.md: commands and programs are run, data is read by mqinfer's own readers."""
+"""Every code block of README.md and docs/: commands and programs are run, data is read by mqinfer's own readers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import typer
 
 from mqinfer.broker.mosquitto.server import find_mosquitto
 from mqinfer.cli.app import app
-from mqinfer.edge_agent.cascade.settings import read_settings
+from mqinfer.judging.settings import read_settings
 from mqinfer.models.repository.config_files import read_layer
 from mqinfer.protocol.states import read_worker_state
 from mqinfer.protocol.topics import Topics
@@ -32,7 +32,7 @@ ELSEWHERE = {
 }
 IN_SHELL = re.compile(r"(?:^|[;&|(=] *|bin/)mqinfer ([^;&#|)\n]*)", re.MULTILINE)
 IN_A_SENTENCE = re.compile(r"(?<!`)`mqinfer ([^`]*)`(?!`)")
-NOT_RUN = 12
+NOT_RUN = 16
 """Blocks that no test can run: measurements of minutes, root's own commands, and the suite itself."""
 
 
@@ -64,8 +64,6 @@ def unknown(words: list[str]) -> list[str]:
         if missing:
             return missing
         command = command.commands[names[0]]
-    if command.name == "bench":
-        command = command.commands["path"]  # which it means where no measurement is named
     known = {option for parameter in command.params for option in [*parameter.opts, *parameter.secondary_opts]}
     options = {word.strip("[]().,").split("=")[0] for word in rest if word.strip("[(").startswith("-")}
     return sorted(options - known - {"--help", "-", "--"})

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from mqinfer.bags.frame import Frame
 from mqinfer.edge_agent.preparing.choices import check_alone, choose_encoding
 from mqinfer.edge_agent.preparing.encoding import FrameEncoder
-from mqinfer.edge_agent.preparing.encoding_choice import Candidate, EncodingChoice
+from mqinfer.edge_agent.preparing.encoding_choice import EncodingCandidate, EncodingChoice
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.card import ColourOrder, ImageContract, ModelCard
-from mqinfer.protocol.errors import BadEncoding, ConfigError
+from mqinfer.protocol.errors import BadEncoding, ConfigError, MissingExtra
 
 RAW = 1_800_000
 COSTS = {  # share of the raw bytes, seconds at the edge, seconds in the worker
@@ -59,7 +59,7 @@ class World:
 def world(bytes_per_s: float, names: tuple[str, ...] = tuple(COSTS), delay: float = 0.0) -> World:
     """Make a world in which these encodings may be chosen."""
     shares = {"jpeg:90": 0.06, "raw": 1.0, "png": 0.5, "bayer": 0.17, "h264": 0.02}
-    candidates = [Candidate(name, name in LOSSY, shares[name]) for name in names]
+    candidates = [EncodingCandidate(name, name in LOSSY, shares[name]) for name in names]
     return World(EncodingChoice(candidates), bytes_per_s, delay)
 
 
@@ -114,14 +114,12 @@ def test_what_does_not_suit_a_frame_is_left_out() -> None:
     assert played.used["bayer"] == 0
 
 
-CARD = ModelCard(
-    "m", "1", ("1",), "p", (), (), encodings=("raw", "lz4", "shuffle-lz4", "png", "jpeg", "difference", "bayer", "h264")
-)
+CARD = ModelCard("m", "1", ("1",), "p", (), (), encodings=("raw", "lz4", "shuffle-lz4", "png", "jpeg", "bayer", "h264"))
 
 
 def test_what_auto_chooses_among() -> None:
     """What loses nothing, and where the default is JPEG that and video; what the card lacks is left out."""
-    assert choose_encoding("auto", CARD) == "auto:jpeg:90,raw,lz4,png,bayer:lz4,bayer,difference,h264"
+    assert choose_encoding("auto", CARD) == "auto:jpeg:90,raw,lz4,png,bayer:lz4,bayer,h264"
     spooled = choose_encoding("auto", CARD, alone=True)
     assert spooled == "auto:jpeg:90,raw,lz4,png,bayer:lz4,bayer"
     few = ModelCard("m", "1", ("1",), "p", (), (), encodings=("raw", "lz4"))
@@ -129,9 +127,9 @@ def test_what_auto_chooses_among() -> None:
     deep = ModelCard(
         "m", "1", ("1",), "p", (), (), encodings=CARD.encodings, image=ImageContract("x", colour=ColourOrder.DEPTH)
     )
-    assert choose_encoding("auto", deep) == "auto:lz4,raw,shuffle-lz4,difference"
+    assert choose_encoding("auto", deep) == "auto:lz4,raw,shuffle-lz4"
     assert choose_encoding("auto:png,jpeg:50", CARD) == "auto:png,jpeg:50"
-    for wish, words in (("auto:png,h265", "can't decode 'h265'"), ("auto:no", "unknown encoding 'no'")):
+    for wish, words in (("auto:png,mask", "can't decode 'mask'"), ("auto:no", "unknown encoding 'no'")):
         with pytest.raises(ConfigError, match=words):
             choose_encoding(wish, CARD)
     with pytest.raises(BadEncoding):
@@ -139,7 +137,29 @@ def test_what_auto_chooses_among() -> None:
     check_alone("auto")
     check_alone("auto:png,jpeg:90")
     with pytest.raises(ConfigError, match="needs the frames before"):
-        check_alone("auto:png,difference")
+        check_alone("auto:png,h264")
+
+
+def test_what_is_refused_before_a_frame_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A level outside the range, a worker that lists no video, depth, frames kept on the disk, no PyAV at the edge."""
+    names = ("raw", "lz4", "jpeg", "png", "h264")
+    card = ModelCard("seg", "1", ("1",), "onnx", (), (), encodings=names, image=ImageContract("x", 8, 8))
+    assert choose_encoding("h264:1500", card) == "h264:1500"
+    with pytest.raises(ConfigError, match=r"encoding 'h264:x' has no such level; levels of h264: 0 to 100000"):
+        choose_encoding("h264:x", card)
+    with pytest.raises(ConfigError, match="can't decode 'h264'"):
+        choose_encoding("h264", replace(card, encodings=("raw", "lz4")))
+    for unknown in ("h265", "difference", "difference:bayer"):
+        with pytest.raises(ConfigError, match=r"unknown encoding '\w+'; known are raw, .*, h264, bayer and auto"):
+            choose_encoding(unknown, card)
+    with pytest.raises(ConfigError, match="takes depth pictures, which 'h264' can't carry"):
+        choose_encoding("h264", replace(card, image=ImageContract("x", 8, 8, colour=ColourOrder.DEPTH)))
+    with pytest.raises(ConfigError, match="needs the frames before"):
+        choose_encoding("h264", card, alone=True)
+    monkeypatch.setattr("mqinfer.codecs.registry.find_spec", lambda name: None if name == "av" else True)
+    with pytest.raises(MissingExtra, match=r"av is not installed; run: pip install 'mqinfer\[edge\]'"):
+        choose_encoding("h264", card)
+    assert "h264" not in choose_encoding("auto", card)
 
 
 def test_a_stream_uses_what_is_chosen() -> None:

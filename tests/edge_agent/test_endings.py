@@ -21,11 +21,12 @@ from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.edge_agent import session
-from mqinfer.edge_agent.replay import ReplayOptions
-from mqinfer.edge_agent.reporting.report import Ending, failure_lines, summary
-from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_sessions
+from mqinfer.edge_agent.reporting.report import Ending, SessionReport, failure_lines, summary
+from mqinfer.edge_agent.session import run_sessions
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import BrokerUnreachable, LinkError, NoWorker, SourceError
+from tests.settings import settings_of
 
 Serve = Callable[..., object]
 WriteEcho = Callable[..., Path]
@@ -105,7 +106,7 @@ def run(
     **settings: object,
 ) -> list[SessionReport]:
     """Run a session quietly; its counters add up."""
-    asked = ReplaySettings([str(drive)], options, card_timeout=card_timeout, **settings)  # type: ignore[arg-type]  # a test's own
+    asked = settings_of(drive, options, card_timeout=card_timeout, **settings)
     reports = run_sessions(
         asked,
         models or ("echo",),
@@ -136,7 +137,7 @@ def test_several_models_read_the_recording_once(
     requester: Requester, drive: Path, recorded: Recorded, tmp_path: Path
 ) -> None:
     """Each has every frame, its own counters and its own files; the source is read once."""
-    reports = run(requester, drive, "echo", "small", output=tmp_path, sinks=("jsonl",))
+    reports = run(requester, drive, "echo", "small", folder=tmp_path, sinks=("jsonl",))
     assert recorded.read == FRAMES
     assert [report.run.model for report in reports] == ["echo", "small"]
     for report, shape in zip(reports, ([1, 32, 48, 3], [1, 16, 24, 3]), strict=True):
@@ -230,7 +231,7 @@ def test_without_any_connection_every_frame_is_kept(
 ) -> None:
     """The run says so and fails; the next one sends what was kept first, prepared as the model wants it."""
     client = Unconnected(url, unique("edge"))
-    (report,) = run(client.requester, drive, connect=never, spool=tmp_path / "spool", output=tmp_path / "out")
+    (report,) = run(client.requester, drive, connect=never, spool=tmp_path / "spool", folder=tmp_path / "out")
     client.requester.close()
     assert len(list((tmp_path / "spool").glob("*.frame"))) == FRAMES == report.snapshot.outcomes[Outcome.CANCELLED]
     assert report.run.ended is Ending.FAILED
@@ -239,7 +240,7 @@ def test_without_any_connection_every_frame_is_kept(
 
     serve(url, write_echo("echo", PICTURE))
     with closing(connect(url, unique("edge"))) as requester:
-        (report,) = run(requester, drive, spool=tmp_path / "spool", output=tmp_path / "out", sinks=("jsonl",))
+        (report,) = run(requester, drive, spool=tmp_path / "spool", folder=tmp_path / "out", sinks=("jsonl",))
     assert report.snapshot.outcomes[Outcome.OK] == 2 * FRAMES
     assert not list((tmp_path / "spool").glob("*.frame"))
     written = lines(tmp_path / "out" / "results.jsonl")
@@ -293,7 +294,7 @@ def test_a_connection_that_comes_late(
             connect=find,
             card_timeout=20.0,
             spool=tmp_path / "spool",
-            output=tmp_path / "out",
+            folder=tmp_path / "out",
             sinks=("jsonl",),
             encoding=encoding,
         )

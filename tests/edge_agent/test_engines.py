@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mqinfer.client.result import InferResult
 from mqinfer.edge_agent.engines import Engines
-from mqinfer.edge_agent.sinks.view import NO_VIEW, View
+from mqinfer.edge_agent.frames.view import NO_VIEW, FrameView
 from mqinfer.protocol.states import ServedModel
 from mqinfer.protocol.types import Outcome
 
@@ -59,4 +59,6 @@ def test_what_is_remembered_is_bounded() -> None:
 def test_an_older_worker_states_no_engine() -> None:
     """What is not stated is null, and never taken from the card, which may be another worker's."""
     nothing = {"precision": None, "backend": None, "device": None}
-    assert NO_VIEW.engine == View(NO_VIEW.pixels, NO_VIEW.placement, served=ServedModel("m", "1")).engine == nothing
+    assert (
+        NO_VIEW.engine == FrameView(NO_VIEW.pixels, NO_VIEW.placement, served=ServedModel("m", "1")).engine == nothing
+    )

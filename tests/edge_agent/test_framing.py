@@ -13,15 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mqinfer.answers.outputs import describe_outputs
 from mqinfer.bags.frame import Frame, StreamInfo
 from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.frames.stages import EdgeStage
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.framing import Framing
-from mqinfer.edge_agent.preparing.preparer import PreparedFrame, Preparer
+from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import QualityStep
-from mqinfer.edge_agent.reporting.statistics import EdgeStage
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_overlay, encode_mask
-from mqinfer.edge_agent.sinks.outputs import describe_outputs
-from mqinfer.edge_agent.sinks.view import View
 from mqinfer.edge_agent.spooling.backlog import _frame_in, _frame_of, _placed, _with_pixels
 from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
 from mqinfer.images.camera import CameraInfo
@@ -168,7 +169,7 @@ def test_sinks_leave_out_what_the_model_did_not_see() -> None:
     """Overlays keep its colours, counts have its share, masks are transparent there; other masks are as they were."""
     left, top, width, height = REGION
     found = prepared(Framing(others=REGION))
-    view = View(found.picture(), found.placement, {"mask": np.ones((1, 48, 48), np.uint8)})
+    view = FrameView(found.picture(), found.placement, {"mask": np.ones((1, 48, 48), np.uint8)})
     assert view.mask is not None
     assert view.seen is not None
     inside = np.zeros((HEIGHT, WIDTH), bool)
@@ -185,7 +186,7 @@ def test_sinks_leave_out_what_the_model_did_not_see() -> None:
     assert png is not None
     np.testing.assert_array_equal(png[..., 3] == 255, inside)
     whole = prepared(Framing())
-    assert View(whole.picture(), whole.placement, view.outputs).seen is None
+    assert FrameView(whole.picture(), whole.placement, view.outputs).seen is None
 
 
 def test_a_picture_that_was_sent_does_not_stand_for_the_frame_if_it_is_another() -> None:
@@ -193,7 +194,7 @@ def test_a_picture_that_was_sent_does_not_stand_for_the_frame_if_it_is_another()
     contract = ImageContract("x", WIDTH, HEIGHT)
     for rectify in (False, True):
         found = prepared(Framing(rectify), contract, "jpeg:90")
-        view = View(found.picture(), found.placement, {}, found.tensors[0])
+        view = FrameView(found.picture(), found.placement, {}, found.tensors[0])
         assert (view.jpeg(FRAME.image) is None) == rectify
 
 

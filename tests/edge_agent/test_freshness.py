@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import DelayWindow, Policy, Stream
+from mqinfer.client.window import DelayWindow, Policy, StreamWindow
 from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityBounds, QualityLadder, QualityStep
 from mqinfer.protocol.types import Outcome, Timings
 
@@ -25,7 +25,7 @@ class Served:
 def live(frames: int, interval: float, service: float, workers: int = 1, most: int = 8) -> Served:
     """Simulate a stream of the policy `latest` against workers that share one queue, without any network."""
     window = DelayWindow(most, 0.5)
-    stream: Stream[float] = Stream(Policy.LATEST, window)
+    stream: StreamWindow[float] = StreamWindow(Policy.LATEST, window)
     free = [0.0] * workers
     events: list[tuple[float, int, float, Timings]] = []
     served = Served([], 0, [])

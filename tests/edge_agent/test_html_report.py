@@ -17,7 +17,8 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.replay import ReplayOptions
+from mqinfer.edge_agent.frames.times import FrameTimes
+from mqinfer.edge_agent.frames.view import NO_VIEW, FrameView
 from mqinfer.edge_agent.reporting.charts import stacked, top_of
 from mqinfer.edge_agent.reporting.page import ReportedRun, ReportFile, write_report
 from mqinfer.edge_agent.reporting.recorder import RunRecorder
@@ -25,10 +26,9 @@ from mqinfer.edge_agent.reporting.report import Ending, RunInfo
 from mqinfer.edge_agent.reporting.series import OTHER, Series
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.edge_agent.reporting.worst import WorstFrames
-from mqinfer.edge_agent.session import ReplaySettings, run_sessions
+from mqinfer.edge_agent.session import run_sessions
+from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
 from mqinfer.edge_agent.sinks.sink import Sink
-from mqinfer.edge_agent.sinks.view import NO_VIEW, View
-from mqinfer.edge_agent.times import FrameTimes
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.lab.drives.recording import write_drive
@@ -36,6 +36,7 @@ from mqinfer.protocol.card import ClassInfo, ModelCard
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.states import ServedModel
 from mqinfer.protocol.types import Capture, ErrorInfo, Outcome, Timings
+from tests.settings import settings_of
 
 CLASSES = (ClassInfo("car", (255, 0, 0)), ClassInfo("<b>", (0, 255, 0)))
 WIDTH, HEIGHT = 64, 48
@@ -66,14 +67,14 @@ def failed(
     return InferResult("1", outcome, "net", error=ErrorInfo(code, message), capture=Capture(source, 0, 0, ""))
 
 
-def view_of(score: float | None = None, precision: str = "fp32") -> View:
+def view_of(score: float | None = None, precision: str = "fp32") -> FrameView:
     """Show a frame with one box, or with none."""
     boxes = {"boxes": np.array([[8.0, 8, 40, 40]]), "scores": np.array([score or 0.0]), "classes": np.array([1])}
     served = ServedModel("net", "3", precision=precision, backend="onnxruntime 1.31", device="cpu")
     place = Placement.of((WIDTH, HEIGHT), (WIDTH, HEIGHT))
     times = FrameTimes(21_000_000, {"edge_encode": 1_000_000, "inference": 20_000_000})
     pixels = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
-    return View(pixels, place, {} if score is None else boxes, times=times, served=served)
+    return FrameView(pixels, place, {} if score is None else boxes, times=times, served=served)
 
 
 class Page(HTMLParser):
@@ -254,7 +255,7 @@ def requester(
 def test_a_run_of_two_models_is_reported_with_their_real_engines(requester: Requester, tmp_path: Path) -> None:
     """No other files are asked for; each model has its section, and each worker the engine of its state."""
     drive = write_drive(tmp_path / "drive.bag", ros=1, frames=6, seed=3, width=96, height=64, truth_topic=False)
-    settings = ReplaySettings([str(drive)], ReplayOptions("echo", window=4))
+    settings = settings_of(drive, ReplayOptions("echo", window=4))
     file = ReportFile(tmp_path / "report.html")
     recorders: dict[str, RunRecorder] = {}
 

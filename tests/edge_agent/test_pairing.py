@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mqinfer.client.watching import SeenPreview, SeenResult
 from mqinfer.edge_agent.sinks.foxglove.pairing import HOLD_S, KEEP_S, Pairing
@@ -91,14 +92,14 @@ def test_what_does_not_wait() -> None:
     pairing = Pairing(Clock())
     list(pairing.add_preview(preview(1)))
     assert numbers(pairing.add_result(result(None))) == [(None, None)]
-    refused = replace(result(2), response=replace(reply(2), outcome=Outcome.REJECTED))
+    refused = replace(result(2), response=structs.replace(reply(2), outcome=Outcome.REJECTED))
     assert numbers(pairing.add_result(refused)) == [(2, None)]
 
 
 def test_a_request_that_was_answered_twice() -> None:
     """The second reply is left out; one with another outcome is not."""
     pairing = Pairing(Clock())
-    refused = replace(result(1), response=replace(reply(1), outcome=Outcome.REJECTED))
+    refused = replace(result(1), response=structs.replace(reply(1), outcome=Outcome.REJECTED))
     assert numbers(pairing.add_result(refused)) == [(1, None)]
     assert numbers(pairing.add_result(result(1))) == [(1, None)]
     assert numbers(pairing.add_result(result(1))) == []

@@ -4,8 +4,9 @@ import threading
 from rich.console import Console
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.reporting.report import Goal, plain_line, progress, render
-from mqinfer.edge_agent.reporting.statistics import EdgeStage, ReplayStatistics
+from mqinfer.edge_agent.frames.stages import EdgeStage
+from mqinfer.edge_agent.reporting.report import RunExtent, plain_line, progress, render
+from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
 from mqinfer.protocol.types import Capture, Outcome, Timings
 
 
@@ -26,7 +27,7 @@ def some_run() -> ReplayStatistics:
     return statistics
 
 
-def drawn(goal: Goal, statistics: ReplayStatistics) -> str:
+def drawn(goal: RunExtent, statistics: ReplayStatistics) -> str:
     """Render statistics as an 80-column terminal shows them, without colours."""
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
     with console.capture() as captured:
@@ -36,7 +37,7 @@ def drawn(goal: Goal, statistics: ReplayStatistics) -> str:
 
 def test_display_shows_what_matters_in_eighty_columns() -> None:
     """Count, share, pending frames, outcomes, bytes and stages are there, and no line is too long."""
-    text = drawn(Goal(total=20, title="road through mqtt://127.0.0.1"), some_run())
+    text = drawn(RunExtent(total=20, title="road through mqtt://127.0.0.1"), some_run())
     assert max(map(len, text.splitlines())) <= 80
     for expected in (
         "9/20 frames",
@@ -53,14 +54,14 @@ def test_display_shows_what_matters_in_eighty_columns() -> None:
 
 def test_display_of_an_empty_run() -> None:
     """Before the first frame nothing is divided by zero and no empty table is drawn."""
-    text = drawn(Goal(), ReplayStatistics())
+    text = drawn(RunExtent(), ReplayStatistics())
     assert "0 frames" in text
     assert "latency" not in text
 
 
 def test_plain_line_says_it_in_one_line() -> None:
     """A log gets the same facts."""
-    line = plain_line(some_run().snapshot(), Goal(total=20))
+    line = plain_line(some_run().snapshot(), RunExtent(total=20))
     assert line.startswith("9/20 frames, ")
     assert "1 pending, 8 ok, 1 expired, p50 12" in line
 
@@ -69,7 +70,7 @@ def test_without_a_terminal_a_last_line_is_printed() -> None:
     """A run shorter than the period still leaves its result in the log, on one line however narrow."""
     output = io.StringIO()
     statistics = some_run()
-    with progress([(statistics, Goal(total=20))], Console(file=output, width=20)):
+    with progress([(statistics, RunExtent(total=20))], Console(file=output, width=20)):
         pass
     assert output.getvalue().count("\n") == 1
     assert "9/20 frames" in output.getvalue()
@@ -80,7 +81,7 @@ def test_on_a_terminal_the_last_state_stays() -> None:
     output = io.StringIO()
     statistics = ReplayStatistics()
     with progress(
-        [(statistics, Goal(total=1))], Console(file=output, width=80, force_terminal=True, color_system=None)
+        [(statistics, RunExtent(total=1))], Console(file=output, width=80, force_terminal=True, color_system=None)
     ):
         assert any(thread.name == "mqinfer-progress" for thread in threading.enumerate())
         statistics.request_sent("/camera")
@@ -93,5 +94,5 @@ def test_a_display_that_fails_does_not_end_the_run() -> None:
     """A pipe that was closed at the other end costs the display and nothing else."""
     output = io.StringIO()
     output.close()
-    with progress([(some_run(), Goal())], Console(file=output, width=80)):
+    with progress([(some_run(), RunExtent())], Console(file=output, width=80)):
         pass

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from mcap.reader import make_reader
+from msgspec import structs
 
 from mqinfer.bags.repair import repair
 from mqinfer.client.watching import SeenPreview, SeenResult
@@ -35,7 +36,9 @@ def reply(number: int | None, *outputs: EncodedTensor, source: str = "/camera", 
     """Of one frame, captured at `1000 + number`."""
     stamp = None if number is None else 1000 + number
     made = InferResponse(f"id-{number}", "seg", "3", outputs=outputs, worker="gpu.0", capture=Capture(source, number))
-    return replace(made, capture=replace(made.capture, capture_time_ns=stamp, frame_id="front"), **fields)
+    return structs.replace(
+        made, capture=structs.replace(made.capture, capture_time_ns=stamp, frame_id="front"), **fields
+    )
 
 
 def result(number: int | None, *outputs: EncodedTensor, client: str = "car-1", **fields: Any) -> SeenResult:
@@ -176,8 +179,8 @@ def test_failed_requests_and_broken_previews(recorder: Recorder) -> None:
     """A result without an answer is recorded with its error, one with a preview that is no picture without it."""
     recorder.add(result(1, outcome=Outcome.REJECTED, error=ErrorInfo("rejected", "busy")))
     broken = preview(2)
-    tensor = replace(broken.tensor, data=bytes(broken.tensor.data[:40]))
-    recorder.add(replace(broken, response=replace(broken.response, outputs=(tensor,))))
+    tensor = structs.replace(broken.tensor, data=bytes(broken.tensor.data[:40]))
+    recorder.add(replace(broken, response=structs.replace(broken.response, outputs=(tensor,))))
     recorder.add(result(2, EncodedTensor("y", CARD_TYPE, (2, 4), "lz4", b"no block")))
     path, _ = recorder.close()
     said = [each for _, each in read(path)["/car-1/camera/mqinfer/result"]]
@@ -246,8 +249,8 @@ def test_whatever_workers_send(
     tensors = tuple(encode_tensor(name, array) for name, array in outputs.items())
     shown = preview(1)
     if has_preview and capture.sequence is not None:
-        recorder.add(replace(shown, response=replace(shown.response, capture=capture)))
-    recorder.add(SeenResult("car-1", "r", replace(reply(1, *tensors), capture=capture), 99))
+        recorder.add(replace(shown, response=structs.replace(shown.response, capture=capture)))
+    recorder.add(SeenResult("car-1", "r", structs.replace(reply(1, *tensors), capture=capture), 99))
     path = recorder.close()[0]
     (topic,) = (topic for topic in read(path) if topic.endswith("/mqinfer/result"))
     assert recorder.results == 1

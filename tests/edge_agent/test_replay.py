@@ -23,11 +23,12 @@ from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
-from mqinfer.edge_agent.sinks.view import View
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.models.backends.echo import EchoBackend
 from mqinfer.models.loading import LoadedModel, load_model
@@ -68,11 +69,11 @@ def frame_of(number: int, image: RawImage | CompressedImage | None = None) -> Fr
 class Notes:
     """A sink that keeps what it gets."""
 
-    written: list[tuple[Frame, View, InferResult]] = field(default_factory=list)
+    written: list[tuple[Frame, FrameView, InferResult]] = field(default_factory=list)
     fails_at: int | None = None
     error: Exception = field(default_factory=lambda: ConfigError("cannot write results: no space left on device"))
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Keep one result."""
         if len(self.written) == self.fails_at:
             raise self.error
@@ -301,7 +302,7 @@ def test_a_slow_consumer_holds_the_reader(run: Run) -> None:
             yield frame_of(number)
 
     class Slow(Notes):
-        def write(self, frame: Frame, view: View, result: InferResult) -> None:
+        def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
             ahead.append(read - len(self.written))
             threading.Event().wait(0.001)
             super().write(frame, view, result)

@@ -2,7 +2,6 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,13 @@ from rich.console import Console
 from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
 from mqinfer.client.window import Policy
-from mqinfer.edge_agent.replay import ReplayOptions
-from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_sessions
+from mqinfer.edge_agent.reporting.report import SessionReport
+from mqinfer.edge_agent.session import run_sessions
+from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Outcome
+from tests.settings import changed, settings_of
 
 FRAMES = 10
 ECHO = ("image", "UINT8", [-1, 16, 24, 3])
@@ -51,8 +52,8 @@ def requester(
 @pytest.fixture
 def settings(drives: tuple[Path, Path], tmp_path: Path) -> ReplaySettings:
     """Settings of a run into `out`."""
-    options = ReplayOptions("echo", window=4)
-    return ReplaySettings([str(drives[0])], options, output=tmp_path / "out", sinks=("jsonl",), card_timeout=5)
+    options = ReplayOptions("echo", window=4, card_timeout=5)
+    return settings_of(drives[0], options, folder=tmp_path / "out", sinks=("jsonl",))
 
 
 def run(settings: ReplaySettings, requester: Requester, *models: str) -> list[SessionReport]:
@@ -74,34 +75,34 @@ def test_a_run_goes_on_where_it_stopped(
     requester: Requester, settings: ReplaySettings, frames: int, torn: bytes
 ) -> None:
     """The log is that of an undisturbed run, byte for byte, and only the missing frames were sent."""
-    assert settings.output
+    assert settings.outputs.folder
     run(settings, requester)
-    whole = (settings.output / "results.jsonl").read_bytes()
-    stopped(settings.output, frames, torn)
-    (report,) = run(replace(settings, resume=True), requester)
+    whole = (settings.outputs.folder / "results.jsonl").read_bytes()
+    stopped(settings.outputs.folder, frames, torn)
+    (report,) = run(changed(settings, resume=True), requester)
     assert report.broke_off is None
     assert report.snapshot.outcomes[Outcome.OK] == report.snapshot.frames_read == FRAMES - frames
-    assert (settings.output / "results.jsonl").read_bytes() == whole
-    times = [json.loads(line) for line in (settings.output / "times.jsonl").read_text().splitlines()]
+    assert (settings.outputs.folder / "results.jsonl").read_bytes() == whole
+    times = [json.loads(line) for line in (settings.outputs.folder / "times.jsonl").read_text().splitlines()]
     assert [line["sequence"] for line in times] == list(range(FRAMES))
-    assert not list(settings.output.glob("*.1.jsonl"))
+    assert not list(settings.outputs.folder.glob("*.1.jsonl"))
 
 
 def test_without_an_earlier_run_it_begins_at_the_beginning(requester: Requester, settings: ReplaySettings) -> None:
     """A service can be started with it each time."""
-    (report,) = run(replace(settings, resume=True), requester)
+    (report,) = run(changed(settings, resume=True), requester)
     assert report.snapshot.outcomes[Outcome.OK] == FRAMES
 
 
 def test_each_of_several_models_goes_on_from_its_own_frame(requester: Requester, settings: ReplaySettings) -> None:
     """One had stopped earlier than the other."""
-    assert settings.output
+    assert settings.outputs.folder
     run(settings, requester, "echo", "other")
-    files = [settings.output / model / "results.jsonl" for model in ("echo", "other")]
+    files = [settings.outputs.folder / model / "results.jsonl" for model in ("echo", "other")]
     whole = [file.read_bytes() for file in files]
     stopped(files[0].parent, 7)
     stopped(files[1].parent, 2)
-    reports = run(replace(settings, resume=True), requester, "echo", "other")
+    reports = run(changed(settings, resume=True), requester, "echo", "other")
     assert [report.snapshot.frames_read for report in reports] == [FRAMES - 7, FRAMES - 2]
     assert [file.read_bytes() for file in files] == whole
 
@@ -119,29 +120,29 @@ def test_frames_that_were_not_answered_are_sent_again(
     requester: Requester, settings: ReplaySettings, error: dict[str, Any]
 ) -> None:
     """From the first one on; the log as it was is kept under a number."""
-    assert settings.output
+    assert settings.outputs.folder
     run(settings, requester)
-    results = settings.output / "results.jsonl"
+    results = settings.outputs.folder / "results.jsonl"
     whole = results.read_bytes()
     lines = whole.splitlines()
     lines[6] = json.dumps(json.loads(lines[6]) | error).encode()
     results.write_bytes(b"\n".join(lines) + b"\n")
-    (report,) = run(replace(settings, resume=True), requester)
+    (report,) = run(changed(settings, resume=True), requester)
     assert report.snapshot.frames_read == FRAMES - 6
     assert results.read_bytes() == whole
-    assert (settings.output / "results.1.jsonl").read_bytes().splitlines() == lines
+    assert (settings.outputs.folder / "results.1.jsonl").read_bytes().splitlines() == lines
 
 
 def test_a_model_that_was_replaced_adds_nothing(requester: Requester, settings: ReplaySettings) -> None:
     """Of a version that is not the default one the hash is known with the first result only."""
-    assert settings.output
+    assert settings.outputs.folder
     run(settings, requester)
-    stopped(settings.output, 4)
-    results = settings.output / "results.jsonl"
+    stopped(settings.outputs.folder, 4)
+    results = settings.outputs.folder / "results.jsonl"
     hashed = json.loads(results.read_text().splitlines()[0])["model_hash"]
     results.write_text(results.read_text().replace(hashed, "sha256:00"))
     before = results.read_bytes()
-    (report,) = run(replace(settings, resume=True), requester)
+    (report,) = run(changed(settings, resume=True), requester)
     assert isinstance(report.broke_off, ConfigError)
     assert f"goes on with results of the model sha256:00, but echo 1 is now {hashed}" in str(report.broke_off)
     assert results.read_bytes() == before
@@ -149,31 +150,31 @@ def test_a_model_that_was_replaced_adds_nothing(requester: Requester, settings: 
 
 def other_source(settings: ReplaySettings, drives: tuple[Path, Path]) -> ReplaySettings:
     """Read another recording."""
-    return replace(settings, sources=[str(drives[1])])
+    return changed(settings, sources=[str(drives[1])])
 
 
 def changed_source(settings: ReplaySettings, drives: tuple[Path, Path]) -> ReplaySettings:
     """Read a file of the same name with another recording in it."""
-    assert settings.output
-    moved = settings.output.parent / "moved.bag"
+    assert settings.outputs.folder
+    moved = settings.outputs.folder.parent / "moved.bag"
     shutil.copy(drives[1], moved)
-    run_file = settings.output / "run.json"
+    run_file = settings.outputs.folder / "run.json"
     run_file.write_text(run_file.read_text().replace(str(drives[0]), str(moved)))
-    return replace(settings, sources=[str(moved)])
+    return changed(settings, sources=[str(moved)])
 
 
 def other_hash(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
     """Be the log of a model that was another one."""
-    assert settings.output
-    path = settings.output / "run.json"
+    assert settings.outputs.folder
+    path = settings.outputs.folder / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_hash": "sha256:00"}))
     return settings
 
 
 def damaged(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
     """Have a line in the middle that is none."""
-    assert settings.output
-    path = settings.output / "results.jsonl"
+    assert settings.outputs.folder
+    path = settings.outputs.folder / "results.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:3], b"\xff{]\n", *lines[4:]]))
     return settings
@@ -181,23 +182,23 @@ def damaged(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
 
 def of_two_runs(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
     """Have times that belong to other frames."""
-    assert settings.output
-    path = settings.output / "times.jsonl"
+    assert settings.outputs.folder
+    path = settings.outputs.folder / "times.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
     return settings
 
 
 def without_run(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
     """Have no settings beside the log."""
-    assert settings.output
-    (settings.output / "run.json").unlink()
+    assert settings.outputs.folder
+    (settings.outputs.folder / "run.json").unlink()
     return settings
 
 
 def damaged_run(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySettings:
     """Have settings that are no JSON object."""
-    assert settings.output
-    (settings.output / "run.json").write_text("[1")
+    assert settings.outputs.folder
+    (settings.outputs.folder / "run.json").write_text("[1")
     return settings
 
 
@@ -207,7 +208,7 @@ def damaged_run(settings: ReplaySettings, _: tuple[Path, Path]) -> ReplaySetting
         (other_source, r"holds another run: sources was \[\".*1.bag\"\] and is \[\".*2.bag\"\]"),
         (changed_source, r"frame \d+ is number \d+ of /camera/image_raw, .* the log of another recording"),
         (other_hash, r"model_hash was \"sha256:00\" and is \"sha256:"),
-        (lambda settings, _: replace(settings, encoding="raw"), 'encoding was "jpeg:90" and is "raw"'),
+        (lambda settings, _: changed(settings, encoding="raw"), 'encoding was "jpeg:90" and is "raw"'),
         (damaged, r"results.jsonl, line 4: damaged"),
         (of_two_runs, r"times.jsonl, line 1: number 1 of /camera/image_raw, but results.jsonl has number 0"),
         (without_run, "no run.json"),
@@ -218,25 +219,25 @@ def test_another_runs_log_is_refused_and_stays(
     requester: Requester, settings: ReplaySettings, drives: tuple[Path, Path], change: Callable[..., Any], words: str
 ) -> None:
     """The message names the difference; no byte of the files changes."""
-    assert settings.output
+    assert settings.outputs.folder
     run(settings, requester)
-    changed = change(settings, drives)
-    before = {path: path.read_bytes() for path in settings.output.iterdir()}
+    other = change(settings, drives)
+    before = {path: path.read_bytes() for path in settings.outputs.folder.iterdir()}
     try:
-        (report,) = run(replace(changed, resume=True), requester)
+        (report,) = run(changed(other, resume=True), requester)
         error = report.broke_off
     except ConfigError as raised:
         error = raised
     assert isinstance(error, ConfigError)
     with pytest.raises(ConfigError, match=words):
         raise error
-    assert {path: path.read_bytes() for path in settings.output.iterdir()} == before
+    assert {path: path.read_bytes() for path in settings.outputs.folder.iterdir()} == before
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"output": None},
+        {"folder": None},
         {"sinks": ("mcap",)},
         {"loop": True},
         {"sources": ["camera:0"]},
@@ -249,4 +250,4 @@ def test_another_runs_log_is_refused_and_stays(
 def test_what_has_no_place_to_go_on_is_refused(settings: ReplaySettings, change: dict[str, Any]) -> None:
     """Before anything is opened."""
     with pytest.raises(ConfigError, match="--resume"):
-        run(replace(settings, resume=True, **change), None)  # type: ignore[arg-type]
+        run(changed(settings, resume=True, **change), None)  # type: ignore[arg-type]

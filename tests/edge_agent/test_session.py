@@ -20,16 +20,16 @@ from mqinfer.bags.writer import BagWriter
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.memory import MemoryLink
-from mqinfer.client.announcer import Announcer
+from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import connect
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.metrics import pending_frames
 from mqinfer.edge_agent.model_run import ModelRun
-from mqinfer.edge_agent.replay import ReplayOptions
-from mqinfer.edge_agent.reporting.report import summary
-from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session, run_sessions
+from mqinfer.edge_agent.reporting.report import SessionReport, summary
+from mqinfer.edge_agent.session import run_session, run_sessions
+from mqinfer.edge_agent.settings import ReplayOptions, ReplaySettings
 from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.images.picture import RawImage
 from mqinfer.lab.drives.recording import write_drive
@@ -37,6 +37,7 @@ from mqinfer.protocol.errors import ConfigError, ModelNotFound, NameTaken, Sourc
 from mqinfer.protocol.states import ClientState, PendingRequests
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Capture
+from tests.settings import changed, settings_of
 
 Serve = Callable[..., Worker]
 WriteEcho = Callable[..., Path]
@@ -70,10 +71,8 @@ def requester(url: str, serve: Serve, write_echo: WriteEcho, unique: Callable[[s
 
 def settings_for(source: Path | str, **changes: object) -> ReplaySettings:
     """Make settings with a short patience for cards."""
-    settings = ReplaySettings(
-        [str(source)], ReplayOptions("echo", window=4), topics=("/camera/image_raw",), card_timeout=2
-    )
-    return replace(settings, **changes)  # type: ignore[arg-type]
+    options = ReplayOptions("echo", window=4, card_timeout=2)
+    return changed(settings_of(source, options, topics=("/camera/image_raw",)), **changes)
 
 
 def run(settings: ReplaySettings, requester: Requester, stop: threading.Event | None = None) -> SessionReport:
@@ -102,7 +101,7 @@ def test_damaged_frames_of_the_spool_are_reported(drive: Path, requester: Reques
 def test_a_drive_from_beginning_to_end(drive: Path, requester: Requester, tmp_path: Path, encoding: str | None) -> None:
     """Every frame is ok exactly once, and the results carry the header stamps to the nanosecond."""
     report = run(
-        settings_for(drive, encoding=encoding, output=tmp_path, sinks=("jsonl", "mcap", "pictures")), requester
+        settings_for(drive, encoding=encoding, folder=tmp_path, sinks=("jsonl", "mcap", "pictures")), requester
     )
     snapshot = report.snapshot
     assert snapshot.frames_read == snapshot.requests == snapshot.outcomes[Outcome.OK] == FRAMES
@@ -188,10 +187,10 @@ def test_a_bad_frame_in_a_bag(requester: Requester, tmp_path: Path) -> None:
     [
         ({"sources": ["/no/such.bag"]}, SourceError, "no such file"),
         ({"topics": ("/nothing",)}, SourceError, "/camera/image_raw"),
-        ({"options": ReplayOptions("ecko"), "card_timeout": 0.05}, ModelNotFound, "models on this broker: echo"),
+        ({"options": ReplayOptions("ecko", card_timeout=0.05)}, ModelNotFound, "models on this broker: echo"),
         ({"encoding": "zip"}, ConfigError, "unknown encoding 'zip'"),
         ({"options": ReplayOptions("echo", output_encoding="zip")}, ConfigError, "unknown encoding 'zip'"),
-        ({"output": Path("/proc/nowhere")}, ConfigError, "/proc/nowhere"),
+        ({"folder": Path("/proc/nowhere")}, ConfigError, "/proc/nowhere"),
         ({"sinks": ("film",)}, ConfigError, "unknown sink 'film'"),
         ({"rate": float("nan")}, ConfigError, "rate is nan"),
     ],
@@ -205,7 +204,7 @@ def test_wrong_settings_are_said_before_the_first_frame(
     words: str,
 ) -> None:
     """Each mistake gives its own message, and nothing is sent."""
-    settings = replace(settings_for(drive, output=tmp_path, sinks=("jsonl",)), **changes)
+    settings = settings_for(drive, **{"folder": tmp_path, "sinks": ("jsonl",), **changes})
     with pytest.raises(error, match=words):
         run(settings, requester)
     assert requester.counters().submitted == 0
@@ -231,7 +230,7 @@ def test_an_edge_says_of_itself_that_it_is_there(url: str, unique: Callable[[str
 
     name, topics = unique("edge"), Topics()
     watcher.subscribe(topics.client_state(name), note)
-    announcer = Announcer(name, topics, "drive.bag", "echo", window=3, incarnation=17)
+    announcer = ClientAnnouncer(name, topics, "drive.bag", "echo", window=3, incarnation=17)
     edge = connect(url, name, topics, announcer=announcer)
     link = edge.link
     assert isinstance(link, MemoryLink)
@@ -256,7 +255,7 @@ def test_an_edge_says_what_waits_in_it(
     drive: Path, url: str, serve: Serve, write_echo: WriteEcho, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """Frames in its spool count before there is a card or a worker; at the end nothing waits."""
-    announcer = Announcer(unique("edge"), Topics(), "drive.bag", "echo", refresh_s=0.01)
+    announcer = ClientAnnouncer(unique("edge"), Topics(), "drive.bag", "echo", refresh_s=0.01)
     edge = connect(url, unique("edge"), announcer=announcer)
     kept = threading.Event()
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.clocks import Offset
-from mqinfer.edge_agent.reporting.statistics import STAGES
+from mqinfer.edge_agent.frames.clocks import Offset
+from mqinfer.edge_agent.frames.stages import STAGES
+from mqinfer.edge_agent.frames.times import FrameTimes
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.csv_sink import CsvSink
 from mqinfer.edge_agent.sinks.factory import SinkSet
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
-from mqinfer.edge_agent.sinks.view import View
-from mqinfer.edge_agent.times import FrameTimes
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ClassInfo
@@ -66,10 +66,10 @@ def result_of(
     return InferResult("1", outcome, "net", "3", "sha256:a", outputs, error, worker, "worker", timings, attempts=1)
 
 
-def view_of(outputs: dict[str, Array], size: tuple[int, int] = (16, 8)) -> View:
+def view_of(outputs: dict[str, Array], size: tuple[int, int] = (16, 8)) -> FrameView:
     """Show outputs of a frame that the model sees as it is."""
     served = ServedModel("net", "3", precision="int8", backend="openvino 2026", device="cpu")
-    return View(
+    return FrameView(
         np.zeros((size[1], size[0], 3), np.uint8), Placement.of(size, size), outputs, served=served, times=TIMES
     )
 

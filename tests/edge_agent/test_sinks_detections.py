@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mqinfer.answers.outputs import MOST_BOXES, DetectedBox, find_boxes, label
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_boxes
-from mqinfer.edge_agent.sinks.outputs import MOST_BOXES, DetectedBox, find_boxes, label
-from mqinfer.edge_agent.sinks.view import View
 from mqinfer.images.placement import Placement, Resize
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
@@ -58,17 +58,17 @@ def test_only_so_many_are_shown() -> None:
 def test_boxes_are_brought_back_to_the_recorded_frame() -> None:
     """Each axis by its own factor, and without the margins of a letterbox."""
     pixels = np.zeros((80, 240, 3), np.uint8)
-    stretched = View(pixels, Placement.of((240, 80), (60, 40)), OUTPUTS)
+    stretched = FrameView(pixels, Placement.of((240, 80), (60, 40)), OUTPUTS)
     assert stretched.boxes[0] == DetectedBox((16, 8, 32, 16), float(np.float32(0.9)), 1)
-    letterbox = View(pixels, Placement.of((240, 80), (60, 40), Resize.LETTERBOX), OUTPUTS)
+    letterbox = FrameView(pixels, Placement.of((240, 80), (60, 40), Resize.LETTERBOX), OUTPUTS)
     assert list(letterbox.boxes[1].box) == [4, 0, 44, 8]
-    assert len(View(pixels, Placement.of((240, 80), (60, 40))).boxes) == 0
+    assert len(FrameView(pixels, Placement.of((240, 80), (60, 40))).boxes) == 0
 
 
 def test_masks_are_brought_back_to_the_recorded_frame() -> None:
     """In the frame's size, whatever the output's own: each pixel is its nearest neighbour in the mask."""
     mask = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
-    view = View(np.zeros((80, 240, 3), np.uint8), Placement.of((240, 80), (60, 40)), {"mask": mask})
+    view = FrameView(np.zeros((80, 240, 3), np.uint8), Placement.of((240, 80), (60, 40)), {"mask": mask})
     assert view.mask is not None
     assert np.array_equal(view.mask, np.kron(mask[0], np.ones((40, 80), np.uint8)))
 

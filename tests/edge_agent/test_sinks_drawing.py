@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from mqinfer.answers.outputs import class_shares, describe_outputs, find_mask
 from mqinfer.edge_agent.sinks.drawing.overlay import MINIMUM_WIDTH, add_strip, colour_mask, draw_overlay, palette
-from mqinfer.edge_agent.sinks.outputs import class_shares, describe_outputs, find_mask
 from mqinfer.protocol.card import ClassInfo
 
 CLASSES = (ClassInfo("road", (128, 64, 128)), ClassInfo("sky", (70, 130, 180)))

@@ -12,13 +12,14 @@ import pytest
 from mcap.reader import make_reader
 from xxhash import xxh3_128_hexdigest
 
+from mqinfer.answers.outputs import Picture
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.sinks import SINK_KINDS, JsonlSink, McapSink, Picture, PictureSink, VideoSink, open_sinks
+from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.sinks import SINK_KINDS, JsonlSink, McapSink, PictureSink, VideoSink, open_sinks
 from mqinfer.edge_agent.sinks.drawing.overlay import colour_mask, draw_result
 from mqinfer.edge_agent.sinks.factory import SinkSet
 from mqinfer.edge_agent.sinks.sink import Sink, StreamNames
-from mqinfer.edge_agent.sinks.view import View
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ClassInfo, ModelCard
@@ -70,10 +71,12 @@ def result_of(frame: Frame, outcome: Outcome = Outcome.OK, **outputs: np.ndarray
     )
 
 
-def view_of(frame: Frame, result: InferResult, picture: Picture | None = None) -> View:
+def view_of(frame: Frame, result: InferResult, picture: Picture | None = None) -> FrameView:
     """Show a frame that the model sees as it is."""
     size = (WIDTH, HEIGHT)
-    return View(picture_of(frame.sequence) if picture is None else picture, Placement.of(size, size), result.outputs)
+    return FrameView(
+        picture_of(frame.sequence) if picture is None else picture, Placement.of(size, size), result.outputs
+    )
 
 
 def write(sink: Sink, frame: Frame, result: InferResult, picture: Picture | None = None) -> None:
@@ -353,7 +356,7 @@ class Failing:
     def __init__(self, at: int) -> None:
         self.left = at
 
-    def write(self, _frame: Frame, _view: View, _result: InferResult) -> None:
+    def write(self, _frame: Frame, _view: FrameView, _result: InferResult) -> None:
         """Fail when it is time."""
         self._count()
 

@@ -16,9 +16,10 @@ from mcap.reader import make_reader
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs import encode_tensor
+from mqinfer.edge_agent.frames.stages import EdgeStage
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.reporting.statistics import EdgeStage
-from mqinfer.edge_agent.sinks import McapSink, View
+from mqinfer.edge_agent.sinks import McapSink
 from mqinfer.edge_agent.sinks.drawing.overlay import encode_mask, palette
 from mqinfer.edge_agent.sinks.foxglove.layout import LAYOUT_FILE, make_layout
 from mqinfer.edge_agent.sinks.foxglove.messages import result_schema, schema
@@ -62,7 +63,9 @@ def kept(
     """Prepare a frame for a model, write a result of it, and read the messages back by the last part of their topic."""
     prepared = Preparer(ImageContract("x", *size), encoding).prepare(frame, ignore)
     sink = McapSink(folder, CARD)
-    sink.write(frame, View(prepared.picture(), prepared.placement, outputs, prepared.tensors[0]), result_of(outputs))
+    sink.write(
+        frame, FrameView(prepared.picture(), prepared.placement, outputs, prepared.tensors[0]), result_of(outputs)
+    )
     sink.close()
     return {topic.rsplit("/", 1)[1]: body for topic, _, body in messages(folder / "results.mcap")}
 
@@ -112,7 +115,7 @@ def test_each_message_keeps_to_the_published_schemas(
     """Of a segmenter, a detector and a classifier, with every outcome: viewers stop at a field that is missing."""
     sink = McapSink(tmp_path, CARD)
     answered = outputs if outcome is Outcome.OK else {}
-    view = View(PIXELS, Placement.of((WIDTH, HEIGHT), (32, 24)), answered)
+    view = FrameView(PIXELS, Placement.of((WIDTH, HEIGHT), (32, 24)), answered)
     sink.write(frame_of(), view, result_of(answered, outcome))
     sink.close()
     found = {topic.rsplit("/", 1)[1]: body for topic, _, body in messages(tmp_path / "results.mcap")}
@@ -205,7 +208,7 @@ def test_the_margins_of_a_letterbox_count_for_nothing(tmp_path: Path) -> None:
     mask = np.ones((1, 32, 32), np.uint8)
     mask[:, 8:24] = 0  # the frame; above and below are the margins
     outputs: dict[str, Array] = {"mask": mask}
-    view = View(np.zeros((50, 100, 3), np.uint8), Placement.of((100, 50), (32, 32), Resize.LETTERBOX), outputs)
+    view = FrameView(np.zeros((50, 100, 3), np.uint8), Placement.of((100, 50), (32, 32), Resize.LETTERBOX), outputs)
     sink = McapSink(tmp_path, CARD)
     sink.write(frame_of(), view, result_of(outputs))
     sink.close()
@@ -233,7 +236,7 @@ def test_a_layout_stands_beside_the_file_from_the_first_frame(tmp_path: Path) ->
     sink = McapSink(tmp_path, CARD)
     place = Placement.of((WIDTH, HEIGHT), (32, 24))
     for number, (source, outputs) in enumerate([("/front", BOXES), ("/rear", {}), ("/rear", MASK), ("/front", BOXES)]):
-        sink.write(frame_of(RAW, source, number), View(PIXELS, place, outputs), result_of(outputs))
+        sink.write(frame_of(RAW, source, number), FrameView(PIXELS, place, outputs), result_of(outputs))
         layout = json.loads((tmp_path / LAYOUT_FILE).read_text(encoding="utf-8"))
         assert sorted(leaves(layout["layout"])) == sorted(layout["configById"])
     path, layout_path = sink.close()

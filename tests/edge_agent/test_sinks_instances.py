@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from mcap.reader import make_reader
 
+from mqinfer.answers.outputs import find_mask
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_instances, draw_result
 from mqinfer.edge_agent.sinks.factory import open_sinks
-from mqinfer.edge_agent.sinks.outputs import find_mask
-from mqinfer.edge_agent.sinks.view import View
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ClassInfo, ModelCard, Resize
@@ -49,7 +49,7 @@ def result(outputs: dict[str, Array]) -> InferResult:
 
 def test_each_instance_has_the_colour_of_its_class() -> None:
     """On the recorded frame, without the margins; the better one is on top."""
-    drawn = draw_instances(PIXELS, View(PIXELS, PLACEMENT, instances()), (RED, GREEN))
+    drawn = draw_instances(PIXELS, FrameView(PIXELS, PLACEMENT, instances()), (RED, GREEN))
     row = drawn[20].tolist()
     assert row[0] == row[39] == [50, 150, 50]
     assert row[40] == row[59] == [150, 50, 50]
@@ -63,7 +63,7 @@ def test_instances_are_laid_over_the_picture_in_mcap(tmp_path: Path) -> None:
     boxes = {name: output for name, output in instances().items() if name != "masks"}
     for name, outputs, kinds in (("with", instances(), 4), ("without", boxes, 3)):
         sinks = open_sinks(tmp_path / name, card, ("mcap",))
-        sinks.write(FRAME, View(PIXELS, PLACEMENT, outputs), result(outputs))
+        sinks.write(FRAME, FrameView(PIXELS, PLACEMENT, outputs), result(outputs))
         sinks.close()
         with (tmp_path / name / "results.mcap").open("rb") as file:
             topics = [channel.topic for _, channel, _ in make_reader(file).iter_messages()]
@@ -75,14 +75,14 @@ def test_instances_are_laid_over_the_picture_in_mcap(tmp_path: Path) -> None:
 def test_instances_are_no_class_mask() -> None:
     """Also a single one, whose shape is that of a mask; without masks the picture stays as it is."""
     assert find_mask(instances(1)) is None
-    view = View(PIXELS, PLACEMENT, {"boxes": np.zeros((1, 4)), "scores": np.zeros(1)})
+    view = FrameView(PIXELS, PLACEMENT, {"boxes": np.zeros((1, 4)), "scores": np.zeros(1)})
     assert draw_instances(PIXELS, view, ()) is PIXELS
 
 
 def test_the_best_classes_are_written_on_the_picture() -> None:
     """In its corner; a legend of a thousand classes is left out."""
-    plain = draw_result(FRAME, View(PIXELS, PLACEMENT), result({}), CATS)
-    drawn = draw_result(FRAME, View(PIXELS, PLACEMENT, SCORES), result(SCORES), CATS)
+    plain = draw_result(FRAME, FrameView(PIXELS, PLACEMENT), result({}), CATS)
+    drawn = draw_result(FRAME, FrameView(PIXELS, PLACEMENT, SCORES), result(SCORES), CATS)
     assert drawn.shape == plain.shape
     assert drawn.shape[0] < 100
     assert (drawn[8:28, 8:70] != 100).any()
@@ -93,7 +93,7 @@ def test_top_classes_in_every_file(tmp_path: Path) -> None:
     """JSON lines have them with their labels, MCAP as lines of text above the caption's corner."""
     card = ModelCard("m", "1", ("1",), "p", (), (), classes=CATS)
     sinks = open_sinks(tmp_path, card, ("jsonl", "mcap"))
-    sinks.write(FRAME, View(PIXELS, PLACEMENT, SCORES), result(SCORES))
+    sinks.write(FRAME, FrameView(PIXELS, PLACEMENT, SCORES), result(SCORES))
     sinks.close()
     (line,) = (tmp_path / "results.jsonl").read_text().splitlines()
     top: list[dict[str, Any]] = json.loads(line)["top"]

@@ -19,8 +19,8 @@ from mqinfer.bags.frame import Frame
 from mqinfer.bags.repair import is_unfinished, repair
 from mqinfer.bags.writer import BagWriter
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.ros.rosbag_sink import RosbagSink
-from mqinfer.edge_agent.sinks.view import View
 from mqinfer.images.picture import RawImage
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.card import ClassInfo, ModelCard, Resize
@@ -58,10 +58,10 @@ def result_of(outputs: Mapping[str, Array], outcome: Outcome = Outcome.OK, messa
     return InferResult("1", outcome, "net", "3", "sha256:a", outputs, error, worker="gpu.0", stage="worker", attempts=1)
 
 
-def view_of(outputs: Mapping[str, Array]) -> View:
+def view_of(outputs: Mapping[str, Array]) -> FrameView:
     """Show outputs in a letterbox."""
     served = ServedModel("net", "3", precision="int8", backend="openvino 2026", device="cpu")
-    return View(np.zeros((HEIGHT, WIDTH, 3), np.uint8), PLACEMENT, outputs, served=served)
+    return FrameView(np.zeros((HEIGHT, WIDTH, 3), np.uint8), PLACEMENT, outputs, served=served)
 
 
 def read(path: Path) -> list[Message]:

@@ -21,10 +21,11 @@ from mqinfer.client.connection import connect
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.requester import Requester
 from mqinfer.codecs import decode_tensor, encode_tensor
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.images.placement import Placement
@@ -245,7 +246,7 @@ class Notes:
     written: list[tuple[int, int, Outcome]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Keep the frame's number, a pixel of its picture, and its outcome."""
         pixel = int(view.pixels[0, 0, 0]) if view.pixels.size else -1
         self.written.append((frame.sequence, pixel, result.outcome))
@@ -301,9 +302,9 @@ def replay(
 class Views:
     """A sink that keeps what is shown of each frame."""
 
-    kept: list[tuple[Frame, View]] = field(default_factory=list)
+    kept: list[tuple[Frame, FrameView]] = field(default_factory=list)
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Keep one frame."""
         assert result.outcome is Outcome.OK
         self.kept.append((frame, view))

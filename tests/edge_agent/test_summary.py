@@ -5,8 +5,9 @@ import pytest
 from rich.console import Console
 
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.stages import EdgeStage
 from mqinfer.edge_agent.reporting.report import (
-    Goal,
+    RunExtent,
     RunInfo,
     failure_lines,
     milliseconds,
@@ -16,7 +17,7 @@ from mqinfer.edge_agent.reporting.report import (
     summary_table,
     write_summary,
 )
-from mqinfer.edge_agent.reporting.statistics import EdgeStage, ReplayStatistics, Snapshot
+from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Capture, ErrorInfo, Outcome, Timings
 
@@ -141,8 +142,8 @@ def test_text_from_outside_is_no_markup() -> None:
     console = Console(width=100, force_terminal=False)
     with console.capture() as captured:
         console.print(summary_table(snapshot))
-        console.print(render(snapshot, Goal()))
+        console.print(render(snapshot, RunExtent()))
     assert captured.get().count("/[red]cam") == 1
     assert "1 x bad_tensor: [[input]] is [/b] [2J wrong" in captured.get()
     assert failure_lines(snapshot) == ["1 x bad_tensor: [[input]] is [/b] [2J wrong"]
-    assert plain_line(snapshot, Goal()).endswith(", 1 x bad_tensor: [[input]] is [/b] [2J wrong")
+    assert plain_line(snapshot, RunExtent()).endswith(", 1 x bad_tensor: [[input]] is [/b] [2J wrong")

@@ -17,12 +17,14 @@ from mqinfer.bags.pacing import Pacer
 from mqinfer.client.connection import LiveRegistry, connect
 from mqinfer.client.requester import Requester
 from mqinfer.cloud_worker.serving.worker import Worker
-from mqinfer.edge_agent.clocks import Clocks
+from mqinfer.edge_agent.frames.clocks import Clocks
+from mqinfer.edge_agent.frames.stages import EdgeStage, LinkStage
+from mqinfer.edge_agent.frames.times import Laps
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.replay import Replay, ReplayOptions
-from mqinfer.edge_agent.reporting.statistics import EdgeStage, LinkStage, ReplayStatistics
-from mqinfer.edge_agent.sinks.view import View
-from mqinfer.edge_agent.times import Laps
+from mqinfer.edge_agent.replay import Replay
+from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.topics import Topics
@@ -186,7 +188,7 @@ class Watched:
     asked: list[int] = field(default_factory=list)
     given: list[int] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
-    found: list[tuple[View, InferResult]] = field(default_factory=list)
+    found: list[tuple[FrameView, InferResult]] = field(default_factory=list)
 
     def frames(self, count: int) -> Iterator[Frame]:
         """Yield frames."""
@@ -198,7 +200,7 @@ class Watched:
             self.given.append(time.monotonic_ns())
             yield frame
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Note a result."""
         del frame
         self.written.append(time.monotonic_ns())

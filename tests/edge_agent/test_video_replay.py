@@ -17,11 +17,13 @@ from mqinfer.broker.memory import MemoryLink
 from mqinfer.client.connection import connect
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
+from mqinfer.cloud_worker.serving.stream_states import StreamStates
 from mqinfer.cloud_worker.serving.worker import Worker
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.picture import RawImage
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.types import Outcome
@@ -43,7 +45,7 @@ class Seen:
 
     results: list[InferResult] = field(default_factory=list)
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:  # noqa: ARG002 - the sinks' signature
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:  # noqa: ARG002 - the sinks' signature
         """Keep one result."""
         self.results.append(result)
 
@@ -100,6 +102,32 @@ def stand(serve: Callable[..., Worker], write_echo: Callable[..., Path], unique:
     return Stand(url, workers, links)
 
 
+def test_a_calm_stream_is_small_and_asks_for_nothing_in_vain(stand: Stand) -> None:
+    """Of two workers that compete, the stream keeps to the one that has its pictures."""
+    _, snapshot = stand.replay(lambda *_: None)
+    assert snapshot.outcomes[Outcome.OK] == FRAMES
+    assert snapshot.retries == 0
+    assert snapshot.bytes_sent < FRAMES * HEIGHT * WIDTH * 3 / 2
+    assert sum(worker.statistics().counters.get("references_lost", 0) for worker in stand.workers) == 0
+
+
+def test_workers_that_forget(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker lacks is sent again on its own: each frame still has one outcome, and its cost is counted."""
+
+    def disturb(number: int, stand: Stand, link: MemoryLink, seen: Seen) -> None:
+        del link
+        if number % 10 == 5:
+            wait_until(lambda: len(seen.results) >= number - 12)
+            for worker in stand.workers:
+                monkeypatch.setattr(worker._service, "_streams", StreamStates(worker._meter.count))
+
+    seen, snapshot = stand.replay(disturb)
+    assert snapshot.outcomes[Outcome.OK] == FRAMES
+    lost = sum(worker.statistics().counters.get("references_lost", 0) for worker in stand.workers)
+    assert snapshot.retries == lost > 0
+    assert [result.attempts for result in seen.results].count(2) == lost
+
+
 def test_connections_and_workers_that_are_lost(stand: Stand) -> None:
     """With `all` every frame has its result, whoever is away for a while; the workers say what they lacked."""
 
@@ -120,7 +148,7 @@ def test_connections_and_workers_that_are_lost(stand: Stand) -> None:
     seen, snapshot = stand.replay(disturb)
     assert snapshot.outcomes[Outcome.OK] == FRAMES
     assert len({each.worker for each in seen.results}) == 2
-    assert sum(worker.counters().get("references_lost", 0) for worker in stand.workers) >= 1
+    assert sum(worker.statistics().counters.get("references_lost", 0) for worker in stand.workers) >= 1
 
 
 def test_frames_that_are_superseded_break_no_picture(stand: Stand) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from mqinfer.bench.faults import FaultProxy, Figure, Traffic, Workers, as_markdown
+from benchmarks.faults import EchoTraffic, Figure, Workers, as_markdown
+from mqinfer.bench.fault_proxy import FaultProxy
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.options import Silence
 from mqinfer.protocol.topics import Topics
@@ -58,12 +59,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         before = path.read_text(encoding="utf-8") if path.exists() else ""
         head = before.partition(_MARK)[0] + _MARK if _MARK in before else ""
         path.write_text(head + "\n\n" * bool(head) + as_markdown(figures), encoding="utf-8")
-
-
-@pytest.fixture(scope="session")
-def on_an_idle_machine() -> Callable[[bool], bool]:
-    """Return whether a bound on time holds, or True where other work may slow this machine down."""
-    return lambda holds: holds or not FULL
 
 
 @pytest.fixture(scope="session")
@@ -116,12 +111,12 @@ def workers(tmp_path: Path, broker_url: str, topics: Topics) -> Iterator[Callabl
 
 
 @pytest.fixture
-def traffic(broker_url: str, topics: Topics) -> Iterator[Callable[..., Traffic]]:
+def traffic(broker_url: str, topics: Topics) -> Iterator[Callable[..., EchoTraffic]]:
     """Connect a client that records every outcome: `traffic(url=..., window=16)`."""
     with ExitStack() as stack:
 
-        def start(url: str = broker_url, **options: Any) -> Traffic:
-            return stack.enter_context(Traffic(url, topics, **options))
+        def start(url: str = broker_url, **options: Any) -> EchoTraffic:
+            return stack.enter_context(EchoTraffic(url, topics, **options))
 
         yield start
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mqinfer.bench.faults import Traffic, Workers, beside, resident_bytes
+from benchmarks.faults import EchoTraffic, Workers, beside, resident_bytes
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.protocol.types import Outcome
@@ -30,14 +30,14 @@ def persistent_broker(tmp_path: Path) -> Iterator[MosquittoServer]:
         yield server
 
 
-def served_all(client: Traffic) -> None:
+def served_all(client: EchoTraffic) -> None:
     """Assert that every request ended as `ok` once, with its own numbers."""
     client.wait()
     counters = client.check()
     assert counters.outcomes[Outcome.OK] == client.asked, client.outcomes()
 
 
-def until_served(client: Traffic, since: float) -> float:
+def until_served(client: EchoTraffic, since: float) -> float:
     """Return the seconds from a time to the first outcome after it."""
     while True:
         later = [each.at for each in list(client.ended) if each.at > since]
@@ -47,7 +47,12 @@ def until_served(client: Traffic, since: float) -> float:
 
 
 def outages(
-    client: Traffic, broker: MosquittoServer, times: int, seconds: float, end: Callable[[], None], steady: float = 1.0
+    client: EchoTraffic,
+    broker: MosquittoServer,
+    times: int,
+    seconds: float,
+    end: Callable[[], None],
+    steady: float = 1.0,
 ) -> list[float]:
     """Stop and start the broker several times; return the time from each start to the next outcome."""
     recoveries = []
@@ -68,7 +73,7 @@ def test_killed_broker(
     """After SIGKILL under load and a restart two seconds later all requests are served once, and memory stays flat."""
     broker: MosquittoServer = request.getfixturevalue(kind)
     workers(20, 20, 20, url=broker.url)
-    client: Traffic = traffic(broker.url)
+    client: EchoTraffic = traffic(broker.url)
     client.burst(10)
     client.wait()
     times, steady = pick(1, 10), pick(1, 6)
@@ -93,7 +98,7 @@ def test_killed_broker(
 def test_restarted_broker(workers: Start, traffic: Start, figure: Start, own_broker: MosquittoServer) -> None:
     """After a SIGTERM and an immediate restart all requests are served once."""
     workers(20, 20, 20, url=own_broker.url)
-    client: Traffic = traffic(own_broker.url)
+    client: EchoTraffic = traffic(own_broker.url)
     recoveries: list[float] = []
     with beside(lambda: recoveries.extend(outages(client, own_broker, 2, 0.0, own_broker.stop))) as faults:
         while faults.is_alive():
@@ -107,7 +112,7 @@ def test_restarted_broker(workers: Start, traffic: Start, figure: Start, own_bro
 def test_all_at_once(workers: Start, traffic: Start, figure: Start, pick: Start, own_broker: MosquittoServer) -> None:
     """A killed worker, a broker that is gone for a while and a halted worker, all in one run."""
     crew: Workers = workers(20, 20, 20, url=own_broker.url)
-    client: Traffic = traffic(own_broker.url)
+    client: EchoTraffic = traffic(own_broker.url)
     client.burst(10)
     client.wait()
     rate, seconds, pause = pick(60, 75), pick(7, 30), pick(1, 2)

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mqinfer.bench.faults import Traffic, Workers, beside, resident_bytes
+from benchmarks.faults import EchoTraffic, Workers, beside, resident_bytes
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.client.announcer import Announcer
+from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import connect
 from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester
@@ -35,10 +35,10 @@ from mqinfer.protocol.types import Outcome
 Start = Callable[..., Any]
 CLIENT = """
 import json, sys, time
-from mqinfer.bench.faults import Traffic
+from benchmarks.faults import EchoTraffic
 from mqinfer.protocol.topics import Topics
 url, root, name, rate, requests, width = sys.argv[1:4] + [float(a) for a in sys.argv[4:]]
-with Traffic(url, Topics(root), name=name, width=int(width), window=100) as client:
+with EchoTraffic(url, Topics(root), name=name, width=int(width), window=100) as client:
     print("connected", flush=True)
     client.pace(rate, int(requests), timeout=30)
     client.wait()
@@ -65,7 +65,7 @@ def client_process(
             process.stdout.close()
 
 
-def served_all(client: Traffic) -> None:
+def served_all(client: EchoTraffic) -> None:
     """Assert that every request ended as `ok` once, with its own numbers."""
     client.wait()
     counters = client.check()
@@ -103,7 +103,7 @@ def test_flood(workers: Start, traffic: Start, broker_url: str, topics: Topics, 
     """One client floods the workers with four times their capacity; another one is served as before."""
     workers(20, 20, 20)
     seconds = pick(3, 30)
-    calm: Traffic = traffic()
+    calm: EchoTraffic = traffic()
     calm.pace(10, 10 * seconds)
     busy, other = traffic(), traffic(window=64)
     enough = time.monotonic() + seconds + 1
@@ -115,7 +115,7 @@ def test_flood(workers: Start, traffic: Start, broker_url: str, topics: Topics, 
 
     with beside(saturate):
         busy.pace(10, 10 * seconds)
-    flooded: Traffic = traffic()
+    flooded: EchoTraffic = traffic()
     sent: list[int] = []
     with beside(lambda: sent.append(flood(broker_url, topics, 600, seconds + 1))):
         time.sleep(0.5)
@@ -145,7 +145,7 @@ def test_edge_restart(workers: Start, traffic: Start, broker_url: str, topics: T
         time.sleep(0.3)
         process.kill()
         process.wait()
-    successor: Traffic = traffic(name="edge-1")
+    successor: EchoTraffic = traffic(name="edge-1")
     successor.pace(40, 80)
     served_all(successor)
     counters = successor.requester.counters()
@@ -163,7 +163,7 @@ def test_slow_consumer(
     """A client that stops reading for three seconds loses no reply and does not affect others."""
     width = 12_500
     workers(20, 20, 20, url=own_broker.url, width=width)
-    other: Traffic = traffic(own_broker.url, width=width)
+    other: EchoTraffic = traffic(own_broker.url, width=width)
     seconds = pick(4, 20)
     with client_process(own_broker.url, topics, "slow", 40, 40 * seconds, width) as slow:
         time.sleep(1)
@@ -193,7 +193,7 @@ def test_slow_consumer(
 def test_twin_clients(workers: Start, traffic: Start, own_broker: MosquittoServer, figure: Start) -> None:
     """Of two clients with one name each receives its own replies and no others."""
     workers(20, url=own_broker.url)
-    twins: list[Traffic] = [traffic(own_broker.url, name="twin"), traffic(own_broker.url, name="twin")]
+    twins: list[EchoTraffic] = [traffic(own_broker.url, name="twin"), traffic(own_broker.url, name="twin")]
     for _ in range(6):
         for client in twins:
             client.pace(10, 5)
@@ -211,7 +211,7 @@ def test_twin_edges(workers: Start, own_broker: MosquittoServer, topics: Topics,
     workers(200, url=own_broker.url)
 
     def twin(incarnation: int, *, take_over: bool = False) -> Requester:
-        announcer = Announcer("twin", topics, "drive.bag", "echo", window=16, incarnation=incarnation)
+        announcer = ClientAnnouncer("twin", topics, "drive.bag", "echo", window=16, incarnation=incarnation)
         return connect(own_broker.url, "twin", topics, announcer=announcer, take_over=take_over)
 
     with ExitStack() as stack:
@@ -245,7 +245,7 @@ def test_twin_edges(workers: Start, own_broker: MosquittoServer, topics: Topics,
 def test_twin_workers(workers: Start, traffic: Start, own_broker: MosquittoServer, figure: Start) -> None:
     """Of two workers with one name the first exits without a restart; all requests are served."""
     elder: Workers = workers(20, url=own_broker.url, name="twin")
-    client: Traffic = traffic(own_broker.url)
+    client: EchoTraffic = traffic(own_broker.url)
     client.burst(50)
     younger: Workers = workers(20, url=own_broker.url, name="twin")
     client.pace(20, 120)
@@ -274,7 +274,7 @@ def test_clock_jumps(
     real, real_ns = time.time, time.time_ns
     monkeypatch.setattr(time, "time", lambda: real() + 3600 * (-1) ** next(jumps))
     monkeypatch.setattr(time, "time_ns", lambda: real_ns() + 3600 * 10**9 * (-1) ** next(jumps))
-    client: Traffic = traffic()
+    client: EchoTraffic = traffic()
     for _ in range(100):
         time.time()
         client.ask(60.0)
@@ -310,7 +310,7 @@ def test_oversize(topics: Topics, figure: Start, tmp_path: Path) -> None:
         assert len(arrived) == 2
         assert limit - max(arrived) < 20
         assert broker.log().count("as oversize") == 1
-        with Workers(tmp_path / "small", broker.url, (5,), topics, width=2), Traffic(broker.url, topics) as client:
+        with Workers(tmp_path / "small", broker.url, (5,), topics, width=2), EchoTraffic(broker.url, topics) as client:
             large = make_request("echo", {"x": np.zeros((1, limit // 8), np.int64)}, {})
             with pytest.raises(MessageTooLarge, match=str(limit)):
                 client.requester.submit(large, 10, lambda _: None)

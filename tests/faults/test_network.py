@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from mqinfer.bench.faults import FaultProxy, Traffic, Workers, beside
-from mqinfer.bench.faults.packet_filter import PUBACK
+from benchmarks.faults import EchoTraffic, Workers, beside
+from mqinfer.bench.fault_proxy import FaultProxy
+from mqinfer.bench.packet_filter import PUBACK
 from mqinfer.broker import Message, make_link
 from mqinfer.client.options import Silence
 from mqinfer.protocol.types import Outcome
@@ -24,17 +25,19 @@ _EXCUSED = {"ok", "expired", "no_worker", "rejected"}
 
 
 @pytest.fixture
-def link(workers: Start, traffic: Start, proxy: Start, broker_url: str, silence: Silence) -> tuple[FaultProxy, Traffic]:
+def link(
+    workers: Start, traffic: Start, proxy: Start, broker_url: str, silence: Silence
+) -> tuple[FaultProxy, EchoTraffic]:
     """Three workers at the broker, and a client with a window of 64 that reaches it through a proxy."""
     workers(20, 20, 20)
     between: FaultProxy = proxy(broker_url)
-    client: Traffic = traffic(between.url, window=64, silence=silence)
+    client: EchoTraffic = traffic(between.url, window=64, silence=silence)
     client.burst(10)
     client.wait()
     return between, client
 
 
-def load_while(client: Traffic, disturb: Callable[[], None]) -> None:
+def load_while(client: EchoTraffic, disturb: Callable[[], None]) -> None:
     """Send requests at the usual rate until the disturbance is over; assert that all are served."""
     with beside(disturb) as disturbing:
         while disturbing.is_alive():
@@ -44,7 +47,7 @@ def load_while(client: Traffic, disturb: Callable[[], None]) -> None:
     assert counters.outcomes[Outcome.OK] == client.asked, client.outcomes()
 
 
-def report(figure: Start, row: str, client: Traffic) -> None:
+def report(figure: Start, row: str, client: EchoTraffic) -> None:
     """Record the figures that every row of this file has."""
     counters = client.requester.counters()
     figure(row, "ok", f"{len(client.ended)}/{client.asked}", "all", passed=True)
@@ -52,7 +55,7 @@ def report(figure: Start, row: str, client: Traffic) -> None:
     figure(row, "slowest", f"{max(each.took for each in client.ended):.2f} s")
 
 
-def test_twenty_cuts(link: tuple[FaultProxy, Traffic], figure: Start, pick: Start) -> None:
+def test_twenty_cuts(link: tuple[FaultProxy, EchoTraffic], figure: Start, pick: Start) -> None:
     """The connection is cut repeatedly, by RST and by FIN, at random times."""
     between, client = link
     chance, times = random.Random(7), pick(6, 20)  # noqa: S311 - no secret depends on it
@@ -71,7 +74,7 @@ def test_cut_workers(workers: Start, traffic: Start, proxy: Start, figure: Start
     """Cut connections of workers make no request poison, since no worker crashed."""
     between: FaultProxy = proxy(broker_url)
     workers(20, 20, 20, url=between.url)
-    client: Traffic = traffic()
+    client: EchoTraffic = traffic()
     client.burst(10)
     client.wait()
     times = pick(4, 20)
@@ -85,7 +88,7 @@ def test_cut_workers(workers: Start, traffic: Start, proxy: Start, figure: Start
     report(figure, f"{times} cuts of all workers' connections at once, {RATE:.0f}/s", client)
 
 
-def test_swallowed_pubacks(link: tuple[FaultProxy, Traffic], figure: Start, pick: Start) -> None:
+def test_swallowed_pubacks(link: tuple[FaultProxy, EchoTraffic], figure: Start, pick: Start) -> None:
     """PUBACKs are swallowed, then the connection is cut: every request is served once."""
     between, client = link
     times = pick(2, 6)
@@ -105,7 +108,7 @@ def test_swallowed_pubacks(link: tuple[FaultProxy, Traffic], figure: Start, pick
     assert between.packets_dropped > 10
 
 
-def test_half_open_connection(link: tuple[FaultProxy, Traffic], figure: Start) -> None:
+def test_half_open_connection(link: tuple[FaultProxy, EchoTraffic], figure: Start) -> None:
     """All packets vanish for three seconds without a FIN; requests in flight are sent again afterwards."""
     between, client = link
 
@@ -122,7 +125,7 @@ def test_half_open_connection(link: tuple[FaultProxy, Traffic], figure: Start) -
 
 
 @pytest.mark.parametrize("delay_ms", [50, 200])
-def test_delay(link: tuple[FaultProxy, Traffic], figure: Start, pick: Start, delay_ms: int) -> None:
+def test_delay(link: tuple[FaultProxy, EchoTraffic], figure: Start, pick: Start, delay_ms: int) -> None:
     """A long transit adds its delay, and no request is sent twice."""
     between, client = link
     between.both(delay_s=delay_ms / 1000)
@@ -143,7 +146,7 @@ def test_bandwidth(
     width = 12_500
     workers(20, 20, 20, width=width)
     between: FaultProxy = proxy(broker_url)
-    client: Traffic = traffic(between.url, width=width, silence=silence)
+    client: EchoTraffic = traffic(between.url, width=width, silence=silence)
     client.burst(4)
     client.wait()
     between.both(bytes_per_s=1e6)
@@ -170,7 +173,7 @@ def test_flipped_bits(
     """
     crew: Workers = workers(20, 20, 20, width=width)
     between: FaultProxy = proxy(broker_url, 3)
-    client: Traffic = traffic(between.url, width=width)
+    client: EchoTraffic = traffic(between.url, width=width)
     client.burst(10)
     client.wait()
     between.both(flip_every=every)

@@ -14,19 +14,18 @@ from typing import Any
 
 import pytest
 
-from mqinfer.bench.faults import Peak, Traffic, Workers, beside, resident_bytes
+from benchmarks.faults import EchoTraffic, Peak, Workers, beside, resident_bytes
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.options import Silence
 from mqinfer.protocol.types import Outcome
 
 Start = Callable[..., Any]
-Holds = Callable[[bool], bool]
 POISON = 13
 RATE = 100.0
 """Requests a second to three workers of 20 ms: two thirds of their capacity, which two of them just have."""
 
 
-def all_ok(*clients: Traffic) -> None:
+def all_ok(*clients: EchoTraffic) -> None:
     """Assert that every request of these clients ended as `ok` once, with its own numbers."""
     for client in clients:
         client.wait()
@@ -34,7 +33,7 @@ def all_ok(*clients: Traffic) -> None:
         assert counters.outcomes[Outcome.OK] == client.asked, client.outcomes()
 
 
-def slow_share(clients: list[Traffic], slow: int) -> float:
+def slow_share(clients: list[EchoTraffic], slow: int) -> float:
     """Return the share of the replies that the last of several workers sent."""
     workers = [each.worker for client in clients for each in client.ended]
     return sum(f"-{slow}." in worker or worker.endswith(f"-{slow}") for worker in workers) / len(workers)
@@ -55,7 +54,7 @@ def test_no_fault(workers: Start, traffic: Start, figure: Start, pick: Start, si
     assert client.publishes() == 1
 
 
-def _makespan(clients: list[Traffic], each: int) -> float:
+def _makespan(clients: list[EchoTraffic], each: int) -> float:
     for client in clients:  # everybody knows the workers before the clock runs
         client.burst(1)
         client.wait()
@@ -74,7 +73,6 @@ def test_unlike_workers_finish_together(
     traffic: Start,
     figure: Start,
     pick: Start,
-    on_an_idle_machine: Holds,
     delays: tuple[int, ...],
     edges: int,
 ) -> None:
@@ -91,13 +89,10 @@ def test_unlike_workers_finish_together(
     figure(row, "time / ideal", f"{took / ideal:.2f}", f"<= {bound}", passed=took / ideal <= bound)
     figure(row, "publishes a request", f"{max(client.publishes() for client in clients):.3f}")
     assert share <= 0.8 / len(delays), "a blind deal in turn gives each worker the same share"
-    assert on_an_idle_machine(took / ideal <= 2.0), "about 3.7 and 5.5 are what a blind deal in turn gives"
 
 
 @pytest.mark.parametrize("edges", [1, 4])
-def test_unlike_workers_at_82_percent(
-    workers: Start, traffic: Start, figure: Start, pick: Start, on_an_idle_machine: Holds, edges: int
-) -> None:
+def test_unlike_workers_at_82_percent(workers: Start, traffic: Start, figure: Start, pick: Start, edges: int) -> None:
     """At 82 % of the capacity, with one worker 5 times slower, nearly all requests take the time of a fast one."""
     workers(20, 20, 100)
     clients = [traffic(window=32) for _ in range(edges)]
@@ -112,10 +107,9 @@ def test_unlike_workers_at_82_percent(
     row = f"workers of 20, 20, 100 ms, paced at 82 %, {edges} edges"
     figure(row, "p95 / fast service time", f"{p95:.1f}", f"<= {bound}", passed=p95 <= bound)
     assert slow_share(clients, 2) <= 0.8 / 3, "a blind deal in turn gives each worker the same share"
-    assert on_an_idle_machine(p95 <= 30), "about 300 is what a blind deal in turn gives"
 
 
-def test_equal_workers(workers: Start, traffic: Start, figure: Start, pick: Start, on_an_idle_machine: Holds) -> None:
+def test_equal_workers(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
     """With equal workers, for which round robin is optimal, choosing among them costs very little."""
     workers(10, 10, 10)
     chooses, dealt = traffic(window=32), traffic(window=32, lanes=False)
@@ -132,10 +126,9 @@ def test_equal_workers(workers: Start, traffic: Start, figure: Start, pick: Star
     figure(row, "least and most of the rounds", f"{min(ratios):.3f}; {max(ratios):.3f}")
     assert max(got) - min(got) <= 1, "the broker deals in turn, whatever the client knows"
     assert ratio >= 0.5
-    assert on_an_idle_machine(ratio >= 0.8)
 
 
-def _under_load(client: Traffic, rate: float, seconds: float, disturb: Callable[[], None]) -> None:
+def _under_load(client: EchoTraffic, rate: float, seconds: float, disturb: Callable[[], None]) -> None:
     with beside(lambda: client.pace(rate, int(rate * seconds))):
         disturb()
 
@@ -143,7 +136,7 @@ def _under_load(client: Traffic, rate: float, seconds: float, disturb: Callable[
 def test_killed_workers(workers: Start, traffic: Start, figure: Start, pick: Start, silence: Silence) -> None:
     """Repeated SIGKILL of one of three workers under load loses no request and repeats few."""
     crew: Workers = workers(20, 20, 20)
-    client: Traffic = traffic(silence=silence)
+    client: EchoTraffic = traffic(silence=silence)
     client.burst(10)
     client.wait()
     times = pick(3, 15)
@@ -176,10 +169,10 @@ def test_killed_workers(workers: Start, traffic: Start, figure: Start, pick: Sta
     assert client.requester.counters().retries <= 16 * times, "no more than the window at each kill"
 
 
-def test_halted_worker(workers: Start, traffic: Start, figure: Start, pick: Start, on_an_idle_machine: Holds) -> None:
+def test_halted_worker(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
     """SIGSTOP of one of three for three seconds delays only its accepted requests, which are sent elsewhere."""
     crew: Workers = workers(20, 20, 20)
-    client: Traffic = traffic()
+    client: EchoTraffic = traffic()
     client.burst(10)
     client.wait()
     times, seconds = pick(2, 10), pick(2, 3)
@@ -201,6 +194,7 @@ def test_halted_worker(workers: Start, traffic: Start, figure: Start, pick: Star
     row = f"SIGSTOP of 1 of 3 workers for {seconds} s, {times} times, {RATE / 2:.0f}/s of 150"
     share = client.publishes()
     figure(row, "publishes a request", f"{share:.4f}", "<= 1.01", passed=share <= 1.01)
+    figure(row, "requests sent again", len(again), f"<= {8 * times}, its window", passed=len(again) <= 8 * times)
     worst = max((each.took for each in again), default=0.0)
     figure(
         row,
@@ -212,15 +206,12 @@ def test_halted_worker(workers: Start, traffic: Start, figure: Start, pick: Star
     slow = sorted(each.took for each in spared)[int(0.99 * len(spared))]
     figure(row, "p99 of all the others", f"{slow * 1e3:.0f} ms", "<= 100 ms", passed=slow <= 0.1)
     assert share <= 1.1 + 16 / client.asked, "what the retry budget allows for want of a reply"
-    assert on_an_idle_machine(len(again) <= 8 * times), "its window, and no more"
 
 
-def test_rolling_restart(
-    workers: Start, traffic: Start, figure: Start, pick: Start, silence: Silence, on_an_idle_machine: Holds
-) -> None:
+def test_rolling_restart(workers: Start, traffic: Start, figure: Start, pick: Start, silence: Silence) -> None:
     """A restart of each worker in turn sends nothing twice, except from a client that is held up while one leaves."""
     crew: Workers = workers(20, 20, 20)
-    client: Traffic = traffic(silence=silence)
+    client: EchoTraffic = traffic(silence=silence)
     client.burst(10)
     client.wait()
     rounds = pick(1, 3)
@@ -238,12 +229,11 @@ def test_rolling_restart(
     row = f"rolling restart of all workers, {rounds} times, {RATE * 0.8:.0f}/s of 150"
     figure(row, f"retries of {client.asked} requests", retries, "0", passed=retries == 0)
     assert retries <= 16 * 3 * rounds, "no more than the window at each restart"
-    assert on_an_idle_machine(retries == 0)
 
 
 def test_zero_workers(workers: Start, traffic: Start, figure: Start) -> None:
     """Without a worker every request ends as `no_worker` within the patience; once one appears, all are served."""
-    client: Traffic = traffic()
+    client: EchoTraffic = traffic()
     client.burst(50)
     client.wait()
     client.check()
@@ -252,7 +242,7 @@ def test_zero_workers(workers: Start, traffic: Start, figure: Start) -> None:
     row = "zero workers, 50 requests"
     figure(row, "outcomes", client.outcomes(), "no_worker", passed=True)
     figure(row, "slowest (patience is 2 s)", f"{slowest:.2f} s", "<= 2.1 s", passed=slowest <= 2.1)
-    patient: Traffic = traffic()
+    patient: EchoTraffic = traffic()
     started = threading.Event()
 
     def ask() -> None:
@@ -274,7 +264,7 @@ def test_zero_workers(workers: Start, traffic: Start, figure: Start) -> None:
 def test_poison(workers: Start, traffic: Start, figure: Start, pick: Start) -> None:
     """A request that crashes its workers ends as poison after two of them; the others are served."""
     crew: Workers = workers(20, 20, 20, die_on=POISON)
-    client: Traffic = traffic()
+    client: EchoTraffic = traffic()
     client.burst(10)
     client.wait()
     poisons, between = pick(1, 4), pick(300, 1000)
@@ -307,13 +297,12 @@ def test_overload(
     figure: Start,
     pick: Start,
     own_broker: MosquittoServer,
-    on_an_idle_machine: Holds,
 ) -> None:
     """At twice their capacity the workers run at full speed, every request has an outcome, and memory is bounded."""
     width = pick(125_000, 1_000_000)  # 1 or 8 MB
     delay, seconds = pick(50, 100), pick(4, 60)
     workers(delay, delay, url=own_broker.url, width=width)
-    client: Traffic = traffic(own_broker.url, width=width, window=16, max_pending=64)
+    client: EchoTraffic = traffic(own_broker.url, width=width, window=16, max_pending=64)
     client.burst(8)
     client.wait()
     before = resident_bytes(os.getpid())
@@ -336,4 +325,3 @@ def test_overload(
     figure(row, "edge's growth", f"{edge:.0f} MB", f"<= {bound} MB (64 pending, twice)", passed=edge <= bound)
     assert counters.pending == 0
     assert ok > 0
-    assert on_an_idle_machine(goodput >= 0.5)

@@ -35,7 +35,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help="see docs/fuzzing.md; all if none is given")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="see docs/reference/fuzzing.md; default: all")
     parser.add_argument("--runs", type=int, default=0, help="inputs, shared among the targets")
     parser.add_argument("--seconds", type=int, default=0, help="time, shared likewise; 8 hours if neither is given")
     parser.add_argument("--seed", type=int, default=1, help="of all chance")

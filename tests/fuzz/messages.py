@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from mqinfer.broker.link import Message
 from mqinfer.broker.packets import decode_puback

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.gateway.admission import Admission, Ticket
+from mqinfer.gateway.admission import CallAdmission, Ticket
 from mqinfer.gateway.errors import Overloaded
 from mqinfer.protocol.errors import LimitExceeded
 
@@ -18,7 +18,7 @@ class Gate:
     """An admission, and the order in which calls were started."""
 
     def __init__(self, max_pending: int = 8, max_bytes: int = 1000, room: int = 1, **options: Any) -> None:
-        self.admission = Admission(max_pending, max_bytes, lambda _: room, **options)
+        self.admission = CallAdmission(max_pending, max_bytes, lambda _: room, **options)
         self.started: list[Ticket] = []
         self.evicted: list[Ticket] = []
         self.inside: list[Ticket] = []

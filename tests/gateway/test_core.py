@@ -47,7 +47,6 @@ def test_it_knows_what_there_is(open_core: OpenCore) -> None:
     """Readiness, versions, cards and configurations of the default and of a stated version, leading zeros included."""
 
     async def run(core: Core) -> None:
-        assert core.live()
         assert core.ready()
         assert core.model_ready("identity_fp32")
         assert (core.model_ready("identity_fp32", "1"), core.model_ready("identity_fp32", "01")) == (True, True)
@@ -91,7 +90,7 @@ def test_unknown_names_are_answered_at_once(open_core: OpenCore) -> None:
             ) as e:
                 await core.infer(call("simple", wrong))
             assert len(str(e.value)) < 500
-        assert core.counters().outcomes == {("", "model_not_found"): 3, ("simple", "model_not_found"): 1} | {
+        assert core.inference.counters.outcomes == {("", "model_not_found"): 3, ("simple", "model_not_found"): 1} | {
             ("simple", "invalid_request"): 5
         }
         assert core._client.counters().submitted == 0
@@ -171,10 +170,10 @@ def test_outputs_are_chosen_and_the_worker_decides_the_rest(open_core: OpenCore)
         broken = EncodedTensor("INPUT0", Datatype.BYTES, (1, 1), "raw", b"\x09\0\0\0short")
         with pytest.raises(InvalidRequest, match="lengths of 1 strings"):
             await core.infer(InferCall("identity_bytes", None, (broken,)))
-        outcomes = core.counters().outcomes
+        outcomes = core.inference.counters.outcomes
         assert outcomes["simple", "ok"] == 2
         assert sum(outcomes.values()) == 4
-        assert core.counters().admission.running == core.counters().admission.bytes == 0
+        assert core.inference.counters.admission.running == core.inference.counters.admission.bytes == 0
 
     with_core(open_core, run)
 
@@ -287,7 +286,7 @@ def test_errors_are_counted_by_code(open_core: OpenCore) -> None:
             *(core.infer(call(version=version)) for version in (None, "1", "2", "x")), return_exceptions=True
         )
         assert [isinstance(each, MqinferError) for each in results] == [False, False, True, True]
-        assert core.counters().outcomes == {
+        assert core.inference.counters.outcomes == {
             ("simple", "ok"): 2,
             ("simple", "model_not_found"): 1,
             ("simple", "invalid_request"): 1,

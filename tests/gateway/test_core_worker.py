@@ -70,7 +70,7 @@ def hold(
             async with AsyncClient(broker_url, root=topics.root, options=PATIENT) as client:
                 core = Core(client, AsyncControl(client), **options)
                 await core.start()
-                assert await client.registry.until(lambda: core.model_ready("echo"), 60)
+                assert await client.connection.registry.until(lambda: core.model_ready("echo"), 60)
                 await core.infer(call())  # what one takes is known, and the worker's window
                 backend.entered.acquire()
                 backend.runs.clear()
@@ -101,9 +101,9 @@ def test_a_cancelled_call_is_cancelled_at_the_worker(hold: Any) -> None:
                 assert (await task).outputs["x"].tolist() == [[1.0] * 4]
             await held.until(lambda: held.worker.depth == 0)
             assert held.backend.runs == [1, 1]
-            assert held.worker.counters() == {"ok": 3, "skipped_cancelled": 1}
-            assert held.core.counters().outcomes == {("echo", "ok"): 3, ("echo", "cancelled"): 1}
-            assert held.core.counters().admission.running == 0
+            assert held.worker.statistics().counters == {"ok": 3, "skipped_cancelled": 1}
+            assert held.core.inference.counters.outcomes == {("echo", "ok"): 3, ("echo", "cancelled"): 1}
+            assert held.core.inference.counters.admission.running == 0
 
     asyncio.run(run())
 
@@ -158,8 +158,8 @@ def test_one_callers_flood_does_not_starve_another(hold: Any) -> None:
             await held.entered()
             few = [asyncio.create_task(ask("few")) for _ in range(2)]
             gathered = asyncio.gather(*flood, *few, return_exceptions=True)
-            await held.until(lambda: held.core.counters().admission.queued > 0)
-            state = held.core.counters().admission
+            await held.until(lambda: held.core.inference.counters.admission.queued > 0)
+            state = held.core.inference.counters.admission
             assert state.running < 100  # what the worker accepts; the rest waits where callers take turns
             held.backend.gate.set()
             results = await gathered
@@ -169,7 +169,7 @@ def test_one_callers_flood_does_not_starve_another(hold: Any) -> None:
             places = [place for place, caller in enumerate(order) if caller == "few"]
             assert len(order) == 194
             assert max(places) <= state.running + 8
-            assert held.core.counters().admission.refused == {"share": 8}
+            assert held.core.inference.counters.admission.refused == {"share": 8}
 
     asyncio.run(run())
 
@@ -180,7 +180,7 @@ def test_a_call_that_waits_for_its_turn_can_be_cancelled_or_expire(hold: Any) ->
     async def run() -> None:
         async with hold() as held:
             running = [asyncio.create_task(held.core.infer(call(caller="many"))) for _ in range(80)]
-            await held.until(lambda: held.core.counters().admission.queued > 0)
+            await held.until(lambda: held.core.inference.counters.admission.queued > 0)
             waits = asyncio.create_task(held.core.infer(call(caller="few")))
             await asyncio.sleep(0)
             with pytest.raises(
@@ -193,7 +193,7 @@ def test_a_call_that_waits_for_its_turn_can_be_cancelled_or_expire(hold: Any) ->
             held.backend.gate.set()
             await asyncio.gather(*running)
             assert sum(held.backend.runs) == 80
-            state = held.core.counters().admission
+            state = held.core.inference.counters.admission
             assert (state.running, state.queued, state.bytes) == (0, 0, 0)
 
     asyncio.run(run())

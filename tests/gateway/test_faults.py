@@ -114,7 +114,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> list[Core]:
 
 def counted(core: Core) -> dict[tuple[str, str], int]:
     """Return a gateway's counters; each call that it accepted has an outcome."""
-    counters = core.counters()
+    counters = core.inference.counters
     assert sum(counters.outcomes.values()) == counters.admission.accepted
     return dict(counters.outcomes)
 

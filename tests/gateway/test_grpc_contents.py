@@ -16,7 +16,7 @@ from mqinfer.gateway.grpc.contents import raw_contents
 from mqinfer.gateway.grpc.messages import MESSAGES
 from mqinfer.gateway.grpc.replies import response
 from mqinfer.gateway.grpc.requests import LARGE, read_call, read_request
-from mqinfer.gateway.grpc_calls import Caller
+from mqinfer.gateway.grpc_calls import GrpcCaller
 from mqinfer.gateway.protobuf import make_messages
 from mqinfer.protocol.datatypes import Datatype, dtype_of, join_strings
 from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded, MqinferError
@@ -43,7 +43,7 @@ CONTENTS = make_messages(
     },
 )["InferTensorContents"]
 """The message as the field's clients have it."""
-CALLER = Caller("me", {}, None)
+CALLER = GrpcCaller("me", {}, None)
 
 
 def typed(field: str, values: list[Any]) -> memoryview:

@@ -170,10 +170,12 @@ def test_calls_that_end_early_do_not_run(fleet: Fleet) -> None:
         async with AsyncClient(fleet.url, root=fleet.root, options=options) as client:
             core = Core(client, AsyncControl(client))
             await core.start()
-            assert await client.registry.until(core.ready, 60)
+            assert await client.connection.registry.until(core.ready, 60)
             async with serving(core) as front:
                 (worker,) = [
-                    worker for worker, state in client.registry.known.workers.items() if state.models[0].name == "slow"
+                    worker
+                    for worker, state in client.connection.registry.known.workers.items()
+                    if state.models[0].name == "slow"
                 ]
                 for _ in range(20):  # a busy machine may be slower than the model
                     before, skipped = await runs(front), skipped_at(client, worker)
@@ -222,7 +224,7 @@ async def runs(front: GrpcFront) -> int:
 
 def skipped_at(client: AsyncClient, worker: str) -> int:
     """Return how many cancelled requests a worker has skipped, by its own count."""
-    return client.registry.known.workers[worker].counters.get("skipped_cancelled", 0)
+    return client.connection.registry.known.workers[worker].counters.get("skipped_cancelled", 0)
 
 
 async def until(holds: Callable[[], bool]) -> None:

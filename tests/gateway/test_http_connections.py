@@ -35,12 +35,12 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 def run(ask: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[None]], most: int = 100) -> None:
     """Run a coroutine function with what connects to a server that returns the bodies it receives."""
 
-    async def echo(call: http.Call) -> web.Response:
+    async def echo(call: http.AdmittedCall) -> web.Response:
         return web.Response(body=await call.request.read())
 
     async def main() -> None:
         settings = GatewaySettings(max_connections=most)
-        route = http.Route(re.compile("/"), Right.HEALTH, {"POST": echo})
+        route = http.Endpoint(re.compile("/"), Right.HEALTH, {"POST": echo})
         bodies = http.Bodies(settings)
         app = http.make_application([route], Access(), bodies, lambda _: MqinferError("nothing is here"))
         runner = make_runner(app, settings)

@@ -368,7 +368,7 @@ def test_disconnect_cancels(own: Fleet, serve: Serve, write_echo: Callable[..., 
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-        await until(lambda: worker.counters().get("skipped_cancelled"))
+        await until(lambda: worker.statistics().counters.get("skipped_cancelled"))
         assert (await front.infer("patient", body)).status == 200
 
     run_front(core_of(own), ask)

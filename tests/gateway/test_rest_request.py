@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.gateway.rest.request import Request, read_request
+from mqinfer.gateway.rest.request import RestRequest, read_request
 from mqinfer.protocol.datatypes import Datatype, dtype_of, from_raw
 from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded
 from tests.gateway.rest_front import json_input
 
 
-def read(text: bytes | dict[str, Any]) -> Request:
+def read(text: bytes | dict[str, Any]) -> RestRequest:
     """Read a body that is all JSON."""
     body = text if isinstance(text, bytes) else json.dumps(text).encode()
     return read_request(body, len(body), "m")

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import xxhash
+from msgspec.structs import asdict
 
 from mqinfer.protocol.datatypes import Array, Datatype, datatype_of, raw_bytes
 from mqinfer.protocol.types import EncodedTensor, InferRequest, InferResponse

@@ -10,12 +10,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import fields, replace
 
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.protocol import envelope, oip_json

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mqinfer.cli.app import app
-from mqinfer.edge_agent.cascade.settings import read_settings
+from mqinfer.judging.settings import read_settings
 from mqinfer.lab.cascade import training
 from mqinfer.lab.drives.street import StreetCamera
 from mqinfer.protocol.errors import MqinferError

@@ -19,7 +19,7 @@ from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.cli.app import app
 from mqinfer.client.aio import AsyncClient
-from mqinfer.client.announcer import Announcer
+from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import LiveRegistry, connect
 from mqinfer.client.options import ClientOptions
 from mqinfer.client.registry import Registry
@@ -209,7 +209,7 @@ def test_lag_rises_and_falls_with_a_backlog(
     topics = observer.requester.topics
     (found,) = Repository(write_echo("echo", config="max_batch_size = 0\n")).models()
     gate = Gate(load_model(found, device="cpu"))
-    announcer = Announcer(name := unique("gateway"), topics, "test", refresh_s=0.05)
+    announcer = ClientAnnouncer(name := unique("gateway"), topics, "test", refresh_s=0.05)
     requester = connect(broker_url, name, topics, PATIENT, announcer=announcer)
     assert observer.now("echo") == Lag()
     futures = submit(requester, 25)
@@ -288,11 +288,11 @@ def test_the_gateways_answer(broker_url: str, unique: Callable[[str], str]) -> N
     async def ask() -> tuple[int, int, dict[str, Any]]:
         async with AsyncClient(broker_url, root=topics.root, announce="gateway") as gateway:
             app = web.Application()
-            add_lag(app, gateway.registry)
+            add_lag(app, gateway.connection.registry)
             async with TestClient(TestServer(app)) as http:
                 before = (await http.get("/lag")).status
-                gateway.registry.watches_clients = True
-                assert await gateway.registry.wait_until_complete()
+                gateway.connection.registry.watches_clients = True
+                assert await gateway.connection.registry.wait_until_complete()
                 answer = await http.get("/lag")
                 return before, answer.status, await answer.json()
 
@@ -309,8 +309,8 @@ def test_two_gateways_of_one_name(broker_url: str, unique: Callable[[str], str])
 
     async def meet() -> None:
         async with AsyncClient(broker_url, name=name, root=topics.root, announce="gateway") as first:
-            first.registry.watches_clients = True
-            assert await first.registry.wait_until_complete()
+            first.connection.registry.watches_clients = True
+            assert await first.connection.registry.wait_until_complete()
             with pytest.raises(NameTaken, match=name):
                 async with AsyncClient(broker_url, name=name, root=topics.root, announce="gateway"):
                     pass

@@ -147,10 +147,10 @@ def test_prometheus_scrapes_all_three_programs(
 
 
 def documented(job: str, text: str) -> None:
-    """Assert that docs/operations.md lists every family of a program."""
+    """Assert that docs/reference/metrics.md lists every family of a program."""
     names = re.findall(r"^# TYPE (mqinfer_\w+) ", text, re.MULTILINE)
     assert len(names) > 10, job
-    listed = (ROOT / "docs" / "operations.md").read_text()
+    listed = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     assert [name for name in names if f"`{name}`" not in listed] == [], job
 
 

@@ -13,6 +13,7 @@ from mqinfer.models.repository.config import (
     InstanceGroup,
     InstanceKind,
     ModelConfig,
+    PictureConfig,
     TensorConfig,
     VersionPolicy,
     WarmUp,
@@ -86,8 +87,10 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         model_warmup=WarmUp(3),
         parameters={"signature": "predict"},
         input=(TensorConfig("x", (-1, 3), Datatype.BYTES),),
-        image=ImageContract("x", 968, 608, ColourOrder.BGR, Layout.NCHW, 1 / 255, (0.1, 0.2, 0.3), (0.5,)),
-        classes=(ClassInfo("road", (128, 64, 128)),),
+        pictures=PictureConfig(
+            image=ImageContract("x", 968, 608, ColourOrder.BGR, Layout.NCHW, 1 / 255, (0.1, 0.2, 0.3), (0.5,)),
+            classes=(ClassInfo("road", (128, 64, 128)),),
+        ),
     )
 
 

@@ -17,7 +17,7 @@ from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.errors import BadTensor, ConfigError, ModelFailed
 from mqinfer.models.ensemble.ensemble import EnsembleBackend
-from mqinfer.models.ensemble.graph import Graph, Node, make_graph
+from mqinfer.models.ensemble.graph import EnsembleNode, Graph, make_graph
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.models.repository.config import EnsembleStep
@@ -293,11 +293,11 @@ def test_one_model_in_two_steps_is_loaded_once(repository: Path, write_onnx: Wri
     assert model.backend.infer({"a": np.zeros((1, 4), np.float32)})["c"].tolist() == [[2, 2, 2, 2]]
 
 
-def node(number: int, takes: Sequence[str], makes: Sequence[str]) -> Node:
+def node(number: int, takes: Sequence[str], makes: Sequence[str]) -> EnsembleNode:
     """Make a step whose model's inputs and outputs are named like the tensors."""
     step = EnsembleStep(f"m{number}", -1, {name: name for name in takes}, {name: name for name in makes})
     specs = {name: TensorSpec(name, Datatype.FP32, (-1, 4)) for name in (*takes, *makes)}
-    return Node(number, step, tuple(specs[name] for name in takes), tuple(specs[name] for name in makes))
+    return EnsembleNode(number, step, tuple(specs[name] for name in takes), tuple(specs[name] for name in makes))
 
 
 def test_circles_are_named() -> None:

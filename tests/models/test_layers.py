@@ -58,7 +58,7 @@ def test_layers(repository: Path, write_onnx: WriteOnnx) -> None:
     first, second = versions(repository).values()
     assert (first.config.backend, first.config.max_batch_size) == ("onnxruntime_onnx", 3)
     assert first.config.dynamic_batching is not None
-    assert first.config.classes == (ClassInfo("road", (0, 0, 0)), ClassInfo("car", (128, 0, 0)))
+    assert first.config.pictures.classes == (ClassInfo("road", (0, 0, 0)), ClassInfo("car", (128, 0, 0)))
     assert (second.is_default, second.config.max_batch_size) == (True, 3)
     cards = [load_model(version, device="cpu").card for version in (first, second)]
     assert [card.image.colour for card in cards if card.image] == [ColourOrder.BGR, ColourOrder.RGB]
@@ -114,12 +114,12 @@ def test_labels(repository: Path, write_onnx: WriteOnnx, caplog: pytest.LogCaptu
         assert message in reason(repository)
     labels.write_text("cat\ndog\n")
     (repository / "m" / "model.toml").write_text("[[classes]]\nname = 'mouse'\n[[classes]]\nname = 'horse'\n")
-    assert [info.name for info in versions(repository)[1].config.classes] == ["mouse", "horse"]
-    assert versions(repository)[1].config.classes[1].colour == class_colour(1)
+    assert [info.name for info in versions(repository)[1].config.pictures.classes] == ["mouse", "horse"]
+    assert versions(repository)[1].config.pictures.classes[1].colour == class_colour(1)
     (repository / "m" / "model.toml").unlink()
     config.write_text(TRITON + 'output { name: "z" label_filename: "more.txt" }')
     with caplog.at_level(logging.WARNING, "mqinfer.models"):
-        assert [info.name for info in versions(repository)[1].config.classes] == ["cat", "dog"]
+        assert [info.name for info in versions(repository)[1].config.pictures.classes] == ["cat", "dog"]
     assert "several label files (labels.txt, more.txt)" in caplog.text
 
 

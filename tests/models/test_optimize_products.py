@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from mqinfer.lab.conversion import to_onnx
 from mqinfer.lab.optimize.fusing import Fused
 from mqinfer.lab.optimize.override import as_toml, override_toml, version_folder
 from mqinfer.lab.optimize.products import Recipe, plan, product_version, write_product
 from mqinfer.lab.optimize.samples import Sample, SampleInputs, feeds, random_samples
-from mqinfer.lab.optimize.source import to_onnx
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
@@ -112,7 +112,7 @@ def test_a_product_keeps_the_models_configuration(repository: Path) -> None:
     assert product.config.dynamic_batching == original.config.dynamic_batching
     assert product.config.output == original.config.output
     assert product.config.parameters == {"intra_op_thread_count": "1", "precision": "fp32"}
-    assert [each.name for each in product.config.classes] == ["one", "two"]
+    assert [each.name for each in product.config.pictures.classes] == ["one", "two"]
 
 
 def test_what_is_fused_is_no_longer_stated(repository: Path) -> None:

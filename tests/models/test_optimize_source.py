@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from mqinfer.lab.optimize.source import to_onnx
+from mqinfer.lab.conversion import to_onnx
 from mqinfer.models.loading import load_model
 from mqinfer.models.repository import ModelVersion, Repository
 from mqinfer.protocol.card import ModelCard

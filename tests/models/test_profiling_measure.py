@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqinfer.lab.profiling import Loaded, Plan, Point, Profile, RandomInputs, Subject, Turn, measure, ratio
+from mqinfer.lab.profiling import BatchPoint, Loaded, Plan, Profile, RandomInputs, Subject, Turn, measure, ratio
 from mqinfer.lab.profiling.child import TurnRequest, TurnRunner
 from mqinfer.lab.profiling.memory import peak_bytes, reset_peak, resident_bytes
 from mqinfer.models.engines import choose_loader
@@ -43,7 +43,7 @@ def turn(*milliseconds: float, peak: int = MIB) -> Turn:
 
 def profile(name: str, *turns: Turn, batch: int = 4) -> Profile:
     """Make a profile of one point."""
-    return Profile(name, Loaded("engine 1", "cpu", "fp32", 0.1, MIB, 2 * MIB), (Point(batch, turns),))
+    return Profile(name, Loaded("engine 1", "cpu", "fp32", 0.1, MIB, 2 * MIB), (BatchPoint(batch, turns),))
 
 
 @given(
@@ -99,7 +99,7 @@ def test_plans_that_measure_nothing(values: dict[str, object]) -> None:
 
 def test_figures() -> None:
     """Medians over rounds, percentiles over runs, inferences and not runs a second."""
-    point = Point(4, (turn(1, 1, 9, peak=3 * MIB), turn(2, 2, 2), turn(3, 3, 3)))
+    point = BatchPoint(4, (turn(1, 1, 9, peak=3 * MIB), turn(2, 2, 2), turn(3, 3, 3)))
     assert point.p50_ms == pytest.approx(2)
     assert point.p99_ms > 8
     assert point.rate == pytest.approx(4 * 3 / 9e-3)

@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from mqinfer.cli.app import app
-from mqinfer.lab.profiling import Loaded, Point, Profile, Turn, memory
+from mqinfer.lab.profiling import BatchPoint, Loaded, Profile, Turn, memory
 from mqinfer.lab.profiling import contenders as module
 from mqinfer.lab.profiling.contenders import engines_for, find_contenders
 from mqinfer.lab.profiling.plot import draw
@@ -27,10 +27,10 @@ MB = 1_000_000
 WriteOnnx = Callable[..., Path]
 
 
-def point(batch: int, *milliseconds: float) -> Point:
+def point(batch: int, *milliseconds: float) -> BatchPoint:
     """Make a point with a turn for each time."""
     turns = (Turn(np.full(3, each * 1e6).astype(np.int64), 90 * MB) for each in milliseconds)
-    return Point(batch, tuple(turns))
+    return BatchPoint(batch, tuple(turns))
 
 
 def found(*profiles: Profile) -> ModelProfile:
@@ -44,7 +44,7 @@ def loaded(engine: str) -> Loaded:
 
 
 TENSORFLOW = Profile("tensorflow", loaded("tensorflow 2"), (point(1, 4, 4), point(8, 8, 8)))
-RUNTIME = Profile("onnxruntime", loaded("onnxruntime 1"), (point(1, 1, 1), Point(8, problem="no batch of 8")))
+RUNTIME = Profile("onnxruntime", loaded("onnxruntime 1"), (point(1, 1, 1), BatchPoint(8, problem="no batch of 8")))
 TORCH = Profile("pytorch", problem="pytorch does not read tensorflow_graphdef files")
 
 

@@ -18,6 +18,7 @@ from mqinfer.models.repository.config import (
     InstanceGroup,
     InstanceKind,
     ModelConfig,
+    PictureConfig,
     QueuePolicy,
     TensorConfig,
     TimeoutAction,
@@ -116,7 +117,7 @@ def test_every_key_arrives(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         ),
         output=(TensorConfig("y", (1000,), Datatype.FP32, label_filename="labels.txt"), TensorConfig("z", None)),
         optimization=Accelerators((tensorrt,), (Accelerator("openvino"),)),
-        image=ImageContract("x", None, None, ColourOrder.RGB, Layout.NCHW),
+        pictures=PictureConfig(ImageContract("x", None, None, ColourOrder.RGB, Layout.NCHW)),
     )
     assert caplog.records == []
 

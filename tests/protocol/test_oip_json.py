@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from msgspec.structs import fields
 
 from mqinfer.protocol.datatypes import Array, Datatype, datatype_of, from_raw, little_endian, raw_bytes
 from mqinfer.protocol.decoding import MAX_JSON_BYTES

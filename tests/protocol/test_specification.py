@@ -1,14 +1,15 @@
-"""docs/protocol.md says what the code does."""
+"""docs/reference/protocol.md says what the code does."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import msgpack
 import pytest
+from msgspec.structs import fields
 
 from mqinfer.protocol import control, envelope, errors, states, topics
 from mqinfer.protocol.checksum import checksum
@@ -19,7 +20,7 @@ from mqinfer.protocol.states import WorkerState
 from mqinfer.protocol.types import InferRequest, InferResponse, Outcome, Timings
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "protocol.md").read_text()
+TEXT = (ROOT / "docs" / "reference" / "protocol.md").read_text()
 EXAMPLE = (ROOT / "tests" / "golden" / "request_small.mqi").read_bytes()
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from mqinfer.broker.link import Message, ReasonCode
 from mqinfer.broker.routes import compile_filter
@@ -109,7 +111,6 @@ class Broker:
         is_up: Whether it takes connections.
         wires: Those it counts as connected, by client id.
         noise: What happens to single messages.
-        on_will: Called when a client's will is published.
         masks: Whether somebody reads along, so that no PUBACK says that nobody subscribed.
     """
 
@@ -119,7 +120,6 @@ class Broker:
         self.is_up = True
         self.masks = False
         self.wires: dict[str, Wire] = {}
-        self.on_will: Callable[[Peer], None] = lambda _: None
         self._retained: dict[str, Message] = {}
         self._turns: dict[tuple[str, str], int] = {}
 
@@ -154,7 +154,6 @@ class Broker:
         del self.wires[wire.peer.client_id]
         self.world.note("broker loses", wire.peer.client_id.partition("~")[0], will)
         if will and wire.peer.will is not None:
-            self.on_will(wire.peer)
             self.route(wire.peer.will)
 
     def stop(self, *, gently: bool) -> None:

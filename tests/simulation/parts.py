@@ -19,7 +19,7 @@ from unittest.mock import patch
 from mqinfer.broker import presence
 from mqinfer.client import requester
 from mqinfer.cloud_worker.batching.batcher import Batch, Batcher, Ready
-from mqinfer.cloud_worker.serving import replies, service, worker
+from mqinfer.cloud_worker.serving import intake, replies, service, worker
 from mqinfer.cloud_worker.serving.pipeline import FinishedRun
 from mqinfer.fair_queue import FairQueue, Queued
 from mqinfer.protocol.errors import MqinferError
@@ -328,7 +328,7 @@ def simulated_parts() -> Iterator[None]:
             (requester, "Timer", EventTimer),
             (requester, "ThreadPoolExecutor", EventPool),
             (worker, "Pipeline", EventPipeline),
-            (worker, "threading", threads),
+            (intake, "threading", threads),
             (presence, "threading", threads),
             (presence, "time", clock),
             (service, "time", clock),

@@ -98,7 +98,6 @@ class Run:
         self.plan: Plan = make_plan(world.random, kinds)
         self.ledger = Ledger()
         self.broker = Broker(world, Noise(latency=self.plan.noise.latency))
-        self.broker.on_will = self.ledger.lost.append
         self.broker.masks = "reads along" in self.plan.kinds
         self._numbers: Counter[str] = Counter()
         self.servers = [Server(world, self.broker, f"s{index}", self.ledger, self._numbers) for index in range(2)]

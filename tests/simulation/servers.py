@@ -50,14 +50,12 @@ class Ledger:
     Attributes:
         runs: By request and process, how often the model ran it.
         crashes: By request, processes that it ended itself.
-        lost: Clients of the broker whose wills were published.
         crashed: Links of processes that ended by themselves.
         innocent: Requests that were called poison, since others' crashes fell on them twice.
     """
 
     runs: Counter[tuple[tuple[int, int], int]] = field(default_factory=Counter)
     crashes: dict[tuple[int, int], set[int]] = field(default_factory=dict)
-    lost: list[Peer] = field(default_factory=list)
     crashed: list[Peer] = field(default_factory=list)
     innocent: int = 0
 

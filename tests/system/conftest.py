@@ -24,10 +24,12 @@ from mqinfer.cloud_worker.supervision.management import Management
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
 from mqinfer.cloud_worker.supervision.supervisor import Event, Supervisor
-from mqinfer.edge_agent.replay import ReplayOptions
-from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_session
+from mqinfer.edge_agent.reporting.report import SessionReport
+from mqinfer.edge_agent.session import run_session
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.topics import Topics
+from tests.settings import settings_of
 
 Serve = Callable[[Path], Topics]
 Replayed = Callable[..., SessionReport]
@@ -129,7 +131,7 @@ def replayed(broker_url: str) -> Replayed:
         requester = connect(broker_url, random_name(), topics, ClientOptions(window=4))
         try:
             options = ReplayOptions(model, window=4)
-            request = ReplaySettings([str(source)], options, **settings)  # type: ignore[arg-type]  # a test's own choice
+            request = settings_of(source, options, **settings)
             return run_session(request, requester, broker_url, threading.Event(), Console(quiet=True))
         finally:
             requester.close()

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from mqinfer.bags.writer import BagWriter
 from mqinfer.cli.app import app
-from mqinfer.edge_agent.session import SessionReport
+from mqinfer.edge_agent.reporting.report import SessionReport
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.topics import Topics
@@ -124,7 +124,7 @@ def test_a_bags_depth_reaches_the_model_in_metres(
     """Each kind of depth picture, to the nearest pixel and exactly; 0 where nothing was measured."""
     topics = serving(depth_models(tmp_path / "models"))
     bag = drive(tmp_path / "drive.mcap")
-    options = {"topics": list(DEPTH), "encoding": encoding, "output": tmp_path / "out"}
+    options = {"topics": list(DEPTH), "encoding": encoding, "folder": tmp_path / "out"}
     report = replayed(bag, topics, "depth", **options, sinks=["jsonl", "mcap", "pictures"], picture_every=1)
     assert report.snapshot.outcomes[Outcome.OK] == len(DEPTH)
     for topic, line in lines(tmp_path / "out").items():
@@ -140,8 +140,8 @@ def test_colours_for_a_depth_model_and_depth_for_a_colour_model_are_refused(
     topics = serving(depth_models(tmp_path / "models"))
     bag = drive(tmp_path / "drive.mcap")
     named = ["/camera", "/millimetres", "/metres", "/compressed"]
-    replayed(bag, topics, "depth", topics=named, output=tmp_path / "depth", sinks=["jsonl"])
-    replayed(bag, topics, "colours", topics=named, output=tmp_path / "colours", sinks=["jsonl"])
+    replayed(bag, topics, "depth", topics=named, folder=tmp_path / "depth", sinks=["jsonl"])
+    replayed(bag, topics, "colours", topics=named, folder=tmp_path / "colours", sinks=["jsonl"])
     found = lines(tmp_path / "depth")
     assert [topic for topic, line in found.items() if line["outcome"] != "ok"] == ["/camera"]
     assert found["/camera"]["error"]["code"] == "bad_image"
@@ -167,7 +167,7 @@ def test_png_files_of_16_bits_are_millimetres(
     folder = tmp_path / "pictures"
     folder.mkdir()
     (folder / "0.png").write_bytes(png())
-    replayed(folder, topics, "depth", output=tmp_path / "out", sinks=["jsonl"], encoding="png")
+    replayed(folder, topics, "depth", folder=tmp_path / "out", sinks=["jsonl"], encoding="png")
     (line,) = lines(tmp_path / "out").values()
     np.testing.assert_array_equal(np.array(line["outputs"]["metres"]["values"], np.float32), METRES.reshape(-1))
     where = "--broker", broker_url, "--root", topics.root

@@ -15,7 +15,7 @@ import pytest
 from mcap.reader import make_reader
 from onnx import TensorProto, helper, numpy_helper
 
-from mqinfer.edge_agent.session import SessionReport
+from mqinfer.edge_agent.reporting.report import SessionReport
 from mqinfer.protocol.topics import Topics
 
 pytestmark = pytest.mark.broker
@@ -94,7 +94,7 @@ def messages_of(path: Path) -> list[tuple[str, dict[str, Any]]]:
 def test_boxes_travel_alone_and_lie_on_the_recorded_frame(serving: Serve, replayed: Replayed, tmp_path: Path) -> None:
     """Two of 209 candidates are sent; sinks have them in the recording's pixels, and draw them there."""
     topics = serving(blob_detector(tmp_path / "models"))
-    report = replayed(pictures(tmp_path / "in"), topics, "blobs", output=tmp_path / "out", encoding="png")
+    report = replayed(pictures(tmp_path / "in"), topics, "blobs", folder=tmp_path / "out", encoding="png")
     assert report.snapshot.done == 2
     first, second = map(json.loads, (tmp_path / "out" / "results.jsonl").read_text().splitlines())
     assert {name: each["shape"] for name, each in first["outputs"].items()} == {
@@ -127,7 +127,7 @@ def test_a_detectors_mcap_holds_the_recorded_pictures(serving: Serve, replayed: 
     """Each frame is there once, at its own size, under the stamp of its boxes, and so is a layout that shows both."""
     topics = serving(blob_detector(tmp_path / "models"))
     recorded = pictures(tmp_path / "in")
-    replayed(recorded, topics, "blobs", output=tmp_path / "out", sinks=["mcap"])
+    replayed(recorded, topics, "blobs", folder=tmp_path / "out", sinks=["mcap"])
     found = messages_of(tmp_path / "out" / "results.mcap")
     images = [body for topic, body in found if topic.endswith("/image")]
     notes = [body for topic, body in found if topic.endswith("/annotations")]

@@ -19,7 +19,7 @@ from mqinfer.cli.app import main
 from mqinfer.client import Client
 from mqinfer.codecs import encode_tensor
 from mqinfer.edge_agent.preparing.framing import Framing
-from mqinfer.edge_agent.session import SessionReport
+from mqinfer.edge_agent.reporting.report import SessionReport
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.decode import as_image
 from mqinfer.images.placement import Placement, Region
@@ -111,7 +111,7 @@ def test_boxes_of_a_replay_lie_on_the_recorded_frame(
             name = f"{rectify}-{region is None}"
             path = bag(tmp_path / f"bag-{name}", painted(shapes), {"/front/image_raw": CAMERA})
             framing = Framing(rectify, region)
-            report = replayed(path, topics, "blobs", output=tmp_path / name, encoding="png", framing=framing)
+            report = replayed(path, topics, "blobs", folder=tmp_path / name, encoding="png", framing=framing)
             assert report.snapshot.done == 1
             found = detections(tmp_path / name)
             assert found.keys() == shapes.keys()

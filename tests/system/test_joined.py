@@ -18,7 +18,7 @@ from mqinfer.bags.joining import Join
 from mqinfer.bags.writer import BagWriter
 from mqinfer.cli.app import app
 from mqinfer.cli.exit_codes import ExitCode, exit_code
-from mqinfer.edge_agent.session import SessionReport
+from mqinfer.edge_agent.reporting.report import SessionReport
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.picture import RawImage
 from mqinfer.images.rectification import rectification
@@ -190,7 +190,7 @@ def test_pairs_are_kept_in_the_spool(
     """Together, as recorded while the model is not known, and sent together by the next run."""
     bag, spool = stereo_drive(tmp_path / "drive.mcap"), tmp_path / "spool"
     join = Join.parse([f"left={LEFT}", f"right={RIGHT}"], 0.02)
-    how = {"join": join, "encoding": "lz4", "spool": spool, "output": tmp_path / "out", "sinks": ["jsonl"]}
+    how = {"join": join, "encoding": "lz4", "spool": spool, "folder": tmp_path / "out", "sinks": ["jsonl"]}
     first = replayed(bag, Topics(unique("nobody")), "stereo", card_timeout=0.1, **how)
     assert len(list(spool.glob("*.frame"))) == FRAMES - 2  # without the damaged one
     assert first.snapshot.frames_read == FRAMES - 1

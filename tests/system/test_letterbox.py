@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from mqinfer.cli.app import app
 from mqinfer.client import Client
 from mqinfer.codecs import encode_tensor
-from mqinfer.edge_agent.session import SessionReport
+from mqinfer.edge_agent.reporting.report import SessionReport
 from mqinfer.images.placement import Placement
 from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.topics import Topics
@@ -153,7 +153,7 @@ def test_letterboxed_boxes_of_a_replay_lie_on_the_recorded_frame(
     topics = serving(blob_detector(tmp_path / "models"))
     (tmp_path / "in").mkdir()
     cv2.imwrite(str(tmp_path / "in" / "0.png"), cv2.cvtColor(frame(), cv2.COLOR_RGB2BGR))
-    report = replayed(tmp_path / "in", topics, "blobs", output=tmp_path / "out", encoding="png")
+    report = replayed(tmp_path / "in", topics, "blobs", folder=tmp_path / "out", encoding="png")
     assert report.snapshot.done == 1
     (line,) = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
     assert sorted(each_box(json.loads(line))) == [("green", GREEN), ("red", RED)]

@@ -18,14 +18,14 @@ from rich.console import Console
 from mqinfer.bags.sources import open_source
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
-from mqinfer.client.announcer import Announcer
+from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import connect, random_name
 from mqinfer.codecs import decode_tensor, encode_tensor
 from mqinfer.edge_agent.model_run import ModelRun
-from mqinfer.edge_agent.replay import ReplayOptions
-from mqinfer.edge_agent.reporting.report import summary
-from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_sessions
-from mqinfer.edge_agent.stream_states import StreamStates
+from mqinfer.edge_agent.reporting.report import SessionReport, summary
+from mqinfer.edge_agent.session import run_sessions
+from mqinfer.edge_agent.settings import ReplayOptions
+from mqinfer.edge_agent.stream_states import EdgeStreams
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.resize import fit
 from mqinfer.lab.drives.recording import write_drive
@@ -36,6 +36,7 @@ from mqinfer.protocol.states import ClientState, ClientStatus, read_client_state
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import InferResponse
 from tests.patience import wait_until
+from tests.settings import settings_of
 
 pytestmark = pytest.mark.broker
 FRAMES = 12
@@ -79,12 +80,12 @@ def run(url: str, topics: Topics, source: Path, name: str, **settings: Any) -> S
     """Replay a source to the model `eye` as an edge does, under a name, with its state."""
     options = settings.pop("options", ReplayOptions("eye", window=4))
     runs: list[ModelRun] = []
-    announcer = Announcer(name, topics, source.name, "eye", window=4, refresh_s=0.05)
-    announcer.streams = StreamStates(runs).read
+    announcer = ClientAnnouncer(name, topics, source.name, "eye", window=4, refresh_s=0.05)
+    announcer.streams = EdgeStreams(runs).read
     requester = connect(url, name, topics, announcer=announcer)
     try:
         (report,) = run_sessions(
-            ReplaySettings([str(source)], options, **settings),
+            settings_of(source, options, **settings),
             ["eye"],
             requester,
             broker=url,
@@ -124,7 +125,7 @@ def drive(tmp_path: Path) -> Path:
     )
 
 
-@pytest.mark.parametrize("encoding", ["jpeg:90", "lz4", "difference:png"])
+@pytest.mark.parametrize("encoding", ["jpeg:90", "lz4", "h264"])
 def test_previews_pair_with_results(
     broker_url: str, topics: Topics, drive: Path, unique: Callable[[str], str], encoding: str
 ) -> None:

@@ -15,11 +15,12 @@ from mqinfer.bags.sources import open_source
 from mqinfer.bags.writer import BagWriter
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.replay import Replay
+from mqinfer.edge_agent.reporting.report import SessionReport
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
-from mqinfer.edge_agent.session import SessionReport
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.picture import RawImage
 from mqinfer.lab.drives.recording import write_drive
 from mqinfer.protocol.card import ImageContract
@@ -78,7 +79,7 @@ def test_a_synthetic_drive_comes_back_frame_by_frame(
     )
     topics = serving(echo_images(tmp_path / "models", 96, 64))
 
-    report = replayed(bag, topics, "echo", output=tmp_path / "out", encoding="png")
+    report = replayed(bag, topics, "echo", folder=tmp_path / "out", encoding="png")
 
     source = open_source(str(bag))
     expected = [(frame.source, frame.sequence, frame.capture_time_ns) for frame in source.frames()]
@@ -104,7 +105,7 @@ def test_real_bags_go_through_a_frozen_graph(
     """In foreign bags every frame of every image topic but depth is `ok`, with the stamp of its header."""
     topics = serving(mask_graph(tmp_path / "models"))
 
-    report = replayed(shared_data / bag, topics, "brightest", output=tmp_path / "out", sinks=["jsonl", "mcap"])
+    report = replayed(shared_data / bag, topics, "brightest", folder=tmp_path / "out", sinks=["jsonl", "mcap"])
 
     source = open_source(str(shared_data / bag), depth=False)
     expected = {(frame.source, frame.sequence): frame.capture_time_ns for frame in source.frames()}
@@ -120,7 +121,7 @@ class Keep:
     def __init__(self) -> None:
         self.results: list[InferResult] = []
 
-    def write(self, _frame: Frame, _view: View, result: InferResult) -> None:
+    def write(self, _frame: Frame, _view: FrameView, result: InferResult) -> None:
         """Keep the outputs of a result."""
         self.results.append(result)
 

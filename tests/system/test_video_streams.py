@@ -18,10 +18,11 @@ import pytest
 from mqinfer.bags.frame import Frame
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.picture import RawImage
 from mqinfer.lab.drives.synthetic import SyntheticDrive
 from mqinfer.protocol.card import ImageContract
@@ -46,7 +47,7 @@ class Seen:
     results: list[InferResult] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:  # noqa: ARG002 - the sinks' signature
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:  # noqa: ARG002 - the sinks' signature
         """Keep one result."""
         with self.changed:
             self.results.append(result)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import astuple
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from mqinfer.bags.frame import WHOLE, Frame, FrameSource, Span, StreamInfo
+from mqinfer.bags.frame import WHOLE, Frame, FrameSource, StreamInfo, TimeRange
 from mqinfer.protocol.errors import ConfigError, SourceError
 
 __all__ = ["ReturningSource"]
@@ -28,7 +28,7 @@ class ReturningSource:
     server sends, so its end is no outage.
 
     Args:
-        name: Of its stream.
+        name: Name of its stream.
         reopen: Opens it; it has one stream.
         span: How long to read; a live source has no later start.
         is_stopped: Asked before each frame, and during an outage; True ends the frames.
@@ -45,7 +45,7 @@ class ReturningSource:
         name: str,
         reopen: Callable[[], FrameSource],
         *,
-        span: Span = WHOLE,
+        span: TimeRange = WHOLE,
         is_stopped: Callable[[], bool] = lambda: False,
         waits: bool = False,
         clock: Callable[[], int] = time.time_ns,

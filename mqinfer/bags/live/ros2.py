@@ -26,7 +26,7 @@ class Ros2Source:
     The subscription has ROS 2's profile for sensor data. Silence is no error: a topic may have pauses.
 
     Args:
-        topic: Of `sensor_msgs/Image` or `CompressedImage`, such as `/camera/image_raw`.
+        topic: Topic of `sensor_msgs/Image` or `CompressedImage`, such as `/camera/image_raw`.
         is_stopped: Asked while there is no frame; True ends the frames.
         clock: Nanoseconds since the epoch.
 

@@ -11,7 +11,14 @@ from pathlib import Path
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.sources import open_source
 from mqinfer.bench.encodings.alone import Alone, measure_alone, pictures_of
-from mqinfer.bench.encodings.through_broker import Answers, Served, camera, changed_share, keep_over_link, send_all
+from mqinfer.bench.encodings.through_broker import (
+    CollectingSink,
+    Served,
+    camera,
+    changed_share,
+    keep_over_link,
+    send_all,
+)
 from mqinfer.bench.machine import describe_machine
 from mqinfer.bench.processes import worker_processes
 from mqinfer.broker.address import BrokerAddress
@@ -20,6 +27,7 @@ from mqinfer.client.client import Client
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.supervision.planning import plan
 from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.codecs import available_encodings, traits_of
 from mqinfer.edge_agent.preparing.choices import check_encoding, choose_encoding
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.images.decode import to_mosaic
@@ -31,8 +39,9 @@ __all__ = ["EncodingFigures", "EncodingsMeasurement", "EncodingsOptions", "measu
 
 _FIRST = "raw"
 """The others are compared with it."""
-_ALONE = (_FIRST, "lz4", "shuffle-lz4", "png", "jpeg:90", "jpeg:75", "jpeg:50", "bayer", "bayer:lz4")
-_STREAMS = ("difference", "difference:lz4", "difference:bayer", "h264", "h265")
+_LEVELS = {"jpeg": ("jpeg:90", "jpeg:75", "jpeg:50")}
+"""What is measured of an encoding; others are measured at the level that they have where none is stated."""
+_MOSAICS = (BAYER, f"{BAYER}:lz4")
 _NANOSECONDS = 1e9
 
 
@@ -117,7 +126,7 @@ def measure_encodings(options: EncodingsOptions, report: Callable[[str], None]) 
         contract = _contract(served.card)
         pictures = pictures_of(contract, frames)
         figures: list[EncodingFigures] = []
-        first: Answers | None = None
+        first: CollectingSink | None = None
         for encoding in dict.fromkeys((_FIRST, *_encodings(options, served.card, frames[0]))):
             report(f"{encoding} …")
             alone = measure_alone(Preparer(contract, encoding), frames, pictures)
@@ -176,9 +185,9 @@ def _encodings(options: EncodingsOptions, card: ModelCard, frame: Frame) -> Sequ
     if options.encodings:
         return [choose_encoding(each, card) for each in options.encodings]
     possible = []
-    for each in (*_ALONE, *_STREAMS):
-        if BAYER in each and to_mosaic(frame.image) is None:
-            continue
+    names = [name for name in available_encodings() if traits_of(name).auto_colours or traits_of(name).auto_depth]
+    mosaics = _MOSAICS if to_mosaic(frame.image) is not None else ()
+    for each in (*(level for name in names for level in _LEVELS.get(name, (name,))), *mosaics):
         try:
             possible.append(choose_encoding(each, card))
         except ConfigError:  # the worker, or this installation, does not have it

@@ -12,23 +12,25 @@ from statistics import median
 
 import numpy as np
 
+from mqinfer.answers.outputs import find_mask
 from mqinfer.bags.frame import Frame
-from mqinfer.bench.faults.proxy import FaultProxy
+from mqinfer.bench.fault_proxy import FaultProxy
 from mqinfer.client.connection import connect, random_name
 from mqinfer.client.result import InferResult
 from mqinfer.client.window import Policy
+from mqinfer.edge_agent.frames.stages import EdgeStage
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.choices import choose_output_encoding
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.replay import Replay, ReplayOptions
-from mqinfer.edge_agent.reporting.statistics import EdgeStage, ReplayStatistics
-from mqinfer.edge_agent.sinks.outputs import find_mask
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.replay import Replay
+from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ModelFailed
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["Answers", "Served", "camera", "changed_share", "keep_over_link", "send_all"]
+__all__ = ["CollectingSink", "Served", "camera", "changed_share", "keep_over_link", "send_all"]
 
 _TIMEOUT_S = 300.0
 _FRESH_S = 2.0
@@ -37,7 +39,7 @@ _TOLERANCE = 0.01
 """Numbers differ if they differ by more than this share of the largest."""
 
 
-class Answers:
+class CollectingSink:
     """A sink that keeps what came back of each frame: outputs, and milliseconds from its preparation to its outcome."""
 
     def __init__(self) -> None:
@@ -45,7 +47,7 @@ class Answers:
         self.milliseconds: list[float] = []
         self.failure: str | None = None
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Keep one result."""
         if result.outcome is not Outcome.OK:
             self.failure = self.failure or f"{frame.source}, frame {frame.sequence}: {result.error}"
@@ -77,7 +79,12 @@ class Served:
     card: ModelCard
 
     def replay(
-        self, preparer: Preparer, frames: Iterator[Frame], options: ReplayOptions, sink: Answers | None, port: int
+        self,
+        preparer: Preparer,
+        frames: Iterator[Frame],
+        options: ReplayOptions,
+        sink: CollectingSink | None,
+        port: int,
     ) -> ReplayStatistics:
         """Send frames over a port, and return the counters."""
         statistics = ReplayStatistics()
@@ -87,13 +94,13 @@ class Served:
         return statistics
 
 
-def send_all(served: Served, preparer: Preparer, frames: Sequence[Frame]) -> Answers:
+def send_all(served: Served, preparer: Preparer, frames: Sequence[Frame]) -> CollectingSink:
     """Send frames one at a time, and return the answers.
 
     Raises:
         ModelFailed: A frame got none.
     """
-    answers, name = Answers(), served.card.name
+    answers, name = CollectingSink(), served.card.name
     options = ReplayOptions(name, window=1, timeout=_TIMEOUT_S)
     served.replay(preparer, iter(frames), options, answers, served.port)
     if answers.failure:
@@ -101,7 +108,7 @@ def send_all(served: Served, preparer: Preparer, frames: Sequence[Frame]) -> Ans
     return answers
 
 
-def changed_share(answers: Answers, first: Answers) -> float:
+def changed_share(answers: CollectingSink, first: CollectingSink) -> float:
     """Return how much of the answers is another one: the share of a mask's pixels, or of all outputs' numbers."""
     pairs = zip(answers.outputs, first.outputs, strict=True)
     return float(np.mean([_changed(outputs, expected) for outputs, expected in pairs]))

@@ -109,9 +109,7 @@ def access_rules(
         BadTopic: The name breaks the rules for names.
         ConfigError: A client of the role can't have this name, or so many processes; or a sub-name is wrong.
     """
-    check_name("client", name)
-    if name == BROKER:
-        raise ConfigError(f"client name {name!r} is reserved for the broker's own certificate; choose another one")
+    _check_name(role, name)
     if role is Role.WORKER:
         own = _processes(role, name, DEFAULT_PROCESSES if processes is None else processes)
         return list(_worker(name, topics.root, own))
@@ -121,11 +119,17 @@ def access_rules(
     if role is Role.VEHICLE:
         wanted = [sub for sub in dict.fromkeys(subs) if sub not in DEFAULT_SUBS or is_name(f"{name}.{sub}")]
         return list(_vehicle(name, topics.root, [_check_sub(name, sub) for sub in wanted]))
+    return list(_RULES[role](name, topics.root))
+
+
+def _check_name(role: Role, name: str) -> None:
+    check_name("client", name)
+    if name == BROKER:
+        raise ConfigError(f"client name {name!r} is reserved for the broker's own certificate; choose another one")
     if role is Role.OPERATOR and name == "state":
         raise ConfigError(
             "operator name 'state' is reserved for a server's state in control topics; choose another one"
         )
-    return list(_RULES[role](name, topics.root))
 
 
 def _processes(role: Role, name: str, count: int) -> list[str]:

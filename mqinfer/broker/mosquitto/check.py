@@ -30,15 +30,15 @@ _PATIENCE_S = 2.0
 """How long to wait for a message that may not come, where no later one shows that it will not."""
 _TURNS = 64
 """Requests with which the workers' group is tried: one of so many members gets at least one of them."""
-_RULES = "give each client the rules of its role: mqinfer broker add, docs/security.md"
+_RULES = "give each client the rules of its role: mqinfer broker add, docs/reference/security.md"
 _GROUP = (
     "start all workers with a group that nobody can guess (mqinfer worker --group, MQINFER_GROUP; `mqinfer broker add` "
-    "prints one), or refuse the subscription with Mosquitto's dynamic-security plugin (docs/security.md)"
+    "prints one), or refuse the subscription with Mosquitto's dynamic-security plugin (docs/reference/security.md)"
 )
 
 _CERTIFICATE = (
     "make the broker's certificate, or its authority's, anew before a client is updated to Python 3.13 or later, which "
-    "refuses it: docs/security.md, Certificates of your own"
+    "refuses it: docs/reference/security.md, Certificates of your own"
 )
 
 
@@ -85,7 +85,7 @@ def enter_without_login(address: BrokerAddress, timeout: float = 10.0) -> Findin
     finally:
         link.close()
     return Finding(
-        "connect without a login", result, "let nobody in without a certificate or password: docs/security.md"
+        "connect without a login", result, "let nobody in without a certificate or password: docs/reference/security.md"
     )
 
 

@@ -9,14 +9,14 @@ from mqinfer.broker.certificate import OwnCertificate
 from mqinfer.broker.mosquitto.access import BROKER
 from mqinfer.broker.mosquitto.folder import BrokerFolder
 
-__all__ = ["WARNED", "Entry", "entries", "warnings"]
+__all__ = ["WARNED", "Expiry", "entries", "warnings"]
 
 WARNED = timedelta(days=30)
 """How long before its end a certificate is warned of."""
 _AUTHORITY = "authority"
 
 
-class Entry(NamedTuple):
+class Expiry(NamedTuple):
     """One line of `mqinfer broker list`.
 
     Attributes:
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
         return f"the certificate of {who} {when}; renew it with: mqinfer broker renew DIR {self.name or BROKER}"
 
 
-def entries(folder: BrokerFolder) -> list[Entry]:
+def entries(folder: BrokerFolder) -> list[Expiry]:
     """List the certificates of a folder: the broker's, the authority's, and the clients' by name.
 
     Raises:
@@ -54,11 +54,11 @@ def entries(folder: BrokerFolder) -> list[Entry]:
     """
     clients, passwords = folder.clients(), folder.passwords()
     own = [
-        Entry(role, end=OwnCertificate.read(folder.path / file).end)
+        Expiry(role, end=OwnCertificate.read(folder.path / file).end)
         for role, file in ((BROKER, "broker.crt"), (_AUTHORITY, "ca.crt"))
     ]
     return own + [
-        Entry(role, name, max((each.end for each in folder.certificates(name)), default=None), name in passwords)
+        Expiry(role, name, max((each.end for each in folder.certificates(name)), default=None), name in passwords)
         for name, role in sorted(clients.items())
     ]
 

@@ -25,7 +25,7 @@ from mqinfer.protocol.card import MAX_CARD_BYTES
 from mqinfer.protocol.decoding import MAX_STATE_BYTES
 from mqinfer.protocol.errors import MqinferError
 
-__all__ = ["Guard", "GuardedSite", "Offence", "OpenSite", "Site", "offence"]
+__all__ = ["Guard", "GuardedBroker", "GuardedSite", "Offence", "OpenSite", "offence"]
 
 _log = logging.getLogger("mqinfer.broker")
 
@@ -37,7 +37,7 @@ _MOST_LINES = 10_000
 _ENDED_AT_A_TIME = 50  # then it sweeps again
 
 
-class Site(NamedTuple):
+class GuardedBroker(NamedTuple):
     """What the guard has to know of a broker; a broker without logins has no `most_connections`.
 
     Attributes:
@@ -52,7 +52,7 @@ class Site(NamedTuple):
 class GuardedSite(Protocol):
     """Where the guard learns what holds, and takes rights away."""
 
-    def read(self) -> Site:
+    def read(self) -> GuardedBroker:
         """Return what holds now."""
 
     def suspend(self, users: frozenset[str]) -> None:
@@ -62,7 +62,7 @@ class GuardedSite(Protocol):
 class OpenSite:
     """A broker without logins."""
 
-    def read(self) -> Site:
+    def read(self) -> GuardedBroker:
         """Return the filters below the usual root."""
         return _OPEN
 
@@ -70,7 +70,7 @@ class OpenSite:
         """Do nothing: nobody has a login here."""
 
 
-_OPEN = Site(guarded_filters(""))
+_OPEN = GuardedBroker(guarded_filters(""))
 
 
 class Offence(NamedTuple):
@@ -188,7 +188,7 @@ class Guard:
 
     # Retained messages -------------------------------------------------------------------------------------------
 
-    def _sweep(self, connection: Connection, site: Site) -> None:
+    def _sweep(self, connection: Connection, site: GuardedBroker) -> None:
         connection.send(subscribing(site.filters.swept), unsubscribing(site.filters.swept))
         removed: Counter[Offence] = Counter()
         for _ in range(_MOST_ROUNDS):
@@ -211,7 +211,7 @@ class Guard:
         for (name, what), count in removed.items():
             _log.warning("removed from the broker what %s had retained: %d times %s", name or "a worker", count, what)
 
-    def _suspend(self, name: str | None, what: str, site: Site) -> None:
+    def _suspend(self, name: str | None, what: str, site: GuardedBroker) -> None:
         allowed = site.most_connections
         if allowed is None or name is None:
             return
@@ -234,7 +234,7 @@ class Guard:
 
     # Connections and sessions -----------------------------------------------------------------------------------
 
-    def _end_surplus(self, site: Site) -> None:
+    def _end_surplus(self, site: GuardedBroker) -> None:
         for _ in range(len(self._lines)):
             self._learn(self._lines.popleft())
         if site.most_connections is None:
@@ -268,7 +268,7 @@ class Guard:
                 self._logins.left(client_id)
             case Unreadable(address):
                 self._counters["client ids too long to be read"] += 1
-                _log.warning("a client id from %s is too long to be read; see docs/security.md", address)
+                _log.warning("a client id from %s is too long to be read; see docs/reference/security.md", address)
 
 
 def _path(topic: str, filters: GuardedFilters) -> str:

@@ -266,7 +266,7 @@ class _Run:
 
 @contextmanager
 def _many_files() -> Iterator[None]:
-    """Let a process that starts meanwhile open as many files as the system allows, so that `max_connections` counts."""
+    """Raise the limit of open files for a process that starts meanwhile, so that `max_connections` counts."""
     usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:

@@ -20,7 +20,7 @@ from mqinfer.broker.mosquitto.connection import Door
 from mqinfer.broker.mosquitto.expiry import warnings
 from mqinfer.broker.mosquitto.files import read_file, write_file
 from mqinfer.broker.mosquitto.folder import BrokerFolder
-from mqinfer.broker.mosquitto.guard import Guard, OpenSite, Site
+from mqinfer.broker.mosquitto.guard import Guard, GuardedBroker, OpenSite
 from mqinfer.broker.mosquitto.server import MosquittoServer, free_port
 from mqinfer.protocol.errors import ConfigError, MissingExtra
 
@@ -164,9 +164,9 @@ class _Rules:
             text = read_file(self._source).decode(errors="surrogateescape")
             copy = guarded_rules(text, self._suspended).encode(errors="surrogateescape")
             write_file(self._copy, copy, for_broker=True)
-            self._site = Site(guarded_filters(text), most_connections(text))
+            self._site = GuardedBroker(guarded_filters(text), most_connections(text))
 
-    def read(self) -> Site:
+    def read(self) -> GuardedBroker:
         """Return what holds now; what held before, if the rules can't be read."""
         if _stamps((self._source,)) != self._stamps:
             self.apply()

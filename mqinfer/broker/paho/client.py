@@ -10,7 +10,7 @@ packet each time a socket accepts only a part of it, and makes several objects w
 - `send` bypasses `publish`; paho never receives these messages, so it can't send them a second time either;
 - without TLS the thread that publishes writes to the socket itself while the link's thread sleeps (`write_at_once`).
 
-Against paho alone that is a quarter of the CPU time a small message and a third of it a frame (docs/benchmarks.md).
+Against paho alone that is a quarter of the CPU time a small message and a third of it a frame.
 Connecting, TLS, websockets, subscribing and DISCONNECT stay paho's. All methods with a leading underscore
 are paho's private names, which `check_paho` checks for.
 """

@@ -40,7 +40,7 @@ __all__ = [
 
 UNSUPPORTED_VERSION = 0x84
 STRICT_CODES = range(79, 95)
-"""Of OpenSSL's strict check, from X509_V_ERR_INVALID_CA on (openssl/x509_vfy.h)."""
+"""Errors of OpenSSL's strict check, from X509_V_ERR_INVALID_CA on (openssl/x509_vfy.h)."""
 _UNSPECIFIED = 0x80  # also paho's code for a connection that was closed without a DISCONNECT
 _TAKEN_OVER = 0x8E
 # Bad user name or password, not authorized, banned, bad authentication method: trying again won't help.
@@ -215,10 +215,7 @@ def tls_error(address: BrokerAddress, error: ssl.SSLError) -> LinkError:
         error: The TLS library's.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
-        cure = "is the CA file right?"
-        if error.verify_code in STRICT_CODES:
-            cure = "make a new one that keeps to RFC 5280, as Python 3.13 and later require (docs/security.md)"
-        return BrokerUnreachable(f"{address}: the broker's certificate is not trusted ({error.verify_message}); {cure}")
+        return _untrusted(address, error)
     own = address.tls.cert_file if address.tls else None
     reason = error.reason or ""
     _, alert, what = reason.partition("_ALERT_")
@@ -227,12 +224,22 @@ def tls_error(address: BrokerAddress, error: ssl.SSLError) -> LinkError:
         return NotAuthorized(
             f"{address} wants a client certificate ({words}); pass one with --cert-file and --key-file"
         )
-    if alert and any(word in what for word in _ABOUT_CERTIFICATES):
-        hint = "has it run out, or is it of another authority?"
-        if what.endswith(_REVOKED):
-            hint = "ask the broker's operator for a new one"
+    if alert and any(map(what.__contains__, _ABOUT_CERTIFICATES)):
+        is_revoked = what.endswith(_REVOKED)
+        hint = (
+            "ask the broker's operator for a new one"
+            if is_revoked
+            else "has it run out, or is it of another authority?"
+        )
         return NotAuthorized(f"{address} refused the client certificate {own} ({words}); {hint}")
     return BrokerUnreachable(f"{address}: TLS failed ({reason or error}); does this port speak TLS?")
+
+
+def _untrusted(address: BrokerAddress, error: ssl.SSLCertVerificationError) -> BrokerUnreachable:
+    cure = "is the CA file right?"
+    if error.verify_code in STRICT_CODES:
+        cure = "make a new one that keeps to RFC 5280, as Python 3.13 and later do (docs/reference/security.md)"
+    return BrokerUnreachable(f"{address}: the broker's certificate is not trusted ({error.verify_message}); {cure}")
 
 
 def _set_will(client: Client, will: Message) -> None:

@@ -8,10 +8,11 @@ multiple of 64 bytes, so that tensors which an envelope pads to 64 are aligned f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from mqinfer.broker.packets import PUBLISH, Received, decode_publish, decode_variable_integer
 from mqinfer.protocol.errors import BadEnvelope

@@ -14,13 +14,12 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.edge.running import failed_load
 from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
 from mqinfer.cli.local import local_versions
-from mqinfer.cli.options import Connection, plain_console, table_console, until_signal, with_connection
+from mqinfer.cli.options import ConnectionOptions, plain_console, table_console, until_signal, with_connection
 from mqinfer.client.connection import connect, default_name
 from mqinfer.client.options import ClientOptions
-from mqinfer.edge_agent.replay import ReplayOptions
 from mqinfer.edge_agent.reporting.report import Ending
-from mqinfer.edge_agent.session import ReplaySettings
-from mqinfer.lab.comparing.comparison import Bounds, Compared, compare_models
+from mqinfer.edge_agent.settings import OutputSettings, PreparingSettings, ReplayOptions, ReplaySettings, SourceSettings
+from mqinfer.lab.comparing.comparison import Compared, VerdictBounds, compare_models
 from mqinfer.logs import printable
 from mqinfer.protocol.errors import ConfigError, ModelNotFound
 from mqinfer.protocol.topics import Topics
@@ -30,7 +29,7 @@ __all__ = ["compare"]
 
 @with_connection
 def compare(
-    connection: Connection,
+    connection: ConnectionOptions,
     source: Annotated[str, typer.Argument(help="Bag, video or folder of pictures.")],
     model: Annotated[
         list[str],
@@ -79,7 +78,12 @@ def compare(
     if min_score is not None and truth is None:
         raise ConfigError("--min-score is against a --truth; name it")
     options = ReplayOptions(models[0], window=window, timeout=timeout)
-    settings = ReplaySettings([source], options, topic or (), None, start, duration, encoding=encoding, output=output)
+    settings = ReplaySettings(
+        SourceSettings([source], topic or (), start=start, duration=duration),
+        options,
+        PreparingSettings(encoding),
+        OutputSettings(output),
+    )
     address = BrokerAddress.parse(f"memory://local-{secrets.token_hex(4)}") if local else connection.address()
     name, topics = connection.name or default_name(address), Topics(connection.root)
     with ExitStack() as stack:
@@ -98,7 +102,7 @@ def compare(
                 stop=until_signal(),
                 console=plain_console(stderr=True),
                 truth=truth,
-                bounds=Bounds(max_disagreement, min_score),
+                bounds=VerdictBounds(max_disagreement, min_score),
                 worst=worst,
             )
         except ModelNotFound as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -10,7 +9,8 @@ import typer
 from mqinfer.bags.sources import is_live
 from mqinfer.cli.edge.running import run_replay
 from mqinfer.cli.edge.sending import Sending, make_settings, with_sending
-from mqinfer.cli.options import Connection, with_connection
+from mqinfer.cli.options import ConnectionOptions, with_connection
+from mqinfer.edge_agent.settings import SourceSettings
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["edge"]
@@ -19,7 +19,7 @@ __all__ = ["edge"]
 @with_connection
 @with_sending
 def edge(
-    connection: Connection,
+    connection: ConnectionOptions,
     sending: Sending,
     source: Annotated[
         list[str],
@@ -33,4 +33,4 @@ def edge(
     for each in source:
         if not is_live(each):
             raise ConfigError(f"source {each!r} is no live source; for a recording use mqinfer replay")
-    run_replay(connection, sending, replace(make_settings(sending, source), is_service=True))
+    run_replay(connection, sending, make_settings(sending, SourceSettings(source, is_service=True)))

@@ -15,14 +15,14 @@ import typer
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.local import local_worker
-from mqinfer.cli.options import Connection, plain_console, table_console, with_connection
+from mqinfer.cli.options import ConnectionOptions, plain_console, table_console, with_connection
 from mqinfer.client.client import Client
-from mqinfer.edge_agent.cascade.answers import Answers
-from mqinfer.edge_agent.cascade.settings import CascadeSettings, Reference, SmallModel, write_settings
 from mqinfer.edge_agent.cascade.small import SmallNetwork
-from mqinfer.edge_agent.sinks.sink import set_aside, writing
+from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.resize import fit
+from mqinfer.judging.results import ResultMaker
+from mqinfer.judging.settings import CascadeSettings, Reference, SmallModel, write_settings
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.topics import Topics
 
@@ -70,7 +70,7 @@ Plot = Annotated[Path | None, typer.Option(help="File for the frontier as a pict
 
 @with_connection
 def train(
-    connection: Connection,
+    connection: ConnectionOptions,
     source: Source,
     reference: ReferenceName,
     target: Target = None,
@@ -106,7 +106,7 @@ def train(
 
 @with_connection
 def calibrate(
-    connection: Connection,
+    connection: ConnectionOptions,
     source: Source,
     reference: ReferenceName,
     target: Target = None,
@@ -207,12 +207,12 @@ class _Asked:
     frames: int
     timeout: float
 
-    def ask(self, client: Client, settings: CascadeSettings) -> tuple[list[Answered], Answers]:
+    def ask(self, client: Client, settings: CascadeSettings) -> tuple[list[Answered], ResultMaker]:
         """Return the frames with the reference's answers, and what brings answers to one form."""
         from mqinfer.lab.cascade.recording import ask_reference, read_part
 
         console = plain_console(stderr=True)
-        answers = Answers(settings, client.card(settings.reference.model))
+        answers = ResultMaker(settings, client.card(settings.reference.model))
         answers.check()
 
         def tell(done: int) -> None:
@@ -224,7 +224,7 @@ class _Asked:
 
 
 @contextmanager
-def _client(connection: Connection, repository: Path, reference: str, *, is_local: bool) -> Iterator[Client]:
+def _client(connection: ConnectionOptions, repository: Path, reference: str, *, is_local: bool) -> Iterator[Client]:
     with ExitStack() as stack:
         address = BrokerAddress.parse(f"memory://local-{secrets.token_hex(4)}") if is_local else connection.address()
         if is_local:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,8 @@ import typer
 
 from mqinfer.cli.edge.running import run_replay
 from mqinfer.cli.edge.sending import Sending, make_settings, with_sending
-from mqinfer.cli.options import Connection, with_connection
+from mqinfer.cli.options import ConnectionOptions, with_connection
+from mqinfer.edge_agent.settings import SourceSettings
 
 __all__ = ["replay"]
 
@@ -18,7 +18,7 @@ __all__ = ["replay"]
 @with_connection
 @with_sending
 def replay(
-    connection: Connection,
+    connection: ConnectionOptions,
     sending: Sending,
     source: Annotated[
         list[str],
@@ -46,7 +46,6 @@ def replay(
     ] = False,
 ) -> None:
     """Send the frames of a recorded drive to a model, and keep the results."""
-    settings = replace(
-        make_settings(sending, source, resumes=resume), rate=rate, start=start, duration=duration, loop=loop
-    )
+    frames = SourceSettings(source, rate=rate, start=start, duration=duration, loop=loop)
+    settings = make_settings(sending, frames, resumes=resume)
     run_replay(connection, sending, settings, repository=repository if local else None)

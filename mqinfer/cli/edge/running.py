@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,17 +15,17 @@ from mqinfer.broker.address import BrokerAddress
 from mqinfer.cli.edge.sending import Sending
 from mqinfer.cli.exit_codes import ExitCode, exit_code, print_error
 from mqinfer.cli.local import local_worker
-from mqinfer.cli.options import Connection, plain_console, table_console, until_signal
-from mqinfer.client.announcer import Announcer
+from mqinfer.cli.options import ConnectionOptions, plain_console, table_console, until_signal
+from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.connection import Unconnected, default_name
 from mqinfer.client.control import ControlClient
 from mqinfer.client.options import ClientOptions
-from mqinfer.edge_agent.cascade.settings import RunsAt
 from mqinfer.edge_agent.metrics import edge_metrics, pending_frames
 from mqinfer.edge_agent.model_run import ModelRun
 from mqinfer.edge_agent.reporting.page import ReportFile
 from mqinfer.edge_agent.reporting.report import (
     Ending,
+    SessionReport,
     answer_words,
     failure_lines,
     missed_lines,
@@ -36,8 +34,10 @@ from mqinfer.edge_agent.reporting.report import (
     summary_table,
     write_summary,
 )
-from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_sessions
-from mqinfer.edge_agent.stream_states import StreamStates
+from mqinfer.edge_agent.session import run_sessions
+from mqinfer.edge_agent.settings import ReplaySettings
+from mqinfer.edge_agent.stream_states import EdgeStreams
+from mqinfer.judging.settings import RunsAt
 from mqinfer.logs import printable
 from mqinfer.metrics.endpoint import serving_metrics
 from mqinfer.protocol.control import Call, ModelState, Operation
@@ -51,7 +51,7 @@ _CONNECT_S, _ASK_S = 10.0, 2.0
 
 
 def run_replay(
-    connection: Connection, sending: Sending, settings: ReplaySettings, *, repository: Path | None = None
+    connection: ConnectionOptions, sending: Sending, settings: ReplaySettings, *, repository: Path | None = None
 ) -> None:
     """Send the frames, and exit with the code that tells how it went.
 
@@ -64,7 +64,7 @@ def run_replay(
     Raises:
         MqinferError: It can't begin.
     """
-    models = sending.models if settings.cascade is None else [settings.options.model]
+    models = sending.models.models if settings.cascade is None else [settings.options.model]
     broker_address = (
         connection.address()
         if repository is None
@@ -72,35 +72,37 @@ def run_replay(
     )
     client_name, root = connection.name or default_name(broker_address), connection.root
     topics = Topics(root)
-    tracer = make_tracer("mqinfer-edge", client_name, check_endpoint(sending.otlp_endpoint))
+    tracer = make_tracer("mqinfer-edge", client_name, check_endpoint(sending.process.otlp_endpoint))
     with ExitStack() as stack:
         if tracer is not None:
             stack.callback(tracer.close)
         if repository is not None:
             for each, version in _served_locally(settings, models):
                 stack.enter_context(local_worker(repository, each, version, broker_address, topics, tracer))
-        announcer = Announcer(client_name, topics, settings.source, ",".join(models), window=sending.window)
-        options = ClientOptions(window=sending.window * len(models))
+        window = settings.options.window
+        announcer = ClientAnnouncer(client_name, topics, str(settings.source), ",".join(models), window=window)
+        options = ClientOptions(window=window * len(models))
         client = Unconnected(
-            broker_address, client_name, topics, options, announcer=announcer, take_over=sending.take_over
+            broker_address, client_name, topics, options, announcer=announcer, take_over=sending.process.take_over
         )
         requester = client.requester
         requester.tracer = tracer
         stack.callback(requester.close)
         stack.callback(announcer.presence.end)
         runs: list[ModelRun] = []
-        page = ReportFile(sending.report) if sending.report else None
+        report = sending.outputs.report
+        page = ReportFile(report) if report else None
         announcer.pending = partial(pending_frames, requester, runs)
-        announcer.streams = StreamStates(runs).read
+        announcer.streams = EdgeStreams(runs).read
         metrics = edge_metrics(requester, runs)
-        stack.enter_context(serving_metrics(metrics, sending.metrics_port, sending.metrics_bind))
-        connects_later = settings.is_service or sending.spool is not None
+        stack.enter_context(serving_metrics(metrics, sending.process.metrics_port, sending.process.metrics_bind))
+        connects_later = settings.source.is_service or settings.spool is not None
         if not connects_later:
             client.open(_CONNECT_S)
         stop = until_signal()
         try:
             reports = run_sessions(
-                settings if sending.spool or not settings.is_service else replace(settings, card_timeout=math.inf),
+                settings,
                 models,
                 requester,
                 broker="local" if repository else str(broker_address),
@@ -112,10 +114,10 @@ def run_replay(
             )
         except ModelNotFound as error:
             raise (None if repository else failed_load(broker_address, client_name, root, models)) or error from None
-    outcome = _report(reports, sending.summary_file)
+    outcome = _report(reports, sending.outputs.summary_file)
     if page:
         page.write(settings, reports)
-        _print(table_console(), f"wrote {sending.report}")
+        _print(table_console(), f"wrote {report}")
     raise typer.Exit(outcome)
 
 

@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields
-from inspect import Parameter
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from mqinfer.bags.joining import Join
-from mqinfer.bags.sources import is_live
 from mqinfer.cli.options import MetricsBind, MetricsPort, OtlpEndpoint, TakeOver, with_options
 from mqinfer.client.window import Policy
-from mqinfer.edge_agent.cascade.settings import CascadeSettings, read_settings
-from mqinfer.edge_agent.model_run import ReplaySettings
 from mqinfer.edge_agent.preparing.bit_depths import BitDepths
 from mqinfer.edge_agent.preparing.framing import Framing
 from mqinfer.edge_agent.preparing.quality_ladder import QualityBounds
 from mqinfer.edge_agent.previews import check_rate
-from mqinfer.edge_agent.replay import ReplayOptions
+from mqinfer.edge_agent.settings import (
+    OutputSettings,
+    PreparingSettings,
+    ReplayOptions,
+    ReplaySettings,
+    SourceSettings,
+    SpoolSettings,
+)
 from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS, SINK_KINDS
 from mqinfer.images.demosaic import Demosaic
+from mqinfer.judging.settings import CascadeSettings, read_settings
 from mqinfer.metrics.endpoint import LOOPBACK
 from mqinfer.protocol.errors import ConfigError
 
 __all__ = ["Sending", "make_settings", "with_sending"]
 
+_CARD_TIMEOUT_S = 10.0
 _TIMEOUT_S = {Policy.LATEST: 2.0, Policy.ALL: 300.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
-    """What a command line states about the frames and their results; each field is an option, with its own help."""
+class ModelOptions:
+    """The models that frames go to."""
 
     model: Annotated[
         list[str] | None,
@@ -47,6 +53,17 @@ class Sending:
         str | None,
         typer.Option(help="Version of the model, or a label such as stable; the default version if omitted."),
     ] = None
+
+    @property
+    def models(self) -> list[str]:
+        """The models, each once."""
+        return list(dict.fromkeys(self.model or ()))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOptions:
+    """The frames of the sources that are sent."""
+
     topic: Annotated[
         list[str] | None,
         typer.Option(help="Image topic of the bag; may be repeated. By default all but depth."),
@@ -61,6 +78,12 @@ class Sending:
     tolerance: Annotated[
         float, typer.Option(help="How far apart joined frames may be taken, in seconds; 0 for the same stamp.")
     ] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """The requests: how many at a time, how long each may take, and how they shrink on a thin link."""
+
     window: Annotated[
         int, typer.Option(help="Largest number of requests in flight for each stream.", min=1, max=1000)
     ] = 8
@@ -85,14 +108,19 @@ class Sending:
     min_scale: Annotated[
         float, typer.Option(help="Smallest factor on width and height for --min-rate.", min=0.1, max=1)
     ] = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PreparingOptions:
+    """What a request carries, and what its result."""
+
     encoding: Annotated[
         str | None,
         typer.Option(
             help="Codec of the frames: jpeg[:1-100], png[:0-9], lz4 or raw; bayer[:png|lz4] sends Bayer mosaics as "
-            "recorded; difference[:png|lz4|bayer] sends what has changed, without loss; h264[:LEVEL] and h265[:LEVEL] "
-            "encode each frame against the one before, where LEVEL is a quality (0-51, 23 by default, 0 is best) or "
-            "kbit/s for 30 frames a second; auto chooses by what it measures. By default jpeg:90, or lz4 if the worker "
-            "can't decode JPEG."
+            "recorded; h264[:LEVEL] encodes each frame against the one before, where LEVEL is a quality (0-51, 23 by "
+            "default, 0 is best) or kbit/s for 30 frames a second; auto chooses by what it measures. By default "
+            "jpeg:90, or lz4 if the worker can't decode JPEG."
         ),
     ] = None
     output_encoding: Annotated[
@@ -124,6 +152,12 @@ class Sending:
             metavar="RATE",
         ),
     ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """The files that a run leaves."""
+
     output: Annotated[
         Path | None,
         typer.Option(
@@ -149,6 +183,12 @@ class Sending:
             "under a number."
         ),
     ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolOptions:
+    """The store for frames while there is no connection."""
+
     spool: Annotated[
         Path | None,
         typer.Option(
@@ -156,79 +196,103 @@ class Sending:
         ),
     ] = None
     spool_mb: Annotated[int, typer.Option(help="Bound of the spool, in megabytes of encoded frames.", min=1)] = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """The process: its name on the broker, its metrics and its spans."""
+
     take_over: TakeOver = False
     metrics_port: MetricsPort = None
     metrics_bind: MetricsBind = LOOPBACK
     otlp_endpoint: OtlpEndpoint = None
 
-    @property
-    def models(self) -> list[str]:
-        """The models, each once."""
-        return list(dict.fromkeys(self.model or ()))
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What a command line states about the frames and their results; each field of a group is an option.
+
+    Attributes:
+        models: The models that frames go to.
+        topics: The frames of the sources that are sent.
+        requests: How many requests there are at a time, and how long each may take.
+        preparing: What a request carries, and what its result.
+        outputs: The files that a run leaves.
+        spool: The store for frames while there is no connection.
+        process: The name on the broker, metrics and spans.
+    """
+
+    models: ModelOptions
+    topics: TopicOptions
+    requests: RequestOptions
+    preparing: PreparingOptions
+    outputs: OutputOptions
+    spool: SpoolOptions
+    process: ProcessOptions
 
 
 def with_sending(command: Callable[..., None]) -> Callable[..., None]:
     """Add these options to a subcommand, which takes them together as `sending`."""
-    hints = get_type_hints(Sending, include_extras=True)
+    groups = {
+        name: (group, get_type_hints(group, include_extras=True)) for name, group in get_type_hints(Sending).items()
+    }
     options = {
-        each.name: (hints[each.name], Parameter.empty if each.default is MISSING else each.default)
-        for each in fields(Sending)
+        each.name: (hints[each.name], each.default) for group, hints in groups.values() for each in fields(group)
     }
 
     def run(**given: Any) -> None:
-        command(sending=Sending(**{name: given.pop(name) for name in options}), **given)
+        made = {name: group(**{each: given.pop(each) for each in hints}) for name, (group, hints) in groups.items()}
+        command(sending=Sending(**made), **given)
 
     return with_options(command, run, options, replaced="sending")
 
 
-def make_settings(sending: Sending, sources: Sequence[str], *, resumes: bool = False) -> ReplaySettings:
-    """Return the settings of a replay.
+def make_settings(sending: Sending, source: SourceSettings, *, resumes: bool = False) -> ReplaySettings:
+    """Return the settings of a run.
 
     Args:
         sending: The options.
-        sources: What to read.
+        source: What to read, without topics.
         resumes: Whether it goes on with an earlier run.
 
     Raises:
         ConfigError: Options that do not go together, or one is wrong.
     """
-    policy = sending.policy or (Policy.LATEST if is_live(sources[0]) else Policy.ALL)
-    if sending.spool and policy is Policy.LATEST:
+    asked, how, outputs, spool = sending.requests, sending.preparing, sending.outputs, sending.spool
+    policy = asked.policy or (Policy.LATEST if source.is_live else Policy.ALL)
+    if spool.spool and policy is Policy.LATEST:
         raise ConfigError("--spool keeps every frame, --policy latest only the newest; leave out one of them")
     cascade = _read_cascade(sending, resumes=resumes)
-    model, version = _model(sending) if cascade is None else (cascade.reference.model, cascade.reference.version)
-    options = ReplayOptions(
-        model,
-        version,
-        sending.window,
-        sending.timeout or _TIMEOUT_S[policy],
-        sending.output_encoding,
-        policy,
-        QualityBounds(sending.min_rate, sending.min_quality, sending.min_scale),
-    )
+    model, version = _model(sending.models) if cascade is None else (cascade.reference.model, cascade.reference.version)
+    topics = sending.topics.topic or ()
     return ReplaySettings(
-        sources=sources,
-        options=options,
-        topics=sending.topic or (),
-        join=_join(sending.join or (), sending.tolerance, sending.topic or ()),
-        encoding=sending.encoding,
-        demosaic=sending.demosaic,
-        bit_depths=BitDepths.parse(sending.bit_depth or ()),
-        framing=Framing.parse(sending.roi or (), rectify=sending.rectify),
-        output=sending.output,
-        sinks=sending.sink or DEFAULT_SINKS,
-        picture_every=sending.picture_every,
-        resume=resumes,
-        spool=sending.spool,
-        spool_bytes=sending.spool_mb * 10**6,
-        cascade=cascade,
-        preview_rate=check_rate(sending.preview),
+        replace(source, topics=topics, join=_join(sending.topics.join or (), sending.topics.tolerance, topics)),
+        ReplayOptions(
+            model,
+            version,
+            asked.window,
+            asked.timeout or _TIMEOUT_S[policy],
+            how.output_encoding,
+            policy,
+            QualityBounds(asked.min_rate, asked.min_quality, asked.min_scale),
+            math.inf if source.is_service and not spool.spool else _CARD_TIMEOUT_S,
+            check_rate(how.preview),
+        ),
+        PreparingSettings(
+            how.encoding,
+            how.demosaic,
+            BitDepths.parse(how.bit_depth or ()),
+            Framing.parse(how.roi or (), rectify=how.rectify),
+        ),
+        OutputSettings(outputs.output, outputs.sink or DEFAULT_SINKS, outputs.picture_every, resumes),
+        SpoolSettings(spool.spool, spool.spool_mb * 10**6) if spool.spool else None,
+        cascade,
     )
 
 
-def _model(sending: Sending) -> tuple[str, str | None]:
+def _model(chosen: ModelOptions) -> tuple[str, str | None]:
     """Return the first model, and the version asked for."""
-    models, version = sending.models, sending.version
+    models, version = chosen.models, chosen.version
     if not models:
         raise ConfigError("which model? Give --model NAME, or --cascade FILE, which names its models")
     if version and len(models) > 1:
@@ -239,17 +303,17 @@ def _model(sending: Sending) -> tuple[str, str | None]:
 
 
 def _read_cascade(sending: Sending, *, resumes: bool) -> CascadeSettings | None:
-    if sending.cascade is None:
+    if sending.models.cascade is None:
         return None
-    if sending.model or sending.version:
+    if sending.models.model or sending.models.version:
         raise ConfigError("--cascade names the models and their versions in its file; leave out --model and --version")
-    if sending.spool:
+    if sending.spool.spool:
         raise ConfigError("--spool keeps frames for later, and --cascade answers them at once; leave out one of them")
     if resumes:
         raise ConfigError(
             "--resume goes on between two frames, and --cascade compares each with earlier ones; run it anew"
         )
-    return read_settings(sending.cascade)
+    return read_settings(sending.models.cascade)
 
 
 def _join(join: Sequence[str], tolerance: float, topics: Sequence[str]) -> Join | None:

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from mqinfer.cli.options import Connection, with_connection, with_log_options
+from mqinfer.cli.options import ConnectionOptions, with_connection, with_log_options
 from mqinfer.client.control import ControlClient, check_replies
-from mqinfer.edge_agent.cascade.settings import check_changes
+from mqinfer.judging.settings import check_changes
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import ConfigError, NoWorker
 
@@ -21,7 +21,7 @@ Timeout = Annotated[float, typer.Option(help="Seconds to wait for the reply.", m
 
 @with_log_options
 @with_connection
-def show(connection: Connection, client: Edge, timeout: Timeout = 10) -> None:
+def show(connection: ConnectionOptions, client: Edge, timeout: Timeout = 10) -> None:
     """Print the cascade that an edge runs now, as JSON."""
     typer.echo(json.dumps(_ask(connection, client, {}, timeout), indent=2))
 
@@ -29,7 +29,7 @@ def show(connection: Connection, client: Edge, timeout: Timeout = 10) -> None:
 @with_log_options
 @with_connection
 def change(
-    connection: Connection,
+    connection: ConnectionOptions,
     client: Edge,
     changes: Annotated[
         list[str], typer.Argument(help="Such as t_diff=4 c_low=0.1 c_high=0.9 placement=cloud.", metavar="KEY=VALUE...")
@@ -51,7 +51,7 @@ def _parsed(change: str) -> tuple[str, object]:
         return key, value
 
 
-def _ask(connection: Connection, client: str, parameters: dict[str, object], timeout: float) -> dict[str, Any]:
+def _ask(connection: ConnectionOptions, client: str, parameters: dict[str, object], timeout: float) -> dict[str, Any]:
     with ControlClient(connection.address(), name=connection.name, root=connection.root) as control:
         body = {"parameters": parameters} if parameters else {}
         try:

@@ -11,7 +11,7 @@ import typer
 
 from mqinfer.cli.models.optimize import optimize
 from mqinfer.cli.models.profile import profile
-from mqinfer.cli.options import Connection, with_connection, with_log_options
+from mqinfer.cli.options import ConnectionOptions, with_connection, with_log_options
 from mqinfer.cli.watching.status import print_table
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, TrafficOrder, check_replies
@@ -40,7 +40,7 @@ app.command()(with_log_options(profile))
 @with_log_options
 @with_connection
 def list_models(
-    connection: Connection,
+    connection: ConnectionOptions,
     server: Server = None,
     as_json: AsJson = False,
     timeout: Timeout = 10,
@@ -61,7 +61,7 @@ def list_models(
 @with_log_options
 @with_connection
 def load(
-    connection: Connection,
+    connection: ConnectionOptions,
     model: Model,
     server: Server = None,
     as_json: AsJson = False,
@@ -77,7 +77,7 @@ def load(
 @with_log_options
 @with_connection
 def unload(
-    connection: Connection,
+    connection: ConnectionOptions,
     model: Model,
     server: Server = None,
     as_json: AsJson = False,
@@ -93,7 +93,7 @@ def unload(
 @with_log_options
 @with_connection
 def traffic(
-    connection: Connection,
+    connection: ConnectionOptions,
     model: Model,
     stable: Annotated[int | None, typer.Option(help="Version for requests that name none.", min=0)] = None,
     canary: Annotated[int | None, typer.Option(help="Version to try with a share of them.", min=0)] = None,
@@ -127,7 +127,7 @@ def traffic(
 @with_log_options
 @with_connection
 def rollback(
-    connection: Connection,
+    connection: ConnectionOptions,
     model: Model,
     server: Server = None,
     as_json: AsJson = False,
@@ -150,7 +150,7 @@ def _traffic(model: str, reply: ControlReply) -> str:
 @with_log_options
 @with_connection
 def drain(
-    connection: Connection,
+    connection: ConnectionOptions,
     worker: Worker,
     timeout: Annotated[
         float, typer.Option(help="Seconds to wait; the worker drains on after them.", min=0.001, max=1e6)
@@ -168,7 +168,7 @@ def drain(
 @app.command()
 @with_log_options
 @with_connection
-def undrain(connection: Connection, worker: Worker, timeout: Timeout = 10) -> None:
+def undrain(connection: ConnectionOptions, worker: Worker, timeout: Timeout = 10) -> None:
     """Have a worker that was drained serve again."""
     with _control(connection) as control:
         names = control.drain(worker, on=False, timeout=timeout)
@@ -179,7 +179,7 @@ def undrain(connection: Connection, worker: Worker, timeout: Timeout = 10) -> No
 @with_log_options
 @with_connection
 def ready(
-    connection: Connection,
+    connection: ConnectionOptions,
     model: Model,
     version: Annotated[str | None, typer.Option(help="Version of the model.")] = None,
     server: Server = None,
@@ -197,7 +197,7 @@ def ready(
 @with_log_options
 @with_connection
 def stats(
-    connection: Connection,
+    connection: ConnectionOptions,
     model: Annotated[str, typer.Argument(help="Name of the model; all by default.")] = "",
     server: Server = None,
     as_json: AsJson = False,
@@ -220,7 +220,7 @@ def stats(
 @with_log_options
 @with_connection
 def card(
-    connection: Connection,
+    connection: ConnectionOptions,
     model: Model,
     timeout: Timeout = 5,
 ) -> None:
@@ -258,11 +258,11 @@ def build(
         typer.echo(f"{built.path}")
 
 
-def _control(connection: Connection) -> ControlClient:
+def _control(connection: ConnectionOptions) -> ControlClient:
     return ControlClient(connection.address(), name=connection.name, root=connection.root)
 
 
-def _ask(connection: Connection, call: Call, server: str | None, timeout: float) -> list[ControlReply]:
+def _ask(connection: ConnectionOptions, call: Call, server: str | None, timeout: float) -> list[ControlReply]:
     with _control(connection) as control:
         return control.ask(call, server=server, timeout=timeout)
 

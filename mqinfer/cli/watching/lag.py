@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mqinfer.cli.options import Connection, with_connection
+from mqinfer.cli.options import ConnectionOptions, with_connection
 from mqinfer.cli.watching.status import print_table
 from mqinfer.client.aio import AsyncClient
 from mqinfer.metrics.lag import Lag, to_record
@@ -21,7 +21,7 @@ __all__ = ["lag"]
 
 @with_connection
 def lag(
-    connection: Connection,
+    connection: ConnectionOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as the gateway's /lag.")] = False,
 ) -> None:
     """Show how many requests wait for each model, how old the oldest is, and how many workers there are.
@@ -37,9 +37,9 @@ def lag(
     print_table(("model", "pending", "oldest ms", "workers", "capacity"), rows)
 
 
-async def _read(connection: Connection) -> dict[str, Lag]:
+async def _read(connection: ConnectionOptions) -> dict[str, Lag]:
     async with AsyncClient(connection.address(), name=connection.name, root=connection.root) as client:
-        client.registry.watches_clients = True
-        if not await client.registry.wait_until_complete():
+        client.connection.registry.watches_clients = True
+        if not await client.connection.registry.wait_until_complete():
             raise NotConnected("the broker has not sent the states of clients and workers in time; try again")
-        return lag_of(client.registry.known, time.monotonic())
+        return lag_of(client.connection.registry.known, time.monotonic())

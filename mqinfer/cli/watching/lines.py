@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import base64
 import math
-from dataclasses import asdict
 from datetime import datetime
 
 import numpy as np
+from msgspec.structs import asdict
 
+from mqinfer.answers.outputs import class_name, class_shares, describe_outputs, find_boxes, find_mask, label
+from mqinfer.answers.top_classes import describe_top, find_top, top_label
 from mqinfer.client.result import InferResult
 from mqinfer.client.watching import SeenResult
-from mqinfer.edge_agent.sinks.outputs import (
-    class_name,
-    class_shares,
-    describe_outputs,
-    find_boxes,
-    find_mask,
-    label,
-)
-from mqinfer.edge_agent.sinks.top_classes import describe_top, find_top, top_label
 from mqinfer.logs import printable
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array

@@ -10,16 +10,16 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from mqinfer.cli.options import Connection
+from mqinfer.cli.options import ConnectionOptions
 from mqinfer.client.aio import AsyncClient
-from mqinfer.client.control import AsyncControl
+from mqinfer.client.control import AsyncControl, ControlReply
 from mqinfer.client.registry import Registry
 from mqinfer.metrics.lag import lag, to_record
 from mqinfer.protocol.control import Call, ModelState, Operation
 from mqinfer.protocol.errors import MqinferError, NotAuthorized, NoWorker
 from mqinfer.protocol.states import PendingRequests, ServedModel, WorkerStatus
 
-__all__ = ["Observer", "Replies", "observe"]
+__all__ = ["Observer", "ServerReplies", "observe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,19 @@ def _list(content: object) -> list[Any]:
     return content if isinstance(content, list) else []
 
 
+def _statistics(reply: ControlReply) -> dict[tuple[str, str, str], _Figures]:
+    """Read a server's statistics, by server, model and version."""
+    listed = _list(reply.content.get("model_stats") if isinstance(reply.content, dict) else None)
+    entries = [entry for entry in listed if _is_entry(entry, ("name", "version"))]
+    return {(reply.server, entry["name"], entry["version"]): _read(entry) for entry in entries}
+
+
 def _is_entry(entry: object, texts: Iterable[str]) -> bool:
     return isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in texts)
 
 
 @dataclass(slots=True)
-class Replies:
+class ServerReplies:
     """What the servers replied, and when.
 
     Attributes:
@@ -84,9 +91,9 @@ class Observer:
     def __init__(self, known: Registry, control: AsyncControl) -> None:
         self._known, self._control = known, control
 
-    async def ask(self, timeout: float) -> Replies:  # noqa: ASYNC109  part of the result: who has not replied in time
+    async def ask(self, timeout: float) -> ServerReplies:  # noqa: ASYNC109  part of the result: who has not replied in time
         """Ask all servers for their models and statistics; a server that fails is no error."""
-        found = Replies()
+        found = ServerReplies()
         try:
             for reply in await self._control.ask(Call(Operation.INDEX), timeout=timeout):
                 found.index += [entry for entry in _list(reply.content) if _is_entry(entry, _OF_INDEX)]
@@ -94,9 +101,7 @@ class Observer:
                     found.problems[reply.server] = str(reply.error)
             if len(found.problems) < len(self._known.servers):
                 for reply in await self._control.ask(Call(Operation.ALL_STATS), timeout=timeout):
-                    for entry in _list(reply.content.get("model_stats") if isinstance(reply.content, dict) else None):
-                        if _is_entry(entry, ("name", "version")):
-                            found.statistics[reply.server, entry["name"], entry["version"]] = _read(entry)
+                    found.statistics |= _statistics(reply)
         except NoWorker:  # no server, but there may be states
             pass
         except NotAuthorized:
@@ -106,7 +111,7 @@ class Observer:
         found.at = time.monotonic()
         return found
 
-    def overview(self, before: Replies, now: Replies) -> dict[str, Any]:
+    def overview(self, before: ServerReplies, now: ServerReplies) -> dict[str, Any]:
         """Put together what is shown, as JSON types; rates are those between two rounds of replies."""
         processes = [
             {
@@ -161,33 +166,36 @@ class Observer:
         return [{"client": name, **to_builtins(each)} for name, seen in clients for each in seen.state.streams or ()]
 
     def _model(
-        self, entry: dict[str, Any], processes: Sequence[dict[str, Any]], before: Replies, now: Replies
+        self, entry: dict[str, Any], processes: Sequence[dict[str, Any]], before: ServerReplies, now: ServerReplies
     ) -> dict[str, Any]:
         server, name, version = key = entry["server"], entry["name"], entry["version"]
-        of_it = [
-            each
-            for each in processes
-            if (each["server"], each["model"], each["version"]) == key and each["state"] in _SERVING
-        ]
+        of_it = [each for each in processes if _key(each) == key and each["state"] in _SERVING]
         found, earlier = now.statistics.get(key), before.statistics.get(key)
-        rate = round(max(0, found.done - earlier.done) / (now.at - before.at), 1) if found and earlier else None
         card = self._known.card(name)
-        labels = {labelled: label for label, labelled in card.labels.items()} if card else {}
+        labels, traffic = (card.labels, card.traffic) if card else ({}, {})
         return {
             "model": name,
             "version": version,
-            "label": labels.get(version, ""),
-            "share": card.traffic.get(version) if card else None,
+            "label": {labelled: label for label, labelled in labels.items()}.get(version, ""),
+            "share": traffic.get(version),
             "state": entry["state"],
             "server": server,
             "processes": len(of_it),
             "depth": sum(each["depth"] for each in of_it),
-            "rate": rate,
-            "p50_ms": found.p50_ms if found else None,
-            "ok": found.ok if found else None,
-            "failed": found.failed if found else None,
+            **_rates(found, earlier, now.at - before.at),
             "reason": entry["reason"],
         }
+
+
+def _rates(found: _Figures | None, earlier: _Figures | None, seconds: float) -> dict[str, float | None]:
+    if found is None:
+        return {"rate": None, "p50_ms": None, "ok": None, "failed": None}
+    rate = round(max(0, found.done - earlier.done) / seconds, 1) if earlier else None
+    return {"rate": rate, "p50_ms": found.p50_ms, "ok": found.ok, "failed": found.failed}
+
+
+def _key(process: dict[str, Any]) -> tuple[str, str, str]:
+    return process["server"], process["model"], process["version"]
 
 
 def _stated_index(processes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -195,7 +203,7 @@ def _stated_index(processes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for each in processes:
         if each["model"]:
-            key = each["server"], each["model"], each["version"]
+            key = _key(each)
             made = {"server": key[0], "name": key[1], "version": key[2], "state": ModelState.UNAVAILABLE, "reason": ""}
             entry = found.setdefault(key, made)
             if each["state"] == WorkerStatus.READY:
@@ -204,7 +212,7 @@ def _stated_index(processes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def observe(connection: Connection) -> AsyncIterator[Observer]:
+async def observe(connection: ConnectionOptions) -> AsyncIterator[Observer]:
     """Connect an observer.
 
     Raises:
@@ -212,8 +220,8 @@ async def observe(connection: Connection) -> AsyncIterator[Observer]:
         ConfigError: The address is wrong.
     """
     async with AsyncClient(connection.address(), name=connection.name, root=connection.root) as client:
-        client.registry.watches_clients = True
-        yield Observer(client.registry.known, AsyncControl(client))
+        client.connection.registry.watches_clients = True
+        yield Observer(client.connection.registry.known, AsyncControl(client))
 
 
 _STATES_ALONE = (

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from mqinfer.cli.options import Connection, plain_console, table_console, with_connection
+from mqinfer.cli.options import ConnectionOptions, plain_console, table_console, with_connection
 from mqinfer.cli.watching.overview import observe
 from mqinfer.logs import printable
 from mqinfer.protocol.states import WorkerStatus
@@ -20,13 +21,13 @@ from mqinfer.protocol.types import Outcome
 __all__ = ["cell", "counts", "label_text", "print_table", "status"]
 
 _COLOURS = {"ready": "green", "lost": "red", "unavailable": "red"}
-"""Of a cell that holds this word, in any case; other states are yellow."""
+"""Colour of a cell that holds this word, in any case; other states are yellow."""
 _STATES = frozenset({"ready", "lost", "unavailable", "draining", "loading", "unloading"})
 
 
 @with_connection
 def status(
-    connection: Connection,
+    connection: ConnectionOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds over which the rate is counted.", min=0.1, max=3600)] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the servers' replies.", min=0.001, max=1e6)] = 5,
@@ -47,7 +48,7 @@ def status(
         raise typer.Exit(1)
 
 
-async def _read(connection: Connection, interval: float, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109
+async def _read(connection: ConnectionOptions, interval: float, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109
     async with observe(connection) as observer:
         before = await observer.ask(timeout)
         await asyncio.sleep(interval)
@@ -83,15 +84,14 @@ def _print_overview(overview: dict[str, Any]) -> None:
     for columns, rows in (
         (_SERVER_COLUMNS, [_server_row(each, processes) for each in servers]),
         (_PROCESS_COLUMNS, [_process_row(each) for each in processes]),
-        (_MODEL_COLUMNS, [_model_row(each) for each in models]),
+        (_MODEL_COLUMNS, [_version_row(each) for each in models]),
     ):
         if rows:
             typer.echo("")
             print_table(columns, rows)
-    for each in models:
-        if each["reason"]:
-            what = f"{each['model']} version {each['version']}" if each["version"] else each["model"]
-            typer.echo("\n" + printable(f"{what} on {each['server']}: {each['reason']}"))
+    for each in filter(itemgetter("reason"), models):
+        what = f"{each['model']} version {each['version']}" if each["version"] else each["model"]
+        typer.echo("\n" + printable(f"{what} on {each['server']}: {each['reason']}"))
 
 
 _SERVER_COLUMNS = ("server", "state", "processes")
@@ -138,7 +138,7 @@ def _process_row(each: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _model_row(each: dict[str, Any]) -> tuple[str, ...]:
+def _version_row(each: dict[str, Any]) -> tuple[str, ...]:
     figures = ("processes", "depth", "rate", "p50_ms", "ok", "failed")
     texts = ["-" if each[key] is None else str(each[key]) for key in figures]
     return (each["model"], each["version"], label_text(each), each["state"], each["server"], *texts)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,8 +19,8 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from mqinfer.cli.options import Connection, plain_console, with_connection
-from mqinfer.cli.watching.overview import Replies, observe
+from mqinfer.cli.options import ConnectionOptions, plain_console, with_connection
+from mqinfer.cli.watching.overview import ServerReplies, observe
 from mqinfer.cli.watching.status import cell, counts, label_text, print_table
 from mqinfer.logs import printable
 from mqinfer.protocol.types import Outcome
@@ -36,7 +36,7 @@ _Show = Callable[[dict[str, Any]], None]
 
 @with_connection
 def top(
-    connection: Connection,
+    connection: ConnectionOptions,
     every: Annotated[float, typer.Option(help="Seconds between two pictures.", min=0.2, max=3600)] = 2,
     rounds: Annotated[
         int | None, typer.Option("--count", help="Pictures to show; without end by default.", min=1)
@@ -53,12 +53,12 @@ def top(
         asyncio.run(_run(connection, show, every, rounds, timeout))
 
 
-async def _run(connection: Connection, show: _Show, every: float, rounds: int | None, timeout: float) -> None:  # noqa: ASYNC109
+async def _run(connection: ConnectionOptions, show: _Show, every: float, rounds: int | None, timeout: float) -> None:  # noqa: ASYNC109
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with observe(connection) as observer:
-        before = Replies()
+        before = ServerReplies()
         for shown in count(1):
             now = await observer.ask(timeout)
             show(observer.overview(before, now))
@@ -148,36 +148,41 @@ def _tables(overview: dict[str, Any]) -> list[_Table]:
 
 
 def _models(overview: dict[str, Any]) -> _Table:
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for each in overview["models"]:
-        if each["processes"]:
-            found.setdefault((each["model"], each["version"]), []).append(each)
-    for each in overview["processes"]:  # where servers can't be asked
-        if each["model"]:
-            found.setdefault((each["model"], each["version"]), [])
-    named: set[str] = set()
+    entries, processes = _by_version(overview["models"]), _by_version(overview["processes"])
+    lag = dict(overview["lag"])
     rows = []
-    for (model, version), entries in sorted(found.items()):
-        lag = overview["lag"].get(model, {}) if model not in named else {}
-        named.add(model)
-        processes = [each for each in overview["processes"] if (each["model"], each["version"]) == (model, version)]
-        ready = sum(each["state"] == "ready" for each in processes)
-        rows.append(
-            (
-                f"{model} {version}",
-                label_text(entries[0]) if entries else "-",
-                f"{ready}/{len(processes)}",
-                _number(_sum(entries, "rate")),
-                _number(max((each["p50_ms"] for each in entries if each["p50_ms"] is not None), default=None)),
-                str(sum(each["depth"] for each in processes)),
-                str(lag.get("pending", "")),
-                str(lag.get("oldest_ms", "")),
-                _number(_sum(entries, "ok")),
-                _number(_sum(entries, "failed")),
-            )
-        )
+    for key in sorted(entries.keys() | processes.keys()):
+        behind = lag.pop(key[0], {})  # a model's is stated once, beside its first version
+        rows.append(_model_row(key, entries.get(key, []), processes.get(key, []), behind))
     columns = ("model", "label", "workers", "rate/s", "p50 ms", "depth", "pending", "oldest ms", "ok", "failed")
     return _Table(columns, 2, rows)
+
+
+def _by_version(listed: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Group models that have processes, or processes that have a model, by model and version."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for each in listed:
+        if each["model"] and each.get("processes", 1):
+            found.setdefault((each["model"], each["version"]), []).append(each)
+    return found
+
+
+def _model_row(
+    key: tuple[str, str], entries: list[dict[str, Any]], processes: list[dict[str, Any]], lag: dict[str, Any]
+) -> tuple[str, ...]:
+    ready = sum(each["state"] == "ready" for each in processes)
+    return (
+        " ".join(key),
+        label_text(entries[0]) if entries else "-",
+        f"{ready}/{len(processes)}",
+        _number(_sum(entries, "rate")),
+        _number(max((each["p50_ms"] for each in entries if each["p50_ms"] is not None), default=None)),
+        str(sum(each["depth"] for each in processes)),
+        str(lag.get("pending", "")),
+        str(lag.get("oldest_ms", "")),
+        _number(_sum(entries, "ok")),
+        _number(_sum(entries, "failed")),
+    )
 
 
 def _workers(processes: Sequence[dict[str, Any]]) -> _Table:

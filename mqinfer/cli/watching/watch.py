@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 
 from mqinfer.cli.exit_codes import ExitCode
-from mqinfer.cli.options import Connection, with_connection
+from mqinfer.cli.options import ConnectionOptions, with_connection
 from mqinfer.cli.watching.lines import describe, line_of
 from mqinfer.client import AsyncClient, AsyncWatch, SeenPreview, SeenResult, WatchCounters
 from mqinfer.client.watching import WatchOptions
@@ -60,7 +60,7 @@ class _Wanted:
 
 @with_connection
 def watch(
-    connection: Connection,
+    connection: ConnectionOptions,
     model: Annotated[str | None, typer.Argument(help="Model whose results to show; those of all without it.")] = None,
     count: Annotated[int | None, typer.Option(help="End after so many results.", min=1)] = None,
     client: Annotated[str | None, typer.Option(help="Show the results of this client alone.")] = None,
@@ -92,7 +92,7 @@ def watch(
             raise typer.Exit(ExitCode.INTERRUPTED)
 
 
-async def _run(connection: Connection, wanted: _Wanted) -> bool:
+async def _run(connection: ConnectionOptions, wanted: _Wanted) -> bool:
     """Show and record; return False where a signal came before the last of the results that were asked for."""
     address = connection.address()
     async with AsyncClient(address, name=connection.name, root=connection.root) as client:
@@ -141,11 +141,8 @@ async def _show(
     shown, hint_at = 0, time.monotonic() + _QUIET_S
     while not results.has_ended and (wanted.count is None or shown < wanted.count):
         seen = await results.next(_TICK_S)
-        if seen is not None and recorder:
-            await cards.wait_for(seen.response.model_name)
-            recorder.add(seen)
         if recorder:
-            recorder.flush()
+            await _record(seen, cards, recorder)
         if isinstance(seen, SeenResult):
             shown += 1
             if not wanted.is_quiet:
@@ -153,6 +150,13 @@ async def _show(
         elif time.monotonic() >= hint_at and not results.counters().received:
             hint_at = math.inf
             typer.echo(_NOTHING, err=True)
+
+
+async def _record(seen: SeenResult | SeenPreview | None, cards: _Cards, recorder: Recorder) -> None:
+    if seen is not None:
+        await cards.wait_for(seen.response.model_name)
+        recorder.add(seen)
+    recorder.flush()
 
 
 def _print(line: str) -> None:
@@ -175,7 +179,7 @@ class _Cards:
     """The cards of the models whose results come."""
 
     def __init__(self, client: AsyncClient) -> None:
-        self._registry = client.registry
+        self._registry = client.connection.registry
         self._asked: set[str] = set()
 
     async def start(self) -> None:

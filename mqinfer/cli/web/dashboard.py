@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mqinfer.broker.connect import resolve
-from mqinfer.cli.options import Connection, with_connection
+from mqinfer.cli.options import ConnectionOptions, with_connection
 from mqinfer.dashboard.settings import MOST_OF_LOGIN, DashboardSettings, check_settings
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.web.extras import check_packages
@@ -22,7 +22,7 @@ _PORT, _BIND, _MOST_OF_ONE = 8080, "127.0.0.1", 32
 
 @with_connection
 def dashboard(
-    connection: Connection,
+    connection: ConnectionOptions,
     port: Annotated[int, typer.Option(help="Port of the page; 0 chooses a free one.", min=0, max=65535)] = _PORT,
     bind: Annotated[
         str, typer.Option(help="Address to listen on. Any other than loopback needs --tls-cert and a login.")

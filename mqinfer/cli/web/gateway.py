@@ -10,7 +10,7 @@ import typer
 
 from mqinfer import logs
 from mqinfer.broker.connect import resolve
-from mqinfer.cli.options import Connection, MetricsBind, OtlpEndpoint, with_connection
+from mqinfer.cli.options import ConnectionOptions, MetricsBind, OtlpEndpoint, with_connection
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.limits import DEFAULT_LIMITS
@@ -26,7 +26,7 @@ _OFF = "0 switches it off."
 
 @with_connection
 def gateway(
-    connection: Connection,
+    connection: ConnectionOptions,
     http_port: Annotated[
         int, typer.Option(help=f"Port of the Open Inference Protocol over HTTP; {_OFF}", min=0, max=65535)
     ] = _DEFAULTS.http_port,

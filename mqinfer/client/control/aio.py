@@ -9,10 +9,8 @@ from typing import Any
 
 from mqinfer.broker.link import Message
 from mqinfer.client.aio import AsyncClient
-from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.control.question import ControlReply, Question, check_replies
 from mqinfer.client.options import check_timeout
-from mqinfer.client.requester import Requester
 from mqinfer.client.result import Ignored
 from mqinfer.protocol.control import Call, Operation
 from mqinfer.protocol.errors import MqinferError
@@ -37,8 +35,8 @@ class AsyncControl:
         Args:
             client: Open.
         """
-        self._requester: Requester = client.requester
-        self._registry: LiveRegistry = client.registry
+        self._requester = client.connection.requester
+        self._registry = client.connection.registry
         self._ignored = Ignored("a server's reply")
         self._asked: dict[str, tuple[Question, asyncio.Event]] = {}  # by the last level of the reply's topic
 

@@ -280,11 +280,10 @@ class ControlClient:
             self._changed.notify_all()
 
     def _on_state(self, message: Message) -> None:
-        try:
-            server, state = read_server_state(self._topics, message.topic, message.payload)
-        except MqinferError as error:
-            self._ignored_states.add(message.topic, error)
+        found = self._ignored_states.read(read_server_state, self._topics, message)
+        if found is None:
             return
+        server, state = found
         if state is not None and state.status is ServerStatus.CLAIMING:
             return  # a question to the one that has the name
         with self._changed:
@@ -292,11 +291,10 @@ class ControlClient:
             self._changed.notify_all()
 
     def _on_worker(self, message: Message) -> None:
-        try:
-            worker, state = read_worker_state(self._topics, message.topic, message.payload)
-        except MqinferError as error:
-            self._ignored_workers.add(message.topic, error)
+        found = self._ignored_workers.read(read_worker_state, self._topics, message)
+        if found is None:
             return
+        worker, state = found
         with self._changed:
             if state is None or state.status in {WorkerStatus.STOPPED, WorkerStatus.CRASHED}:
                 self._workers.pop(worker, None)

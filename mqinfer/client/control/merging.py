@@ -15,7 +15,7 @@ from mqinfer.protocol.errors import BadEnvelope
 __all__ = ["merge_index", "merge_statistics", "without_server"]
 
 _RANK = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING, ModelState.UNAVAILABLE)
-"""Of several states of a model version the first of these holds: what one server serves is served."""
+"""States of a model version, the one that holds first: what one of several servers serves is served."""
 
 _LONGEST = 20
 """Versions have fewer digits; longer ones sort as text."""

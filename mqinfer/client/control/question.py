@@ -119,7 +119,7 @@ class Question:
         if server is not None:
             return server in self._replies or servers.get(server, ServerStatus.READY) is not ServerStatus.READY
         # The states are retained: they came before the first reply could.
-        return bool(self._replies) and self._missing(servers) <= self._replies.keys()
+        return bool(self._replies) and _ready(servers) <= self._replies.keys()
 
     def outcome(self, servers: Mapping[str, ServerStatus], client: str) -> list[ControlReply]:
         """Return the replies, sorted by server; those that have not come are errors. At least one.
@@ -138,23 +138,24 @@ class Question:
                 f"the broker does not allow client {client!r} to ask or control servers; a dashboard's login only "
                 f"reads (mqinfer status), an operator's does both; {NAME_HINT}"
             )
-        known = ", ".join(sorted(name for name, status in servers.items() if status is ServerStatus.READY))
-        missing = {server} - self._replies.keys() if server else self._missing(servers)
-        if not self._replies and (not missing or self._refusal is not None or server not in {None, *servers}):
+        missing = {server} - self._replies.keys() if server else _ready(servers) - self._replies.keys()
+        is_nobody = not missing or self._refusal is not None or server not in {None, *servers}
+        if is_nobody and not self._replies:
             whom = f"no server {server!r}" if server else "no server"
-            raise NoWorker(f"{whom} is ready on this broker (ready: {known or 'none'}); start: mqinfer worker")
+            known = ", ".join(sorted(_ready(servers))) or "none"
+            raise NoWorker(f"{whom} is ready on this broker (ready: {known}); start: mqinfer worker")
         late = [ControlReply(name, error=self._silence(name, servers)) for name in missing]
         return sorted([*self._replies.values(), *late], key=lambda reply: reply.server)
-
-    def _missing(self, servers: Mapping[str, ServerStatus]) -> set[str]:
-        ready = {name for name, status in servers.items() if status is ServerStatus.READY}
-        return ready - self._replies.keys()
 
     def _silence(self, server: str, servers: Mapping[str, ServerStatus]) -> MqinferError:
         status = servers.get(server, ServerStatus.READY)
         if status is not ServerStatus.READY:
             return NoWorker(f"server {server} is {status}")
         return Expired(f"server {server} has not replied within {self._timeout:g} s")
+
+
+def _ready(servers: Mapping[str, ServerStatus]) -> set[str]:
+    return {name for name, status in servers.items() if status is ServerStatus.READY}
 
 
 def read_reply(message: Message) -> ControlReply:

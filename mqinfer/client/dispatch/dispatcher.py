@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from mqinfer.broker.link import ReasonCode
 from mqinfer.client.dispatch.blame import Blame, poison
+from mqinfer.client.dispatch.channels import Channel
 from mqinfer.client.dispatch.fleet import Fleet, NoLane
 from mqinfer.client.dispatch.lane import CANARY, Lane, doubled
-from mqinfer.client.dispatch.pending import Entry, PendingTable, Place, RetryBudget
+from mqinfer.client.dispatch.pending import PendingRequest, PendingTable, RequestPlace, RetryBudget
 from mqinfer.client.options import NAME_HINT, ClientOptions
 from mqinfer.client.result import Counters
 from mqinfer.protocol.errors import (
@@ -33,43 +34,44 @@ from mqinfer.protocol.errors import (
     Rejected,
 )
 from mqinfer.protocol.header import RETRY_AFTER
-from mqinfer.protocol.states import PendingRequests, WorkerState, WorkerStatus, is_for_canary
+from mqinfer.protocol.states import WorkerState, WorkerStatus, is_for_canary
 from mqinfer.protocol.types import ErrorInfo, InferResponse, Outcome
-from mqinfer.protocol.value import value_object
+from mqinfer.value_object import value_object
 
-__all__ = ["Dispatcher", "Ended", "Step"]
+__all__ = ["Dispatcher", "Ended", "NextStep"]
 
 _NO_BUDGET_S = 0.1
 """Pause before a request that the retry budget held back is tried again."""
 _LONGEST_PAUSE_S = 1.0
 """A request that was turned away is sent again after this at the latest."""
 
-Ended = tuple[Entry, MqinferError]
+Ended = tuple[PendingRequest, MqinferError]
 """A request that got no reply, and why."""
 
 
 @value_object(eq=False)
-class Step:
+class NextStep:
     """What the owner does next.
 
     Attributes:
         send: The request to publish now, with its `lane` set; None where none can be.
         ended: Requests whose callers receive an error.
-        more: Whether another `take` may return another request.
+        more: Whether another `take` may return another request behind this one.
     """
 
-    send: Entry | None
+    send: PendingRequest | None
     ended: Sequence[Ended]
     more: bool
 
 
-_NOTHING = Step(None, (), more=False)
+_NOTHING = NextStep(None, (), more=False)
 
 
 class Dispatcher:
     """Not thread-safe: its owner holds a lock. Times are readings of the owner's clock, in seconds.
 
     Attributes:
+        table: The requests without an outcome.
         wake_at: When `take` has something to do, though no event came; infinite for never.
     """
 
@@ -82,9 +84,9 @@ class Dispatcher:
         """
         self._name = name
         self._options = options or ClientOptions()
-        self._table = PendingTable(self._options.window)
+        self.table = PendingTable(self._options.window)
         self._fleet = Fleet(self._options.silence)
-        self._blame = Blame(self._table, self._fleet)
+        self._blame = Blame(self.table, self._fleet)
         self._budget = RetryBudget()
         self._ended: list[Ended] = []
         self._check_at = math.inf
@@ -100,16 +102,16 @@ class Dispatcher:
     @property
     def room(self) -> int:
         """Requests that may be submitted now."""
-        return self._options.max_pending - len(self._table.entries)
+        return self._options.max_pending - len(self.table.entries)
 
     def counters(self, malformed: int = 0, retained: int = 0, bad_states: int = 0) -> Counters:
         """Return what became of all requests; the arguments are what the owner has counted."""
         return Counters(
             submitted=self._submitted,
-            pending=len(self._table.entries),
-            in_flight=len(self._table.in_flight),
+            pending=len(self.table.entries),
+            in_flight=len(self.table.in_flight),
             outcomes={outcome: self._outcomes[outcome] for outcome in Outcome},
-            retries=self._table.retries,
+            retries=self.table.retries,
             withheld=self._withheld,
             late=self._late,
             malformed=malformed,
@@ -118,55 +120,48 @@ class Dispatcher:
             bad_states=bad_states,
         )
 
-    def pending(self, now: float) -> tuple[PendingRequests, ...]:
-        """Return what has no outcome, by model."""
-        return self._table.by_model(now)
-
-    def submit(self, entry: Entry) -> None:
+    def submit(self, entry: PendingRequest) -> None:
         """Accept a request."""
         self._submitted += 1
-        if self._fleet.shares:
-            self._split(entry)
-        self._table.add(entry)
+        model, version = entry.request.model_name, entry.request.model_version
+        share = self._fleet.shares.get(model)
+        if share and version is None and is_for_canary(entry.request.id, share):
+            version = CANARY
+        entry.channel = (model, version)
+        self.table.add(entry)
 
-    def take(self, now: float, *, connected: bool = True) -> Step:
+    def take(self, now: float, *, connected: bool = True) -> NextStep:
         """Return what follows from the events so far, and from the time.
 
         Args:
             now: The clock's reading.
             connected: Whether anything can be published.
         """
-        table = self._table
-        if table.alarms and table.alarms[0][0] <= now:
-            for due in table.wake(now):
-                if due.place is Place.ENDED:
-                    self._record_end(due, _expiry(due))
-                elif self._blame.is_hopeless(due):
-                    self._end(due, poison(due))
-                elif self._blame.holds(due):
-                    table.back_off(due, now + self._options.silence.attempt)
-        if now >= self._check_at:
+        table = self.table
+        if table.wakes_at <= now:
+            self._wake(now)
+        if self._check_at <= now:
             self._retry_overdue(now)
         has_room = connected and table.queued > 0 and len(table.in_flight) < table.window
         entry = self._launch_next(now) if has_room else None
-        wake_at = min(self._check_at, table.alarms[0][0] if table.alarms else math.inf)
-        if has_room and entry is None:
-            wake_at = min(wake_at, self._fleet.next_opening(now))
-        self.wake_at = wake_at
-        if entry is None and not self._ended:
-            return _NOTHING
+        self.wake_at = min(self._check_at, table.wakes_at)
+        if entry is None:
+            if has_room:
+                self.wake_at = min(self.wake_at, self._fleet.next_opening(now))
+            if not self._ended:
+                return _NOTHING
         ended, self._ended = self._ended, []
-        return Step(entry, ended, more=entry is not None and table.queued > 0)
+        return NextStep(entry, ended, more=table.queued > 0)
 
-    def acked(self, entry: Entry, attempt: int, code: int, now: float) -> None:
+    def acked(self, entry: PendingRequest, attempt: int, code: int, now: float) -> None:
         """Handle the reason code of the PUBACK to a request's attempt."""
         if code == ReasonCode.SUCCESS:  # no promise of a reply
-            entry.acknowledged = attempt
-        elif entry.place is not Place.IN_FLIGHT or entry.attempts != attempt:
+            entry.trail.acknowledged = attempt
+        elif entry.place is not RequestPlace.IN_FLIGHT or entry.attempts != attempt:
             return  # it was sent again since
         elif code in {ReasonCode.NOT_AUTHORIZED, ReasonCode.NO_MATCHING_SUBSCRIBERS} and entry.lane is not None:
             self._fleet.close(entry.lane)
-            self._table.requeue(entry)
+            self.table.requeue(entry)
         elif code == ReasonCode.NOT_AUTHORIZED:
             message = f"the broker does not allow client {self._name!r} to ask for this model; {NAME_HINT}"
             self._end(entry, NotAuthorized(message))
@@ -175,16 +170,16 @@ class Dispatcher:
         else:
             self._unserved(entry, now)
 
-    def unsent(self, entry: Entry, attempt: int, why: MqinferError, now: float) -> None:
+    def unsent(self, entry: PendingRequest, attempt: int, why: MqinferError, now: float) -> None:
         """Handle an attempt that can't be published: without a connection it is tried again, else the request ends."""
         if entry.attempts != attempt:
             return  # recalled and sent again since
         if isinstance(why, NotConnected):
-            if entry.place is Place.IN_FLIGHT:  # else it was recalled, and is sent again in any case
-                self._table.back_off(entry, now + self._options.backoff)
+            if entry.place is RequestPlace.IN_FLIGHT:  # else it was recalled, and is sent again in any case
+                self.table.back_off(entry, now + self._options.backoff)
         elif isinstance(why, BadTopic) and entry.lane is not None:  # the worker's name, not the request
             self._fleet.close(entry.lane)
-            self._table.requeue(entry)
+            self.table.requeue(entry)
         else:
             self._end(entry, why)
 
@@ -200,35 +195,31 @@ class Dispatcher:
             Whether it is the outcome of a request, which `settle` then ends; False where it is late, does not belong to
             the request, or turned the request away, which is sent again.
         """
-        entry = self._table.entries.get(response.id)
-        if entry is not None and not entry.belongs(response, topic):
+        entry = self.table.entries.get(response.id)
+        if entry is None:
+            self._late += 1
+        elif not entry.belongs(response, topic):
             self._mismatched += 1
             return False
-        if entry is not None and response.outcome is Outcome.REJECTED:
+        elif response.outcome is Outcome.REJECTED:
             self._rejected(entry, response, now)
             return False
-        lane = entry.lane if entry else None
-        if entry is None:
-            self._late += 1
-        elif entry.place is Place.IN_FLIGHT:
+        elif entry.place is RequestPlace.IN_FLIGHT:
+            elapsed, lane = now - entry.sent, entry.lane
             if lane is None:
-                self._fleet.shared_reply(response.model_name, now - entry.sent)
+                self._fleet.channels.replied(response.model_name, elapsed)
             elif lane.worker == response.worker:
-                lane.run = response.timings.inference / 1e9
-                lane.measure_transit(max(0.0, now - entry.sent - response.timings.server / 1e9))
-        if lane is None or lane.worker != response.worker:  # of an earlier attempt, or late
-            lane = self._fleet.lane(response.worker)
-        if lane and _may_report(lane, response.id, entry):
-            lane.update_load(response.load, now)
+                lane.times.measure(elapsed, response.timings, self._options.silence.attempt / 2)
+        self._update_load(response, entry, now)
         return entry is not None
 
-    def settle(self, request_id: str, outcome: Outcome) -> Entry | None:
-        """End a request with a reply; return None, and count the reply as late, where it has its outcome already."""
-        entry = self._table.remove(request_id)
-        if entry is None:
-            self._late += 1
-        else:
+    def settle(self, request_id: str, outcome: Outcome, *, is_reply: bool = True) -> PendingRequest | None:
+        """End a request with its outcome; return None where it has one already: then a reply counts as late."""
+        entry = self.table.remove(request_id)
+        if entry is not None:
             self._outcomes[outcome] += 1
+        elif is_reply:
+            self._late += 1
         return entry
 
     def corrupted(self, request_id: str) -> None:
@@ -236,195 +227,213 @@ class Dispatcher:
 
         The id may be damaged as well; at worst another request is sent twice.
         """
-        if entry := self._table.in_flight.get(request_id):
+        if entry := self.table.in_flight.get(request_id):
             self._retry(entry)
 
-    def update(self, state: WorkerState, now: float) -> None:
+    def update(self, state: WorkerState | str, now: float) -> None:
         """Handle a worker's state; what a lost or stopped worker had is sent elsewhere, unless it may be poison.
 
         A worker that is lost may only have lost its connection. That it crashed its server reports.
+
+        Args:
+            state: What it, its server, or the broker on its behalf published; its name where the state was removed.
+            now: The clock's reading.
         """
+        if isinstance(state, str):
+            if lane := self._fleet.remove(state):
+                self.table.recall(lane)
+            return
         start = (state.worker, state.incarnation)
         if state.status is WorkerStatus.READY:
             self._blame.is_back(start)
         if lane := self._fleet.update(state):
-            recalled = self._table.recall(lane)
+            recalled = self.table.recall(lane)
             if state.status is not WorkerStatus.STOPPED:
-                self._blame.lost(lane, recalled, now, displaced=state.status is WorkerStatus.READY)
+                self._blame.lost(lane, recalled, now)
         if state.status is WorkerStatus.CRASHED:
             for entry in self._blame.crashed(start, state.running, now):
                 self._end(entry, poison(entry))
 
-    def removed(self, worker: str) -> None:
-        """Handle the removal of a worker's state: it gets nothing more, and what it had is sent elsewhere."""
-        if lane := self._fleet.remove(worker):
-            self._table.recall(lane)
+    def connection(self, is_up: bool, now: float) -> int:  # noqa: FBT001  as the link reports it
+        """Handle a connection or its loss, which drops the workers, and queues everything in flight again.
 
-    def connected(self, now: float) -> None:
-        """Handle a connection: after a loss patience does not end before workers had time to reconnect, too."""
-        if self._was_lost:
-            self._settled_by = now + self._options.settling
+        After a loss patience does not end before workers had time to reconnect, too.
 
-    def disconnected(self) -> int:
-        """Drop the workers, and queue everything in flight again; return how much that is."""
+        Returns:
+            How many requests are queued again.
+        """
+        if is_up:
+            if self._was_lost:
+                self._settled_by = now + self._options.settling
+            return 0
         self._was_lost = True
-        recalled = len(self._table.recall())
-        self._blame.clear()
         self._fleet.clear()
-        return recalled
-
-    def cancel(self, request_id: str, why: MqinferError) -> Entry | None:
-        """End a request for its caller; return None where it has its outcome already."""
-        entry = self._table.remove(request_id)
-        if entry is not None:
-            self._outcomes[why.outcome] += 1
-        return entry
-
-    def replaceable(self, ids: Iterable[str], now: float, *, connected: bool) -> str | None:
-        """Return which of a stream's requests a newer one may take the place of; as of `PendingTable`."""
-        return self._table.replaceable(ids, now, connected=connected)
+        return len(self.table.recall())
 
     def cancel_all(self, why: MqinferError) -> Sequence[Ended]:
         """End every request: the client closes, or will never be connected again."""
-        for entry in self._table.drain():
+        for entry in self.table.wake(math.inf):  # no deadline is later
             self._record_end(entry, why)
         ended, self._ended = self._ended, []
         self._check_at = self.wake_at = math.inf
         return ended
 
-    def _split(self, entry: Entry) -> None:
-        """Assign a request without a version to the model's canary, if it is one of its share."""
-        model, version = entry.channel
-        share = self._fleet.shares.get(model)
-        if share and version is None and is_for_canary(entry.request.id, share):
-            entry.channel = (model, CANARY)
+    def _wake(self, now: float) -> None:
+        """End what has expired; what backed off is queued again, unless workers that may still crash on it have it."""
+        for due in self.table.wake(now):
+            if due.place is RequestPlace.ENDED:
+                self._record_end(due, _expiry(due))
+            elif self._blame.holds(due):
+                self.table.back_off(due, now + self._options.silence.attempt)
 
-    def _launch_next(self, now: float) -> Entry | None:
-        table, fleet = self._table, self._fleet
-        for channel, queue in table.queues.items():
-            entry = next(iter(queue.values()))
-            crashed = bool(entry.lost_on)
-            to = fleet.pinned(entry.worker, channel, now) if entry.worker and not entry.attempts else None
-            if to is None:
-                to = fleet.choose(channel, now, queued=len(queue), crashed=crashed, deadline=entry.deadline)
-            if channel[1] == CANARY and isinstance(to, NoLane) and fleet.falls_back(channel, now, len(queue)):
-                to = fleet.choose((channel[0], None), now, crashed=crashed, deadline=entry.deadline)
-            if to is NoLane.SHARED and crashed:
-                # It would meet the next worker before that is known, and the crash would be nobody's.
-                if (other := _first_without_loss(queue)) is None:
-                    continue
-                entry, crashed = other, False
-            if isinstance(to, Lane) and to.in_flight and not crashed and entry.deadline < (finish := to.finish(now)):
-                if (in_time := _first_in_time(queue, finish)) is None:
-                    continue
-                entry = in_time
-            if to is NoLane.WAIT:
+    def _launch_next(self, now: float) -> PendingRequest | None:
+        """Move the next request into the window: the first that can go, of the first channel that has one."""
+        for channel, queue in self.table.queues.items():
+            first = next(iter(queue.values()))
+            to = self._destination(first, channel, len(queue), now)
+            entry = _first_for(to, queue, first, now)
+            if entry is None:
                 continue
-            table.launch(entry, to if isinstance(to, Lane) else None, now)
-            entry.retry_at = fleet.sent(entry.request.id, to, channel, now, crashed=crashed)
-            self._check_at = min(self._check_at, entry.retry_at)
+            lane = to if isinstance(to, Lane) else None
+            self.table.launch(entry, lane, now)
+            entry.due_at = (
+                self._fleet.sent(entry.request.id, lane, now) if lane else self._fleet.channels.sent(channel, now)
+            )
+            self._check_at = min(self._check_at, entry.due_at)
             if entry.attempts == 1:
                 self._budget.earn()
             return entry
         return None
 
-    def _unserved(self, entry: Entry, now: float) -> None:
+    def _destination(self, entry: PendingRequest, channel: Channel, queued: int, now: float) -> Lane | NoLane:
+        """Return where the first request of a channel's queue goes. There are three cases.
+
+        1. It is for one worker, which takes requests: there.
+        2. It is the canary's, whose workers are silent or have more queued than they take: to the default version.
+        3. Else: to the worker that is expected to finish first.
+
+        A request that a worker was lost with does not go where another such request is: one of the two would be blamed
+        for the other.
+        """
+        fleet = self._fleet
+        if entry.worker and not entry.attempts and (pinned := fleet.pinned(entry.worker, channel, now)):
+            return pinned
+        avoid = self._blame.suspect_lanes() if entry.trail.lost_on else ()
+        to = fleet.choose(channel, now, queued=queued, avoid=avoid, deadline=entry.deadline)
+        if channel[1] == CANARY and isinstance(to, NoLane) and fleet.falls_back(channel, now, queued):
+            return fleet.choose((channel[0], None), now, avoid=avoid, deadline=entry.deadline)
+        return to
+
+    def _unserved(self, entry: PendingRequest, now: float) -> None:
         """Hold back all who ask for the model while there is patience, else end with `NoWorker`."""
-        since = self._fleet.close_channel(entry.channel, now, self._options.backoff)
+        since = self._fleet.channels.close(entry.channel, now, self._options.backoff)
         patient_until = max(max(since, entry.submitted) + self._options.patience, self._settled_by)
-        self._fleet.reopen_channel(entry.channel, patient_until)
+        self._fleet.channels.reopen(entry.channel, patient_until)
         if now < patient_until:
-            entry.refused_since = since
-            self._table.requeue(entry)
+            entry.trail.refused_since = since
+            self.table.requeue(entry)
         else:
             self._end(entry, NoWorker("no worker serves it; start one, or check the model's name and version"))
 
-    def _rejected(self, entry: Entry, response: InferResponse, now: float) -> None:
+    def _rejected(self, entry: PendingRequest, response: InferResponse, now: float) -> None:
         error = response.error or ErrorInfo(Rejected.code, "busy")
         if error.code == Corrupted.code:
             self.corrupted(response.id)
-        elif entry.place is Place.IN_FLIGHT:  # else it is sent again in any case
+        elif entry.place is RequestPlace.IN_FLIGHT:  # else it is sent again in any case
             self._refused(entry, error.message, now, _stated_pause(response))
 
-    def _refused(self, entry: Entry, why: str, now: float, pause: float = 0.0) -> None:
+    def _update_load(self, response: InferResponse, entry: PendingRequest | None, now: float) -> None:
+        """Store what a reply reports of the worker it names, unless another one had the request."""
+        lane = entry.lane if entry else None
+        if lane is None or lane.worker != response.worker:  # of an earlier attempt, or late
+            lane = self._fleet.lane(response.worker)
+        if lane is None:
+            return
+        had_it = lane.in_flight.pop(response.id, None) or lane.unanswered.discard(response.id)
+        if had_it or (entry and entry.lane is None):
+            lane.update_load(response.load, now)
+
+    def _refused(self, entry: PendingRequest, why: str, now: float, pause: float = 0.0) -> None:
         """Send a request again later while there is patience, else end it as `rejected`."""
-        if entry.refused_since is None:
-            entry.refused_since = now
-        patient_until = max(entry.refused_since + self._options.patience, self._settled_by)
+        if entry.trail.refused_since is None:
+            entry.trail.refused_since = now
+        patient_until = max(entry.trail.refused_since + self._options.patience, self._settled_by)
         if now >= patient_until:
             self._end(entry, Rejected(why))
         elif entry.lane is not None:
             entry.lane.pause(now, pause)
-            self._table.requeue(entry)
+            self.table.requeue(entry)
         else:
             backoff = doubled(self._options.backoff, entry.attempts - 1, _LONGEST_PAUSE_S)
-            self._table.back_off(entry, min(now + backoff, patient_until))
+            self.table.back_off(entry, min(now + backoff, patient_until))
 
     def _retry_overdue(self, now: float) -> None:
         """Send again what got no reply in time, and nothing more to the workers that were silent."""
-        overdue = [entry for entry in self._table.overdue(now) if not self._is_only_slow(entry, now)]
+        overdue = [entry for entry in self.table.overdue(now) if not self._is_only_slow(entry, now)]
         for lane in {id(entry.lane): entry.lane for entry in overdue if entry.lane}.values():
-            lane.quarantine(now)
+            lane.quarantine.begin(now, lane.silence)
         for entry in overdue:
-            if entry.lane is not None and entry.silent.get(entry.lane, -math.inf) < entry.sent:
-                entry.silent[entry.lane] = now
+            silent = entry.trail.silent
+            if entry.lane is not None and silent.get(entry.lane, -math.inf) < entry.sent:
+                silent[entry.lane] = now
             if self._blame.holds(entry):
-                entry.retry_at = now + self._options.silence.attempt
+                entry.due_at = now + self._options.silence.attempt
             elif not self._retry(entry):
-                entry.retry_at = now + _NO_BUDGET_S
-        self._check_at = self._table.next_overdue()
+                entry.due_at = now + _NO_BUDGET_S
+        self._check_at = self.table.next_overdue()
 
-    def _retry(self, entry: Entry) -> bool:
+    def _retry(self, entry: PendingRequest) -> bool:
         """Send a request again at once if the budget allows it."""
         if not self._budget.spend():
             self._withheld += 1
             return False
-        return self._table.requeue(entry)
+        return self.table.requeue(entry)
 
-    def _is_only_slow(self, entry: Entry, now: float) -> bool:
+    def _is_only_slow(self, entry: PendingRequest, now: float) -> bool:
         """Extend a request's time, and return True, where its worker answers others: on a slow link all come late."""
         if entry.lane is None or not entry.lane.has_just_replied(now):
             return False
         if now - entry.sent >= self._options.silence.attempt_unknown:
             return False
-        entry.retry_at = now + self._options.silence.attempt
+        entry.due_at = now + self._options.silence.attempt
         return True
 
-    def _end(self, entry: Entry, why: MqinferError) -> None:
-        if self._table.remove(entry.request.id) is not None:
+    def _end(self, entry: PendingRequest, why: MqinferError) -> None:
+        if self.table.remove(entry.request.id) is not None:
             self._record_end(entry, why)
 
-    def _record_end(self, entry: Entry, why: MqinferError) -> None:
+    def _record_end(self, entry: PendingRequest, why: MqinferError) -> None:
         self._outcomes[why.outcome] += 1
         self._ended.append((entry, why))
 
 
-def _first_in_time(queue: Mapping[str, Entry], finish: float) -> Entry | None:
-    """Return the first request that a busy worker would answer by its deadline; None where there is none.
+def _first_for(
+    to: Lane | NoLane, queue: Mapping[str, PendingRequest], first: PendingRequest, now: float
+) -> PendingRequest | None:
+    """Return which request of a queue goes where its first one would; None where none does. There are four cases.
 
-    In an overload each request would else be sent just in time to be late, and the workers would do nothing of use. An
-    idle worker gets what it would answer late all the same: it may be faster than it was.
+    1. All have to wait.
+    2. A model's channel gets no request that a worker was lost with: it would meet the next worker before that is
+       known, and the crash would be nobody's.
+    3. A busy worker gets the first that it would answer by its deadline. In an overload each request would else be sent
+       just in time to be late, and the workers would do nothing of use. An idle worker gets what it would answer late
+       all the same: it may be faster than it was.
+    4. Else the first goes.
     """
-    return next((entry for entry in queue.values() if entry.deadline >= finish and not entry.lost_on), None)
+    if to is NoLane.WAIT:
+        return None
+    if first.trail.lost_on:
+        return first if to is not NoLane.SHARED else next((e for e in queue.values() if not e.trail.lost_on), None)
+    if to is NoLane.SHARED or not to.in_flight or first.deadline >= (finish := to.finish(now)):
+        return first
+    return next((each for each in queue.values() if each.deadline >= finish and not each.trail.lost_on), None)
 
 
-def _first_without_loss(queue: Mapping[str, Entry]) -> Entry | None:
-    """Return the first request that no worker was lost with; None where there is none."""
-    return next((entry for entry in queue.values() if not entry.lost_on), None)
-
-
-def _may_report(lane: Lane, request_id: str, entry: Entry | None) -> bool:
-    """Return whether a reply can be of the worker it names: no other one had the request, or anyone may have it."""
-    if lane.in_flight.pop(request_id, None) or lane.unanswered.pop(request_id, False):
-        return True
-    return entry is not None and entry.lane is None
-
-
-def _expiry(entry: Entry) -> Expired:
+def _expiry(entry: PendingRequest) -> Expired:
     seconds = entry.deadline - entry.submitted
     if entry.attempts == 0:
         return Expired(f"expired after {seconds:.3g} s before it could be sent (window full, or not connected)")
-    turned_away = "" if entry.refused_since is None else ", some of them turned away (no worker, or busy ones)"
+    turned_away = "" if entry.trail.refused_since is None else ", some of them turned away (no worker, or busy ones)"
     return Expired(f"no reply within {seconds:.3g} s and {entry.attempts} attempt(s){turned_away}")
 
 

@@ -11,17 +11,15 @@ Pure: the owner passes the clock's reading and holds a lock. Choosing changes no
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
 from enum import Enum
 
+from mqinfer.client.dispatch.channels import Channel, SharedChannels
 from mqinfer.client.dispatch.lane import Lane
 from mqinfer.client.options import Silence
 from mqinfer.protocol.states import WorkerState, WorkerStatus
 
-__all__ = ["Channel", "Fleet", "NoLane"]
-
-Channel = tuple[str, str | None]
-"""Model and version asked for."""
+__all__ = ["Fleet", "NoLane"]
 
 _STARTING_LIMIT = 2
 """Requests in flight at a worker while another one's first reply is awaited: else the first to reply would get all."""
@@ -36,10 +34,6 @@ _STALE_REQUESTS, _STALE_S = 40, 2.0
 One that is `n` times as slow as the best is asked again after about `30 * n` requests, and `1.5 * n` seconds: so asking
 adds less than 4 % of the best worker's time to the mean, however slow it is.
 """
-_LONGEST_PAUSE_S = 1.0
-"""A model's channel without subscribers is tried again after this at the latest."""
-_WEIGHT = 0.2
-"""Weight of the newest reading in a smoothed time."""
 _GONE = frozenset({WorkerStatus.LOST, WorkerStatus.STOPPED, WorkerStatus.CRASHED})
 _MOST_CHANNELS = 1024
 """Channels whose workers are kept ready."""
@@ -54,19 +48,11 @@ class NoLane(Enum):
     """Nowhere yet: every worker of it has enough in flight, or is silent."""
 
 
-@dataclass(slots=True)
-class _Unserved:
-    """A model's channel without subscribers: since when, when it is tried again, and how long it then rests."""
-
-    since: float
-    closed_until: float
-    pause: float
-
-
 class Fleet:
     """The workers by name. Not thread-safe.
 
     Attributes:
+        channels: What is known of the models' channels, which a request takes where no worker is known.
         shares: Per cent of the requests without a version that go to the canary, by model; only of models with one.
     """
 
@@ -77,12 +63,11 @@ class Fleet:
             silence: When a worker's silence means something.
         """
         self._silence = silence or Silence()
+        self.channels = SharedChannels(self._silence)
         self._lanes: dict[str, Lane] = {}
         self._serving: dict[Channel, list[Lane]] = {}  # open lanes by channel; forgotten when a state changes them
         self._turn = 0
         self.shares: dict[str, int] = {}
-        self._shared: dict[str, float] = {}  # smoothed seconds from publication to reply, by model
-        self._unserved: dict[Channel, _Unserved] = {}
 
     def __len__(self) -> int:
         """Return how many workers take requests."""
@@ -111,8 +96,7 @@ class Fleet:
         lane.update(state)
         if replaced or before != (lane.open, lane.models):
             self._forget()
-        for channel in [channel for channel in self._unserved if lane.open and lane.serves(*channel)]:
-            del self._unserved[channel]
+        self.channels.open_for(lane)
         return replaced
 
     def remove(self, worker: str) -> Lane | None:
@@ -127,7 +111,13 @@ class Fleet:
         self._forget()
 
     def choose(
-        self, channel: Channel, now: float, *, queued: int = 1, crashed: bool = False, deadline: float = math.inf
+        self,
+        channel: Channel,
+        now: float,
+        *,
+        queued: int = 1,
+        avoid: Collection[Lane] = (),
+        deadline: float = math.inf,
     ) -> Lane | NoLane:
         """Return where the next request for a model goes; nothing is changed.
 
@@ -135,22 +125,19 @@ class Fleet:
             channel: Model and version asked for.
             now: The clock's reading.
             queued: Requests for them that are queued in this client.
-            crashed: Whether a worker was lost while it had the request: it goes where no other such request is, since
-                one of the two would be blamed for the other.
+            avoid: Workers that it does not go to.
             deadline: The request's; one that can't wait is not sent to find out whether a slow worker is faster by now.
         """
         serving = self._serving.get(channel)
         if serving is None:
             serving = self._find(channel)
         if not serving:
-            unserved = self._unserved.get(channel)
-            return NoLane.WAIT if unserved and now < unserved.closed_until else NoLane.SHARED
-        if len(serving) == 1 and not crashed:
-            lane = serving[0]
-            return lane if lane.is_usable(now) and lane.has_room() else NoLane.WAIT
-        usable = [lane for lane in serving if lane.is_usable(now) and not (crashed and lane.holds_crasher())]
+            return NoLane.WAIT if self.channels.is_closed(channel, now) else NoLane.SHARED
+        usable = [lane for lane in serving if lane.is_usable(now) and lane not in avoid]
         if not usable:
             return NoLane.WAIT
+        if len(usable) == 1:
+            return usable[0] if usable[0].has_room() else NoLane.WAIT
         return self._first_to_finish([(self._expected(lane, now, deadline), lane) for lane in usable], queued)
 
     def pinned(self, worker: str, channel: Channel, now: float) -> Lane | NoLane | None:
@@ -163,62 +150,26 @@ class Fleet:
             return None
         return lane if lane.has_room() else NoLane.WAIT
 
-    def sent(self, request_id: str, to: Lane | NoLane, channel: Channel, now: float, *, crashed: bool = False) -> float:
-        """Record a request that is being sent.
-
-        Returns:
-            When it counts as unanswered.
-        """
-        if isinstance(to, Lane):
-            self._turn += 1
-            to.turn = self._turn
-            return to.send(request_id, now, crashed=crashed)
-        if unserved := self._unserved.get(channel):
-            unserved.closed_until = now + unserved.pause  # one at a time while nobody is known to subscribe
-        usual = self._shared.get(channel[0])
-        if usual is None:
+    def sent(self, request_id: str, lane: Lane, now: float) -> float:
+        """Record a request that is being sent to a worker; return when it counts as unanswered."""
+        self._turn += 1
+        lane.turn = self._turn
+        expected = lane.expected() + lane.times.transit
+        lane.in_flight[request_id] = (now, expected)
+        if not lane.times.service:
             return now + self._silence.attempt_unknown
-        return now + max(self._silence.attempt_shared, self._silence.attempt_factor * usual)
-
-    def shared_reply(self, model: str, seconds: float) -> None:
-        """Record how long a reply took that came over a model's channel."""
-        for channel in [channel for channel in self._unserved if channel[0] == model]:
-            del self._unserved[channel]
-        usual = self._shared.get(model, seconds)
-        self._shared[model] = usual + _WEIGHT * (seconds - usual)
-
-    def close_channel(self, channel: Channel, now: float, pause: float) -> float:
-        """Hold back everything for a model's channel without subscribers; one request tries again later.
-
-        Args:
-            channel: Model and version.
-            now: The clock's reading.
-            pause: Seconds until the first new attempt; doubled each time, at most one second.
-
-        Returns:
-            Since when the channel has no subscribers.
-        """
-        state = self._unserved.setdefault(channel, _Unserved(now, now, pause))
-        state.closed_until = now + state.pause
-        state.pause = min(2 * state.pause, _LONGEST_PAUSE_S)
-        return state.since
-
-    def reopen_channel(self, channel: Channel, at: float) -> None:
-        """Allow the next attempt on a model's channel at a time, if it would not be sooner."""
-        if unserved := self._unserved.get(channel):
-            unserved.closed_until = min(unserved.closed_until, at)
+        return now + max(self._silence.attempt, self._silence.attempt_factor * expected)
 
     def next_opening(self, since: float) -> float:
         """Return when a lane or a channel opens again that was closed at a time; infinite where none does."""
         times = [lane.opens_at for lane in self._lanes.values() if lane.open and lane.opens_at > since]
-        times += [each.closed_until for each in self._unserved.values() if each.closed_until > since]
-        return min(times, default=math.inf)
+        return min([*times, *self.channels.openings(since)], default=math.inf)
 
     def clear(self) -> None:
         """Drop everything: on a new connection the broker sends the states of all workers again."""
         self._lanes.clear()
         self._forget()
-        self._unserved.clear()
+        self.channels.clear()
 
     def falls_back(self, channel: Channel, now: float, queued: int) -> bool:
         """Return whether a canary's requests go to the default version instead of waiting.
@@ -251,15 +202,21 @@ class Fleet:
     def _first_to_finish(self, usable: list[tuple[float, Lane]], queued: int) -> Lane | NoLane:
         """Return the lane that finishes a request first, if it pays to send it there now."""
         best, first = min(usable, key=lambda each: each[0])
-        bound = _ALIKE * best + max(_ALIKE_S, first.run - first.service)
-        most = _STARTING_LIMIT if any(lane.awaits_first_reply for _, lane in usable) else math.inf
-        open_lanes = [each for each in usable if each[1].has_room() and len(each[1].in_flight) < most]
-        alike = [lane for expected, lane in open_lanes if expected <= bound]
+        bound = _ALIKE * best + max(_ALIKE_S, first.times.run - first.times.service)
+        most = _STARTING_LIMIT if any(_awaits_first_reply(lane) for _, lane in usable) else math.inf
+        spare = [each for each in usable if each[1].has_room() and len(each[1].in_flight) < most]
+        alike = [lane for expected, lane in spare if expected <= bound]
         if alike:
             return min(alike, key=lambda lane: (len(lane.in_flight), lane.turn))
+        if not spare:
+            return NoLane.WAIT
         # Those that finish first are full. Waiting for them is better than a slower one that has room, unless so much
         # is queued that the last of it would finish later still.
-        spare = [(expected, lane.turn, lane) for expected, lane in open_lanes]
-        by_waiting = best + queued / sum(1 / max(lane.service, 1e-6) for _, lane in usable)
-        second = min(spare, key=lambda each: each[:2], default=None)
-        return second[2] if second and second[0] <= by_waiting else NoLane.WAIT
+        by_waiting = best + queued / sum(1 / max(lane.times.service, 1e-6) for _, lane in usable)
+        expected, second = min(spare, key=lambda each: (each[0], each[1].turn))
+        return second if expected <= by_waiting else NoLane.WAIT
+
+
+def _awaits_first_reply(lane: Lane) -> bool:
+    """Return whether a worker has its first request and has not replied yet, though its service time is known."""
+    return bool(lane.in_flight) and lane.replied_at == -math.inf and lane.times.service > 0

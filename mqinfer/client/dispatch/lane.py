@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 
 from mqinfer.client.options import Silence
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
-from mqinfer.protocol.types import WorkerLoad
+from mqinfer.protocol.types import Timings, WorkerLoad
+from mqinfer.recent_ids import RecentIds
+from mqinfer.smoothing import WEIGHT
 
 __all__ = ["CANARY", "Lane", "doubled"]
 
@@ -21,8 +24,6 @@ _FIRST_LIMIT = 1
 """Requests in flight at a worker until its first reply, which states how many it allows this client."""
 _MARGIN = 1.25
 """Expected times are exceeded by a quarter without being wrong."""
-_WEIGHT = 0.2
-"""Weight of the newest reading in the smoothed transit."""
 _MOST = 3.0
 """A reading counts as `_MOST * transit_s` at most: a worker that was halted was not far away."""
 _DOUBLINGS = 30
@@ -31,6 +32,53 @@ _LONGEST_PAUSE_S = 1.0
 """A busy worker is asked again after this, whatever it states."""
 _MOST_UNANSWERED = 64
 """Ids of requests that left a lane without a reply are kept up to this number; the oldest go first."""
+
+
+@dataclass(slots=True)
+class LaneTimes:
+    """How long a worker takes, in seconds.
+
+    Attributes:
+        service: Smoothed time of one request; 0 while unknown.
+        run: Time of the batch of its last reply.
+        transit: Smoothed time that a request and its reply are on the network; 0 while unknown.
+    """
+
+    service: float = 0.0
+    run: float = 0.0
+    transit: float = 0.0
+
+    def measure(self, elapsed: float, worker: Timings, least: float) -> None:
+        """Record the times of a reply; over a slow link the transit includes the time in its queues.
+
+        Args:
+            elapsed: From publication to reply.
+            worker: Its part of the time.
+            least: A transit up to this counts in full.
+        """
+        self.run = worker.inference / 1e9
+        seconds = max(0.0, elapsed - worker.server / 1e9)
+        if self.transit:
+            seconds = min(seconds, max(_MOST * self.transit, least))
+        self.transit += (seconds - self.transit) * (WEIGHT if self.transit else 1.0)
+
+
+@dataclass(slots=True)
+class Quarantine:
+    """Time in which a worker that let requests time out gets none; then it gets one at a time until it replies.
+
+    Attributes:
+        strikes: How often it was set since the last reply.
+        until: When the time is over.
+    """
+
+    strikes: int = 0
+    until: float = 0.0
+
+    def begin(self, now: float, silence: Silence) -> None:
+        """Start it, twice as long as the one before."""
+        self.until = now + doubled(silence.quarantine, self.strikes, silence.quarantine_most)
+        self.strikes += 1
 
 
 @dataclass(slots=True, eq=False)
@@ -45,16 +93,14 @@ class Lane:
         open: Whether it takes requests.
         capacity: Requests that it takes from all clients together.
         limit: Requests of this client that may be in flight at it; 0 until it has stated that.
-        service: Smoothed time of one request, in seconds; 0 while unknown.
-        run: Time of the batch of its last reply, in seconds.
-        transit: Smoothed time that a request and its reply are on the network, in seconds; 0 while unknown.
+        times: How long it takes.
         others: Depth that other clients caused, when it last replied.
         closed_until: It was busy: nothing is sent before.
         replied_at: When it last replied.
         turn: How many requests this client had sent, to any worker, when this one last got one.
-        in_flight: By request id: when it was sent, the seconds its reply was expected to take, and whether a worker was
-            lost while it had the request.
+        in_flight: By request id: when it was sent, and the seconds its reply was expected to take.
         unanswered: Requests that were sent to it and have left without its reply, which may still come.
+        quarantine: When it may get requests again after it was silent.
     """
 
     worker: str
@@ -64,22 +110,19 @@ class Lane:
     open: bool = False
     capacity: int = 1
     limit: int = 0
-    service: float = 0.0
-    run: float = 0.0
-    transit: float = 0.0
+    times: LaneTimes = field(default_factory=LaneTimes)
     others: int = 0
     closed_until: float = 0.0
     replied_at: float = -math.inf
     turn: int = 0
-    in_flight: dict[str, tuple[float, float, bool]] = field(default_factory=dict)
-    unanswered: dict[str, bool] = field(default_factory=dict)
-    _strikes: int = 0
-    _quarantined_until: float = 0.0
+    in_flight: dict[str, tuple[float, float]] = field(default_factory=dict)
+    unanswered: RecentIds = field(default_factory=partial(RecentIds, _MOST_UNANSWERED))
+    quarantine: Quarantine = field(default_factory=Quarantine)
 
     @property
     def opens_at(self) -> float:
         """When it may get requests again, after it was busy or silent."""
-        return max(self.closed_until, self._quarantined_until)
+        return max(self.closed_until, self.quarantine.until)
 
     def serves(self, model: str, version: str | None) -> bool:
         """Return whether it serves a model: in a version, as its canary or, where none is stated, as the default."""
@@ -91,95 +134,62 @@ class Lane:
 
     def expected(self) -> float:
         """Return how long a request sent now would take: `(in flight + others + 1) * service`, in seconds."""
-        return (len(self.in_flight) + self.others + 1) * self.service
+        return (len(self.in_flight) + self.others + 1) * self.times.service
 
     def finish(self, now: float) -> float:
         """Return when the reply to a request sent now should have come: `now + _MARGIN * expected_s + transit_s`."""
-        return now + _MARGIN * self.expected() + self.transit
+        return now + _MARGIN * self.expected() + self.times.transit
 
     def is_usable(self, now: float) -> bool:
         """Return whether it takes requests, and answers in the time that it should."""
-        if not self.open or now < self.closed_until or now < self._quarantined_until:
+        if not self.open or now < self.closed_until or now < self.quarantine.until:
             return False
         if not self.in_flight:
             return True
-        sent, expected, _ = next(iter(self.in_flight.values()))
+        sent, expected = next(iter(self.in_flight.values()))
         allowed = max(self.silence.doubt, self.silence.doubt_factor * expected)
-        return now - max(sent, self.replied_at) <= (allowed if self.service else self.silence.attempt_unknown)
+        return now - max(sent, self.replied_at) <= (allowed if self.times.service else self.silence.attempt_unknown)
 
     def has_room(self) -> bool:
         """Return whether fewer requests of this client are in flight at it than it allows."""
-        if self._strikes:
+        if self.quarantine.strikes:
             return not self.in_flight  # one at a time until it replies
         return len(self.in_flight) < (self.limit or max(1, min(self.capacity, _FIRST_LIMIT)))
-
-    def holds_crasher(self) -> bool:
-        """Return whether a request is in flight at it that another worker was lost with."""
-        return any(crashed for _, _, crashed in self.in_flight.values())
-
-    def send(self, request_id: str, now: float, *, crashed: bool = False) -> float:
-        """Record a request that is being sent; return when it counts as unanswered."""
-        expected = self.expected() + self.transit
-        self.in_flight[request_id] = (now, expected, crashed)
-        if not self.service:
-            return now + self.silence.attempt_unknown
-        return now + max(self.silence.attempt, self.silence.attempt_factor * expected)
-
-    def land(self, request_id: str) -> None:
-        """Remove a request from those in flight without a reply of this worker."""
-        if self.in_flight.pop(request_id, None) is not None:
-            self.unanswered[request_id] = True
-            if len(self.unanswered) > _MOST_UNANSWERED:
-                del self.unanswered[next(iter(self.unanswered))]
-
-    def suspect(self, request_id: str) -> None:
-        """Record that a worker has crashed on a request that is in flight at this one."""
-        if flight := self.in_flight.get(request_id):
-            self.in_flight[request_id] = *flight[:2], True
-
-    def measure_transit(self, seconds: float) -> None:
-        """Record how long a request and its reply were on the network; over a slow link that includes their queue."""
-        if self.transit:
-            seconds = min(seconds, max(_MOST * self.transit, self.silence.attempt / 2))
-        self.transit += (seconds - self.transit) * (_WEIGHT if self.transit else 1.0)
-
-    def update_load(self, load: WorkerLoad, now: float) -> None:
-        """Store what a reply, however late, reports: that the worker runs, and how busy it is."""
-        self._strikes, self._quarantined_until, self.replied_at = 0, 0.0, now
-        self.others = max(0, load.depth - 1 - len(self.in_flight))  # the depth counts the request that it answers
-        if load.service_time_us:
-            self.service = load.service_time_us / 1e6
-        if load.window:
-            self.limit = load.window
-
-    @property
-    def awaits_first_reply(self) -> bool:
-        """Whether it has its first request and has not replied yet, though its service time is known."""
-        return bool(self.in_flight) and self.replied_at == -math.inf and self.service > 0
 
     def has_just_replied(self, now: float) -> bool:
         """Return whether it has answered something just now: then its other replies are slow, and not lost."""
         return now - self.replied_at < self.silence.attempt / 2
 
-    def quarantine(self, now: float) -> None:
-        """Send it nothing for a time, since a request got no reply in its time; longer each time."""
-        self._strikes += 1
-        pause = doubled(self.silence.quarantine, self._strikes - 1, self.silence.quarantine_most)
-        self._quarantined_until = now + pause
+    def land(self, request_id: str) -> None:
+        """Remove a request from those in flight without a reply of this worker."""
+        if self.in_flight.pop(request_id, None) is not None:
+            self.unanswered.add(request_id)
+
+    def update_load(self, load: WorkerLoad, now: float) -> None:
+        """Store what a reply, however late, reports: that the worker runs, and how busy it is."""
+        self.replied_at = now
+        if self.quarantine.strikes:
+            self.quarantine = Quarantine()
+        self.others = max(0, load.depth - 1 - len(self.in_flight))  # the depth counts the request that it answers
+        if load.service_time_us:
+            self.times.service = load.service_time_us / 1e6
+        if load.window:
+            self.limit = load.window
 
     def pause(self, now: float, seconds: float = 0.0) -> None:
         """Send it nothing for `max(service, seconds)`, since it turned a request away; `seconds` is what it stated."""
-        self.closed_until = max(self.closed_until, now + max(self.service, min(seconds, _LONGEST_PAUSE_S), 0.001))
+        seconds = max(self.times.service, min(seconds, _LONGEST_PAUSE_S), 0.001)
+        self.closed_until = max(self.closed_until, now + seconds)
 
     def update(self, state: WorkerState) -> None:
         """Store the worker's state."""
         if state.incarnation != self.incarnation:
-            self._strikes, self._quarantined_until, self.closed_until, self.others = 0, 0.0, 0.0, 0
+            self.quarantine, self.closed_until, self.others = Quarantine(), 0.0, 0
         self.incarnation, self.models = state.incarnation, state.models
         self.open = state.status is WorkerStatus.READY
         self.capacity = state.capacity
         if state.service_time_us:
-            self.service = state.service_time_us / 1e6
+            self.times.service = state.service_time_us / 1e6
 
 
 def doubled(first: float, times: int, most: float) -> float:

@@ -2,7 +2,7 @@
 
 A request is queued, in flight (published and unanswered), or backs off until it is queued again. At most `window` are
 in flight, so the queue is here, where it can be seen and bounded, and not in the broker. Whoever takes an entry out
-(`remove`, `wake`, `drain`) owns its one outcome: the table gives each entry out exactly once.
+(`remove`, `wake`) owns its one outcome: the table gives each entry out exactly once.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
-from mqinfer.client.dispatch.fleet import Channel
+from mqinfer.client.dispatch.channels import Channel
 from mqinfer.client.dispatch.lane import Lane
 from mqinfer.client.result import InferResult
 from mqinfer.protocol.datatypes import Array, Buffer
@@ -23,7 +24,7 @@ from mqinfer.protocol.states import PendingRequests
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings
 from mqinfer.telemetry.requests import RequestSpans
 
-__all__ = ["SLACK", "Entry", "PendingTable", "Place", "RetryBudget", "Settle", "Start"]
+__all__ = ["SLACK", "PendingRequest", "PendingTable", "RequestPlace", "RetryBudget", "Settle", "Start"]
 
 Settle = Callable[[InferResult], None]
 Start = tuple[str, int]
@@ -32,7 +33,7 @@ SLACK = 64
 """Alarms of entries that have ended are swept once there are more than `2 * len(table) + SLACK` alarms."""
 
 
-class Place(Enum):
+class RequestPlace(Enum):
     """Where an entry is."""
 
     QUEUED = "queued"
@@ -41,8 +42,39 @@ class Place(Enum):
     ENDED = "ended"
 
 
+class EncodedMessage(NamedTuple):
+    """What a request's next attempt publishes: the payload in pieces, and its size in bytes."""
+
+    pieces: tuple[Buffer, ...]
+    size: int
+
+
+_NOT_ENCODED = EncodedMessage((), 0)
+
+
 @dataclass(slots=True, eq=False)
-class Entry:
+class Trail:
+    """What is known of the workers that a request was sent to.
+
+    Attributes:
+        acknowledged: The last attempt that the broker acknowledged as delivered.
+        earlier: The workers of the attempts before, None among them where one went over the model's channel.
+        refused_since: When the request was turned away first on this connection, or None.
+        lost_on: Workers that were lost while they had it, and have not come back.
+        crashed_on: Those of them whose processes have crashed.
+        silent: Workers that let an attempt time out, and when: they may still work on it.
+    """
+
+    acknowledged: int = 0
+    earlier: frozenset[str | None] = frozenset()
+    refused_since: float | None = None
+    lost_on: frozenset[Start] = frozenset()
+    crashed_on: frozenset[Start] = frozenset()
+    silent: dict[Lane, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class PendingRequest:
     """One request until its outcome. All times are the table's clock, in seconds.
 
     Attributes:
@@ -51,22 +83,15 @@ class Entry:
         submitted: When the caller asked.
         deadline: When the request expires.
         worker: Where it is to go as long as that worker takes requests; empty for any.
-        sent: When it was last published; equal to `submitted` before that.
-        channel: The model and version asked for.
+        sent: When it was last published; 0 before that.
+        channel: The model and version asked for, once it is submitted.
         place: Where it is.
         attempts: How often it was published.
-        acknowledged: The last attempt that the broker acknowledged as delivered.
-        payload: Of the next attempt, encoded, in pieces; empty where that is to be done.
-        size: Bytes of the payload that was encoded last.
-        bytes_sent: Of all attempts together.
-        refused_since: When it was turned away first on this connection, or None.
+        message: What the next attempt publishes; it is encoded by then.
+        bytes_sent: Bytes of all attempts together.
         lane: The worker that it was sent to, or None on a model's channel.
-        earlier: The workers of the attempts before, None among them where one went over the model's channel.
-        retry_at: When its last publication counts as unanswered.
-        resume_at: When it is queued again, while it backs off.
-        lost_on: Workers that were lost while they had it, and have not come back.
-        crashed_on: Those of them whose processes have crashed.
-        silent: Workers that let an attempt time out, and when: they may still work on it.
+        due_at: When it counts as unanswered, if it is in flight; when it is queued again, if it backs off.
+        trail: What is known of the workers that it was sent to.
         spans: Its part of a trace; None where spans are not exported.
     """
 
@@ -75,27 +100,16 @@ class Entry:
     submitted: float
     deadline: float
     worker: str = ""
-    sent: float = field(init=False)
-    channel: Channel = field(init=False)
-    place: Place = Place.QUEUED
+    sent: float = 0.0
+    channel: Channel = ("", None)
+    place: RequestPlace = RequestPlace.QUEUED
     attempts: int = 0
-    acknowledged: int = 0
-    payload: tuple[Buffer, ...] = ()
-    size: int = 0
+    message: EncodedMessage = _NOT_ENCODED
     bytes_sent: int = 0
-    refused_since: float | None = None
     lane: Lane | None = None
-    earlier: frozenset[str | None] = frozenset()
-    retry_at: float = math.inf
-    resume_at: float = math.inf
-    lost_on: frozenset[Start] = frozenset()
-    crashed_on: frozenset[Start] = frozenset()
-    silent: dict[Lane, float] = field(default_factory=dict)
+    due_at: float = math.inf
+    trail: Trail = field(default_factory=Trail)
     spans: RequestSpans | None = None
-
-    def __post_init__(self) -> None:
-        self.sent = self.submitted
-        self.channel = (self.request.model_name, self.request.model_version)
 
     def belongs(self, response: InferResponse, topic: str | None) -> bool:
         """Return whether a reply is of the model, version and worker that were asked, and came where it was to come.
@@ -104,17 +118,17 @@ class Entry:
             response: The reply.
             topic: Where it came; None where that was checked before.
         """
-        request, version, worker = self.request, self.request.model_version, response.worker
-        return (
-            response.model_name == request.model_name
-            and (topic is None or topic == request.response_topic)
-            and response.attempt <= self.attempts
-            and (version is None or version == response.model_version or response.outcome is not Outcome.OK)
-            and (not worker or self.lane is None or self.lane.worker == worker or self._was_asked(worker))
-        )
-
-    def _was_asked(self, worker: str) -> bool:
-        return worker in self.earlier or None in self.earlier
+        request, version = self.request, self.request.model_version
+        if response.model_name != request.model_name or topic not in {None, request.response_topic}:
+            return False
+        if version not in {None, response.model_version} and response.outcome is Outcome.OK:
+            return False
+        if response.attempt > self.attempts:
+            return False
+        earlier = self.trail.earlier
+        if self.lane is None or None in earlier:
+            return True
+        return response.worker in {"", self.lane.worker} or response.worker in earlier
 
     def answered(
         self, response: InferResponse, outputs: Mapping[str, Array], problem: MqinferError | None, received: float
@@ -185,79 +199,74 @@ class PendingTable:
         queues: Those that are queued, by channel: what waits for one need not wait for another.
         queued: How many are queued.
         alarms: A heap of times at which `wake` has something to do.
+        wakes_at: The first of them; infinite for none.
     """
 
     window: int
     retries: int = 0
-    entries: dict[str, Entry] = field(default_factory=dict)
-    in_flight: dict[str, Entry] = field(default_factory=dict)
-    queues: dict[Channel, OrderedDict[str, Entry]] = field(default_factory=dict)
+    entries: dict[str, PendingRequest] = field(default_factory=dict)
+    in_flight: dict[str, PendingRequest] = field(default_factory=dict)
+    queues: dict[Channel, OrderedDict[str, PendingRequest]] = field(default_factory=dict)
     queued: int = 0
-    alarms: list[tuple[float, int, Entry]] = field(default_factory=list)
+    alarms: list[tuple[float, int, PendingRequest]] = field(default_factory=list)
+    wakes_at: float = math.inf
     _alarm_number: int = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: PendingRequest) -> None:
         """Queue a new request; its deadline runs from now on."""
         self.entries[entry.request.id] = entry
         self._enqueue(entry)
         self._set_alarm(entry.deadline, entry)
 
-    def launch(self, entry: Entry, lane: Lane | None, now: float) -> None:
+    def launch(self, entry: PendingRequest, lane: Lane | None, now: float) -> None:
         """Move a queued request into the window, to a worker or, without one, to its channel; models take turns."""
-        self._dequeue(entry)
+        self._withdraw(entry)
         channel = entry.channel
         if channel in self.queues:
             self.queues[channel] = self.queues.pop(channel)
         if entry.attempts:
-            entry.earlier |= {entry.lane.worker if entry.lane else None}
+            entry.trail.earlier |= {entry.lane.worker if entry.lane else None}
         entry.attempts += 1
         entry.sent = now
         entry.lane = lane
-        entry.place = Place.IN_FLIGHT
+        entry.place = RequestPlace.IN_FLIGHT
         self.retries += entry.attempts > 1
         self.in_flight[entry.request.id] = entry
 
-    def remove(self, request_id: str) -> Entry | None:
+    def remove(self, request_id: str) -> PendingRequest | None:
         """Remove a request for good, and return it; None where it has its outcome already."""
         entry = self.entries.pop(request_id, None)
         if entry is None:
             return None
-        if entry.place is Place.IN_FLIGHT:
-            self._land(entry)
-        elif entry.place is Place.QUEUED:
-            self._dequeue(entry)
-        entry.place = Place.ENDED
+        self._withdraw(entry)
+        entry.place = RequestPlace.ENDED
         return entry
 
-    def back_off(self, entry: Entry, until: float) -> bool:
+    def back_off(self, entry: PendingRequest, until: float) -> bool:
         """Set a request aside and queue it again at `until`; return False if it is set aside already, or has ended."""
-        if entry.place is Place.IN_FLIGHT:
-            self._land(entry)
-        elif entry.place is Place.QUEUED:
-            self._dequeue(entry)
-        else:
+        if not self._withdraw(entry):
             return False
-        entry.place = Place.BACKING_OFF
-        entry.resume_at = until
+        entry.place = RequestPlace.BACKING_OFF
+        entry.due_at = until
         self._set_alarm(until, entry)
         return True
 
-    def postpone(self, entry: Entry, until: float) -> None:
-        """Keep a request aside for longer, if it is set aside."""
-        if entry.place is Place.BACKING_OFF and until > entry.resume_at:
-            entry.resume_at = until
-            self._set_alarm(until, entry)
+    def postpone(self, entry: PendingRequest, until: float) -> None:
+        """Wait until then at least for what a request waits for: its reply, or to be queued again."""
+        if until > entry.due_at:
+            entry.due_at = until
+            if entry.place is RequestPlace.BACKING_OFF:
+                self._set_alarm(until, entry)
 
-    def requeue(self, entry: Entry) -> bool:
+    def requeue(self, entry: PendingRequest) -> bool:
         """Put a request in flight, or one that backs off, at the head of its queue; return False if it is neither."""
-        if entry.place is Place.IN_FLIGHT:
-            self._land(entry)
-        elif entry.place is not Place.BACKING_OFF:
+        if entry.place in {RequestPlace.QUEUED, RequestPlace.ENDED}:
             return False
+        self._withdraw(entry)
         self._enqueue(entry, first=True)
         return True
 
-    def recall(self, lane: Lane | None = None) -> list[Entry]:
+    def recall(self, lane: Lane | None = None) -> list[PendingRequest]:
         """Put what is in flight back at the head of the queue, oldest first.
 
         Args:
@@ -272,8 +281,9 @@ class PendingTable:
             self.requeue(entry)
         if lane is None:
             for entry in self.entries.values():
-                entry.refused_since = None
-                entry.lost_on = entry.crashed_on  # wills of that connection are void, the servers' reports are not
+                trail = entry.trail
+                trail.refused_since = None
+                trail.lost_on = trail.crashed_on  # wills of that connection are void, the servers' reports are not
         return recalled
 
     def replaceable(self, ids: Iterable[str], now: float, *, connected: bool) -> str | None:
@@ -291,7 +301,7 @@ class PendingTable:
         """
         kept = not connected
         for entry in filter(None, map(self.entries.get, ids)):
-            if entry.place is not Place.IN_FLIGHT:
+            if entry.place is not RequestPlace.IN_FLIGHT:
                 if kept:
                     return entry.request.id
                 kept = True
@@ -304,72 +314,69 @@ class PendingTable:
         counts: dict[str, list[float]] = {}  # queued or set aside, in flight, and when the oldest was submitted
         for entry in self.entries.values():  # in the order of submission
             of_model = counts.setdefault(entry.request.model_name, [0, 0, entry.submitted])
-            of_model[entry.place is Place.IN_FLIGHT] += 1
+            of_model[entry.place is RequestPlace.IN_FLIGHT] += 1
         return tuple(
             PendingRequests(model, int(queued), int(in_flight), max(0, round((now - oldest) * 1e3)))
             for model, (queued, in_flight, oldest) in counts.items()
         )
 
-    def overdue(self, now: float) -> list[Entry]:
+    def overdue(self, now: float) -> list[PendingRequest]:
         """Return what is in flight and got no reply in the time of one attempt."""
-        return [entry for entry in self.in_flight.values() if entry.retry_at <= now]
+        return [entry for entry in self.in_flight.values() if entry.due_at <= now]
 
     def next_overdue(self) -> float:
         """Return when the next entry in flight is overdue; infinite where none is in flight."""
-        return min((entry.retry_at for entry in self.in_flight.values()), default=math.inf)
+        return min((entry.due_at for entry in self.in_flight.values()), default=math.inf)
 
-    def wake(self, now: float) -> list[Entry]:
+    def wake(self, now: float) -> list[PendingRequest]:
         """Return the requests that are due: those that have expired, which are out, and those that are queued again."""
         due = []
         while self.alarms and self.alarms[0][0] <= now:
             _, _, entry = heapq.heappop(self.alarms)
-            if entry.place is Place.ENDED:
+            if entry.place is RequestPlace.ENDED:
                 continue
             if entry.deadline <= now:
                 self.remove(entry.request.id)
                 due.append(entry)
-            elif entry.place is Place.BACKING_OFF and entry.resume_at <= now:
+            elif entry.place is RequestPlace.BACKING_OFF and entry.due_at <= now:
                 self._enqueue(entry)
                 due.append(entry)
+        self.wakes_at = self.alarms[0][0] if self.alarms else math.inf
         return due
 
-    def drain(self) -> list[Entry]:
-        """Remove and return everything: the client is closing."""
-        left = list(self.entries.values())
-        for entry in left:
-            self.remove(entry.request.id)
-        self.alarms.clear()
-        return left
-
-    def _land(self, entry: Entry) -> None:
-        """Remove a request from those in flight."""
-        del self.in_flight[entry.request.id]
-        if entry.lane is not None and entry.request.id in entry.lane.in_flight:
-            entry.lane.land(entry.request.id)
-
-    def _enqueue(self, entry: Entry, *, first: bool = False) -> None:
+    def _enqueue(self, entry: PendingRequest, *, first: bool = False) -> None:
         queue = self.queues.get(entry.channel)
         if queue is None:
             queue = self.queues[entry.channel] = OrderedDict()
         queue[entry.request.id] = entry
-        entry.place = Place.QUEUED
+        entry.place = RequestPlace.QUEUED
         self.queued += 1
         if first:
             queue.move_to_end(entry.request.id, last=False)
 
-    def _dequeue(self, entry: Entry) -> None:
+    def _withdraw(self, entry: PendingRequest) -> bool:
+        """Remove a request from those in flight or queued; return False if it is among neither."""
+        if entry.place is RequestPlace.IN_FLIGHT:
+            del self.in_flight[entry.request.id]
+            if entry.lane is not None and entry.request.id in entry.lane.in_flight:
+                entry.lane.land(entry.request.id)
+            return True
+        if entry.place is not RequestPlace.QUEUED:
+            return False
         queue = self.queues[entry.channel]
         del queue[entry.request.id]
         self.queued -= 1
         if not queue:
             del self.queues[entry.channel]
+        return True
 
-    def _set_alarm(self, when: float, entry: Entry) -> None:
+    def _set_alarm(self, when: float, entry: PendingRequest) -> None:
         self._alarm_number += 1
         heapq.heappush(self.alarms, (when, self._alarm_number, entry))
         if len(self.alarms) > 2 * len(self.entries) + SLACK:
-            self.alarms = [alarm for alarm in self.alarms if alarm[2].place is not Place.ENDED]
+            self.alarms = [alarm for alarm in self.alarms if alarm[2].place is not RequestPlace.ENDED]
             heapq.heapify(self.alarms)
+        self.wakes_at = self.alarms[0][0]
 
 
 class RetryBudget:

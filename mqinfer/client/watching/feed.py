@@ -27,7 +27,7 @@ from mqinfer.protocol.errors import ConfigError, MqinferError, NotAuthorized
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import Topics
 
-__all__ = ["Feed", "WatchSettings"]
+__all__ = ["WatchFeed", "WatchSettings"]
 
 _HINT = (
     "only the login of a dashboard may read the results of others; add one with: mqinfer broker add DIR dashboard NAME"
@@ -61,7 +61,7 @@ class WatchSettings:
                 raise ConfigError(f"watch: {name} is {getattr(self, name)}; expected 1 or more")
 
 
-class Feed:
+class WatchFeed:
     """The connection and the buffer of one watch. Thread-safe; `take` never waits.
 
     Attributes:

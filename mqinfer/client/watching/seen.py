@@ -20,7 +20,7 @@ from mqinfer.protocol.errors import BadEnvelope, BadTensor, BadTopic, Corrupted,
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.topics import CONTROL, Topics, check_name, check_same
 from mqinfer.protocol.types import EncodedTensor, ErrorInfo, InferResponse, Outcome
-from mqinfer.protocol.value import value_object
+from mqinfer.value_object import value_object
 
 __all__ = [
     "PREVIEW_BYTES",
@@ -37,7 +37,9 @@ __all__ = [
 PREVIEW_BYTES = 256 << 10
 """Largest message with a preview; larger ones are dropped."""
 PREVIEW_LIMITS = Limits(payload_bytes=PREVIEW_BYTES, tensors=1, tensor_bytes=3 << 20, image_pixels=1 << 20)
-"""Of a preview, which is at most 480 pixels wide."""
+"""Bounds of a preview, which is at most 480 pixels wide."""
+_WIDEST = 1 << 16
+"""Longest side of a model's picture, in pixels."""
 _ENTRY_BYTES = 512
 """What a message takes in memory beside its payload and properties, about."""
 _KEPT = frozenset((CHECKSUM, oip_json.HEADER_LENGTH))
@@ -283,11 +285,11 @@ def _picture_of(reply: InferResponse) -> tuple[int, int]:
     is_picture = tensor.datatype is Datatype.UINT8 and len(tensor.shape) == 3 and tensor.shape[2] == 3
     if not is_picture or tensor.encoding != "jpeg":
         raise BadTensor("a preview is a JPEG of the datatype UINT8 and the shape [height, width, 3]")
-    width, height = (reply.parameters.get(name) for name in ("picture_width", "picture_height"))
-    if type(width) is int and type(height) is int and 0 < width <= _WIDEST and 0 < height <= _WIDEST:
-        return width, height
+    return _side_of(reply, "picture_width"), _side_of(reply, "picture_height")
+
+
+def _side_of(reply: InferResponse, name: str) -> int:
+    side = reply.parameters.get(name)
+    if type(side) is int and 0 < side <= _WIDEST:
+        return side
     raise BadTensor("a preview states the size of the model's picture as picture_width and picture_height")
-
-
-_WIDEST = 1 << 16
-"""Longest side of a model's picture, in pixels."""

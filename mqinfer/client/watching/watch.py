@@ -17,7 +17,7 @@ from mqinfer.broker.link import ConnectionHandler, Link
 from mqinfer.broker.presence import make_client_id
 from mqinfer.client.callbacks import check_may_wait
 from mqinfer.client.options import check_timeout
-from mqinfer.client.watching.feed import Feed, WatchSettings
+from mqinfer.client.watching.feed import WatchFeed, WatchSettings
 from mqinfer.client.watching.seen import SeenPreview, SeenResult, WatchCounters
 from mqinfer.protocol.errors import Cancelled
 from mqinfer.protocol.limits import Limits
@@ -47,7 +47,7 @@ class Watch(Generic[Seen]):
         ...         print(each.client, each.response.capture.sequence, each.decode().outputs)
     """
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: WatchFeed) -> None:
         """Start with a feed that is open."""
         self._feed = feed
 
@@ -125,7 +125,7 @@ class AsyncWatch(Generic[Seen]):
         ...         print(each.client, each.response.capture.sequence, each.decode().outputs)
     """
 
-    def __init__(self, feed: Feed, timeout: float) -> None:
+    def __init__(self, feed: WatchFeed, timeout: float) -> None:
         """Prepare; `AsyncClient.watch` makes one."""
         self._feed, self._timeout = feed, timeout
         self._loop = asyncio.get_running_loop()
@@ -218,17 +218,17 @@ class Watches:
     def __init__(self, address: BrokerAddress, name: str, topics: Topics, limits: Limits) -> None:
         self._address, self._name, self._topics, self._limits = address, name, topics, limits
         self._lock = threading.Lock()
-        self._feeds: WeakSet[Feed] = WeakSet()
+        self._feeds: WeakSet[WatchFeed] = WeakSet()
         self._ended = False
 
-    def make(self, settings: WatchSettings) -> Feed:
+    def make(self, settings: WatchSettings) -> WatchFeed:
         """Return a feed that is not open yet.
 
         Raises:
             BadTopic: The name of the model or of the client breaks the naming rules.
             Cancelled: The client is closed.
         """
-        feed = Feed(partial(_connect, self._address, self._name), self._topics, settings, self._limits)
+        feed = WatchFeed(partial(_connect, self._address, self._name), self._topics, settings, self._limits)
         with self._lock:
             if self._ended:
                 raise Cancelled("the client is closed; make a new one")

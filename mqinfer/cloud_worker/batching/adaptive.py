@@ -40,7 +40,7 @@ _ARRIVAL_WEIGHT = 0.1
 """Weight of the newest reading in the times and shares of callers that come back."""
 
 _SURE = 0.75
-"""So many rows are expected as came after so large a share of the last batches."""
+"""Share of the last batches after which a number of rows came, from which so many are expected."""
 
 
 class AdaptivePolicy:
@@ -158,14 +158,19 @@ class AdaptivePolicy:
         best = self._best(min(expected, self._max_rows))
         apart = self._rate_apart(waiting, min(expected - waiting, best), now)
         for goal in {best, min(best, waiting + 1)}:
-            wait, patience = arrivals.due(goal) - now, min(arrivals.due(goal, _PATIENCE), self._latest) - now
-            late = self._target is not None and now - oldest + wait + curve.seconds(goal) > self._target
-            if goal <= waiting or patience <= max(0.0, wait) or late:
-                continue
-            if goal > apart * (max(0.0, wait) + curve.seconds(goal)) or self._affords(goal, wait):
+            patient_until = min(arrivals.due(goal, _PATIENCE), self._latest)
+            wait = arrivals.due(goal) - now
+            if goal > waiting and patient_until - now > max(0.0, wait) and self._pays(goal, wait, now - oldest, apart):
                 self._goal = goal
-                return now + patience
+                return patient_until
         return None
+
+    def _pays(self, goal: int, wait: float, age: float, apart: float) -> bool:
+        """Return whether waiting for so many rows keeps the target and serves more rows a second than `apart`."""
+        seconds = self._curve.seconds(goal)
+        if self._target is not None and age + wait + seconds > self._target:
+            return False
+        return goal > apart * (max(0.0, wait) + seconds) or self._affords(goal, wait)
 
     def _rate_apart(self, waiting: int, rest: int, now: float) -> float:
         """Return the rows a second if what waits runs now, and the rest when it is back."""

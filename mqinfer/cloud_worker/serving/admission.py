@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["Admission", "Cancelled"]
+__all__ = ["Admission", "CancelledRequests"]
 
 _WORK_S = 0.25
 """Seconds of work that all clients together may send ahead, so that the worker does not run dry while replies and
@@ -88,7 +88,7 @@ class Admission:
             self._active.popitem(last=False)
 
 
-class Cancelled:
+class CancelledRequests:
     """Requests that their clients cancelled; older ones have been replied to by then. Thread-safe.
 
     Of each client the newest are remembered, so one that cancels without end only loses its own.

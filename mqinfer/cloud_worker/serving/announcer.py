@@ -14,14 +14,14 @@ from mqinfer.protocol.errors import NotAuthorized, NotConnected
 from mqinfer.protocol.states import ServedModel, WorkerState, WorkerStatus
 from mqinfer.protocol.types import WorkerLoad
 
-__all__ = ["Announcer"]
+__all__ = ["WorkerAnnouncer"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
 _REFRESH_S = 2.0
 """Least time between two states that differ in their figures alone: every client receives each of them."""
 
 
-class Announcer:
+class WorkerAnnouncer:
     """State and card of one worker.
 
     Attributes:
@@ -124,7 +124,7 @@ class Announcer:
             raise NotAuthorized(
                 f"the broker's access rules don't let worker {self._options.name} publish its state; is its name that "
                 "of its certificate or login (--name), and how many processes do the rules allow for "
-                "(docs/security.md)?"
+                "(docs/reference/security.md)?"
             )
 
     def _check_access(self, link: Link) -> None:
@@ -136,7 +136,7 @@ class Announcer:
                 if not reads_back(link, topic):
                     raise NotAuthorized(
                         f"the broker's access rules don't let worker {name} read requests: nothing came from {topic}; "
-                        "give its user the rules of a worker (mqinfer broker add, docs/security.md)"
+                        "give its user the rules of a worker (mqinfer broker add, docs/reference/security.md)"
                     )
         except NotConnected:
             log.info("the connection was lost before worker %s knew whether it may read requests", name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from mqinfer.broker.link import Message
 from mqinfer.protocol import envelope, oip_json
@@ -13,7 +14,7 @@ from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.topics import InferAddress, Topics, may_reply
 from mqinfer.protocol.trace import TraceContext, trace_of
 from mqinfer.protocol.types import InferRequest
-from mqinfer.protocol.value import value_object
+from mqinfer.value_object import value_object
 
 __all__ = ["Delivery", "IncomingRequest", "ReplyPath", "accept", "read_request", "reply_path"]
 

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from mqinfer.logs import log_dropped
 from mqinfer.protocol.control import BatchStatistics, Duration, ModelStatistics
 from mqinfer.protocol.types import Outcome, Timings, WorkerLoad
+from mqinfer.smoothing import WEIGHT
 
 __all__ = ["LoadMeter"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
-_WEIGHT = 0.2
-"""Weight of the newest reading: `smoothed += _WEIGHT * (reading - smoothed)`. About the last five count."""
 _MOST = 3.0
 """A reading of the service time counts as `min(reading, _MOST * smoothed)`: a process that was halted for a moment
 would otherwise look slow to every client until it had served again, and so would get nothing to serve."""
@@ -84,7 +83,7 @@ class LoadMeter:
             if not self.service_s:
                 self.service_s = reading
             else:
-                self.service_s += (min(reading, _MOST * self.service_s) - self.service_s) * _WEIGHT
+                self.service_s += (min(reading, _MOST * self.service_s) - self.service_s) * WEIGHT
 
     def ran(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         """Count a run of the model and where its time went.
@@ -124,7 +123,7 @@ class LoadMeter:
             lengths[3][inference.bit_length()] += 1
             lengths[4][outputs.bit_length()] += 1
             busy, smoothed = (inputs + inference + outputs) / 1e9, self.busy_s
-            self.busy_s = busy if busy > smoothed else smoothed + (busy - smoothed) * _WEIGHT
+            self.busy_s = busy if busy > smoothed else smoothed + (busy - smoothed) * WEIGHT
 
     def load(self, depth: int, window: int = 0) -> WorkerLoad:
         """Return the load that a reply states."""

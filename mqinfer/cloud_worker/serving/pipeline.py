@@ -114,7 +114,7 @@ class Pipeline(Generic[M, T]):
 
     @property
     def prepared(self) -> int:
-        """Of those the ones that are prepared and wait for the model."""
+        """Requests of those that are prepared and wait for the model."""
         return len(self._batcher)
 
     @property
@@ -188,7 +188,7 @@ class Pipeline(Generic[M, T]):
         return self._queue.clear(), self._batcher.clear()
 
     def fail(self, error: BaseException) -> None:
-        """Note a defect that left a request without a reply; the other requests go on."""
+        """Keep a defect that left a request without a reply; the other requests go on."""
         log.critical("a thread of the worker failed", exc_info=error)
         self.failure = MqinferError(f"a thread of the worker failed: {error!r}")
 

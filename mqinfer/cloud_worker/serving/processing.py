@@ -11,7 +11,7 @@ from functools import partial
 
 from mqinfer.cloud_worker.batching.batcher import Ready
 from mqinfer.cloud_worker.batching.schedule import Schedule
-from mqinfer.cloud_worker.serving.admission import Admission, Cancelled
+from mqinfer.cloud_worker.serving.admission import Admission, CancelledRequests
 from mqinfer.cloud_worker.serving.incoming import Delivery, IncomingRequest, read_request
 from mqinfer.cloud_worker.serving.load import LoadMeter
 from mqinfer.cloud_worker.serving.options import WorkerOptions
@@ -20,7 +20,7 @@ from mqinfer.cloud_worker.serving.replies import Replies
 from mqinfer.cloud_worker.serving.service import Completed, InferenceService, Prepared
 from mqinfer.cloud_worker.serving.spans import Passage, Replied, WorkerSpans
 from mqinfer.protocol.errors import Expired, MqinferError
-from mqinfer.protocol.value import value_object
+from mqinfer.value_object import value_object
 
 __all__ = ["PreparedRequest", "Processing"]
 
@@ -57,7 +57,7 @@ class Processing:
         service: InferenceService,
         replies: Replies,
         admission: Admission,
-        cancelled: Cancelled,
+        cancelled: CancelledRequests,
         schedule: Schedule,
         options: WorkerOptions,
         meter: LoadMeter,

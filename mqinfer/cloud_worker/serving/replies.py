@@ -6,8 +6,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
 from enum import Enum
+
+from msgspec.structs import replace
 
 from mqinfer.broker.link import Message
 from mqinfer.broker.packets import payload_size

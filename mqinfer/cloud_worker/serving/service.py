@@ -13,8 +13,8 @@ from math import prod
 
 import numpy as np
 
-from mqinfer.cloud_worker.serving.stream_states import STATEFUL, StreamStates
-from mqinfer.codecs import codecs_for, decode_tensor, encode_tensor
+from mqinfer.cloud_worker.serving.stream_states import StreamStates
+from mqinfer.codecs import STATEFUL, codecs_for, decode_tensor, encode_tensor
 from mqinfer.images.decode import as_image, depth_name, is_depth, to_depth, to_rgb
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.images.picture import RawImage
@@ -25,10 +25,10 @@ from mqinfer.models.postprocess.stage import Postprocessed, network_of
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadImage, BadTensor, InvalidRequest, ModelFailed, ModelNotFound, MqinferError
-from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC, IMAGE_ENCODING, KEEP, OUTPUT_ENCODING, SIGNATURE
+from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC, IMAGE_ENCODING, OUTPUT_ENCODING, SIGNATURE
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 from mqinfer.protocol.types import EncodedTensor, InferRequest, Scalar, TensorSpec
-from mqinfer.protocol.value import value_object
+from mqinfer.value_object import value_object
 
 __all__ = ["Completed", "InferenceService", "Prepared"]
 
@@ -142,28 +142,13 @@ class InferenceService:
         """
         if request.parameters and (requested := self._requested(request)) is not self:
             return requested.prepare(request, client)
-        if request.model_name != self._name:
-            raise ModelNotFound(f"this worker serves model {self._name!r}, not {request.model_name!r}")
-        if request.model_version not in {None, self._version}:
-            raise ModelNotFound(f"this worker serves version {self._version} of it, not {request.model_version}")
-        self._check_names(request)
+        self._check_request(request)
         inputs: dict[str, Array] = {}
         decode_ns = preprocess_ns = 0
         for tensor in request.inputs:
-            spec = self._inputs[tensor.name]
-            contract = self._contract(tensor, spec)
-            started = time.perf_counter_ns()
-            if tensor.encoding in STATEFUL or KEEP in tensor.parameters:
-                key = (client, request.capture.source, tensor.name)
-                array = self._streams.decode(tensor, key, self._limits, self._codecs)
-            else:
-                array = decode_tensor(tensor, self._limits, self._codecs)
-            inputs[tensor.name] = array
-            decoded = time.perf_counter_ns()
-            decode_ns += decoded - started
-            if contract is not None:
-                inputs[tensor.name] = self._preprocess(tensor, array, contract, spec)
-                preprocess_ns += time.perf_counter_ns() - decoded
+            inputs[tensor.name], decoding_ns, preprocessing_ns = self._decode(tensor, client, request.capture.source)
+            decode_ns += decoding_ns
+            preprocess_ns += preprocessing_ns
         outputs = tuple([output.name for output in request.outputs]) if request.outputs else ()
         if self._stage is not None:
             outputs = self._stage.needed(outputs)
@@ -193,10 +178,14 @@ class InferenceService:
         except BaseException:  # noqa: BLE001  mapped where a member fails alone: also SystemExit, which ends a thread
             self._count("batches_rerun")
             return [self._run_alone(item) for item in batch]
-        inference, postprocess = inferred - started, time.perf_counter_ns() - inferred
+        return self._completed(batch, parts, inferred - started, time.perf_counter_ns() - inferred)
+
+    def _completed(
+        self, batch: Sequence[Prepared], parts: list[dict[str, Array]], inference_ns: int, postprocess_ns: int
+    ) -> list[Completed]:
         prepared = sum(item.decode_ns + item.preprocess_ns for item in batch)
-        self._ran(sum(item.rows for item in batch), prepared, inference, postprocess)
-        return [Completed(part, None, inference, postprocess) for part in parts]
+        self._ran(sum(item.rows for item in batch), prepared, inference_ns, postprocess_ns)
+        return [Completed(part, None, inference_ns, postprocess_ns) for part in parts]
 
     def _run_alone(self, item: Prepared) -> Completed:
         started = time.perf_counter_ns()
@@ -251,7 +240,11 @@ class InferenceService:
             raise InvalidRequest(f"model {self._name!r} has no signature {str(name)[:80]!r}; it has: {known}")
         return self._signatures[str(name)]
 
-    def _check_names(self, request: InferRequest) -> None:
+    def _check_request(self, request: InferRequest) -> None:
+        if request.model_name != self._name:
+            raise ModelNotFound(f"this worker serves model {self._name!r}, not {request.model_name!r}")
+        if request.model_version not in {None, self._version}:
+            raise ModelNotFound(f"this worker serves version {self._version} of it, not {request.model_version}")
         expected, inputs = self._inputs, request.inputs
         is_the_one = len(inputs) == len(expected) == 1 and inputs[0].name in expected
         if not is_the_one:
@@ -263,15 +256,28 @@ class InferenceService:
                 unknown = [each.name for each in request.outputs if each.name not in self._outputs]
                 raise BadTensor(f"model {request.model_name!r} has the outputs {sorted(self._outputs)}, not {unknown}")
 
-    def _contract(self, tensor: EncodedTensor, spec: TensorSpec) -> ImageContract | None:
-        """Return the contract of an image; None for a plain tensor, after a check of its datatype and shape."""
+    def _decode(self, tensor: EncodedTensor, client: str, source: str) -> tuple[Array, int, int]:
+        """Decode an input, and bring a picture into the form that the model takes.
+
+        Returns:
+            The array, and the nanoseconds of decoding and of pre-processing.
+        """
+        spec, contract = self._inputs[tensor.name], None
         if IMAGE_ENCODING not in tensor.parameters:
             _check_shape(tensor, spec)
-            return None
-        contract = self._contracts.get(tensor.name)
-        if contract is None:
+        elif (contract := self._contracts.get(tensor.name)) is None:
             raise BadTensor(f"input {tensor.name!r} of this model is not a picture; send a plain tensor")
-        return contract
+        started = time.perf_counter_ns()
+        if tensor.encoding in STATEFUL:
+            key = (client, source, tensor.name, tensor.encoding)
+            array = self._streams.decode(tensor, key, self._limits, self._codecs)
+        else:
+            array = decode_tensor(tensor, self._limits, self._codecs)
+        decoded = time.perf_counter_ns()
+        if contract is None:
+            return array, decoded - started, 0
+        pixels = self._preprocess(tensor, array, contract, spec)
+        return pixels, decoded - started, time.perf_counter_ns() - decoded
 
     def _preprocess(self, tensor: EncodedTensor, array: Array, contract: ImageContract, spec: TensorSpec) -> Array:
         encoding = str(tensor.parameters[IMAGE_ENCODING])

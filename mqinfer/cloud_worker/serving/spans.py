@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from mqinfer.cloud_worker.serving.incoming import IncomingRequest
 from mqinfer.protocol.topics import Topics, request_template
 from mqinfer.protocol.types import InferResponse
-from mqinfer.protocol.value import value_object
-from mqinfer.telemetry.conventions import Kind, end_attributes, messaging
+from mqinfer.telemetry.conventions import SpanRole, end_attributes, messaging
 from mqinfer.telemetry.harmless import harmless
+from mqinfer.value_object import value_object
 
 if TYPE_CHECKING:
     from mqinfer.telemetry.tracer import Span, Tracer
@@ -101,7 +101,7 @@ class WorkerSpans:
             **end_attributes(response.outcome, response.error),
         }
         begin = origin + round(incoming.received * 1e9)
-        return self._tracer.start(f"process {template}", incoming.path.trace, begin, attributes, Kind.CONSUMER)
+        return self._tracer.start(f"process {template}", incoming.path.trace, begin, attributes, SpanRole.CONSUMER)
 
     def _stages(self, each: Replied, process: Span, batch: Sequence[Span], origin: int) -> None:
         def wall(seconds: float) -> int:

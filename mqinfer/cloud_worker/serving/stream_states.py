@@ -10,54 +10,38 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from mqinfer.codecs import Codecs, decode_tensor
-from mqinfer.codecs.difference import DIFFERENCE, add_difference, array_name
-from mqinfer.codecs.video import VIDEO
-from mqinfer.codecs.video_chain import VideoChain
+from mqinfer.codecs import Codecs, decode_tensor, traits_of
+from mqinfer.codecs.codec import StreamDecoder
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ReferenceLost
-from mqinfer.protocol.header import CHAIN, KEEP, REFERENCE
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.types import EncodedTensor
 
-__all__ = ["STATEFUL", "StreamKey", "StreamStates"]
+__all__ = ["StreamKey", "StreamStates"]
 
-STATEFUL = frozenset((DIFFERENCE, *VIDEO))
-"""Encodings that may need the stream's state."""
-StreamKey = tuple[str, str, str]
-"""Client, source of the pictures, name of the model's input."""
-_MOST_KEPT = 3
-"""Pictures of one stream: the client's reference, the next one that it offers, and the one that frames on their way
-still need."""
+StreamKey = tuple[str, str, str, str]
+"""Client, source of the pictures, name of the model's input, encoding."""
 _MOST_BYTES = 256 << 20
 _MOST_STREAMS = 256
 _IDLE_S = 30.0
 """A stream without a picture for so long is forgotten."""
 
 
+@dataclass(slots=True, eq=False)
 class _StreamState:
-    """The state of one stream.
+    """The state of one stream in one encoding.
 
     Attributes:
-        kept: Pictures by name, the oldest first.
-        video: Decodes its video; it guards itself.
+        decoder: Decodes its pictures; it guards itself.
         used: When its last picture came, in seconds.
         counted: Bytes of memory, as they are part of the sum.
     """
 
-    __slots__ = ("counted", "kept", "used", "video")
-
-    def __init__(self) -> None:
-        self.kept: OrderedDict[str, Array] = OrderedDict()
-        self.video = VideoChain()
-        self.used = 0.0
-        self.counted = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory, about."""
-        return sum(array.nbytes for array in self.kept.values()) + self.video.nbytes
+    decoder: StreamDecoder
+    used: float = 0.0
+    counted: int = 0
 
 
 class StreamStates:
@@ -90,10 +74,10 @@ class StreamStates:
         self._bytes = 0
 
     def decode(self, tensor: EncodedTensor, key: StreamKey, limits: Limits, codecs: Codecs) -> Array:
-        """Decode a picture with its stream's state, and keep it there if its sender asks for that.
+        """Decode a picture, with its stream's state if it is encoded against others.
 
         Args:
-            tensor: As received; its encoding is one of `STATEFUL`, or it has the parameter `keep`.
+            tensor: As received; its encoding is one of `codecs.STATEFUL`.
             key: The stream.
             limits: Limits of this receiver.
             codecs: The codecs of this process.
@@ -102,20 +86,22 @@ class StreamStates:
             ReferenceLost: What it is encoded against is not here.
             BadEncoding, BadTensor, LimitExceeded: As of `decode_tensor`.
         """
+        stream = traits_of(tensor.encoding).stream
+        if stream is None or stream.parameter not in tensor.parameters:
+            return decode_tensor(tensor, limits, codecs)
+        with self._lock:
+            if key not in self._states:
+                self._states[key] = _StreamState(stream.decoder())
+            state = self._states[key]
+            self._states.move_to_end(key)
+            state.used = self._clock()
         try:
-            if tensor.encoding == DIFFERENCE:
-                reference = self._kept(key, str(tensor.parameters.get(REFERENCE, "")))
-                array = add_difference(tensor, reference, limits)
-            elif tensor.encoding in VIDEO and CHAIN in tensor.parameters:
-                array = self._decode_video(key, tensor, limits)
-            else:
-                array = decode_tensor(tensor, limits, codecs)
+            return state.decoder.decode(tensor, limits)
         except ReferenceLost:
             self._count("references_lost")
             raise
-        if KEEP in tensor.parameters and array.dtype != object:  # text has no difference
-            self._keep(key, array)
-        return array
+        finally:
+            self._make_room(key)
 
     def forget_idle(self) -> None:
         """Forget the streams without a picture for `_IDLE_S`; call it now and then."""
@@ -127,47 +113,14 @@ class StreamStates:
         for _ in idle:
             self._count("streams_idle")
 
-    def _decode_video(self, key: StreamKey, tensor: EncodedTensor, limits: Limits) -> Array:
-        with self._lock:
-            state = self._use(key)
-        try:
-            return state.video.decode(tensor, limits)
-        finally:
-            self._make_room(key)
-
-    def _use(self, key: StreamKey) -> _StreamState:
-        """Return the state of a stream, a new one where there is none; the lock is held."""
-        state = self._states.setdefault(key, _StreamState())
-        self._states.move_to_end(key)
-        state.used = self._clock()
-        return state
-
-    def _kept(self, key: StreamKey, name: str) -> Array | None:
-        with self._lock:
-            if key not in self._states:
-                return None
-            return self._use(key).kept.get(name)
-
-    def _keep(self, key: StreamKey, array: Array) -> None:
-        """Keep a picture under the name that its own samples give it, whatever its sender calls it."""
-        own = array.copy()  # it may be a view of the message
-        own.setflags(write=False)
-        name = array_name(own)
-        with self._lock:
-            state = self._use(key)
-            state.kept[name] = own
-            state.kept.move_to_end(name)
-            while len(state.kept) > _MOST_KEPT:
-                state.kept.popitem(last=False)
-        self._make_room(key)
-
     def _make_room(self, key: StreamKey) -> None:
         """Count the memory that a stream takes now, and forget others until there is room for it."""
         forgotten = 0
         with self._lock:
             if state := self._states.get(key):
-                self._bytes += state.nbytes - state.counted
-                state.counted = state.nbytes
+                nbytes = state.decoder.nbytes
+                self._bytes += nbytes - state.counted
+                state.counted = nbytes
             while self._bytes > self._most_bytes or len(self._states) > self._most_streams:
                 self._bytes -= self._states.pop(self._dispensable()).counted
                 forgotten += 1
@@ -177,7 +130,7 @@ class StreamStates:
     def _dispensable(self) -> StreamKey:
         """Return the stream used longest ago of the client that has most of what is scarce; the lock is held."""
         shares: Counter[str] = Counter()
-        for (client, _, _), state in self._states.items():
+        for (client, _, _, _), state in self._states.items():
             shares[client] += state.counted if self._bytes > self._most_bytes else 1
         largest = max(shares, key=shares.__getitem__)
         return next(key for key in self._states if key[0] == largest)

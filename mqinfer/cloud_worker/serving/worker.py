@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.cloud_worker.batching.batcher import Batcher
 from mqinfer.cloud_worker.batching.schedule import Schedule
-from mqinfer.cloud_worker.serving.admission import Admission, Cancelled
-from mqinfer.cloud_worker.serving.announcer import Announcer
+from mqinfer.cloud_worker.serving.admission import Admission, CancelledRequests
+from mqinfer.cloud_worker.serving.announcer import WorkerAnnouncer
 from mqinfer.cloud_worker.serving.incoming import Delivery, accept
+from mqinfer.cloud_worker.serving.intake import Intake
 from mqinfer.cloud_worker.serving.load import LoadMeter
 from mqinfer.cloud_worker.serving.options import WorkerOptions
 from mqinfer.cloud_worker.serving.pipeline import Pipeline
@@ -43,11 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["LinkMaker", "Worker"]
 
 log = logging.getLogger("mqinfer.cloud_worker")
-_SILENCE_S = 0.1
-"""A draining worker leaves its lane after so long without a request: clients know of the draining then. What comes from
-one that was held up for longer the broker turns away, and it is sent elsewhere."""
-_QUIET_S = 1.0
-"""The same for one that an operator drains: nobody waits for its process, and its machine may be busy."""
 _UNFINISHED_S = 1.0
 """A worker that could not drain leaves its threads to themselves after so long: the task of one may never end."""
 LinkMaker = Callable[[str, Message, ConnectionHandler], Link]
@@ -88,21 +83,16 @@ class Worker:
         self._running = running or RunningRequests()
         self._model = model
         self._options = options
-        self._is_default = is_default
         self._clock = clock
         self._meter = LoadMeter(service_s=service_s)
         self._service = InferenceService(model, options.limits, self._meter.ran, self._meter.count)
-        self._draining = False
-        self._came = threading.Event()  # set by each request while draining
-        self._quiet_since = 0.0  # as far as `is_drained` has found out
-        self._subscribed: set[tuple[str, str | None]] = set()  # of `_subscriptions`
         self._schedule = Schedule(model.config.dynamic_batching, self._service.max_rows)
         self._max_queued = self._schedule.max_queued
         self._inline_s = 0.0 if self._schedule.gathers else options.inline_s
         self._inline = 0  # requests that are being served on the link's thread: 0 or 1
         self._inline_since = math.inf
         self._admission = Admission(options, self._service.max_rows * model.backend.concurrency)
-        self._cancelled = Cancelled()
+        self._cancelled = CancelledRequests()
         self._replies = Replies(self._service, options, self._meter, self._load, self._publish, clock)
         self._processing = Processing(
             self._service,
@@ -115,7 +105,7 @@ class Worker:
             clock,
             None if tracer is None else WorkerSpans(tracer, options.topics),
         )
-        self._pipeline: Pipeline[Delivery, PreparedRequest] = Pipeline(
+        self.pipeline: Pipeline[Delivery, PreparedRequest] = Pipeline(
             Batcher(self._schedule.policy),
             self._processing.prepare,
             self._processing.run,
@@ -125,9 +115,9 @@ class Worker:
             clock=clock,
             record=self._record,
         )
-        if self._pipeline.threads >= RunningRequests.SLOTS:  # a culprit without a slot would put the blame on others
-            self._running = RunningRequests(bytearray((self._pipeline.threads + 1) * RunningRequests.SLOT_BYTES))
-        self._announcer = Announcer(
+        if self.pipeline.threads >= RunningRequests.SLOTS:  # a culprit without a slot would put the blame on others
+            self._running = RunningRequests(bytearray((self.pipeline.threads + 1) * RunningRequests.SLOT_BYTES))
+        self._announcer = WorkerAnnouncer(
             self.card,
             options,
             self._load,
@@ -139,6 +129,12 @@ class Worker:
             clock=clock,
         )
         self._link = make_link(self._announcer.presence.client_id, self._announcer.presence.will, self._on_connection)
+        topics, group = options.topics, options.group
+        filters = [topics.infer_filter(self.card.name, self.card.version)]
+        if is_default:
+            filters.append(topics.infer_filter(self.card.name))
+        channels, lane = [(each, group) for each in filters], (topics.lane_filter(self.name), None)
+        self._intake = Intake(self._link, channels, lane, self._receive, clock)
 
     @property
     def name(self) -> str:
@@ -151,7 +147,7 @@ class Worker:
 
         Another process has its name, its connection failed for good, or one of its threads failed.
         """
-        return self._announcer.presence.failure or self._link.failure or self._pipeline.failure
+        return self._announcer.presence.failure or self._link.failure or self.pipeline.failure
 
     @property
     def card(self) -> ModelCard:
@@ -161,28 +157,14 @@ class Worker:
     @property
     def depth(self) -> int:
         """Requests accepted and not replied to."""
-        return self._pipeline.depth + self._inline
-
-    @property
-    def prepared(self) -> int:
-        """Of those the ones that are prepared and wait for the model."""
-        return self._pipeline.prepared
-
-    @property
-    def closing(self) -> bool:
-        """Whether no request that is queued is taken up any more."""
-        return self._pipeline.closing
+        return self.pipeline.depth + self._inline
 
     def progress(self) -> float:
         """Return the time at which the oldest task that is not finished began; the time now where there is none.
 
         It stands still while a task does not end.
         """
-        return min(self._pipeline.busy_since, self._inline_since, self._clock())
-
-    def counters(self) -> dict[str, int]:
-        """Copy the counters: replies by outcome, and what was dropped by reason."""
-        return self._meter.counters()
+        return min(self.pipeline.busy_since, self._inline_since, self._clock())
 
     def statistics(self, memory_bytes: int = 0) -> ModelStatistics:
         """Return what it has done so far.
@@ -192,7 +174,7 @@ class Worker:
         """
         received = [
             each.incoming.received if isinstance(each, PreparedRequest) else each.received
-            for each in self._pipeline.waiting()
+            for each in self.pipeline.waiting()
         ]
         oldest = max(0.0, self._clock() - min(received)) if received else 0.0
         return replace(
@@ -209,17 +191,17 @@ class Worker:
             BrokerUnreachable: No broker answers.
             NotAuthorized: The broker refused the credentials or a subscription, or would not deliver requests.
         """
-        self._pipeline.start()
+        self.pipeline.start()
         try:
             self._link.open(timeout)
             self._announcer.attach(self._link)
             self._link.subscribe(self._options.topics.cancel_filter(self.card.name), self._cancel, retained=False)
-            self._join()
+            self._intake.join()
             self._announcer.publish(WorkerStatus.READY)
             self._announcer.check_taken()
         except BaseException:
             self._announcer.withdraw()
-            self._pipeline.stop()
+            self.pipeline.stop()
             self._link.close()
             raise
         log.debug("worker %s serves %s", self.name, self._model.card.name)
@@ -234,95 +216,51 @@ class Worker:
             timeout: For what was accepted, in seconds.
         """
         self.drain()
-        if self._subscribed:
-            self._await_silence(timeout)
-        self._leave(self._subscriptions())
-        drained = self._pipeline.drain(timeout)
+        self._intake.leave(timeout)
+        drained = self.pipeline.drain(timeout)
         if not drained:
             log.warning("worker %s stops with %d requests unfinished after %g s", self.name, self.depth, timeout)
         why = Rejected(f"worker {self.name} is stopping")
-        deliveries, requests = self._pipeline.stop(None if drained else _UNFINISHED_S)
+        deliveries, requests = self.pipeline.stop(None if drained else _UNFINISHED_S)
         for delivery in deliveries:
             self._reject(delivery, why)
         for request in requests:
             self._reject(request, why)
         self._announcer.end()
         self._link.close()
-        if math.isinf(self._pipeline.busy_since):  # else a thread is still in it
+        if math.isinf(self.pipeline.busy_since):  # else a thread is still in it
             self._model.backend.close()
 
-    def drain(self) -> None:
-        """Accept nothing more from the models' channels, and announce that; what comes over the lane is still served.
+    def drain(self, *, on: bool = True) -> None:
+        """Accept nothing more from the models' channels, or serve again, and announce that.
+
+        What comes over the lane is still served.
+
+        Args:
+            on: Whether it drains.
 
         Raises:
             BrokerUnreachable: The broker does not answer; call it again.
         """
-        self._draining, self._quiet_since = True, self._clock()
-        self._announcer.publish(WorkerStatus.DRAINING)
-        *channels, _ = self._subscriptions()
-        self._leave(channels)
+        if on:
+            self._intake.begin_to_drain()
+            self._announcer.publish(WorkerStatus.DRAINING)
+            self._intake.leave_channels()
+        else:
+            self._intake.join()
+            self._announcer.publish(WorkerStatus.READY)
 
     def is_drained(self) -> bool:
         """Return whether, after `drain`, nothing is accepted any more and all that was accepted is answered.
 
-        The lane is left once nothing has come over it for `_QUIET_S`.
-
         Raises:
             BrokerUnreachable: The broker does not answer; call it again.
         """
-        if self._came.is_set():
-            self._came.clear()
-            self._quiet_since = self._clock()
-        if self._clock() - self._quiet_since >= _QUIET_S:
-            self._leave(self._subscriptions())
-        return not self._subscribed and self.depth == 0
-
-    def undrain(self) -> None:
-        """Serve again after `drain`.
-
-        Raises:
-            BrokerUnreachable: The broker does not answer; call it again.
-        """
-        self._draining = False
-        self._join()
-        self._announcer.publish(WorkerStatus.READY)
-
-    def _join(self) -> None:
-        for each in self._subscriptions():
-            if each not in self._subscribed:
-                topic_filter, share = each
-                self._link.subscribe(topic_filter, self._receive, share=share, retained=False)
-                self._subscribed.add(each)
-
-    def _leave(self, subscriptions: Iterable[tuple[str, str | None]]) -> None:
-        for each in subscriptions:
-            if each in self._subscribed:
-                topic_filter, share = each
-                self._link.unsubscribe(topic_filter, share=share)
-                self._subscribed.remove(each)
-
-    def _await_silence(self, timeout: float) -> None:
-        """Wait until no request has come for a moment, or the link is down."""
-        end = self._clock() + timeout
-        while self._link.connected and self._clock() < end:
-            self._came.clear()
-            if not self._came.wait(min(_SILENCE_S, timeout)):
-                return
-
-    def _subscriptions(self) -> list[tuple[str, str | None]]:
-        topics, card = self._options.topics, self._model.card
-        shared = [topics.infer_filter(card.name, card.version)]
-        if self._is_default:
-            shared.append(topics.infer_filter(card.name))
-        return [*((topic, self._options.group) for topic in shared), (topics.lane_filter(self.name), None)]
+        return self._intake.is_left() and self.depth == 0
 
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
         if connected:
             self._announcer.repeat()
-
-    def announce(self) -> None:
-        """Publish card and state again."""
-        self._announcer.repeat()
 
     def assign(self, labels: Mapping[str, str], traffic: Mapping[str, int], share: int) -> None:
         """Publish card and state with these labels and shares; as in `ModelCard` and `ServedModel`."""
@@ -330,34 +268,40 @@ class Worker:
         self._model = replace(self._model, card=card)
         self._announcer.assign(card, share)
 
-    def refresh(self) -> None:
+    def refresh(self, *, repeat: bool = False) -> None:
         """Publish the state again where its figures have changed, and forget streams that are idle.
 
         Call it about twice a second, from one thread.
+
+        Args:
+            repeat: Whether to publish card and state in any case.
         """
-        self._announcer.refresh()
+        if repeat:
+            self._announcer.repeat()
+        else:
+            self._announcer.refresh()
         self._service.forget_idle()
 
     def _load(self, replied: int = 0) -> WorkerLoad:
         meter = self._meter
-        return meter.load(self._pipeline.depth + self._inline - replied, self._admission.window(meter.service_s))
+        return meter.load(self.pipeline.depth + self._inline - replied, self._admission.window(meter.service_s))
 
     def _receive(self, message: Message) -> None:
         if message.retain:  # kept by the broker: it would come again to each worker, and crash one after the other
             self._meter.drop("retained", f"a retained request on {message.topic}")
             return
-        if self._draining:
-            self._came.set()
+        if self._intake.draining:
+            self._intake.came.set()
         if not len(message.payload) and message.response_topic is None:
             return  # another worker's, to itself: see `reads_back`
         delivery = accept(self._options.topics, message, self._clock())
-        depth = self._pipeline.depth
+        depth = self.pipeline.depth
         if depth and not self._has_room(delivery, depth):
             return
         if not self._admission.enter(delivery.client, delivery.size, delivery.received):
             self._make_way(delivery)
         elif depth or not self._is_short(delivery):
-            self._pipeline.receive(delivery, delivery.client)
+            self.pipeline.receive(delivery, delivery.client)
         else:
             self._serve_inline(delivery)
 
@@ -365,11 +309,11 @@ class Worker:
         """Accept a request for whose bytes there is no room, where another client has more queued; else reject it."""
         mib = self._options.capacity_bytes >> 20
         why = Rejected(f"worker {self.name} is at its capacity of {mib} MiB of requests")
-        evicted = self._pipeline.evict(delivery.client)
+        evicted = self.pipeline.evict(delivery.client)
         if evicted is not None:
             self._reject(evicted, why)
         if evicted is not None and self._admission.enter(delivery.client, delivery.size, delivery.received):
-            self._pipeline.receive(delivery, delivery.client)
+            self.pipeline.receive(delivery, delivery.client)
         else:
             self._refuse(delivery, why)
 
@@ -381,11 +325,11 @@ class Worker:
                 self._meter.drop("flood", f"a request of {delivery.client}, which sends without a window")
                 return False
             why = Rejected(f"worker {self.name} is at its capacity of {capacity} requests")
-            evicted = self._pipeline.evict(delivery.client)
+            evicted = self.pipeline.evict(delivery.client)
             if evicted is not None:
                 self._reject(evicted, why)
                 return True
-        elif self._pipeline.queued >= most:
+        elif self.pipeline.queued >= most:
             why = Rejected(f"{most} requests are queued at worker {self.name}")
         else:
             return True
@@ -408,13 +352,13 @@ class Worker:
     def _serve_inline(self, delivery: Delivery) -> None:
         """Serve a request on the link's thread. Only that thread adds work, so nothing else runs meanwhile."""
         self._inline, self._inline_since = 1, delivery.received
-        self._record(self._pipeline.threads, (delivery,))
+        self._record(self.pipeline.threads, (delivery,))
         try:
             self._processing.serve(delivery)
         except BaseException as error:  # noqa: BLE001 - a defect: as on the pipeline's threads
-            self._pipeline.fail(error)
+            self.pipeline.fail(error)
         finally:
-            self._record(self._pipeline.threads, ())
+            self._record(self.pipeline.threads, ())
             self._inline, self._inline_since = 0, math.inf
 
     def _record(self, slot: int, items: Sequence[Delivery | PreparedRequest]) -> None:

@@ -30,13 +30,13 @@ from mqinfer.protocol.errors import (
     Rejected,
 )
 
-__all__ = ["EXTENSIONS", "Fleet", "Management"]
+__all__ = ["EXTENSIONS", "Management", "ServerProcesses"]
 
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_configuration", "statistics", "classification")
 """Implemented extensions of the Open Inference Protocol, by Triton's names."""
 
 
-class Fleet(Protocol):
+class ServerProcesses(Protocol):
     """The processes of a server: the part of `Supervisor` that `Management` uses."""
 
     @property
@@ -60,7 +60,7 @@ class Fleet(Protocol):
 class Management:
     """Control requests of one server. Not thread-safe: one thread calls it."""
 
-    def __init__(self, template: ProcessSpec, supervisor: Fleet, instances: int | None = None) -> None:
+    def __init__(self, template: ProcessSpec, supervisor: ServerProcesses, instances: int | None = None) -> None:
         """Prepare.
 
         Args:
@@ -133,14 +133,14 @@ class Management:
                 f"model repository {self._template.repository} is empty; the models that are loaded keep "
                 "running until `mqinfer models unload`"
             )
-        broken = {problem.model for problem in scan.problems}
         names = {version.name for version in scan.models} | self._wanted.keys()
-        changed = {}
-        for model in sorted(name for name in names if name not in broken and (not models or name in models)):
-            specs, before = self._plan(scan, model), self._wanted.get(model, ())
-            if not is_same(before, specs) or _labels(before) != _labels(specs):
-                changed[model] = self._roll_out(model, specs)
-        return changed
+        names -= {problem.model for problem in scan.problems}
+        plans = {name: self._plan(scan, name) for name in sorted(names if not models else names.intersection(models))}
+        return {name: self._roll_out(name, specs) for name, specs in plans.items() if self._is_new(name, specs)}
+
+    def _is_new(self, model: str, specs: Sequence[ProcessSpec]) -> bool:
+        before = self._wanted.get(model, ())
+        return not is_same(before, specs) or _labels(before) != _labels(specs)
 
     def _reply_at_once(self, call: Call, body: CallBody) -> Any:
         match call.operation:
@@ -149,13 +149,12 @@ class Management:
             case Operation.LIVE:
                 return {"live": True}
             case Operation.READY:
-                processes = self._supervisor.processes
-                return {"ready": all(view.phase in _HEALTHY and not view.draining for view in processes)}
+                return {"ready": all(map(_is_healthy, self._supervisor.processes))}
             case Operation.INDEX:
                 return self._index(only_ready=body.ready)
             case Operation.MODEL_READY:
-                serving = [view for view in self._of(call.model) if view.state is Phase.READY]
-                return {"name": call.model, "ready": any(_fits(view, call) for view in serving)}
+                views = self._of(call.model)
+                return {"name": call.model, "ready": any(v.state is Phase.READY and _fits(v, call) for v in views)}
         config, card = self._loaded(call)
         return json.loads(card_to_json(card)) if call.operation is Operation.METADATA else config_record(config, card)
 
@@ -302,7 +301,8 @@ def _order(body: CallBody) -> dict[str, int | None]:
     return {name: int(given[name]) if name in given else None for name in known}
 
 
-_HEALTHY = {Phase.READY, Phase.DRAINING}
+def _is_healthy(view: ProcessView) -> bool:
+    return view.phase in {Phase.READY, Phase.DRAINING} and not view.draining
 
 
 def _fits(view: ProcessView, call: Call) -> bool:

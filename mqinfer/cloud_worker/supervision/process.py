@@ -91,6 +91,11 @@ class ProcessSpec:
     incarnation: int | None = None
     otlp: str | None = None
 
+    @property
+    def title(self) -> str:
+        """Model and version, for messages."""
+        return f"{self.model} version {self.version}"
+
 
 _CHECK_S = 0.5
 """Interval at which a process reports its progress and checks whether its connection has failed for good."""
@@ -221,14 +226,8 @@ def run_process(
         progress: Shared with the supervisor: changes every half second unless a request does not end.
         memory: Shared likewise, for `RunningRequests`.
     """
-    set_up(replace(spec.logs, process=spec.options.name))
-    forward_notices(lambda notice: _send(pipe, notice))  # all processes of a model report the same
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter
-    _end_with_the_supervisor()
-    _end_before_the_supervisor()
-    waker, stop = Waker().open(signals=True), threading.Event()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop = threading.Event()
+    waker = _set_up(spec, pipe, stop)
     tracer = make_tracer("mqinfer-worker", spec.options.name, spec.otlp)
     try:
         start, warmed_up = _load(spec, RunningRequests(memory), tracer)
@@ -245,15 +244,42 @@ def run_process(
         return
     _send(pipe, ProcessReport(card=worker.card, service_s=warmed_up.run_s, untried=warmed_up.untried))
     with contextlib.suppress(EOFError, OSError):  # the supervisor has exited
-        draining = False
-        while not stop.is_set() and not worker.failure:
-            if progress is not None:
-                progress.value = worker.progress()
-            worker.refresh()
-            draining = draining and not _report_drained(pipe, worker)
-            if pipe in wait([pipe, waker.fileno()], _DRAIN_CHECK_S if draining else _CHECK_S):
-                draining = _execute(pipe, worker, draining=draining)
-            waker.drain()
+        _serve(worker, pipe, waker, stop, ctypes.c_double() if progress is None else progress)
+    _stop(worker, pipe)
+    if tracer is not None:
+        tracer.close()
+    logging.shutdown()
+    # TensorFlow needs seconds to shut down; nothing is left to do, and the system frees the rest.
+    os._exit(1 if worker.failure else 0)  # after a failure the supervisor restarts it
+
+
+def _set_up(spec: ProcessSpec, pipe: Connection, stop: threading.Event) -> Waker:
+    """Set up logs, signals and the process's end; return what a signal wakes."""
+    set_up(replace(spec.logs, process=spec.options.name))
+    forward_notices(lambda notice: _send(pipe, notice))  # all processes of a model report the same
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter
+    _end_with_the_supervisor()
+    _end_before_the_supervisor()
+    waker = Waker().open(signals=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    return waker
+
+
+def _serve(worker: Worker, pipe: Connection, waker: Waker, stop: threading.Event, progress: ctypes.c_double) -> None:
+    """Report the progress and execute commands until the process is to stop or the worker has failed."""
+    draining = False
+    while not stop.is_set() and not worker.failure:
+        progress.value = worker.progress()
+        worker.refresh()
+        draining = draining and not _report_drained(pipe, worker)
+        if pipe in wait([pipe, waker.fileno()], _DRAIN_CHECK_S if draining else _CHECK_S):
+            draining = _execute(pipe, worker, draining=draining)
+        waker.drain()
+
+
+def _stop(worker: Worker, pipe: Connection) -> None:
+    """Report why the process ends, drain, and report the last statistics."""
     failure = worker.failure
     # Sent before it drains: from now on the supervisor bounds its time, and its end is no crash.
     why = f"{failure.code}: {failure}" if failure else _ASKED
@@ -263,13 +289,8 @@ def run_process(
     except MqinferError as error:  # the link's thread hangs in a request
         log.error("worker %s could not drain: %s", worker.name, error)  # noqa: TRY400 - one line says it
     _send(pipe, worker.statistics())  # so that its last requests are among the server's sums
-    if tracer is not None:
-        tracer.close()
     if failure:
         log.debug("worker %s exits: %s", worker.name, failure)  # its supervisor logs the reason
-    logging.shutdown()
-    # TensorFlow needs seconds to shut down; nothing is left to do, and the system frees the rest.
-    os._exit(1 if failure else 0)  # after a failure the supervisor restarts it
 
 
 def _await_broker(start: Callable[[], Worker], pipe: Connection, waker: Waker, stop: threading.Event) -> Worker | None:
@@ -347,7 +368,7 @@ def _execute(pipe: Connection, worker: Worker, *, draining: bool) -> bool:
         case Command.STATISTICS:
             pipe.send(worker.statistics(_resident_bytes()))
         case Command.ANNOUNCE:
-            worker.announce()
+            worker.refresh(repeat=True)
         case Command.DRAIN | Command.UNDRAIN as command:
             return _drain(pipe, worker, on=command is Command.DRAIN)
     return draining
@@ -355,15 +376,13 @@ def _execute(pipe: Connection, worker: Worker, *, draining: bool) -> bool:
 
 def _drain(pipe: Connection, worker: Worker, *, on: bool) -> bool:
     try:
-        if on:
-            worker.drain()
-            return True
-        worker.undrain()
+        worker.drain(on=on)
     except MqinferError as error:  # the broker does not answer; the operator tries again
         _send(pipe, DrainReport(not on, str(error)))
-    else:
+        return False
+    if not on:
         _send(pipe, DrainReport(drained=False))
-    return False
+    return on
 
 
 def _report_drained(pipe: Connection, worker: Worker) -> bool:

@@ -64,13 +64,13 @@ def _plain(value: Any) -> Any:
     """Convert dataclasses to JSON types; leave out empty fields."""
     if isinstance(value, Enum):
         return value.value
-    if is_dataclass(value):
-        items = {field.name: getattr(value, field.name) for field in fields(value)}
-        return {key: _plain(item) for key, item in items.items() if item is not None and item not in ((), {})}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Path):
         return value.name
+    if is_dataclass(value):
+        items = {field.name: getattr(value, field.name) for field in fields(value)}
+        return _plain({name: item for name, item in items.items() if item not in (None, (), {})})
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 

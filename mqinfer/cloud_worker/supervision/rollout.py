@@ -11,10 +11,10 @@ from mqinfer.cloud_worker.supervision.child import Child, Phase
 from mqinfer.cloud_worker.supervision.planning import reconcile
 from mqinfer.cloud_worker.supervision.process import Command, ProcessSpec
 
-__all__ = ["Rollout", "Step", "begin"]
+__all__ = ["Rollout", "RolloutStep", "begin"]
 
 
-class Step(Enum):
+class RolloutStep(Enum):
     """Next step of a rollout."""
 
     WAIT = "wait for processes to start or to end"
@@ -48,20 +48,24 @@ class Rollout:
     switched: bool = False
 
     @property
-    def next_step(self) -> Step:
+    def next_step(self) -> RolloutStep:
         """Next step, from the phases of the processes."""
         awaited = [*self.new, *self.kept]
         if self.switched:
             is_over = all(child.is_over for child in [*self.old, *self.leaving])
-            return Step.DONE if is_over and not any(child.is_assigning for child in awaited) else Step.WAIT
+            return (
+                RolloutStep.DONE if is_over and not any(child.is_assigning for child in awaited) else RolloutStep.WAIT
+            )
         if any(map(_has_failed, awaited)):
-            return Step.UNDO
-        return Step.SWITCH if all(child.phase is Phase.READY for child in awaited) else Step.WAIT
+            return RolloutStep.UNDO
+        return RolloutStep.SWITCH if all(child.phase is Phase.READY for child in awaited) else RolloutStep.WAIT
 
     @property
     def failure(self) -> str:
         """Why it is undone: the reasons of the failed processes."""
-        return "; ".join(f"{child.title}: {child.reason}" for child in [*self.new, *self.kept] if _has_failed(child))
+        return "; ".join(
+            f"{child.spec.title}: {child.reason}" for child in [*self.new, *self.kept] if _has_failed(child)
+        )
 
     def switch(self, kill_at: float) -> None:
         """Drain the old processes; the others publish the labels that were wanted last."""
@@ -100,16 +104,16 @@ def begin(model: str, specs: Sequence[ProcessSpec], name: str, children: list[Ch
     """
     mine = [child for child in children if child.spec.model == model]
     running = {child.name: child for child in mine if child.phase in {Phase.STARTING, Phase.READY}}
-    for child in mine:  # failed, or waiting for a start
-        if child.name not in running and child.phase is not Phase.DRAINING:
+    for child in mine:
+        if child.phase not in {Phase.STARTING, Phase.READY, Phase.DRAINING}:  # failed, or waiting for a start
             children.remove(child)
     taken = [child.name for child in children if child.name not in running]
     changes = reconcile([child.spec for child in running.values()], specs, name, taken)
     new = [Child(spec) for spec in changes.start]
     children += new
-    kept, old = [running[worker] for worker in changes.keep], [running[worker] for worker in changes.drain]
+    kept, old = map(running.__getitem__, changes.keep), map(running.__getitem__, changes.drain)
     leaving = [child for child in mine if child.phase is Phase.DRAINING]
-    return Rollout(model, specs, new, kept, old, leaving)
+    return Rollout(model, specs, new, list(kept), list(old), leaving)
 
 
 def _has_failed(child: Child) -> bool:

@@ -97,7 +97,7 @@ class StatisticsQuery:
 
     def is_over(self, now: float) -> bool:
         """Whether every process has replied or exited, or the deadline has passed."""
-        return now >= self.deadline or all(child.process is None for child in self.waiting)
+        return now >= self.deadline or all(child.run is None for child in self.waiting)
 
     def finish(self, totals: Totals, children: Iterable[Child]) -> None:
         """Complete the future with the replies so far and the names of the missing processes.

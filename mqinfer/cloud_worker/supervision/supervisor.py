@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
+from enum import IntEnum
+from multiprocessing.connection import Connection, wait
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -22,9 +23,11 @@ from mqinfer.cloud_worker.supervision.child import Child, Phase, ProcessView
 from mqinfer.cloud_worker.supervision.drains import DrainOrder
 from mqinfer.cloud_worker.supervision.planning import is_same
 from mqinfer.cloud_worker.supervision.process import Command, ProcessReport, ProcessSpec
-from mqinfer.cloud_worker.supervision.rollout import Rollout, Step, begin
+from mqinfer.cloud_worker.supervision.rollout import Rollout, RolloutStep, begin
+from mqinfer.cloud_worker.supervision.started_process import StartedProcess
 from mqinfer.cloud_worker.supervision.statistics import ServerStatistics, StatisticsQuery, Totals
 from mqinfer.logs import is_logged
+from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.control import ModelStatistics
 from mqinfer.protocol.errors import Cancelled, ModelNotLoadable, NoWorker, Superseded
 
@@ -67,6 +70,7 @@ class Inbox:
         self._actions: SimpleQueue[tuple[Callable[[], None], Future[Any]]] = SimpleQueue()
         self._lock = threading.Lock()  # so that no action is put behind `close`
         self._is_closed = False
+        self.waker: Waker | None = None  # of the owner, while it runs
 
     def put(self, action: Callable[[], None], future: Future[Any]) -> bool:
         """Append an action; return False once the inbox is closed.
@@ -78,7 +82,14 @@ class Inbox:
         with self._lock:
             if not self._is_closed:
                 self._actions.put((action, future))
-            return not self._is_closed
+        self.wake()
+        return not self._is_closed
+
+    def wake(self) -> None:
+        """Have the owner look here; thread-safe and safe in a signal handler."""
+        waker = self.waker
+        if waker:
+            waker.wake()
 
     def run_all(self) -> None:
         """Run the actions put so far, in order."""
@@ -100,6 +111,14 @@ class Inbox:
         while not self._actions.empty():
             left.append(self._actions.get_nowait()[1])
         return left
+
+
+class StopMode(IntEnum):
+    """How the supervisor has been asked to stop; a later request can only be harsher."""
+
+    NO = 0
+    DRAINING = 1
+    AT_ONCE = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -125,10 +144,8 @@ class Supervisor:
     _totals: Totals = field(default_factory=Totals)
     _views: tuple[ProcessView, ...] = ()
     _inbox: Inbox = field(default_factory=Inbox)
-    _waker: Waker | None = None
     _check_at: float = 0.0
-    _stopping: bool = False
-    _hurrying: bool = False
+    _stop_mode: StopMode = StopMode.NO
     _served: bool = False
     _defects: int = 0
 
@@ -152,7 +169,9 @@ class Supervisor:
         Returns:
             Whether any process ever served.
         """
-        self._waker = waker = Waker().open(signals=True)  # before the inbox is read first, so that no action is missed
+        self._inbox.waker = waker = Waker().open(
+            signals=True
+        )  # before the inbox is read first, so that no action is missed
         try:
             while self._run_once(waker):
                 pass
@@ -162,7 +181,7 @@ class Supervisor:
             for child in self._children:  # none is left, unless a defect ended one of the calls above
                 child.kill()
             self._cancel_all()
-            self._waker = None
+            self._inbox.waker = None
             waker.close()
         return self._served
 
@@ -172,8 +191,8 @@ class Supervisor:
         Args:
             at_once: Whether the processes are killed and nothing is drained.
         """
-        self._stopping, self._hurrying = True, self._hurrying or at_once
-        self._wake()
+        self._stop_mode = max(self._stop_mode, StopMode.AT_ONCE if at_once else StopMode.DRAINING)
+        self._inbox.wake()
 
     def roll_out(self, model: str, specs: Sequence[ProcessSpec], name: str) -> Future[None]:
         """Replace the processes of a model by exactly these; thread-safe.
@@ -215,16 +234,9 @@ class Supervisor:
         return self._request(future, lambda: self._order_drain(worker, DrainOrder((), on, future)))
 
     def _request(self, future: Future[T], action: Callable[[], None]) -> Future[T]:
-        if self._inbox.put(action, future):
-            self._wake()
-        else:
+        if not self._inbox.put(action, future):
             future.set_exception(Cancelled(_STOPPING))
         return future
-
-    def _wake(self) -> None:
-        waker = self._waker
-        if waker:
-            waker.wake()
 
     # The methods below run on the supervisor's thread.
 
@@ -232,7 +244,7 @@ class Supervisor:
         """Do what is due, and wait for the next event; return False once there is nothing more to do."""
         try:
             self._inbox.run_all()
-            if self._stopping or not self._has_work():
+            if self._stop_mode or not self._has_work():
                 return False
             self._run_due(time.monotonic())
             self._wait(waker)
@@ -249,9 +261,7 @@ class Supervisor:
         return is_busy or (self.may_idle and (self._served or not self.specs))
 
     def _run_due(self, now: float) -> None:
-        for child in self._children:
-            if child.due is None or child.due > now:
-                continue
+        for child in [each for each in self._children if each.due is not None and each.due <= now]:
             if child.phase is Phase.WAITING:
                 child.start(now)
             else:
@@ -262,6 +272,10 @@ class Supervisor:
             self._advance(rollout, now)
         self._children = [child for child in self._children if child.phase is not Phase.GONE]
         self._totals.keep(self._children)
+        self._finish_orders(now)
+
+    def _finish_orders(self, now: float) -> None:
+        """Complete the queries and the orders to drain that are over."""
         for query in [each for each in self._queries if each.is_over(now)]:
             self._queries.remove(query)
             query.finish(self._totals, self._children)
@@ -275,51 +289,57 @@ class Supervisor:
             return
         self._check_at = now + _CHECK_S
         for child in self._children:
-            if child.is_stuck(_CHECK_S):
+            if child.run and child.is_busy and child.run.hang.is_over(_CHECK_S):
                 is_loading = child.phase is Phase.STARTING
                 what = (
                     "the model did not load within" if is_loading else "a request did not end, or the process hung, for"
                 )
-                why = f"killed: {what} {child.run_timeout:g} s (--run-timeout)"
+                why = f"killed: {what} {child.run.hang.timeout:g} s (--run-timeout)"
                 child.is_final |= is_loading and child.card is None
                 log.error("%s is %s", child.name, why)
                 child.kill(why)
 
     def _wait(self, waker: Waker) -> None:
-        watched = [end for child in self._children for end in child.watched()]
+        runs = [(child, child.run) for child in self._children if child.run]
+        ends: list[Connection | int] = [end for _, run in runs for end in (run.sentinel, run.pipe) if end is not None]
+        happened = wait([waker.fileno(), *ends], self._timeout())
+        waker.drain()
+        for child, run in runs:
+            if run.pipe in happened:
+                self._read(child, run)
+            if run.sentinel in happened:
+                self._reap(child)
+
+    def _timeout(self) -> float | None:
+        """Return the seconds until something is due; None where nothing is."""
         due = [child.due for child in self._children if child.due is not None]
         due += [query.deadline for query in self._queries]
         if any(child.phase in {Phase.STARTING, Phase.READY} for child in self._children):
             due.append(self._check_at)
-        timeout = max(0.0, min(due) - time.monotonic()) if due else None
-        happened = wait([waker.fileno(), *watched], timeout)
-        waker.drain()
-        for child in list(self._children):
-            if child.pipe in happened:
-                self._read(child)
-            if child.process and child.process.sentinel in happened:
-                self._reap(child)
+        return max(0.0, min(due) - time.monotonic()) if due else None
 
-    def _read(self, child: Child) -> None:
-        was_waiting, received = child.is_waiting, child.read()
+    def _read(self, child: Child, run: StartedProcess) -> None:
+        was_waiting, received = run.is_waiting, child.read()
         if isinstance(received, ModelStatistics):
             for query in self._queries:
                 query.add(child, received)
         elif isinstance(received, ProcessReport) and child.phase is Phase.READY:
             if received.card:
-                self._served = True
-                for order in self._drains:
-                    order.started(child)
-                where = f"{received.card.backend} on {received.card.device}"
-                self._emit(child, "ready", "; ".join(filter(None, [where, received.untried])))
+                self._serves(child, received.card, received.untried)
             else:  # it ends by itself, and drains first
                 child.due = time.monotonic() + self.stop_timeout
-        elif child.is_waiting and not was_waiting:
+        elif run.is_waiting and not was_waiting:
             if self._served or self.may_idle:
                 self._emit(child, "waiting", child.reason)
             else:  # a first start, where the address may be wrong
                 child.is_final = True
                 child.kill()
+
+    def _serves(self, child: Child, card: ModelCard, untried: str) -> None:
+        self._served = True
+        for order in self._drains:
+            order.started(child)
+        self._emit(child, "ready", "; ".join(filter(None, [f"{card.backend} on {card.device}", untried])))
 
     def _reap(self, child: Child) -> None:
         child.reap(time.monotonic())
@@ -343,11 +363,11 @@ class Supervisor:
         self._rollouts.append(rollout)
 
     def _advance(self, rollout: Rollout, now: float) -> None:
-        if rollout.next_step is Step.UNDO:
+        if rollout.next_step is RolloutStep.UNDO:
             self._undo(rollout, ModelNotLoadable(rollout.failure))
-        elif rollout.next_step is Step.SWITCH:
+        elif rollout.next_step is RolloutStep.SWITCH:
             rollout.switch(now + self.stop_timeout)
-        if rollout.next_step is Step.DONE and rollout in self._rollouts:
+        if rollout.next_step is RolloutStep.DONE and rollout in self._rollouts:
             self._rollouts.remove(rollout)
             self._update_views()
             for future in rollout.futures:
@@ -370,7 +390,7 @@ class Supervisor:
         mine = [child for child in self._children if worker in {child.name, child.name.rpartition(".")[0]}]
         order.children = [child for child in mine if child.phase in {Phase.READY, Phase.STARTING}]
         if not order.children:
-            running = ", ".join(sorted(child.name for child in self._children if child.process)) or "none"
+            running = ", ".join(sorted(child.name for child in self._children if child.run)) or "none"
             raise NoWorker(f"no process {worker!r} serves here (processes: {running})")
         for earlier in [each for each in self._drains if each.on != order.on]:
             if not set(map(id, earlier.children)).isdisjoint(map(id, order.children)):
@@ -382,18 +402,18 @@ class Supervisor:
 
     def _stop_children(self, waker: Waker) -> None:
         deadline = time.monotonic() + self.stop_timeout
-        running = [child for child in self._children if child.process]
+        running = [child for child in self._children if child.run]
         for child in running:
             child.drain(deadline)
-        while any(child.process for child in running):
+        while any(child.run for child in running):
             now = time.monotonic()
             for child in running:
-                if child.process and child.due is not None and (self._hurrying or child.due <= now):
+                if child.run and child.due is not None and (self._stop_mode is StopMode.AT_ONCE or child.due <= now):
                     self._kill(child)
             self._wait(waker)
 
     def _kill(self, child: Child) -> None:
-        if not self._hurrying:
+        if self._stop_mode is not StopMode.AT_ONCE:
             log.error("%s did not stop within %g s and is killed", child.name, self.stop_timeout)
         child.kill()
 
@@ -417,7 +437,7 @@ class Supervisor:
         self._update_views()
         _log_event(child, kind, detail)
         try:
-            self.on_event(Event(kind, child.name, child.title, detail, crashed, running))
+            self.on_event(Event(kind, child.name, child.spec.title, detail, crashed, running))
         except Exception:  # foreign code; the processes serve on
             log.exception("the handler of the event %r failed", kind)
 
@@ -432,7 +452,7 @@ def _log_event(child: Child, kind: str, detail: str) -> None:
         "%s %s: %s%s",
         child.name,
         kind,
-        child.title,
+        child.spec.title,
         detail and f", {detail}",
         extra={
             "event": kind,

@@ -12,14 +12,14 @@ from mqinfer.bags.frame import Frame
 from mqinfer.client.connection import LiveRegistry
 from mqinfer.client.requester import Requester
 from mqinfer.codecs.opencv import opencv
-from mqinfer.edge_agent.cascade.answers import Answers
 from mqinfer.edge_agent.cascade.cascade import Cascade, Pace
-from mqinfer.edge_agent.cascade.settings import CascadeSettings, RunsAt, SmallModel
 from mqinfer.edge_agent.cascade.small import SmallInput, SmallNetwork, image_contract_of
 from mqinfer.edge_agent.cascade.stage import SmallStage
 from mqinfer.edge_agent.preparing.encoding import LOSSLESS
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.images.decode import as_image
+from mqinfer.judging.results import ResultMaker
+from mqinfer.judging.settings import CascadeSettings, RunsAt, SmallModel
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 
@@ -55,7 +55,7 @@ def make_cascade(  # noqa: PLR0913, PLR0917 - what a run has
         MissingExtra: OpenCV is not installed.
     """
     opencv()  # an edge without it could compare no frame, and would send all of them
-    answers = Answers(settings, reference)
+    answers = ResultMaker(settings, reference)
     with ExitStack() as unless_complete:
         network = here = there = None
         if (small := settings.small) is not None:
@@ -92,7 +92,7 @@ def _inputs(
     return None if network is None else made(network.card, "raw"), made(card, LOSSLESS)
 
 
-def _try(answers: Answers, network: SmallNetwork, here: SmallInput) -> None:
+def _try(answers: ResultMaker, network: SmallNetwork, here: SmallInput) -> None:
     """Run the small model on a black picture: it is warm then, and its outputs are known to be usable."""
     contract = here.preparer.contract
     height, width = contract.height or _ANY_SIDE, contract.width or _ANY_SIDE
@@ -111,6 +111,6 @@ def _count_workers(settings: CascadeSettings, requester: Requester) -> None:
     if settings.small is not None and settings.small.placement is RunsAt.CLOUD:
         wanted[settings.small.model] = settings.small.replicas
     for model, replicas in wanted.items():
-        ready = len(requester.registry.ready_workers(model))
+        ready = len(requester.registry.models.ready_workers(model))
         if 0 < ready < replicas:
             log.warning("cascade: %d of %d workers of model %s are ready", ready, replicas, model)

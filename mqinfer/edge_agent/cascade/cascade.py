@@ -22,17 +22,20 @@ from typing import TypeAlias
 
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import NEWER_FRAME, DelayWindow, Policy, Stream
-from mqinfer.edge_agent.cascade.answers import Answers, reused
-from mqinfer.edge_agent.cascade.detector import Detector, read_picture
-from mqinfer.edge_agent.cascade.entry import Entry, SmallAnswer
-from mqinfer.edge_agent.cascade.settings import CascadeSettings, with_changes
+from mqinfer.client.window import NEWER_FRAME, DelayWindow, Policy, StreamWindow
+from mqinfer.edge_agent.cascade.entry import CascadeFrame, SmallAnswer
 from mqinfer.edge_agent.cascade.small import shown_as, size_of
 from mqinfer.edge_agent.cascade.stage import SmallStage
-from mqinfer.edge_agent.cascade.thumbnail import Thumbnail, thumbnail
-from mqinfer.edge_agent.preparing.preparer import PreparedFrame, Preparer
-from mqinfer.edge_agent.reporting.statistics import EdgeStage
-from mqinfer.edge_agent.results import PendingFrame, ReadingOrder, failed_frame
+from mqinfer.edge_agent.frames.order import ReadingOrder
+from mqinfer.edge_agent.frames.pending import PendingFrame, failed_frame
+from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.frames.reach import Reach
+from mqinfer.edge_agent.frames.stages import EdgeStage
+from mqinfer.edge_agent.preparing.preparer import Preparer
+from mqinfer.judging.detector import Detector, read_picture
+from mqinfer.judging.results import ResultMaker, reused
+from mqinfer.judging.settings import CascadeSettings, with_changes
+from mqinfer.judging.thumbnail import Thumbnail, thumbnail
 from mqinfer.logs import log_once
 from mqinfer.protocol.errors import (
     Cancelled,
@@ -60,7 +63,7 @@ Conclude: TypeAlias = Callable[[PendingFrame, PreparedFrame | None, InferResult]
 """Ends a frame with its outcome."""
 _ABSENT = (Expired, Rejected, Corrupted, NoWorker, LinkError)
 _PRESENT = (MessageTooLarge, NotAuthorized)
-"""Of the errors of a link those that are no sign of a cloud that is gone."""
+"""Errors of a link that are no sign of a cloud that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +86,14 @@ class Pace:
 class _StreamState:
     """What is known of one stream. The cascade's lock guards all but `order`, which `releasing` guards."""
 
-    def __init__(self, picture: Thumbnail | None, stage: Stream[Entry]) -> None:
-        self.detector: Detector[Entry] = Detector(picture)
+    def __init__(self, picture: Thumbnail | None, stage: StreamWindow[CascadeFrame]) -> None:
+        self.detector: Detector[CascadeFrame] = Detector(picture)
         self.newest = -1
         """Number of the newest frame that follows no other one."""
         self.stage = stage
         """The frames for the small model."""
         self.tickets = 0
-        self.order: ReadingOrder[Entry] = ReadingOrder()
+        self.order: ReadingOrder[CascadeFrame] = ReadingOrder()
         self.releasing = threading.Lock()
 
 
@@ -99,7 +102,7 @@ class Cascade:
 
     def __init__(
         self,
-        answers: Answers,
+        answers: ResultMaker,
         pace: Pace,
         requester: Requester,
         preparer: Preparer,
@@ -126,9 +129,8 @@ class Cascade:
         self._picture = None if difference is None else read_picture(difference)
         self._lock = threading.Lock()
         self._streams: dict[str, _StreamState] = {}
-        self._entries: dict[int, Entry] = {}  # by number; bounded by the frames that the replay reads
-        self._silence: MqinferError | None = None  # why the reference model did not answer the last time
-        self._probe: int | None = None  # the one frame that tries it all the same
+        self._entries: dict[int, CascadeFrame] = {}  # by number; bounded by the frames that the replay reads
+        self._reach = Reach(is_connected=requester.connected)  # of the reference model; the lock guards it
         self._is_closed = False
         requester.watch(self._on_connection)
 
@@ -163,7 +165,7 @@ class Cascade:
         now = self._now
         settings, state = now.settings, self._stream(pending.frame.source)
         pending.laps.begin(EdgeStage.COMPARE, time.monotonic_ns())
-        entry = Entry(pending, self._thumbnail(pending, settings), now)
+        entry = CascadeFrame(pending, self._thumbnail(pending, settings), now)
         leader = None
         with self._lock:
             if settings.difference is not None and settings.difference.t_diff and entry.seen is not None:
@@ -185,12 +187,7 @@ class Cascade:
             entry = self._entries.get(pending.number)
             if entry is None or not self._can_answer(entry):
                 return None
-            if not self._requester.connected:
-                return NotConnected("there is no connection to the broker")
-            if self._silence is None or self._probe in {None, pending.number}:
-                self._probe = None if self._silence is None else pending.number
-                return None
-            return self._silence
+            return self._reach.why_not(pending.number)
 
     def submitted(self) -> None:
         """Handle that a frame was sent: the connection may have been lost just before."""
@@ -203,9 +200,11 @@ class Cascade:
         with self._lock:
             entry = self._entries.get(pending.number)
             if result.outcome is Outcome.OK:
-                self._silence = None
-            elif why is not None and not isinstance(why, NotConnected):
-                self._silence = why
+                self._reach.on_reply()
+            elif why is not None:
+                self._reach.on_absence(why)
+            elif result.outcome is Outcome.SUPERSEDED:  # of a model that answers nothing, the edge makes more
+                why = self._reach.silence
         if entry is not None:
             result = replace(result, bytes_sent=result.bytes_sent + entry.bytes_sent)
             entry.bytes_sent = result.bytes_sent
@@ -223,8 +222,7 @@ class Cascade:
             if entry is None:
                 return
             followers, entry.followers = entry.followers, []
-            if self._probe == pending.number:
-                self._probe = None
+            self._reach.ended(pending.number)
             if result.outcome is Outcome.OK:
                 entry.prepared, entry.result = prepared, result
             if result.outcome is not Outcome.OK or FALLBACK in result.parameters:  # later frames may do better
@@ -239,7 +237,7 @@ class Cascade:
         if source not in self._streams:  # the reader's first frame of it; others come later
             pace = self._pace
             window = DelayWindow.of(pace.policy, max(pace.window, self._stage.threads))
-            self._streams[source] = _StreamState(self._picture, Stream(pace.policy, window))
+            self._streams[source] = _StreamState(self._picture, StreamWindow(pace.policy, window))
         return self._streams[source]
 
     def _thumbnail(self, pending: PendingFrame, settings: CascadeSettings) -> Thumbnail | None:
@@ -255,7 +253,7 @@ class Cascade:
             log_once(log, logging.WARNING, "cascade: a frame was not compared: %r", error)
             return None
 
-    def _reuse(self, entry: Entry, leader: Entry) -> None:
+    def _reuse(self, entry: CascadeFrame, leader: CascadeFrame) -> None:
         """End a frame by the answer of another one."""
         pending, answer, shown = entry.pending, leader.result, leader.prepared
         if answer is None:  # a defect: only a leader with an answer is followed
@@ -267,7 +265,7 @@ class Cascade:
         waited = round((time.monotonic() - pending.read_at) * 1e9)
         self._conclude(pending, prepared, reused(answer, pending.capture, waited))
 
-    def _leave(self, followers: list[Entry]) -> None:
+    def _leave(self, followers: list[CascadeFrame]) -> None:
         """Go on with frames whose leader has no answer; with `latest` only with one that no newer one has replaced."""
         state = self._stream(followers[0].pending.frame.source)
         with self._lock:
@@ -283,11 +281,11 @@ class Cascade:
             else:
                 self._supersede(entry)
 
-    def _supersede(self, entry: Entry) -> None:
+    def _supersede(self, entry: CascadeFrame) -> None:
         failed = failed_frame(self._now.reference.name, entry.pending, Superseded(NEWER_FRAME))
         self._conclude(entry.pending, None, failed)
 
-    def _go_on(self, state: _StreamState, entry: Entry) -> None:
+    def _go_on(self, state: _StreamState, entry: CascadeFrame) -> None:
         """Hand a frame to the small model, or past it where there is none."""
         if entry.now.settings.small is None or (entry.seen is None and self._stage.takes_thumbnails):
             self._forward(entry.pending)
@@ -307,7 +305,7 @@ class Cascade:
         for entry in entered:
             self._stage.pool.submit(self._stage.ask, entry, partial(self._judge, state))
 
-    def _judge(self, state: _StreamState, entry: Entry) -> None:
+    def _judge(self, state: _StreamState, entry: CascadeFrame) -> None:
         """Take up the small model's answer, and hand on the frames that are next in the order of reading."""
         answer = entry.answer
         entry.pending.laps.begin(EdgeStage.QUEUE, time.monotonic_ns())
@@ -321,7 +319,7 @@ class Cascade:
             for each in state.order.put(entry.ticket, entry):
                 self._release(each)
 
-    def _release(self, entry: Entry) -> None:
+    def _release(self, entry: CascadeFrame) -> None:
         """End a frame that the small model is sure of; send any other one to the reference model, if that is there."""
         settings, answer, pending = entry.now.settings, entry.answer, entry.pending
         has_target = settings.target is not None
@@ -332,24 +330,24 @@ class Cascade:
         else:
             self._forward(pending)
 
-    def _can_answer(self, entry: Entry) -> bool:
+    def _can_answer(self, entry: CascadeFrame) -> bool:
         return entry.answer is not None or self._stage.network is not None
 
-    def _answer_alone(self, entry: Entry, why: MqinferError, failed: InferResult) -> None:
+    def _answer_alone(self, entry: CascadeFrame, why: MqinferError, failed: InferResult) -> None:
         """End a frame by the small model's answer, sure or not, since the reference model can't be reached."""
         if entry.answer is None:
             self._stage.pool.submit(self._answer_late, entry, why, failed)
             return
         self._conclude_alone(entry, entry.answer, why)
 
-    def _answer_late(self, entry: Entry, why: MqinferError, failed: InferResult) -> None:
+    def _answer_late(self, entry: CascadeFrame, why: MqinferError, failed: InferResult) -> None:
         answer = self._stage.run_here(entry)
         if answer is None:
             self._conclude(entry.pending, None, failed)
         else:
             self._conclude_alone(entry, answer, why)
 
-    def _conclude_alone(self, entry: Entry, answer: SmallAnswer, why: MqinferError) -> None:
+    def _conclude_alone(self, entry: CascadeFrame, answer: SmallAnswer, why: MqinferError) -> None:
         parameters = {**answer.result.parameters, FALLBACK: why.code}
         size = max(answer.result.bytes_sent, entry.bytes_sent)
         self._conclude(entry.pending, answer.prepared, replace(answer.result, parameters=parameters, bytes_sent=size))
@@ -365,6 +363,8 @@ class Cascade:
 
     def _on_connection(self) -> None:
         """Without a connection, answer at once what was sent: on a thread of its own, since this one is the link's."""
+        with self._lock:
+            self._reach.on_connection(is_connected=self._requester.connected)
         if not (self._requester.connected or self._is_closed):
             with suppress(RuntimeError):  # it is being closed
                 self._stage.pool.submit(self._recall)

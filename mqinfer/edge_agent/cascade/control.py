@@ -8,7 +8,7 @@ from contextlib import suppress
 from mqinfer.broker.link import Message, ignore_ack
 from mqinfer.client.requester import Requester
 from mqinfer.edge_agent.cascade.cascade import Cascade
-from mqinfer.edge_agent.cascade.settings import CascadeSettings, to_record
+from mqinfer.judging.settings import CascadeSettings, to_record
 from mqinfer.logs import log_dropped
 from mqinfer.protocol.control import Operation, read_body
 from mqinfer.protocol.decoding import write_json

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.cascade.answers import Answers
-from mqinfer.edge_agent.cascade.thumbnail import Thumbnail
-from mqinfer.edge_agent.preparing.preparer import PreparedFrame
-from mqinfer.edge_agent.results import PendingFrame
+from mqinfer.edge_agent.frames.pending import PendingFrame
+from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.judging.results import ResultMaker
+from mqinfer.judging.thumbnail import Thumbnail
 
-__all__ = ["Entry", "SmallAnswer"]
+__all__ = ["CascadeFrame", "SmallAnswer"]
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +24,7 @@ class SmallAnswer:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class CascadeFrame:
     """A frame that follows no other one, or did not yet.
 
     Attributes:
@@ -42,8 +42,8 @@ class Entry:
 
     pending: PendingFrame
     seen: Thumbnail | None
-    now: Answers
-    followers: list[Entry] = field(default_factory=list)
+    now: ResultMaker
+    followers: list[CascadeFrame] = field(default_factory=list)
     ticket: int = 0
     answer: SmallAnswer | None = None
     small_request: str = ""

@@ -11,13 +11,14 @@ from queue import SimpleQueue
 
 from mqinfer.bags.frame import Frame
 from mqinfer.codecs import decode_tensor, encode_tensor
-from mqinfer.edge_agent.cascade.settings import SmallModel
-from mqinfer.edge_agent.cascade.thumbnail import SIDE, Thumbnail, thumbnail
-from mqinfer.edge_agent.preparing.preparer import PreparedFrame, Preparer
+from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.images.compressed import picture_size
 from mqinfer.images.decode import to_rgb
 from mqinfer.images.picture import RawImage
 from mqinfer.images.resize import to_model_input
+from mqinfer.judging.settings import SmallModel
+from mqinfer.judging.thumbnail import SIDE, Thumbnail, thumbnail
 from mqinfer.models.backend import Backend
 from mqinfer.models.loading import load_model
 from mqinfer.models.postprocess.stage import network_of

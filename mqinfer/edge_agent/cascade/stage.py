@@ -9,14 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+from msgspec import structs
+
 from mqinfer.client.request import make_request
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.cascade.entry import Entry, SmallAnswer
-from mqinfer.edge_agent.cascade.settings import RunsAt
+from mqinfer.edge_agent.cascade.entry import CascadeFrame, SmallAnswer
 from mqinfer.edge_agent.cascade.small import SmallInput, SmallNetwork
-from mqinfer.edge_agent.preparing.preparer import PreparedFrame
-from mqinfer.edge_agent.reporting.statistics import EdgeStage
+from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.frames.stages import EdgeStage
+from mqinfer.judging.settings import RunsAt
 from mqinfer.logs import log_once
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.types import Outcome
@@ -65,7 +67,7 @@ class SmallStage:
         own = self._here or self._there
         return own is not None and own.takes_thumbnails
 
-    def ask(self, entry: Entry, then: Callable[[Entry], None]) -> None:
+    def ask(self, entry: CascadeFrame, then: Callable[[CascadeFrame], None]) -> None:
         """Ask the small model where it is placed; where it can't be reached there, the one in this process.
 
         Args:
@@ -84,7 +86,7 @@ class SmallStage:
         else:
             self._ask_here(entry, then)
 
-    def run_here(self, entry: Entry) -> SmallAnswer | None:
+    def run_here(self, entry: CascadeFrame) -> SmallAnswer | None:
         """Run the small model in this process; return None if that fails, since the reference model can answer."""
         if self.network is None or self._here is None:
             return None
@@ -98,11 +100,11 @@ class SmallStage:
             return None
         return _made(entry, prepared, InferResult("", Outcome.OK, "", outputs=outputs, timings=timings))
 
-    def _ask_here(self, entry: Entry, then: Callable[[Entry], None]) -> None:
+    def _ask_here(self, entry: CascadeFrame, then: Callable[[CascadeFrame], None]) -> None:
         entry.answer = self.run_here(entry)
         then(entry)
 
-    def _ask_there(self, entry: Entry, there: SmallInput, then: Callable[[Entry], None]) -> None:
+    def _ask_there(self, entry: CascadeFrame, there: SmallInput, then: Callable[[CascadeFrame], None]) -> None:
         pending, small = entry.pending, entry.now.settings.small
         version = None if small is None else small.version
         prepared = there.prepare(pending.frame, entry.seen)
@@ -115,9 +117,9 @@ class SmallStage:
 
     def _settle(
         self,
-        entry: Entry,
+        entry: CascadeFrame,
         prepared: PreparedFrame,
-        then: Callable[[Entry], None],
+        then: Callable[[CascadeFrame], None],
         result: InferResult,
     ) -> None:
         """Take the reply of the small model in the cloud, on a thread of the client."""
@@ -135,7 +137,7 @@ class SmallStage:
             self.network.close()
 
 
-def _made(entry: Entry, prepared: PreparedFrame, found: InferResult) -> SmallAnswer | None:
+def _made(entry: CascadeFrame, prepared: PreparedFrame, found: InferResult) -> SmallAnswer | None:
     """Return the small model's answer in the cascade's form, or None if it can't be brought to it."""
     try:
         outputs, confidence = entry.now.of_small(found.outputs)
@@ -144,6 +146,6 @@ def _made(entry: Entry, prepared: PreparedFrame, found: InferResult) -> SmallAns
         return None
     pending = entry.pending
     waited = max(0, round((time.monotonic() - pending.read_at) * 1e9) - found.timings.total)
-    timings = replace(found.timings, client_queue=found.timings.client_queue + waited)
+    timings = structs.replace(found.timings, client_queue=found.timings.client_queue + waited)
     result = entry.now.of_edge(pending.capture, outputs, confidence, replace(found, timings=timings))
     return SmallAnswer(confidence, prepared, found, result)

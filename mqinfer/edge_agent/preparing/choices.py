@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from mqinfer.bags.joining import Join
-from mqinfer.codecs import available_encodings, parse_encoding
-from mqinfer.codecs.video import VIDEO
-from mqinfer.edge_agent.preparing.encoding import AUTO, LOSSLESS, LOSSY, FrameEncoding, listed_encodings
+from mqinfer.codecs import LOSSY, available_encodings, parse_encoding, traits_of
+from mqinfer.edge_agent.frames.encoding import AUTO, FrameEncoding
+from mqinfer.edge_agent.preparing.encoding import LOSSLESS, listed_encodings
 from mqinfer.protocol.card import ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import BadEncoding, ConfigError, MissingExtra
@@ -16,8 +16,7 @@ from mqinfer.protocol.errors import BadEncoding, ConfigError, MissingExtra
 __all__ = ["check_alone", "check_encoding", "choose_contracts", "choose_encoding", "choose_output_encoding"]
 
 T = TypeVar("T")
-_LOSING_NOTHING = ("raw", "lz4", "png", "bayer:lz4", "bayer", "difference")
-_OF_DEPTH = ("lz4", "raw", "shuffle-lz4", "difference")
+_MOSAICS = ("bayer:lz4", "bayer")
 _MASKS = (Datatype.UINT8, Datatype.BOOL)
 
 
@@ -38,8 +37,7 @@ def choose_encoding(wish: str | None, card: ModelCard, *, alone: bool = False) -
     if wish is None:
         return "jpeg:90" if has_jpeg else LOSSLESS
     if wish == AUTO:
-        usual = _OF_DEPTH if _takes_depth(card) else _LOSING_NOTHING
-        usual = ("jpeg:90", *usual, *VIDEO) if has_jpeg else usual
+        usual = _usual_of_depth() if _takes_depth(card) else _usual(has_jpeg=has_jpeg)
         return f"{AUTO}:{','.join(each for each in usual if _is_possible(each, card, alone=alone))}"
     for each in listed_encodings(wish):
         _check(each, card, alone=alone)
@@ -66,6 +64,19 @@ def check_alone(wish: str) -> None:
             f"--encoding {wish} needs the frames before, which are gone when one is sent from the --spool; "
             "choose one such as jpeg:90, png or bayer"
         )
+
+
+def _usual(*, has_jpeg: bool) -> tuple[str, ...]:
+    """Return what `auto` tries for colours: what loses nothing, and where JPEG is the default that and other lossy."""
+    tried = [name for name in available_encodings() if traits_of(name).auto_colours and name != "jpeg"]
+    exact = [name for name in tried if name not in LOSSY]
+    lossy = [name for name in tried if name in LOSSY]
+    return ("jpeg:90", *exact, *_MOSAICS, *lossy) if has_jpeg else (*exact, *_MOSAICS)
+
+
+def _usual_of_depth() -> tuple[str, ...]:
+    others = [name for name in available_encodings() if traits_of(name).auto_depth and name != LOSSLESS]
+    return LOSSLESS, *others
 
 
 def _takes_depth(card: ModelCard) -> bool:
@@ -107,16 +118,23 @@ def choose_contracts(card: ModelCard, join: Join | None) -> tuple[ImageContract,
     if not pictures:
         inputs = ", ".join(f"{spec.name} {spec.datatype}{list(spec.shape)}" for spec in card.inputs)
         raise ConfigError(f"model {card.name!r} takes no pictures; its inputs are {inputs}")
+    if join is not None:
+        return _joined(card, join)
+    if len(pictures) == 1:
+        return pictures
+    names = ", ".join(each.input for each in pictures)
+    topics = " ".join(f"--join {each.input}=/TOPIC" for each in pictures)
+    raise ConfigError(
+        f"model {card.name!r} takes {len(pictures)} pictures in one request ({names}); name their topics: {topics}"
+        + (", or send each frame with the one before: --join previous" if len(pictures) == 2 else "")
+    )
+
+
+def _joined(card: ModelCard, join: Join) -> tuple[ImageContract, ...]:
+    """Return the contracts of joined pictures, in their order."""
+    pictures = card.pictures
     by_name = {each.input: each for each in pictures}
     names = ", ".join(by_name)
-    if join is None and len(pictures) > 1:
-        topics = " ".join(f"--join {name}=/TOPIC" for name in by_name)
-        raise ConfigError(
-            f"model {card.name!r} takes {len(pictures)} pictures in one request ({names}); name their topics: {topics}"
-            + (", or send each frame with the one before: --join previous" if len(pictures) == 2 else "")
-        )
-    if join is None:
-        return pictures
     if unknown := [name for name in join.inputs if name and name not in by_name]:
         raise ConfigError(f"--join: model {card.name!r} has no picture input {unknown[0]!r}; it has {names}")
     if len(pictures) != join.pictures:

@@ -10,153 +10,27 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from numpy.typing import NDArray
 
 from mqinfer.client.result import InferResult
-from mqinfer.codecs import available_encodings, encode_tensor, encoded_image, parse_encoding, probe_image
-from mqinfer.codecs.difference import DIFFERENCE
-from mqinfer.codecs.video import VIDEO
-from mqinfer.edge_agent.preparing.difference import DifferenceEncoder
-from mqinfer.edge_agent.preparing.encoding_choice import Candidate, EncodingChoice
+from mqinfer.codecs import encode_tensor, encoded_image, parse_encoding, probe_image, traits_of
+from mqinfer.codecs.codec import Addressed, StreamEncoder, StreamHalves
+from mqinfer.edge_agent.frames.encoding import AUTO, FrameEncoding
+from mqinfer.edge_agent.preparing.encoding_choice import EncodingCandidate, EncodingChoice
 from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityStep
-from mqinfer.edge_agent.preparing.video_stream import VideoStream
 from mqinfer.images.picture import CompressedImage
-from mqinfer.protocol.card import BAYER
-from mqinfer.protocol.errors import BadEncoding, MissingExtra, MqinferError
+from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.header import IMAGE_ENCODING
 from mqinfer.protocol.types import EncodedTensor, Outcome, Scalar
-from mqinfer.protocol.value import value_object
 
-__all__ = [
-    "AUTO",
-    "COLOURS",
-    "LOSSLESS",
-    "LOSSY",
-    "Addressed",
-    "FrameEncoder",
-    "FrameEncoding",
-    "StreamEncoder",
-    "listed_encodings",
-]
+__all__ = ["COLOURS", "LOSSLESS", "FrameEncoder", "listed_encodings"]
 
 COLOURS = "rgb8"
 """How pictures travel that are neither distances nor mosaics."""
-_JPEG_QUALITY = 90
-
-
-Addressed = tuple[EncodedTensor, str]
-"""A tensor, and the worker that has what it is encoded against; empty where any worker can decode it."""
-
-
-class StreamEncoder(Protocol):
-    """Encodes one stream's pictures for one input with the help of those before them.
-
-    `encode` is called for one picture at a time, in the order of the frames; `on_result` by any thread.
-    """
-
-    def encode(self, name: str, array: NDArray[Any], parameters: Mapping[str, Scalar], *, whole: bool) -> Addressed:
-        """Encode a picture.
-
-        Args:
-            name: The model's input.
-            array: `[1, H, W, C]` or `[1, H, W]`.
-            parameters: Further parameters of the tensor.
-            whole: Whether any worker must be able to decode it on its own; such frames come out of order.
-
-        Raises:
-            BadEncoding: The codec cannot encode pictures of this kind.
-        """
-
-    def on_result(self, tensor: EncodedTensor, result: InferResult) -> None:
-        """Learn from the outcome of a frame which worker has it, or that what it was encoded against is lost."""
-
-
 LOSSLESS = "lz4"
 """Carries any array as it is."""
-LOSSY = ("jpeg", "mask", *VIDEO)
-"""Codecs that can't carry distances, or the mosaic of a sensor."""
-SMALLEST = "png"
-"""Carries a mosaic or a difference where nothing else is asked for: of the lossless codecs its bytes are fewest."""
-
-AUTO = "auto"
-_SHARES = {"png": 0.5, "jpeg": 0.06, **dict.fromkeys(VIDEO, 0.02)}
-"""Bytes of a frame in proportion to its raw ones, before anything is measured: those of a synthetic drive."""
-_MOSAIC = 1 / 3
-
-_STREAM_ENCODERS: dict[str, Callable[[str], StreamEncoder]] = {
-    DIFFERENCE: DifferenceEncoder,
-    **{name: partial(VideoStream, name) for name in VIDEO},
-}
-"""Encodings that need the frames before; each takes the text behind its name, such as `23` of `h264:23`."""
-
-
-@value_object()
-class FrameEncoding:
-    """How frames travel, as `--encoding` states it.
-
-    Attributes:
-        text: As it was stated.
-        codec: Of a frame on its own, such as `jpeg:90`.
-        is_mosaic: Whether Bayer mosaics travel as recorded, for the worker to demosaic.
-        stream: One of `_STREAM_ENCODERS`, or empty where each frame is encoded on its own.
-        level: Of the stream's encoding: what follows its name.
-    """
-
-    text: str
-    codec: str
-    is_mosaic: bool = False
-    stream: str = ""
-    level: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> FrameEncoding:
-        """Read an encoding such as `jpeg:90`, `bayer` or `bayer:lz4`.
-
-        Raises:
-            BadEncoding: There is no such encoding.
-            MissingExtra: It needs a package that is not installed.
-        """
-        name, _, level = text.partition(":")
-        if name == DIFFERENCE:
-            inner = cls.parse(level or SMALLEST)
-            if inner.stream or parse_encoding(inner.codec).name in LOSSY:
-                raise BadEncoding(f"encoding {text[:60]!r}: differences lose nothing, as {name}:png or {name}:bayer")
-            return cls(text, inner.codec, inner.is_mosaic, name, inner.codec)
-        if name == BAYER:
-            codec = level or SMALLEST
-            if parse_encoding(codec).name in LOSSY:
-                raise BadEncoding(f"encoding {text[:60]!r}: mosaics travel without loss, as {name}:png or {name}:lz4")
-            return cls(text, codec, is_mosaic=True)
-        if name in VIDEO:
-            parse_encoding(text)
-            if name not in available_encodings():
-                raise MissingExtra.of("av", "edge")
-            return cls(text, LOSSLESS, stream=name, level=level)
-        try:
-            parse_encoding(text)
-        except BadEncoding as error:
-            raise BadEncoding(f"{error}, {BAYER}, {DIFFERENCE} and {AUTO}") from error
-        return cls(text, text)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What the worker's card must list."""
-        return tuple(filter(None, (BAYER * self.is_mosaic, self.stream, parse_encoding(self.codec).name)))
-
-    @property
-    def expected(self) -> tuple[bool, float]:
-        """Whether something is lost, and the share of a raw frame's bytes, to start with."""
-        name = self.stream if self.stream in VIDEO else parse_encoding(self.codec).name
-        return name in LOSSY, _SHARES.get(name, 1.0) * (_MOSAIC if self.is_mosaic else 1.0)
-
-    @property
-    def quality(self) -> int | None:
-        """JPEG quality of the frames; None if they do not travel as JPEG."""
-        encoding = parse_encoding(self.codec)
-        return (encoding.level or _JPEG_QUALITY) if encoding.name == "jpeg" and not self.stream else None
 
 
 def listed_encodings(text: str) -> list[str]:
@@ -214,7 +88,7 @@ class FrameEncoder:
         possible = [name for name, each in self._encodings.items() if is_mosaic or not each.is_mosaic]
         with self._lock:
             if source not in self._choices:
-                candidates = [Candidate(name, *each.expected) for name, each in self._encodings.items()]
+                candidates = [EncodingCandidate(name, *each.expected) for name, each in self._encodings.items()]
                 self._choices[source] = EncodingChoice(candidates)
             return self._encodings[self._choices[source].next(self._clock(), possible or list(self._encodings))]
 
@@ -253,10 +127,10 @@ class FrameEncoder:
         """
         codec = how.codec if step.quality is None else f"jpeg:{step.quality}"
         if kind != COLOURS:
-            pixels, codec = pixels[:, :, None], LOSSLESS if parse_encoding(codec).name in LOSSY else codec
+            pixels, codec = pixels[:, :, None], LOSSLESS if traits_of(codec).is_lossy else codec
         parameters = {IMAGE_ENCODING: kind, **(further or {})}
         if how.stream and step.quality is None:
-            return self._stream(how, source, name).encode(name, pixels[None], parameters, whole=whole)
+            return self._stream(how, how.stream, source, name).encode(name, pixels[None], parameters, whole=whole)
         return encode_tensor(name, pixels[None], codec, parameters), ""
 
     @staticmethod
@@ -285,8 +159,9 @@ class FrameEncoder:
     def on_result(self, source: str, how: FrameEncoding, tensors: Sequence[EncodedTensor], result: InferResult) -> None:
         """Learn from the outcome of a frame; called on any thread."""
         if how.stream:
+            has_it = result.worker if result.outcome is Outcome.OK else None
             for tensor in tensors:
-                self._stream(how, source, tensor.name).on_result(tensor, result)
+                self._stream(how, how.stream, source, tensor.name).settled(tensor, has_it)
         if self._is_choosing:
             times = result.timings
             with self._lock:
@@ -297,9 +172,9 @@ class FrameEncoder:
                 elif result.outcome is Outcome.EXPIRED and result.submitted:
                     choice.lost(result.bytes_sent, self._clock() - result.submitted)
 
-    def _stream(self, how: FrameEncoding, source: str, name: str) -> StreamEncoder:
+    def _stream(self, how: FrameEncoding, state: StreamHalves, source: str, name: str) -> StreamEncoder:
         key = (how.text, source, name)
         with self._lock:
             if key not in self._streams:
-                self._streams[key] = _STREAM_ENCODERS[how.stream](how.level)
+                self._streams[key] = state.encoder(parse_encoding(how.codec).level)
             return self._streams[key]

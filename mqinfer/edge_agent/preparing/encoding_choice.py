@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Candidate", "EncodingChoice"]
+from mqinfer.smoothing import smoothed
+
+__all__ = ["EncodingCandidate", "EncodingChoice"]
 
 _WEIGHT = 0.3
 """A new measurement moves an average by this share of the difference."""
@@ -32,7 +34,7 @@ _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
 @dataclass(slots=True, eq=False)
-class Candidate:
+class EncodingCandidate:
     """One encoding that may be chosen.
 
     Attributes:
@@ -82,7 +84,7 @@ class _Link:
 class EncodingChoice:
     """Chooses for one stream. Not thread-safe. Times are in seconds."""
 
-    def __init__(self, candidates: Sequence[Candidate]) -> None:
+    def __init__(self, candidates: Sequence[EncodingCandidate]) -> None:
         """Start with the first candidate.
 
         Args:
@@ -92,7 +94,7 @@ class EncodingChoice:
         self._current = candidates[0]
         self._link = _Link()
         self._raw_size = 0.0
-        self._trial: Candidate | None = None
+        self._trial: EncodingCandidate | None = None
         self._left = 0
         self._pause = _PAUSE_S
         self._trial_at: float | None = None
@@ -123,8 +125,8 @@ class EncodingChoice:
     def encoded(self, name: str, size: int, raw_size: int, seconds: float) -> None:
         """Record what preparing a frame took, and its bytes before and behind."""
         each, self._raw_size = self._candidates[name], raw_size
-        each.edge = _smooth(each.edge, seconds)
-        each.size = _smooth(each.size, size)
+        each.edge = smoothed(each.edge, seconds, _WEIGHT)
+        each.size = smoothed(each.size, size, _WEIGHT)
 
     def answered(self, name: str, size: int, transit: float, worker: float) -> None:
         """Record a frame that came back, and choose anew.
@@ -137,7 +139,7 @@ class EncodingChoice:
         """
         each = self._candidates[name]
         self._link.add(size, transit)
-        each.worker = _smooth(each.worker, worker)
+        each.worker = smoothed(each.worker, worker, _WEIGHT)
         each.samples += 1
         best = min((other for other in self._candidates.values() if other.samples), key=self._cost)
         if best is not self._current and self._cost(best) < _SWITCH * self._cost(self._current):
@@ -159,12 +161,8 @@ class EncodingChoice:
         if self._trial:
             self._trial.tried, self._left = now, _TRIAL
 
-    def _cost(self, each: Candidate) -> float:
+    def _cost(self, each: EncodingCandidate) -> float:
         """Return the seconds that a frame should take to reach the model, more for an encoding that loses something."""
         size = each.size or each.share * self._raw_size
         seconds = each.edge + each.worker + size * self._link.seconds_per_byte
         return seconds * (_LOSSY if each.is_lossy else 1.0)
-
-
-def _smooth(average: float, new: float) -> float:
-    return new if not average else average + _WEIGHT * (new - average)

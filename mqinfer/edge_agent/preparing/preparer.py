@@ -10,15 +10,17 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from mqinfer.answers.outputs import Picture
 from mqinfer.bags.frame import Frame
 from mqinfer.broker.packets import buffer_size
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.encoding import FrameEncoding
+from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.frames.stages import EdgeStage
 from mqinfer.edge_agent.preparing.bit_depths import BitDepths
-from mqinfer.edge_agent.preparing.encoding import COLOURS, FrameEncoder, FrameEncoding
+from mqinfer.edge_agent.preparing.encoding import COLOURS, FrameEncoder
 from mqinfer.edge_agent.preparing.framing import Framing
 from mqinfer.edge_agent.preparing.quality_ladder import FULL_QUALITY, QualityStep
-from mqinfer.edge_agent.reporting.statistics import EdgeStage
-from mqinfer.edge_agent.sinks.outputs import Picture
 from mqinfer.images.decode import as_image, depth_name, is_depth, is_mosaic, to_depth, to_mosaic, to_rgb
 from mqinfer.images.demosaic import Demosaic
 from mqinfer.images.picture import CompressedImage
@@ -27,39 +29,14 @@ from mqinfer.images.resize import fit, place
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.errors import BadImage
 from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC
-from mqinfer.protocol.types import EncodedTensor, Scalar
-from mqinfer.protocol.value import value_object
+from mqinfer.protocol.types import Scalar
 
-__all__ = ["PreparedFrame", "Preparer", "RecordStage", "Tap"]
+__all__ = ["Preparer", "RecordStage", "Tap"]
 
 RecordStage = Callable[[EdgeStage, int], None]
 """Receives a stage and its duration in nanoseconds."""
 Tap = Callable[[Callable[[], Picture]], None]
 """Receives what returns the picture that the model gets, as RGB, for a preview."""
-
-
-@value_object(eq=False)
-class PreparedFrame:
-    """A frame as it will be sent.
-
-    Attributes:
-        tensors: The model's image inputs, which one request carries; the first is the main picture.
-        placement: Where the recorded frame lies in what the model will see.
-        picture: Returns the recorded frame as RGB, for the sinks. One that was resized is decoded again by this call,
-            so that waiting frames take no memory for their pixels; so is an untouched JPEG.
-        bytes_raw: Size of the pixels before encoding.
-        worker: The one that has what the tensors are encoded against; empty where any can decode them.
-        encoding: How they were encoded; None where the quality ladder, or an earlier run, chose that.
-        joined: The parts of it that the frames are which go with it.
-    """
-
-    tensors: tuple[EncodedTensor, ...]
-    placement: Placement
-    picture: Callable[[], Picture]
-    bytes_raw: int
-    worker: str = ""
-    encoding: FrameEncoding | None = None
-    joined: tuple[PreparedFrame, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

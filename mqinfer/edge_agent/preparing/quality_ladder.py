@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mqinfer.protocol.value import value_object
+from mqinfer.value_object import value_object
 
 __all__ = ["FULL_QUALITY", "QualityBounds", "QualityLadder", "QualityStep"]
 
 _PERIOD_S = 2.0
 """Frames are counted for this long before each decision."""
 _GOOD_PERIODS = 3
-"""So many good periods in a row lead one step up."""
+"""Good periods in a row that lead one step up."""
 _ENOUGH = 0.95
 """A period leads one step down if `rate < _ENOUGH * goal`."""
 _GOOD = 1.3

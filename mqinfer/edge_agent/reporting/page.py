@@ -16,23 +16,26 @@ from importlib.resources import files
 from pathlib import Path
 
 from mqinfer._version import __version__
-from mqinfer.edge_agent.model_run import ReplaySettings, SessionReport
+from mqinfer.edge_agent.frames.stages import EdgeStage, LinkStage
+from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.reporting.charts import stacked
 from mqinfer.edge_agent.reporting.recorder import RunRecorder
 from mqinfer.edge_agent.reporting.report import (
     Ending,
     RunInfo,
+    SessionReport,
     milliseconds,
     missed_lines,
     outcome_words,
     preview_words,
     ratio_words,
 )
-from mqinfer.edge_agent.reporting.series import Series, Span
-from mqinfer.edge_agent.reporting.statistics import EdgeStage, LinkStage, Snapshot
+from mqinfer.edge_agent.reporting.series import Series, TimeBin
+from mqinfer.edge_agent.reporting.statistics import Snapshot
 from mqinfer.edge_agent.reporting.worst import KeptFrame
+from mqinfer.edge_agent.settings import ReplaySettings
 from mqinfer.edge_agent.sinks.drawing.overlay import stamp
-from mqinfer.edge_agent.sinks.sink import Sink, set_aside, writing
+from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.logs import printable
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.types import Outcome
@@ -216,7 +219,7 @@ def _latency(series: Series, groups: _Groups, unit: str) -> str:
     return stacked(columns, list(groups), series.seconds, unit) + _legend(legend)
 
 
-def _means(span: Span, groups: _Groups) -> dict[str, int]:
+def _means(span: TimeBin, groups: _Groups) -> dict[str, int]:
     if not span.answered:
         return {}
     return {name: sum(span.stages[stage] for stage in stages) // span.answered for name, stages in groups.items()}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.reporting.series import Series
 from mqinfer.edge_agent.reporting.worst import WorstFrames
-from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.types import Outcome
 
@@ -64,7 +64,7 @@ class RunRecorder:
         self._clock = clock
         self._began = clock()
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Look at a result, whatever its outcome.
 
         Raises:

@@ -19,17 +19,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mqinfer.edge_agent.clocks import Offset
+from mqinfer.edge_agent.frames.clocks import Offset
+from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.previews import PreviewCounts
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
-from mqinfer.edge_agent.sinks.sink import set_aside, writing
 from mqinfer.metrics.histogram import Percentiles
+from mqinfer.protocol.errors import MqinferError
 from mqinfer.protocol.types import Outcome, Stage
 
 __all__ = [
     "Ending",
-    "Goal",
+    "RunExtent",
     "RunInfo",
+    "SessionReport",
     "answer_words",
     "failure_lines",
     "milliseconds",
@@ -95,6 +97,24 @@ class RunInfo:
     clocks: Mapping[str, Offset] = field(default_factory=dict)
     missed: Mapping[tuple[str, str], int] | None = None
     previews: PreviewCounts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReport:
+    """The outcome of one model's replay.
+
+    Attributes:
+        snapshot: The counters; they add up.
+        run: Its subject, how it ended, and the files written.
+        broke_off: Why it ended early or a kind of files is incomplete: the source broke off, no frame can succeed, a
+            file can't be written, or there was no connection or it failed for good; None if all is well.
+        is_stopped: Whether a signal ended a source without end, which is its regular end.
+    """
+
+    snapshot: Snapshot
+    run: RunInfo
+    broke_off: MqinferError | None = None
+    is_stopped: bool = False
 
 
 def summary(snapshot: Snapshot, run: RunInfo) -> dict[str, object]:
@@ -265,7 +285,7 @@ _PLAIN_PERIOD_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class RunExtent:
     """The expected extent of a run.
 
     Attributes:
@@ -277,7 +297,7 @@ class Goal:
     title: str = ""
 
 
-Shown = Sequence[tuple[ReplayStatistics, Goal]]
+Shown = Sequence[tuple[ReplayStatistics, RunExtent]]
 """The runs that a display shows, one for each model."""
 
 
@@ -302,7 +322,7 @@ def progress(runs: Shown, console: Console | None = None) -> Iterator[None]:
         thread.join()
 
 
-def render(snapshot: Snapshot, goal: Goal) -> Group:
+def render(snapshot: Snapshot, goal: RunExtent) -> Group:
     """Draw a snapshot for a terminal of 80 columns or more."""
     parts: list[Text | Table] = [Text(printable(goal.title), style="bold")] if goal.title else []
     parts += [_headline(snapshot, goal), _facts(snapshot)]
@@ -311,7 +331,7 @@ def render(snapshot: Snapshot, goal: Goal) -> Group:
     return Group(*parts)
 
 
-def plain_line(snapshot: Snapshot, goal: Goal) -> str:
+def plain_line(snapshot: Snapshot, goal: RunExtent) -> str:
     """Return a snapshot as one line for a log."""
     latency = f"p50 {milliseconds(snapshot.latency.p50)} ms, p99 {milliseconds(snapshot.latency.p99)} ms"
     counts = f"{snapshot.frames_read} read, {snapshot.pending} pending, {outcome_words(snapshot)}"
@@ -354,7 +374,7 @@ def _print_line(console: Console, line: str) -> None:
     console.print(printable(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
-def _headline(snapshot: Snapshot, goal: Goal) -> Table:
+def _headline(snapshot: Snapshot, goal: RunExtent) -> Table:
     """Draw the frames done, a bar if the total is known, and the rate."""
     row = Table.grid(padding=(0, 2))
     cells: list[Text | ProgressBar] = [Text(f"{_count(snapshot, goal)} frames", style="bold")]
@@ -407,7 +427,7 @@ def _worst(snapshot: Snapshot) -> str:
     return f", {failure_lines(snapshot)[0]}" if snapshot.failures else ""
 
 
-def _count(snapshot: Snapshot, goal: Goal) -> str:
+def _count(snapshot: Snapshot, goal: RunExtent) -> str:
     return f"{snapshot.done}/{goal.total}" if goal.total else str(snapshot.done)
 
 

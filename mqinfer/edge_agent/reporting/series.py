@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from mqinfer.protocol.types import Outcome
 
-__all__ = ["OTHER", "Series", "Span"]
+__all__ = ["OTHER", "Series", "TimeBin"]
 
 _MOST_SPANS = 120
 _SHORTEST_S = 0.25
@@ -20,7 +20,7 @@ OTHER = "other"
 
 
 @dataclass(slots=True)
-class Span:
+class TimeBin:
     """What ended within one span of time.
 
     Attributes:
@@ -36,9 +36,9 @@ class Span:
         """Frames with a result."""
         return self.outcomes[Outcome.OK]
 
-    def merge(self, other: Span) -> Span:
+    def merge(self, other: TimeBin) -> TimeBin:
         """Return both in one."""
-        return Span(self.outcomes + other.outcomes, self.stages + other.stages)
+        return TimeBin(self.outcomes + other.outcomes, self.stages + other.stages)
 
 
 class Series:
@@ -50,7 +50,7 @@ class Series:
     """
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[TimeBin] = []
         self.seconds = _SHORTEST_S
         self._endings = {str(Outcome.OK)}
 
@@ -63,12 +63,12 @@ class Series:
             stages: Nanoseconds by stage; of frames with a result.
         """
         while at >= self.seconds * _MOST_SPANS:
-            pairs = zip_longest(self.spans[::2], self.spans[1::2], fillvalue=Span())
+            pairs = zip_longest(self.spans[::2], self.spans[1::2], fillvalue=TimeBin())
             self.spans = [first.merge(second) for first, second in pairs]
             self.seconds *= 2
         index = int(at / self.seconds)
         while len(self.spans) <= index:
-            self.spans.append(Span())
+            self.spans.append(TimeBin())
         ended_as = ended_as[:_LONGEST_ENDING]
         if ended_as not in self._endings and len(self._endings) >= _MOST_ENDINGS:
             ended_as = OTHER
@@ -78,9 +78,9 @@ class Series:
         if ended_as == Outcome.OK:
             span.stages.update(stages)
 
-    def total(self) -> Span:
+    def total(self) -> TimeBin:
         """Return all spans in one."""
-        total = Span()
+        total = TimeBin()
         for span in self.spans:
             total = total.merge(span)
         return total

@@ -6,58 +6,21 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.stages import REQUEST_STAGES, STAGES, EdgeStage
 from mqinfer.metrics.histogram import Histogram, Percentiles
 from mqinfer.protocol.errors import Cancelled, MqinferError
 from mqinfer.protocol.types import Outcome, Stage, Timings
 
-__all__ = ["STAGES", "EdgeStage", "Failure", "FrameCounts", "LinkStage", "ReplayStatistics", "Snapshot"]
+__all__ = ["Failure", "FrameCounts", "ReplayStatistics", "Snapshot"]
 
-_REQUEST_STAGES = tuple(stage.name for stage in fields(Timings))
 _MOST_CODES = 32
 """Codes of errors that are counted apart: they come from outside, so their number is bounded."""
 _OTHER = "other"
 _STAGES_BY_NAME = {stage.value: stage for stage in Stage}
-
-
-class EdgeStage(StrEnum):
-    """The stages of a frame before it becomes a request; `Timings` names the later ones."""
-
-    READ = "edge_read"
-    QUEUE = "edge_queue"
-    """Read, and waits for room in its stream's window."""
-    COMPARE = "edge_compare"
-    """Made small, and compared with an earlier frame, by a cascade."""
-    SMALL = "edge_small"
-    """At the small model of a cascade, wherever that runs."""
-    DEMOSAIC = "edge_demosaic"
-    RESIZE = "edge_resize"
-    ENCODE = "edge_encode"
-    OTHER = "edge_other"
-    """Of preparing what the stages before do not name."""
-    SPOOL = "edge_spool"
-    """Prepared, and handed to the client at once, or when the spool has sent it."""
-
-
-class LinkStage(StrEnum):
-    """The stages of a request that `Timings` does not name."""
-
-    UP = "transmission_up"
-    DOWN = "transmission_down"
-    SERVER_OTHER = "server_other"
-    """Of the worker's time what its stages do not name."""
-    UNANSWERED = "unanswered"
-    """From its submission to an outcome without a reply."""
-    SETTLE = "settle"
-    """From the reply to the outcome: its outputs are decoded."""
-
-
-STAGES: tuple[str, ...] = (*EdgeStage, *_REQUEST_STAGES, *LinkStage)
-"""Every stage: those of the edge and of `Timings` in the order in which a frame passes through them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +167,11 @@ class _Stream:
 
     def record(self, timings: Timings, stages: Mapping[str, int]) -> None:
         self.latency.add(timings.total)
-        for stage in _REQUEST_STAGES:
+        for stage in REQUEST_STAGES:
             self.stages[stage].add(getattr(timings, stage))
         if stages:
             self.frame_latency.add(sum(stages.values()))
-        for stage in stages.keys() - _REQUEST_STAGES:
+        for stage in stages.keys() - REQUEST_STAGES:
             self.stages[stage].add(stages[stage])
 
     def counts(self, source: str) -> FrameCounts:

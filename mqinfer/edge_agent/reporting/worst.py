@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from mqinfer.answers.outputs import Picture
+from mqinfer.answers.top_classes import find_top
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_boxes, draw_instances, draw_overlay, encode_picture
-from mqinfer.edge_agent.sinks.outputs import Picture
-from mqinfer.edge_agent.sinks.top_classes import find_top
-from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.types import Outcome
 
@@ -77,7 +77,7 @@ class WorstFrames:
         """The first frames without a result, at most two of each error."""
         return list(self._failed)
 
-    def add(self, frame: Frame, view: View, result: InferResult) -> None:
+    def add(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Look at a frame.
 
         Raises:
@@ -102,25 +102,25 @@ class WorstFrames:
         heap: list[tuple[float, int, KeptFrame]],
         badness: float,
         fact: str,
-        shown: tuple[Frame, View, InferResult],
+        shown: tuple[Frame, FrameView, InferResult],
     ) -> None:
         if len(heap) == _MOST and badness <= heap[0][0]:
             return
         entry = badness, -self._count, self._keep(fact, shown)  # of equal ones the first is worse
         (heapq.heappush if len(heap) < _MOST else heapq.heapreplace)(heap, entry)
 
-    def _score(self, view: View) -> float | None:
+    def _score(self, view: FrameView) -> float | None:
         if view.boxes:
             return view.boxes[0].score
         top = find_top(view.outputs, self._classes)
         return top[0].score if top else None
 
-    def _keep(self, fact: str, shown: tuple[Frame, View, InferResult]) -> KeptFrame:
+    def _keep(self, fact: str, shown: tuple[Frame, FrameView, InferResult]) -> KeptFrame:
         frame, view, result = shown
         jpeg = encode_picture(self._draw(view), ".jpg", _QUALITY) if view.pixels.size else b""
         return KeptFrame(frame.source, frame.sequence, frame.capture_time_ns, fact, result.worker, jpeg)
 
-    def _draw(self, view: View) -> Picture:
+    def _draw(self, view: FrameView) -> Picture:
         """Draw masks over the frame, make it small, and draw boxes, whose labels stay legible so."""
         shown = (
             view.pixels if view.mask is None else draw_overlay(view.pixels, view.mask, self._classes, seen=view.seen)

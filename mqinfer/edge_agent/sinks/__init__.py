@@ -6,20 +6,16 @@ from mqinfer.edge_agent.sinks.drawing.video_sink import VideoSink
 from mqinfer.edge_agent.sinks.factory import SINK_KINDS, SinkSet, open_sinks
 from mqinfer.edge_agent.sinks.foxglove.mcap_sink import McapSink
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
-from mqinfer.edge_agent.sinks.outputs import Picture
 from mqinfer.edge_agent.sinks.sink import Sink
-from mqinfer.edge_agent.sinks.view import View
 
 __all__ = [
     "SINK_KINDS",
     "JsonlSink",
     "McapSink",
-    "Picture",
     "PictureSink",
     "Sink",
     "SinkSet",
     "VideoSink",
-    "View",
     "draw_overlay",
     "open_sinks",
 ]

@@ -10,10 +10,10 @@ from typing import Any, TextIO
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.reporting.statistics import STAGES
+from mqinfer.edge_agent.frames.stages import STAGES
+from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times
-from mqinfer.edge_agent.sinks.sink import set_aside, writing
-from mqinfer.edge_agent.sinks.view import View
 from mqinfer.logs import printable
 from mqinfer.protocol.card import ClassInfo
 
@@ -60,7 +60,7 @@ class CsvSink:
         self._shares = _Table(directory / "classes.csv", _CLASS)
         self._frames.open()
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Append the rows of a result.
 
         Raises:

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.output_files import writing
 from mqinfer.edge_agent.sinks.csv_sink import CsvSink
 from mqinfer.edge_agent.sinks.drawing.picture_sink import PictureSink
 from mqinfer.edge_agent.sinks.drawing.video_sink import VideoSink
 from mqinfer.edge_agent.sinks.foxglove.mcap_sink import McapSink
 from mqinfer.edge_agent.sinks.jsonl_sink import JsonlSink
 from mqinfer.edge_agent.sinks.ros.rosbag_sink import RosbagSink
-from mqinfer.edge_agent.sinks.sink import Sink, writing
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
@@ -61,7 +62,7 @@ class SinkSet:
         """Add a sink before the first result."""
         self._sinks.append(sink)
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Write one result to every sink, in their order.
 
         Raises:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
+from msgspec.structs import asdict
+
+from mqinfer.answers.outputs import DetectedBox, class_name, describe_outputs
+from mqinfer.answers.top_classes import describe_top, find_top
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.sinks.outputs import DetectedBox, class_name, describe_outputs
-from mqinfer.edge_agent.sinks.sink import set_aside, writing
-from mqinfer.edge_agent.sinks.top_classes import describe_top, find_top
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.header import FALLBACK
@@ -51,7 +52,7 @@ class JsonlSink:
             ]
             rollback.pop_all()
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Append a line to each file.
 
         Raises:
@@ -87,7 +88,7 @@ def _open(path: Path, *, append: bool) -> TextIO:
         return path.open("a" if append else "w", encoding="utf-8", buffering=1)
 
 
-def describe_times(frame: Frame, view: View, result: InferResult) -> dict[str, object]:
+def describe_times(frame: Frame, view: FrameView, result: InferResult) -> dict[str, object]:
     """Return what differs between two runs over the same frame as one JSON object; times are nanoseconds.
 
     Args:
@@ -110,7 +111,9 @@ def describe_times(frame: Frame, view: View, result: InferResult) -> dict[str, o
     }
 
 
-def describe_result(frame: Frame, view: View, result: InferResult, classes: Sequence[ClassInfo]) -> dict[str, object]:
+def describe_result(
+    frame: Frame, view: FrameView, result: InferResult, classes: Sequence[ClassInfo]
+) -> dict[str, object]:
     """Return what depends on frame, model and settings alone as one JSON object; boxes are in the frame's pixels.
 
     Args:

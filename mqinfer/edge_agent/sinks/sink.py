@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.repair import is_unfinished, repair
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.sinks.view import View
-from mqinfer.protocol.errors import ConfigError, SourceError
+from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.protocol.errors import SourceError
 
-__all__ = ["Sink", "StreamNames", "repair_earlier", "set_aside", "writing"]
+__all__ = ["Sink", "StreamNames", "repair_earlier"]
 
 log = logging.getLogger("mqinfer.edge_agent")
 
@@ -24,7 +22,7 @@ log = logging.getLogger("mqinfer.edge_agent")
 class Sink(Protocol):
     """Keeps results. Called from one thread, in the order in which the frames of a stream were read."""
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Keep one result, whatever its outcome.
 
         Args:
@@ -35,46 +33,6 @@ class Sink(Protocol):
 
     def close(self) -> tuple[Path, ...]:
         """Finish the files, and return their paths."""
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Raise an error that names the file if the body fails to write it.
-
-    Raises:
-        ConfigError: The file or folder cannot be created or written.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {path}: {error.strerror or error}; choose another place, or make room there"
-        ) from error
-
-
-def set_aside(
-    path: Path, *, level: int = logging.WARNING, is_there: Callable[[Path], bool] = Path.is_file
-) -> Path | None:
-    """Rename a file of an earlier run, so that nothing is overwritten: `results.mcap` becomes `results.1.mcap`.
-
-    Args:
-        path: The file that is going to be written.
-        level: How the new name is logged.
-        is_there: Returns whether there is one; `Path.is_dir` for a folder.
-
-    Returns:
-        The new path; None if there is no such file.
-
-    Raises:
-        OSError: It cannot be renamed.
-    """
-    if not is_there(path):
-        return None
-    numbered = (path.with_suffix(f".{number}{path.suffix}") for number in count(1))
-    free = next(each for each in numbered if not each.exists())
-    path.rename(free)
-    log.log(level, "%s of an earlier run is kept as %s", path, free.name)
-    return free
 
 
 def repair_earlier(path: Path) -> None:

@@ -12,14 +12,14 @@ from enum import Enum
 from functools import partial
 from itertools import takewhile
 
+from mqinfer.answers.outputs import Picture
 from mqinfer.bags.frame import Frame
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import InferResult
-from mqinfer.client.window import Stream
+from mqinfer.client.window import StreamWindow
 from mqinfer.codecs import decode_tensor
-from mqinfer.edge_agent.preparing.preparer import PreparedFrame
-from mqinfer.edge_agent.results import PendingFrame, capture_of
-from mqinfer.edge_agent.sinks.outputs import Picture
+from mqinfer.edge_agent.frames.pending import PendingFrame, capture_of
+from mqinfer.edge_agent.frames.prepared import PreparedFrame
 from mqinfer.edge_agent.spooling.spool import Spool, SpooledFrame
 from mqinfer.images.decode import as_image, to_rgb
 from mqinfer.images.demosaic import Demosaic
@@ -31,7 +31,7 @@ from mqinfer.protocol.errors import Cancelled
 from mqinfer.protocol.header import BIT_DEPTH, DEMOSAIC, IMAGE_ENCODING
 from mqinfer.protocol.types import Capture, EncodedTensor, ErrorInfo, Outcome
 
-__all__ = ["DAMAGED", "KEPT", "Backlog", "Place", "Submit"]
+__all__ = ["DAMAGED", "KEPT", "Backlog", "Destination", "Submit"]
 
 Submit = Callable[[PendingFrame, PreparedFrame], None]
 """Hands a frame to the client."""
@@ -46,7 +46,7 @@ _FULL_CHECK_S = 1.0
 """While the disk is full, a frame that waits for a connection is offered to it again this often."""
 
 
-class Place(Enum):
+class Destination(Enum):
     """Where a prepared frame goes."""
 
     LINK = "link"
@@ -99,7 +99,7 @@ class Backlog:
         self._thread = threading.Thread(target=self._drain, name="mqinfer-replay-spool")
         requester.watch(self._on_connection)
 
-    def adopt(self, stream_of: Callable[[str], Stream[PendingFrame]]) -> list[PendingFrame]:
+    def adopt(self, stream_of: Callable[[str], StreamWindow[PendingFrame]]) -> list[PendingFrame]:
         """Adopt the frames that are in the spool at the start; they go first, numbered from 0."""
         adopted: list[PendingFrame] = []
         found = self._spool.after(0)
@@ -123,7 +123,7 @@ class Backlog:
         """Whether a frame can't be sent now: there is no connection, or older ones go first."""
         return bool(self._spooled) or not self._requester.connected
 
-    def place(self, pending: PendingFrame, prepared: PreparedFrame) -> Place:
+    def place(self, pending: PendingFrame, prepared: PreparedFrame) -> Destination:
         """Wait for room in the window or, without a connection, on the disk, and return where a prepared frame goes."""
         with self._changed:
             self._changed.wait_for(lambda: self.is_needed or self._can_send(pending))
@@ -131,10 +131,10 @@ class Backlog:
                 self._changed.wait_for(lambda: self._can_send(pending) or self._is_lost, _FULL_CHECK_S)
                 if self._can_send(pending):
                     pending.stream.enter()
-                    return Place.LINK
+                    return Destination.LINK
                 if self._is_lost:
-                    return Place.NOWHERE
-            return Place.DISK
+                    return Destination.NOWHERE
+            return Destination.DISK
 
     def _keep(self, pending: PendingFrame, prepared: PreparedFrame) -> bool:
         number = self._put(pending, prepared)

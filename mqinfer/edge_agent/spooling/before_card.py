@@ -17,9 +17,9 @@ from itertools import chain
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.pending import capture_of
 from mqinfer.edge_agent.preparing.preparer import Preparer
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics
-from mqinfer.edge_agent.results import capture_of
 from mqinfer.edge_agent.spooling.backlog import KEPT
 from mqinfer.edge_agent.spooling.spool import Spool
 from mqinfer.protocol.errors import Cancelled, LinkError, MqinferError, SourceError

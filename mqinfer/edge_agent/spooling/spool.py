@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from mqinfer.broker.packets import buffer_size
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.placement import Placement
@@ -37,7 +39,7 @@ __all__ = ["Spool", "SpooledFrame"]
 log = logging.getLogger("mqinfer.edge_agent")
 _FRAME, _UNFINISHED, _DAMAGED = ".frame", ".new", ".damaged"
 _DAMAGED_KEPT = 16
-"""So many damaged files are kept for the operator; the oldest are deleted."""
+"""Damaged files that are kept for the operator; the oldest are deleted."""
 _UNDELETED = "spool %s: %d frames have their outcome but can't be deleted; the next run sends them again"
 
 
@@ -162,8 +164,8 @@ class Spool:
         """
         fields = {
             "tensors": [_describe(tensor) for tensor in tensors],
-            "capture": asdict(capture),
-            "joined": [asdict(each) for each in joined],
+            "capture": structs.asdict(capture),
+            "joined": [structs.asdict(each) for each in joined],
             "cameras": [each and asdict(each) for each in cameras],
             "placement": placement and asdict(placement),
             "bytes_raw": bytes_raw,

@@ -14,7 +14,7 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import NotFound
 from mqinfer.gateway.grpc.messages import HEALTH
-from mqinfer.gateway.grpc_calls import Caller, parse, unary
+from mqinfer.gateway.grpc_calls import GrpcCaller, parse, unary
 
 __all__ = ["make_health"]
 
@@ -28,7 +28,7 @@ def make_health(core: Core, access: Access, services: Collection[str]) -> Any:
         services: Names of services that it answers for; the empty name stands for the whole server.
     """
 
-    async def check(data: bytes, _: Caller) -> bytes:
+    async def check(data: bytes, _: GrpcCaller) -> bytes:
         service = parse(HEALTH["HealthCheckRequest"], data).service
         if service and service not in services:
             raise NotFound(f"unknown service {service[:100]!r}; known are {', '.join(services)}")

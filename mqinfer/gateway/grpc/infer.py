@@ -13,8 +13,8 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc.replies import error_message, response, stream_response
-from mqinfer.gateway.grpc.requests import LARGE, Request, read_call, read_request
-from mqinfer.gateway.grpc_calls import Caller, Work, abort, admit, known
+from mqinfer.gateway.grpc.requests import LARGE, GrpcRequest, read_call, read_request
+from mqinfer.gateway.grpc_calls import GrpcCaller, Work, abort, admit, known
 from mqinfer.protocol.errors import Cancelled, MqinferError
 
 __all__ = ["make_infer", "make_stream"]
@@ -26,7 +26,7 @@ _MOST_STRINGS = 4096
 def make_infer(core: Core) -> Work:
     """Return what `ModelInfer` does."""
 
-    async def infer(data: bytes, caller: Caller) -> bytes:
+    async def infer(data: bytes, caller: GrpcCaller) -> bytes:
         request = read_request(data)
         result = await core.infer(await _call_of(request, caller))
         if _is_slow(result):
@@ -64,7 +64,7 @@ class _Stream:
     requests, because a client can't tell them apart otherwise.
     """
 
-    def __init__(self, core: Core, context: Any, caller: Caller, window: int) -> None:
+    def __init__(self, core: Core, context: Any, caller: GrpcCaller, window: int) -> None:
         self._core, self._context, self._caller = core, context, caller
         self._room = asyncio.Semaphore(window)
         self._writing = asyncio.Lock()  # gRPC has one write at a time
@@ -97,7 +97,7 @@ class _Stream:
             del self._latest[request_id]
 
     async def _answer(
-        self, request: Request | MqinferError, request_id: str, model: str, before: asyncio.Task[None] | None
+        self, request: GrpcRequest | MqinferError, request_id: str, model: str, before: asyncio.Task[None] | None
     ) -> None:
         try:
             result = await self._infer(request)
@@ -118,14 +118,14 @@ class _Stream:
             except Exception as error:
                 raise Cancelled("the client has ended the stream") from error
 
-    async def _infer(self, request: Request | MqinferError) -> InferResult:
+    async def _infer(self, request: GrpcRequest | MqinferError) -> InferResult:
         if isinstance(request, MqinferError):
             raise request
         caller = replace(self._caller, deadline_s=self._context.time_remaining())
         return await self._core.infer(await _call_of(request, caller))
 
 
-def _read(data: bytes) -> tuple[Request | MqinferError, str, str]:
+def _read(data: bytes) -> tuple[GrpcRequest | MqinferError, str, str]:
     """Return a request of a stream, or why it is none, with its id and model as far as they are known."""
     try:
         request = read_request(data)
@@ -134,7 +134,7 @@ def _read(data: bytes) -> tuple[Request | MqinferError, str, str]:
     return request, request.message.id, request.message.model_name
 
 
-async def _call_of(request: Request, caller: Caller) -> InferCall:
+async def _call_of(request: GrpcRequest, caller: GrpcCaller) -> InferCall:
     if request.size > LARGE:
         return await asyncio.to_thread(read_call, request, caller)
     return read_call(request, caller)

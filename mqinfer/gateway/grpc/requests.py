@@ -15,14 +15,14 @@ from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.grpc.contents import raw_contents
 from mqinfer.gateway.grpc.messages import MESSAGES
 from mqinfer.gateway.grpc.wire import DELIMITED, delimited, fields
-from mqinfer.gateway.grpc_calls import Caller, parse
+from mqinfer.gateway.grpc_calls import GrpcCaller, parse
 from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
 from mqinfer.protocol.datatypes import Buffer, Datatype
 from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.types import EncodedTensor, RequestedOutput
 
-__all__ = ["LARGE", "Request", "read_call", "read_request"]
+__all__ = ["LARGE", "GrpcRequest", "read_call", "read_request"]
 
 LARGE = 64 << 10
 """Bytes from which a request's tensors are cut out of it, and from which work is done beside the loop."""
@@ -48,7 +48,7 @@ _KINDS = {  # of parameters that mean something
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class GrpcRequest:
     """A request as it came.
 
     Attributes:
@@ -64,7 +64,7 @@ class Request:
     size: int = 0
 
 
-def read_request(data: bytes) -> Request:
+def read_request(data: bytes) -> GrpcRequest:
     """Read a request.
 
     Raises:
@@ -74,10 +74,10 @@ def read_request(data: bytes) -> Request:
     if len(data) > LARGE:
         return _cut(memoryview(data))
     message = parse(_REQUEST, data)
-    return Request(message, message.raw_input_contents, {})
+    return GrpcRequest(message, message.raw_input_contents, {})
 
 
-def read_call(request: Request, caller: Caller) -> InferCall:
+def read_call(request: GrpcRequest, caller: GrpcCaller) -> InferCall:
     """Return the call of a request; slow for large typed contents.
 
     Raises:
@@ -101,7 +101,7 @@ def read_call(request: Request, caller: Caller) -> InferCall:
     )
 
 
-def _cut(view: memoryview) -> Request:
+def _cut(view: memoryview) -> GrpcRequest:
     """Take the tensors out of a large request."""
     head = _Head()
     raws: list[Buffer] = []
@@ -122,7 +122,7 @@ def _cut(view: memoryview) -> Request:
             head.add(rest)
         else:
             head.add(view[begin:end])
-    return Request(parse(_REQUEST, head.joined()), raws, contents, size)
+    return GrpcRequest(parse(_REQUEST, head.joined()), raws, contents, size)
 
 
 def _cut_input(view: memoryview) -> tuple[Buffer, memoryview | None]:
@@ -161,7 +161,7 @@ def _check_count(count: int) -> None:
         raise LimitExceeded(f"the request has more than {DEFAULT_LIMITS.tensors} inputs, which is the most accepted")
 
 
-def _inputs(request: Request) -> list[EncodedTensor]:
+def _inputs(request: GrpcRequest) -> list[EncodedTensor]:
     message, raws = request.message, request.raws
     model = message.model_name
     left = iter(raws)

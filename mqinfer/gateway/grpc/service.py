@@ -11,7 +11,7 @@ from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.grpc.config import config_message
 from mqinfer.gateway.grpc.messages import MESSAGES
-from mqinfer.gateway.grpc_calls import Caller, Work, parse
+from mqinfer.gateway.grpc_calls import GrpcCaller, Work, parse
 from mqinfer.gateway.protocol_answers import (
     EXTENSIONS,
     NO_NAMED_REPOSITORY,
@@ -38,7 +38,7 @@ def make_work(name: str, method: _Method, core: Core, settings: GatewaySettings)
     """Return what a method does, from bytes to bytes."""
     request_class, reply_class = MESSAGES[f"{name}Request"], MESSAGES[f"{name}Response"]
 
-    async def work(request: bytes, _: Caller) -> bytes:
+    async def work(request: bytes, _: GrpcCaller) -> bytes:
         if len(request) > _MOST_BYTES:
             raise LimitExceeded(
                 f"{_refusal(name)}a request of {len(request)} bytes; at most {_MOST_BYTES} are accepted"
@@ -53,8 +53,8 @@ def _refusal(name: str) -> str:
     return "failed to load: files of models are not accepted; " if name == "RepositoryModelLoad" else ""
 
 
-async def _server_live(core: Core, _settings: GatewaySettings, _request: Any) -> _Fields:
-    return {"live": core.live()}
+async def _server_live(_core: Core, _settings: GatewaySettings, _request: Any) -> _Fields:
+    return {"live": True}
 
 
 async def _server_ready(core: Core, _settings: GatewaySettings, _request: Any) -> _Fields:

@@ -14,7 +14,7 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import InferCall, outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import NotFound, Unsupported
-from mqinfer.gateway.http import Bodies, Call, Route, accepted_coding, compress, json_reply, make_application
+from mqinfer.gateway.http import AdmittedCall, Bodies, Endpoint, accepted_coding, compress, json_reply, make_application
 from mqinfer.gateway.protocol_answers import (
     EXTENSIONS,
     NO_NAMED_REPOSITORY,
@@ -25,7 +25,7 @@ from mqinfer.gateway.protocol_answers import (
 )
 from mqinfer.gateway.rest.reply import write_reply
 from mqinfer.gateway.rest.request import (
-    Request,
+    RestRequest,
     expand_raw,
     header_length,
     read_json,
@@ -39,7 +39,7 @@ from mqinfer.protocol.types import TensorSpec
 __all__ = ["make_app"]
 
 _T = TypeVar("_T")
-Handler = Callable[[Call], Awaitable[web.Response]]
+Handler = Callable[[AdmittedCall], Awaitable[web.Response]]
 _MODEL = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
 _REGION = r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?"
 _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
@@ -48,9 +48,10 @@ _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
 def make_app(core: Core, access: Access, settings: GatewaySettings) -> web.Application:
     """Return the application of the Open Inference Protocol; see `gateway.http.make_runner` for what serves it."""
     front = _Front(core, settings)
+    repository = _Repository(core, front.bodies)
 
-    def route(pattern: str, right: Right, **methods: Handler) -> Route:
-        return Route(re.compile(pattern), right, methods)
+    def route(pattern: str, right: Right, **methods: Handler) -> Endpoint:
+        return Endpoint(re.compile(pattern), right, methods)
 
     return make_application(
         [
@@ -63,9 +64,9 @@ def make_app(core: Core, access: Access, settings: GatewaySettings) -> web.Appli
             route(f"{_MODEL}/config", Right.MODEL_CONFIG, GET=front.config),
             route(_MODEL, Right.METADATA, GET=front.metadata),
             route("/v2", Right.METADATA, GET=front.server),
-            route(f"{_REPOSITORY}/index", Right.MODEL_REPOSITORY, POST=front.index),
-            route(f"{_REPOSITORY}/models/([^/]+)/load", Right.MODEL_REPOSITORY, POST=front.load),
-            route(f"{_REPOSITORY}/models/([^/]+)/unload", Right.MODEL_REPOSITORY, POST=front.unload),
+            route(f"{_REPOSITORY}/index", Right.MODEL_REPOSITORY, POST=repository.index),
+            route(f"{_REPOSITORY}/models/([^/]+)/load", Right.MODEL_REPOSITORY, POST=repository.load),
+            route(f"{_REPOSITORY}/models/([^/]+)/unload", Right.MODEL_REPOSITORY, POST=repository.unload),
             route(f"{_REGION}/status", Right.SHARED_MEMORY, GET=_no_regions),
             route(f"{_REGION}/unregister", Right.SHARED_MEMORY, POST=_nothing),
             route(f"{_REGION}/register", Right.SHARED_MEMORY, POST=_no_shared_memory),
@@ -107,31 +108,31 @@ class _Front:
         self._core, self._settings = core, settings
         self.bodies = Bodies(settings)
 
-    async def live(self, _: Call) -> web.Response:
-        return _state(self._core.live(), {"live": True}, "the gateway is not live")
+    async def live(self, _: AdmittedCall) -> web.Response:
+        return json_reply({"live": True})
 
-    async def ready(self, _: Call) -> web.Response:
+    async def ready(self, _: AdmittedCall) -> web.Response:
         return _state(self._core.ready(), {"ready": True}, "the gateway is not ready")
 
-    async def server(self, _: Call) -> web.Response:
+    async def server(self, _: AdmittedCall) -> web.Response:
         return json_reply({"name": self._settings.server_name, "version": __version__, "extensions": EXTENSIONS})
 
-    async def model_ready(self, call: Call) -> web.Response:
+    async def model_ready(self, call: AdmittedCall) -> web.Response:
         model, version = _model(call)
         is_ready = self._core.model_ready(model, version)
         return _state(is_ready, {"name": model, "ready": True}, "Model version not ready")
 
-    async def metadata(self, call: Call) -> web.Response:
+    async def metadata(self, call: AdmittedCall) -> web.Response:
         return json_reply(_metadata(await self._core.metadata(*_model(call))))
 
-    async def config(self, call: Call) -> web.Response:
+    async def config(self, call: AdmittedCall) -> web.Response:
         return json_reply(await config_of(self._core, *_model(call)))
 
-    async def statistics(self, call: Call) -> web.Response:
+    async def statistics(self, call: AdmittedCall) -> web.Response:
         model, version = _model(call) if call.parts else ("", None)
         return json_reply({"model_stats": await self._core.statistics(model, version)})
 
-    async def infer(self, call: Call) -> web.Response:
+    async def infer(self, call: AdmittedCall) -> web.Response:
         model, version = _model(call)
         headers = call.request.headers
         async with self.bodies.read(call.request) as body:
@@ -155,7 +156,7 @@ class _Front:
             )
         return await self._reply(request, result, accepted_coding(headers.get("Accept-Encoding", "")))
 
-    async def _reply(self, request: Request, result: Any, coding: str) -> web.Response:
+    async def _reply(self, request: RestRequest, result: Any, coding: str) -> web.Response:
         body, head = await self.bodies.run(outputs_size(result.outputs), write_reply, request, result)
         headers = {"Content-Type": "application/json"}
         if head is not None:
@@ -165,55 +166,63 @@ class _Front:
             headers["Content-Encoding"] = coding
         return web.Response(body=body, headers=headers)
 
-    async def generate(self, call: Call) -> web.Response:
+    async def generate(self, call: AdmittedCall) -> web.Response:
         await self._core.metadata(*_model(call))
         raise Unsupported(f"{call.parts[2]} is not supported: models here answer each request once; use infer")
 
-    async def index(self, call: Call) -> web.Response:
-        _check_repository(call)
-        wanted = await self._fields(call, _Index)
-        return json_reply(await self._core.index(only_ready=wanted.ready))
-
-    async def load(self, call: Call) -> web.Response:
-        _check_repository(call)
-        wanted = await self._fields(call, _Load)
-        await self._core.load(call.parts[1], wanted.parameters)
-        return web.Response(content_type="application/json")
-
-    async def unload(self, call: Call) -> web.Response:
-        _check_repository(call)
-        await self._fields(call, _Unload)
-        await self._core.unload(call.parts[1])
-        return web.Response(content_type="application/json")
-
-    async def trace_settings(self, call: Call) -> web.Response:
+    async def trace_settings(self, call: AdmittedCall) -> web.Response:
         if call.parts[0]:
             await self._core.metadata(call.parts[0])
         settings = trace_settings()
         return json_reply({**settings, "trace_level": [settings["trace_level"]]})
 
-    async def update_trace_settings(self, call: Call) -> web.Response:
-        settings = await self._fields(call, dict[str, Any])
+    async def update_trace_settings(self, call: AdmittedCall) -> web.Response:
+        settings = await _fields(self.bodies, call, dict[str, Any])
         trace_settings([name for name, value in settings.items() if value is not None])
         return await self.trace_settings(call)
 
-    async def update_log_settings(self, call: Call) -> web.Response:
-        settings = await self._fields(call, dict[str, Any])
+    async def update_log_settings(self, call: AdmittedCall) -> web.Response:
+        settings = await _fields(self.bodies, call, dict[str, Any])
         log_settings([name for name, value in settings.items() if value is not None])
         return await _log_settings(call)
 
-    async def _fields(self, call: Call, shape: type[_T]) -> _T:
-        """Return the fields of a body of JSON, at their defaults where it is empty."""
-        async with self.bodies.read(call.request) as body:
-            return await self.bodies.run(len(body), read_json, body, shape)
+
+class _Repository:
+    """Handlers of the paths of the model repository."""
+
+    def __init__(self, core: Core, bodies: Bodies) -> None:
+        self._core, self._bodies = core, bodies
+
+    async def index(self, call: AdmittedCall) -> web.Response:
+        _check_repository(call)
+        wanted = await _fields(self._bodies, call, _Index)
+        return json_reply(await self._core.index(only_ready=wanted.ready))
+
+    async def load(self, call: AdmittedCall) -> web.Response:
+        _check_repository(call)
+        wanted = await _fields(self._bodies, call, _Load)
+        await self._core.load(call.parts[1], wanted.parameters)
+        return web.Response(content_type="application/json")
+
+    async def unload(self, call: AdmittedCall) -> web.Response:
+        _check_repository(call)
+        await _fields(self._bodies, call, _Unload)
+        await self._core.unload(call.parts[1])
+        return web.Response(content_type="application/json")
 
 
-def _check_repository(call: Call) -> None:
+async def _fields(bodies: Bodies, call: AdmittedCall, shape: type[_T]) -> _T:
+    """Return the fields of a body of JSON, at their defaults where it is empty."""
+    async with bodies.read(call.request) as body:
+        return await bodies.run(len(body), read_json, body, shape)
+
+
+def _check_repository(call: AdmittedCall) -> None:
     if call.parts[0]:
         raise Unsupported(NO_NAMED_REPOSITORY)
 
 
-def _model(call: Call) -> tuple[str, str | None]:
+def _model(call: AdmittedCall) -> tuple[str, str | None]:
     """Return the model and the version that a path names."""
     return call.parts[0], call.parts[1] or None
 
@@ -236,17 +245,17 @@ def _spec(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": str(spec.datatype), "shape": spec.shape}
 
 
-async def _no_regions(_: Call) -> web.Response:
+async def _no_regions(_: AdmittedCall) -> web.Response:
     return json_reply([])
 
 
-async def _nothing(_: Call) -> web.Response:
+async def _nothing(_: AdmittedCall) -> web.Response:
     return web.Response(content_type="application/json")
 
 
-async def _no_shared_memory(_: Call) -> web.Response:
+async def _no_shared_memory(_: AdmittedCall) -> web.Response:
     raise Unsupported(NO_SHARED_MEMORY)
 
 
-async def _log_settings(_: Call) -> web.Response:
+async def _log_settings(_: AdmittedCall) -> web.Response:
     return json_reply(log_settings())

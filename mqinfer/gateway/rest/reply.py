@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 
 from mqinfer.client.result import InferResult
-from mqinfer.gateway.rest.request import Request
+from mqinfer.gateway.rest.request import RestRequest
 from mqinfer.protocol.datatypes import Array, Buffer, Datatype, datatype_of, little_endian, raw_bytes
 from mqinfer.protocol.errors import BadTensor
 from mqinfer.protocol.oip_json import data_of_array
@@ -16,7 +16,7 @@ from mqinfer.protocol.oip_json import data_of_array
 __all__ = ["write_reply"]
 
 
-def write_reply(request: Request, result: InferResult) -> tuple[bytes, int | None]:
+def write_reply(request: RestRequest, result: InferResult) -> tuple[bytes, int | None]:
     """Return the body of a reply, and the length of its JSON where binary outputs follow.
 
     Raises:

@@ -24,10 +24,10 @@ from mqinfer.protocol.nesting import JSON_STRINGS
 from mqinfer.protocol.oip_json import HEADER_LENGTH
 from mqinfer.protocol.types import Count, EncodedTensor, RequestedOutput
 
-__all__ = ["Request", "expand_raw", "header_length", "read_json", "read_request"]
+__all__ = ["RestRequest", "expand_raw", "header_length", "read_json", "read_request"]
 
 _MOST_QUOTES = 1 << 16
-"""Of JSON in which numbers that JSON lacks are put into quotes: text between strings is searched for them."""
+"""Quotes in JSON in which numbers that JSON lacks are put into quotes: text between strings is searched for them."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SOURCES = ("data", "binary_data_size", "shared_memory_region")
 _FIELD = re.compile(r"'(?:[^']*\.)?(\w+)(?:\[[^']*)?'")
@@ -85,7 +85,7 @@ _NO_INPUT_PARAMETERS, _NO_OUTPUT_PARAMETERS, _NO_PARAMETERS = _InputParameters()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class RestRequest:
     """An inference request as it came.
 
     Attributes:
@@ -127,7 +127,7 @@ def header_length(header: str | None, size: int) -> int:
     return length
 
 
-def read_request(body: Buffer, length: int, model: str) -> Request:
+def read_request(body: Buffer, length: int, model: str) -> RestRequest:
     """Return the request that a body holds.
 
     Args:
@@ -142,13 +142,8 @@ def read_request(body: Buffer, length: int, model: str) -> Request:
     found = _parse(bytes(view[:length]))
     known = _parameters(found.parameters)
     inputs = tuple(_inputs(found.inputs, view[length:], model))
-    outputs = found.outputs or []
-    names = [output.name for output in outputs]
-    _check_names("output", names)
-    chosen = {output.name: output.parameters or _NO_OUTPUT_PARAMETERS for output in outputs}
-    if any(each.shared_memory_region for each in chosen.values()):
-        raise Unsupported(NO_SHARED_MEMORY)
-    return Request(
+    chosen = _outputs(found.outputs or [])
+    return RestRequest(
         inputs,
         found.id or "",
         tuple(RequestedOutput(name, None, each.classification) for name, each in chosen.items()),
@@ -159,7 +154,7 @@ def read_request(body: Buffer, length: int, model: str) -> Request:
     )
 
 
-def expand_raw(body: Buffer, card: ModelCard) -> Request:
+def expand_raw(body: Buffer, card: ModelCard) -> RestRequest:
     """Return the request of a body that is the bytes of a model's only input, of a batch of one.
 
     Raises:
@@ -188,7 +183,7 @@ def expand_raw(body: Buffer, card: ModelCard) -> Request:
         shape[place] = len(body) // (nbytes(spec.datatype, tuple(shape)) or 1)
     shape_found = (*batch, *shape)
     array_bytes(spec.name, spec.datatype, shape_found, DEFAULT_LIMITS)
-    return Request((EncodedTensor(spec.name, spec.datatype, shape_found, "raw", data),), all_binary=True)
+    return RestRequest((EncodedTensor(spec.name, spec.datatype, shape_found, "raw", data),), all_binary=True)
 
 
 def read_json(text: Buffer, shape: type[_T]) -> _T:
@@ -292,6 +287,14 @@ def _check_names(what: str, names: Sequence[str]) -> None:
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise BadTensor(f"{what} '{twice[:100]}' already exists in request; name each {what} once")
+
+
+def _outputs(described: Sequence[_Output]) -> dict[str, _OutputParameters]:
+    _check_names("output", [output.name for output in described])
+    chosen = {output.name: output.parameters or _NO_OUTPUT_PARAMETERS for output in described}
+    if any(each.shared_memory_region for each in chosen.values()):
+        raise Unsupported(NO_SHARED_MEMORY)
+    return chosen
 
 
 def _inputs(described: Sequence[_Input], tail: memoryview, model: str) -> Iterator[EncodedTensor]:

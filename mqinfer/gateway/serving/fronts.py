@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from mqinfer.client.aio import AsyncClient
@@ -17,16 +18,92 @@ from mqinfer.web.tls import TlsFiles
 
 __all__ = ["Fronts", "check_ports", "places"]
 
-_PORTS = {
-    "http_port": "HTTP",
-    "grpc_port": "gRPC",
-    "metrics_port": "metrics",
-    "tfs_grpc_port": "TensorFlow Serving gRPC",
-    "tfs_rest_port": "TensorFlow Serving REST",
-}
-_GRPC = {"grpc_port", "tfs_grpc_port"}
 _BACKLOG = 4096
 """Connections that the kernel keeps until they are accepted, as with gRPC; further callers wait a second or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontParts:
+    """What a front is made of."""
+
+    core: Core
+    access: Access
+    client: AsyncClient
+    settings: GatewaySettings
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """A port and what serves it.
+
+    Attributes:
+        name: The name for people.
+        field: The field of the settings that holds the port.
+        make: Maker of the application or the handlers; it imports them, since a port may be off.
+        is_grpc: Whether it speaks gRPC in place of HTTP.
+        bind: The field of the settings that holds the address.
+        has_tls: Whether it is encrypted where the gateway is.
+    """
+
+    name: str
+    field: str
+    make: Callable[[FrontParts], Any]
+    is_grpc: bool = False
+    bind: str = "bind"
+    has_tls: bool = True
+
+    def address(self, settings: GatewaySettings) -> tuple[str, int]:
+        """Return where it listens."""
+        return getattr(settings, self.bind), getattr(settings, self.field)
+
+    def place(self, settings: GatewaySettings) -> str:
+        """Return where it listens, as people write it."""
+        bind, port = self.address(settings)
+        return f"[{bind}]:{port}" if ":" in bind else f"{bind}:{port}"
+
+
+def _make_rest(parts: FrontParts) -> Any:
+    from mqinfer.gateway.rest.app import make_app
+
+    return make_app(parts.core, parts.access, parts.settings)
+
+
+def _make_grpc(parts: FrontParts) -> Any:
+    from mqinfer.gateway.grpc import make_handlers
+
+    return make_handlers(parts.core, parts.access, parts.settings)
+
+
+def _make_metrics(parts: FrontParts) -> Any:
+    from mqinfer.gateway.metrics import make_metrics_app
+
+    return make_metrics_app(parts.core, parts.client, parts.access)
+
+
+def _make_tfs_grpc(parts: FrontParts) -> Any:
+    from mqinfer.gateway.tfs.grpc import make_grpc_handlers
+
+    return make_grpc_handlers(parts.core, parts.access, parts.settings)
+
+
+def _make_tfs_rest(parts: FrontParts) -> Any:
+    from mqinfer.gateway.tfs.rest import make_rest_app
+
+    if not parts.settings.metrics_port:
+        return make_rest_app(parts.core, parts.access, parts.settings)
+    from mqinfer.gateway.metrics import make_metrics
+
+    metrics = make_metrics(parts.core, parts.client, parts.access)
+    return make_rest_app(parts.core, parts.access, parts.settings, metrics)
+
+
+_FRONTS = (
+    Front("HTTP", "http_port", _make_rest),
+    Front("gRPC", "grpc_port", _make_grpc, is_grpc=True),
+    Front("metrics", "metrics_port", _make_metrics, bind="metrics_bind", has_tls=False),
+    Front("TensorFlow Serving gRPC", "tfs_grpc_port", _make_tfs_grpc, is_grpc=True),
+    Front("TensorFlow Serving REST", "tfs_rest_port", _make_tfs_rest),
+)
 
 
 class Fronts:
@@ -40,17 +117,12 @@ class Fronts:
 
     async def open(self, core: Core, access: Access, client: AsyncClient, tls: ssl.SSLContext | None) -> None:
         """Open the ports that are not switched off."""
-        for field in _open_ports(self.settings):
-            if field == "metrics_port":
-                from mqinfer.gateway.metrics import make_metrics_app
-
-                await self._open_http(make_metrics_app(core, client, access), field, None)
-            elif field == "tfs_rest_port":
-                await self._open_http(_make_tfs_rest(core, client, access, self.settings), field, tls)
-            elif field in _GRPC:
-                await self._open_grpc(_make(field)(core, access, self.settings), field)
+        parts = FrontParts(core, access, client, self.settings)
+        for front in _open_fronts(self.settings):
+            if front.is_grpc:
+                await self._open_grpc(front, front.make(parts))
             else:
-                await self._open_http(_make(field)(core, access, self.settings), field, tls)
+                await self._open_http(front, front.make(parts), tls if front.has_tls else None)
 
     async def close(self, patience: float) -> None:
         """Stop listening, and wait for the calls under way; those that take longer are cut off."""
@@ -58,7 +130,7 @@ class Fronts:
         self._runners, self._servers = [], []
         await asyncio.gather(*(each.stop(patience) for each in servers), *(each.cleanup() for each in runners))
 
-    async def _open_http(self, app: Any, field: str, tls: ssl.SSLContext | None) -> None:
+    async def _open_http(self, front: Front, app: Any, tls: ssl.SSLContext | None) -> None:
         from aiohttp import web
 
         from mqinfer.gateway.http import make_runner
@@ -68,53 +140,28 @@ class Fronts:
         await runner.setup()
         self._runners.append(runner)
         site = web.TCPSite(
-            runner, *_address(settings, field), ssl_context=tls, reuse_port=self._shared or None, backlog=_BACKLOG
+            runner, *front.address(settings), ssl_context=tls, reuse_port=self._shared or None, backlog=_BACKLOG
         )
         try:
             await site.start()
         except OSError as error:
-            raise _cannot_listen(settings, field, error) from error
+            raise _cannot_listen(settings, front, error) from error
 
-    async def _open_grpc(self, handlers: Any, field: str) -> None:
+    async def _open_grpc(self, front: Front, handlers: Any) -> None:
         from mqinfer.gateway.grpc_calls import make_server
 
         settings = self.settings
         server = make_server(handlers, settings, shared=self._shared)
-        where = _place(settings, field)
+        where = front.place(settings)
         try:
             if settings.tls:
                 server.add_secure_port(where, _grpc_credentials(settings.tls))
             else:
                 server.add_insecure_port(where)
         except RuntimeError as error:  # which names no cause
-            raise _cannot_listen(settings, field, OSError(str(error))) from error
+            raise _cannot_listen(settings, front, OSError(str(error))) from error
         await server.start()
         self._servers.append(server)
-
-
-def _make(field: str) -> Callable[[Core, Access, GatewaySettings], Any]:
-    """Return what makes the application or the handlers of a port; imported here, since a port may be off."""
-    if field == "http_port":
-        from mqinfer.gateway.rest.app import make_app
-
-        return make_app
-    if field == "grpc_port":
-        from mqinfer.gateway.grpc import make_handlers
-
-        return make_handlers
-    from mqinfer.gateway.tfs.grpc import make_grpc_handlers
-
-    return make_grpc_handlers
-
-
-def _make_tfs_rest(core: Core, client: AsyncClient, access: Access, settings: GatewaySettings) -> Any:
-    from mqinfer.gateway.tfs.rest import make_rest_app
-
-    if not settings.metrics_port:
-        return make_rest_app(core, access, settings)
-    from mqinfer.gateway.metrics import make_metrics
-
-    return make_rest_app(core, access, settings, make_metrics(core, client, access))
 
 
 def check_ports(settings: GatewaySettings) -> None:
@@ -123,43 +170,33 @@ def check_ports(settings: GatewaySettings) -> None:
     Raises:
         MqinferError: One does, or the address is none of this machine's.
     """
-    for field in _open_ports(settings):
+    for front in _open_fronts(settings):
         try:
             family, kind, _, _, where = socket.getaddrinfo(
-                *_address(settings, field), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                *front.address(settings), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
             with socket.socket(family, kind) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else connections of before are in the way
                 probe.bind(where)
         except OSError as error:
-            raise _cannot_listen(settings, field, error) from error
+            raise _cannot_listen(settings, front, error) from error
 
 
-def _cannot_listen(settings: GatewaySettings, field: str, error: OSError) -> MqinferError:
-    option = field.replace("_", "-")
-    bind = "metrics-bind" if field == "metrics_port" else "bind"
+def _cannot_listen(settings: GatewaySettings, front: Front, error: OSError) -> MqinferError:
+    port, bind = (field.replace("_", "-") for field in (front.field, front.bind))
     return MqinferError(
-        f"can't listen on {_place(settings, field)} ({error.strerror or error}); end the program that does, or choose "
-        f"another port with --{option} or another address with --{bind}"
+        f"can't listen on {front.place(settings)} ({error.strerror or error}); end the program that does, or choose "
+        f"another port with --{port} or another address with --{bind}"
     )
 
 
-def _open_ports(settings: GatewaySettings) -> Iterator[str]:
-    return (field for field in _PORTS if getattr(settings, field))
+def _open_fronts(settings: GatewaySettings) -> Iterator[Front]:
+    return (front for front in _FRONTS if getattr(settings, front.field))
 
 
 def places(settings: GatewaySettings) -> str:
     """Return the ports that are open, for people."""
-    return ", ".join(f"{_PORTS[field]} on {_place(settings, field)}" for field in _open_ports(settings))
-
-
-def _place(settings: GatewaySettings, field: str) -> str:
-    bind, port = _address(settings, field)
-    return f"[{bind}]:{port}" if ":" in bind else f"{bind}:{port}"
-
-
-def _address(settings: GatewaySettings, field: str) -> tuple[str, int]:
-    return (settings.metrics_bind if field == "metrics_port" else settings.bind), getattr(settings, field)
+    return ", ".join(f"{front.name} on {front.place(settings)}" for front in _open_fronts(settings))
 
 
 def _grpc_credentials(files: TlsFiles) -> Any:

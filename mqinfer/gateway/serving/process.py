@@ -105,8 +105,8 @@ async def serve(spec: GatewaySpec, stop: Stop, on_ready: Callable[[], None] = la
             await _drain(fronts, core, client, stop)
         finally:
             await fronts.close(0.0)
-        if client.requester.failure:
-            raise client.requester.failure
+        if client.connection.requester.failure:
+            raise client.connection.requester.failure
 
 
 async def _drain(fronts: Fronts, core: Core, client: AsyncClient, stop: Stop) -> None:
@@ -132,7 +132,7 @@ async def _open_core(spec: GatewaySpec, stop: Stop) -> AsyncIterator[tuple[Core,
     options = ClientOptions(timeout=settings.timeout, window=_WINDOW, max_pending=settings.max_pending)
 
     def on_connection() -> None:
-        if client.requester.failure:
+        if client.connection.requester.failure:
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(stop.drain.set)
 
@@ -140,9 +140,9 @@ async def _open_core(spec: GatewaySpec, stop: Stop) -> AsyncIterator[tuple[Core,
     tracer = make_tracer("mqinfer-gateway", spec.name, spec.otlp)
     try:
         async with client:
-            client.requester.tracer = tracer
-            client.requester.watch(on_connection)
-            client.registry.watches_clients = bool(settings.metrics_port)
+            client.connection.requester.tracer = tracer
+            client.connection.requester.watch(on_connection)
+            client.connection.registry.watches_clients = bool(settings.metrics_port)
             core = Core(
                 client,
                 AsyncControl(client),

@@ -19,7 +19,7 @@ from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import InvalidRequest, LimitExceeded, ModelFailed, ModelNotFound, NoWorker
 from mqinfer.protocol.types import RequestedOutput
 
-__all__ = ["Answer", "Caller", "Spec", "Target", "find", "infer", "version_states"]
+__all__ = ["CallResult", "NamedModel", "Spec", "TfsCaller", "find", "infer", "version_states"]
 
 _NO_VERSION = "0"
 _PARTS = 32
@@ -46,7 +46,7 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class TfsCaller:
     """Who calls, and until when.
 
     Attributes:
@@ -65,7 +65,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class CallResult:
     """What came of a call.
 
     Attributes:
@@ -78,7 +78,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class NamedModel:
     """What a ModelSpec names.
 
     Attributes:
@@ -92,7 +92,7 @@ class Target:
     signature: Signature
 
 
-async def find(core: Core, spec: Spec) -> Target:
+async def find(core: Core, spec: Spec) -> NamedModel:
     """Find what a ModelSpec names.
 
     Raises:
@@ -108,7 +108,7 @@ async def find(core: Core, spec: Spec) -> Target:
     except ModelNotFound as error:
         wanted = f"Latest({spec.model})" if spec.version is None else f"Specific({spec.model}, {spec.version})"
         raise ModelNotFound(f"Servable not found for request: {wanted}") from error
-    return Target(spec, card, choose(card, spec.signature))
+    return NamedModel(spec, card, choose(card, spec.signature))
 
 
 async def _resolved(core: Core, spec: Spec) -> Spec:
@@ -144,8 +144,8 @@ async def version_states(core: Core, spec: Spec) -> dict[str, bool]:
 
 
 async def infer(
-    core: Core, target: Target, inputs: Mapping[str, Array], caller: Caller, wanted: Sequence[str] = ()
-) -> Answer:
+    core: Core, target: NamedModel, inputs: Mapping[str, Array], caller: TfsCaller, wanted: Sequence[str] = ()
+) -> CallResult:
     """Run a model on inputs of any number of rows.
 
     Rows beyond `max_batch_size` are sent as several requests, `_PARTS` at a time. The version that answers the first
@@ -171,7 +171,7 @@ async def infer(
     rows, most = _rows(arrays), signature.max_batch_size
     if not 0 < most < rows:
         result = await run.one(arrays)
-        return Answer(narrowed(signature, result.outputs, axes), result.model_version)
+        return CallResult(narrowed(signature, result.outputs, axes), result.model_version)
     if rows > most * _MOST_PARTS:
         raise LimitExceeded(
             f"{rows} rows, and model {target.spec.model!r} takes {most} at a time: at most {_MOST_PARTS} requests are "
@@ -185,7 +185,7 @@ async def infer(
             raise
         results = await run.all(arrays, parts)
     outputs = _joined([result.outputs for result in results], rows)
-    return Answer(narrowed(signature, outputs, axes), results[0].model_version)
+    return CallResult(narrowed(signature, outputs, axes), results[0].model_version)
 
 
 def _rows(arrays: Mapping[str, Array]) -> int:
@@ -209,7 +209,7 @@ def _joined(parts: Sequence[Mapping[str, Array]], rows: int) -> dict[str, Array]
 class _Run:
     """The requests of one call."""
 
-    def __init__(self, core: Core, target: Target, caller: Caller, wanted: Sequence[str]) -> None:
+    def __init__(self, core: Core, target: NamedModel, caller: TfsCaller, wanted: Sequence[str]) -> None:
         self._core, self._caller = core, caller
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + caller.deadline_s

@@ -172,28 +172,28 @@ def classes_of(outputs: Mapping[str, Array], examples: int) -> list[list[tuple[s
     Raises:
         ModelFailed: The outputs are no classes.
     """
-    labels, scores = outputs.get(_CLASSES), outputs.get(_SCORES)
-    for name, array, kind in ((_CLASSES, labels, "O"), (_SCORES, scores, "f")):
-        if array is None:
-            continue
-        if array.ndim != 2:
-            raise ModelFailed(f"Expected Tensor shape: [batch_size num_classes] but got {list(array.shape)}")
-        if array.dtype.kind != kind:
-            raise ModelFailed(
-                f"Expected {name} Tensor of DT_{'STRING' if kind == 'O' else 'FLOAT'}. Got: {array.dtype}"
-            )
-        if len(array) != examples:
-            raise ModelFailed(f"Expected {name} output batch size of {examples}. Got: {len(array)}")
-    if labels is not None and scores is not None and labels.shape[1] != scores.shape[1]:
-        raise ModelFailed(
-            f"Tensors class and score should match in dim_size(1). Got {labels.shape[1]} vs. {scores.shape[1]}"
-        )
-    known = labels if labels is not None else scores
-    if known is None:  # pragma: no cover  the signature was checked
+    columns = {name: outputs[name] for name in (_CLASSES, _SCORES) if name in outputs}
+    for name, array in columns.items():
+        _check_column(name, array, examples)
+    widths = [array.shape[1] for array in columns.values()]
+    if not widths:  # pragma: no cover  the signature was checked
         raise ModelFailed("neither classes nor scores came back")
-    names = labels.tolist() if labels is not None else [[""] * known.shape[1]] * examples
-    numbers = scores.tolist() if scores is not None else [[0.0] * known.shape[1]] * examples
+    if widths[0] != widths[-1]:
+        raise ModelFailed(f"Tensors class and score should match in dim_size(1). Got {widths[0]} vs. {widths[-1]}")
+    names = columns[_CLASSES].tolist() if _CLASSES in columns else [[""] * widths[0]] * examples
+    numbers = columns[_SCORES].tolist() if _SCORES in columns else [[0.0] * widths[0]] * examples
     return [list(zip(row, marks, strict=True)) for row, marks in zip(names, numbers, strict=True)]
+
+
+def _check_column(name: str, array: Array, examples: int) -> None:
+    """Raise ModelFailed unless an output has a row of labels or of scores for each example."""
+    kind, type_name = ("O", "STRING") if name == _CLASSES else ("f", "FLOAT")
+    if array.ndim != 2:
+        raise ModelFailed(f"Expected Tensor shape: [batch_size num_classes] but got {list(array.shape)}")
+    if array.dtype.kind != kind:
+        raise ModelFailed(f"Expected {name} Tensor of DT_{type_name}. Got: {array.dtype}")
+    if len(array) != examples:
+        raise ModelFailed(f"Expected {name} output batch size of {examples}. Got: {len(array)}")
 
 
 def values_of(outputs: Mapping[str, Array], examples: int) -> Array:

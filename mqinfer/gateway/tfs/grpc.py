@@ -13,10 +13,9 @@ from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.calls import outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import GrpcCode, Unsupported
-from mqinfer.gateway.grpc_calls import Caller as GrpcCaller
-from mqinfer.gateway.grpc_calls import unary
+from mqinfer.gateway.grpc_calls import GrpcCaller, unary
 from mqinfer.gateway.settings import GatewaySettings
-from mqinfer.gateway.tfs.calls import Answer, Caller, Spec, find, infer, version_states
+from mqinfer.gateway.tfs.calls import CallResult, Spec, TfsCaller, find, infer, version_states
 from mqinfer.gateway.tfs.examples import (
     CLASSIFY,
     REGRESS,
@@ -105,7 +104,7 @@ class _Front:
         answer = await self._run_task(spec, method, examples, own, response.result)
         _fill_spec(response.model_spec, spec, answer.version)
 
-    async def _run_task(self, spec: Spec, method: str, examples: Array, caller: Caller, result: Any) -> Answer:
+    async def _run_task(self, spec: Spec, method: str, examples: Array, caller: TfsCaller, result: Any) -> CallResult:
         """Classify or regress examples, and fill the result with what came of it."""
         target = await find(self._core, spec)
         _CHECKS[method](target.signature)
@@ -168,11 +167,11 @@ class _Front:
             one.status.error_code = GrpcCode.OK
         return _bytes(response)
 
-    def _caller(self, caller: GrpcCaller) -> Caller:
+    def _caller(self, caller: GrpcCaller) -> TfsCaller:
         settings = self._settings
         deadline = settings.timeout if caller.deadline_s is None else min(caller.deadline_s, settings.timeout)
         trace = [caller.headers.get(name, "") for name in ("traceparent", "tracestate")]
-        return Caller(caller.name, deadline, settings.max_bytes, *trace)
+        return TfsCaller(caller.name, deadline, settings.max_bytes, *trace)
 
 
 async def _reload(_: bytes, __: GrpcCaller) -> bytes:
@@ -187,7 +186,7 @@ async def _run(size: int, function: Callable[..., _R], *args: Any) -> _R:
     return function(*args) if size <= _OFFLOAD_BYTES else await asyncio.to_thread(function, *args)
 
 
-def _predict_response(spec: Spec, answer: Answer) -> bytes:
+def _predict_response(spec: Spec, answer: CallResult) -> bytes:
     response = messages()["PredictResponse"]()
     for name, array in answer.outputs.items():
         write_tensor(array, response.outputs[name])
@@ -209,17 +208,21 @@ def _fill_spec(message: Any, spec: Spec, version: str) -> None:
 def _check_tasks(tasks: Any) -> None:
     if len(tasks) > DEFAULT_LIMITS.tensors:
         raise LimitExceeded(f"{len(tasks)} tasks; at most {DEFAULT_LIMITS.tensors} are accepted")
-    names, signatures = {task.model_spec.name for task in tasks}, [_spec(task).signature or DEFAULT for task in tasks]
+    names = {task.model_spec.name for task in tasks}
     if not names or "" in names:
         raise InvalidRequest("Found ModelSpec with an empty model name.")
     if len(names) > 1:
         raise InvalidRequest("All ModelSpecs in a MultiInferenceRequest must access the same model name.")
-    for place, signature in enumerate(signatures):
-        if signature in signatures[:place]:
-            raise InvalidRequest(f"Duplicate evaluation of signature: {signature}")
+    _check_signatures([_spec(task).signature or DEFAULT for task in tasks])
     for task in tasks:
         if task.method_name not in _CHECKS:
             raise Unsupported(f"Unsupported signature method_name: {task.method_name[:80]}")
+
+
+def _check_signatures(names: list[str]) -> None:
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise InvalidRequest(f"Duplicate evaluation of signature: {name}")
 
 
 def _fill_signature(message: Any, signature: Signature) -> None:

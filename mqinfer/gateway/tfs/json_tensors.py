@@ -145,8 +145,10 @@ def _read_rows(content: Mapping[str, Any], rows: Any, inputs: Sequence[Signature
         if _is_row(row) is not named:
             what = "object but got list" if named else "value/list but got object"
             raise BadEnvelope(f"Expecting {what} at item {place} of input list")
-    if not named:
-        return {inputs[0].name: _column(rows, inputs[0])}
+    return _read_named_rows(rows, inputs) if named else {inputs[0].name: _column(rows, inputs[0])}
+
+
+def _read_named_rows(rows: list[dict[str, Any]], inputs: Sequence[SignatureTensor]) -> dict[str, Array]:
     names = {tensor.name for tensor in inputs}
     for place, row in enumerate(rows):
         if row.keys() != names:
@@ -278,9 +280,17 @@ def write_predictions(outputs: Mapping[str, Array], *, rows: bool) -> bytes:
     Raises:
         BadTensor: The outputs have no rows, or differ in how many.
     """
-    if not rows:
-        values = {name: _values(name, array) for name, array in outputs.items()}
-        return write_json({"outputs": values if len(values) > 1 else next(iter(values.values()))})
+    count = _row_count(outputs) if rows else 0
+    values: Any = {name: _values(name, array) for name, array in outputs.items()}
+    if len(values) == 1:
+        (values,) = values.values()
+    elif rows:
+        values = [{name: each[place] for name, each in values.items()} for place in range(count)]
+    return write_json({"predictions" if rows else "outputs": values})
+
+
+def _row_count(outputs: Mapping[str, Array]) -> int:
+    """Return how many rows the outputs have; raise BadTensor where they have none or differ."""
     count = -1
     for name, array in outputs.items():
         if not array.ndim:
@@ -288,10 +298,7 @@ def write_predictions(outputs: Mapping[str, Array], *, rows: bool) -> bytes:
         if count not in {-1, len(array)}:
             raise BadTensor(f"Tensor name: {name} has inconsistent batch size: {len(array)} expecting: {count}")
         count = len(array)
-    values = {name: _values(name, array) for name, array in outputs.items()}
-    if len(values) == 1:
-        return write_json({"predictions": next(iter(values.values()))})
-    return write_json({"predictions": [{name: each[place] for name, each in values.items()} for place in range(count)]})
+    return count
 
 
 def write_json(content: dict[str, Any]) -> bytes:

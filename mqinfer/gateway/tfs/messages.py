@@ -33,7 +33,7 @@ VALUES = {
 """Types and numbers of the fields of a TensorProto for numbers; strings are in `string_val`."""
 
 _MOST_FIELDS = DEFAULT_LIMITS.payload_bytes // ITEM_BYTES[Datatype.BYTES]
-"""Of a message and those in it: as many strings as a request may hold. Protobuf makes objects of two bytes each."""
+"""Fields of a message and those in it: as many as a request may hold strings. Protobuf makes objects of two bytes."""
 _SMALL = 64 << 10
 """Bytes of messages whose fields need not be counted."""
 

@@ -16,16 +16,16 @@ from mqinfer.gateway.calls import outputs_size
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import FailedPrecondition, NotFound
 from mqinfer.gateway.http import (
+    AdmittedCall,
     Bodies,
-    Call,
-    Route,
+    Endpoint,
     accepted_coding,
     compress,
     json_reply,
     make_application,
 )
 from mqinfer.gateway.settings import GatewaySettings
-from mqinfer.gateway.tfs.calls import Caller, Spec, Target, find, infer, version_states
+from mqinfer.gateway.tfs.calls import NamedModel, Spec, TfsCaller, find, infer, version_states
 from mqinfer.gateway.tfs.examples import (
     check_classify,
     check_regress,
@@ -57,7 +57,7 @@ _TYPES = {
 }  # fmt: skip
 _MOST_VERSION = (1 << 63) - 1
 
-Handler = Callable[[Call], Awaitable[web.Response]]
+Handler = Callable[[AdmittedCall], Awaitable[web.Response]]
 
 
 def make_rest_app(
@@ -75,17 +75,17 @@ def make_rest_app(
         metrics: Answers where TensorFlow Serving has its metrics; None: nothing is there.
     """
     front = _Front(core, settings)
-    monitoring: list[Route] = []
+    monitoring: list[Endpoint] = []
     if metrics is not None:
 
-        async def answer(call: Call) -> web.Response:
+        async def answer(call: AdmittedCall) -> web.Response:
             return await metrics(call.request)
 
-        monitoring.append(Route(_METRICS, Right.STATISTICS, {"GET": answer}))
+        monitoring.append(Endpoint(_METRICS, Right.STATISTICS, {"GET": answer}))
 
-    def route(pattern: re.Pattern[str], right: Right, method: str, handler: Handler) -> Route:
+    def route(pattern: re.Pattern[str], right: Right, method: str, handler: Handler) -> Endpoint:
         others = dict.fromkeys(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"), _malformed)
-        return Route(pattern, right, {**others, "OPTIONS": _preflight, method: handler})
+        return Endpoint(pattern, right, {**others, "OPTIONS": _preflight, method: handler})
 
     app = make_application(
         [
@@ -108,11 +108,11 @@ async def _allow_origins(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_CORS)
 
 
-async def _malformed(call: Call) -> web.Response:
+async def _malformed(call: AdmittedCall) -> web.Response:
     raise InvalidRequest(f"Malformed request: {call.request.method} {call.request.rel_url.raw_path[:200]}")
 
 
-async def _preflight(call: Call) -> web.Response:
+async def _preflight(call: AdmittedCall) -> web.Response:
     if not re.match("https?://", call.request.headers.get("Origin", "")):
         raise FailedPrecondition("Origin header is missing in CORS preflight")
     return web.Response(content_type="application/json")
@@ -125,7 +125,7 @@ class _Front:
         self._core, self._settings = core, settings
         self.bodies = Bodies(settings)
 
-    async def status(self, call: Call) -> web.Response:
+    async def status(self, call: AdmittedCall) -> web.Response:
         states = await version_states(self._core, _spec(call))
         return json_reply(
             {
@@ -140,7 +140,7 @@ class _Front:
             }
         )
 
-    async def metadata(self, call: Call) -> web.Response:
+    async def metadata(self, call: AdmittedCall) -> web.Response:
         spec = _spec(call)
         card = (await find(self._core, spec)).card
         signatures = {name: _signature(signature) for name, signature in signatures_of(card).items()}
@@ -151,7 +151,7 @@ class _Front:
             }
         )
 
-    async def run(self, call: Call) -> web.Response:
+    async def run(self, call: AdmittedCall) -> web.Response:
         """Predict, classify or regress."""
         spec, method = _spec(call), call.parts[3].lower()
         run = {"predict": self._predict, "classify": self._classify, "regress": self._regress}[method]
@@ -161,27 +161,27 @@ class _Front:
             headers = call.request.headers
             deadline = min(self._settings.timeout, self._settings.tfs_rest_timeout)
             trace = [",".join(headers.getall(name, ())) for name in ("traceparent", "tracestate")]
-            caller = Caller(call.caller, deadline, self._settings.max_bytes, *trace)
+            caller = TfsCaller(call.caller, deadline, self._settings.max_bytes, *trace)
             reply = await run(spec, content, len(body), caller)
         return await self._reply(reply, accepted_coding(headers.get("Accept-Encoding", "")))
 
-    async def _predict(self, spec: Spec, content: dict[str, Any], size: int, caller: Caller) -> bytes:
+    async def _predict(self, spec: Spec, content: dict[str, Any], size: int, caller: TfsCaller) -> bytes:
         target = await self._find(spec)
         inputs, rows = await self.bodies.run(size, read_predict, content, target.signature.inputs)
         content.clear()  # the arrays are there; the lists take much more memory
         answer = await infer(self._core, target, inputs, caller)
         return await self.bodies.run(outputs_size(answer.outputs), write_predictions, answer.outputs, rows=rows)
 
-    async def _classify(self, spec: Spec, content: dict[str, Any], size: int, caller: Caller) -> bytes:
+    async def _classify(self, spec: Spec, content: dict[str, Any], size: int, caller: TfsCaller) -> bytes:
         outputs, count = await self._run_examples(spec, content, size, caller, check_classify)
         return write_json({"results": [_labelled(classes) for classes in classes_of(outputs, count)]})
 
-    async def _regress(self, spec: Spec, content: dict[str, Any], size: int, caller: Caller) -> bytes:
+    async def _regress(self, spec: Spec, content: dict[str, Any], size: int, caller: TfsCaller) -> bytes:
         outputs, count = await self._run_examples(spec, content, size, caller, check_regress)
         return write_json({"results": values_of(outputs, count)})
 
     async def _run_examples(
-        self, spec: Spec, content: dict[str, Any], size: int, caller: Caller, check: Callable[[Signature], None]
+        self, spec: Spec, content: dict[str, Any], size: int, caller: TfsCaller, check: Callable[[Signature], None]
     ) -> tuple[Mapping[str, Array], int]:
         examples = await self.bodies.run(size, examples_from_json, content)
         target = await self._find(spec)
@@ -189,7 +189,7 @@ class _Front:
         answer = await infer(self._core, target, {target.signature.inputs[0].name: examples}, caller)
         return answer.outputs, len(examples)
 
-    async def _find(self, spec: Spec) -> Target:
+    async def _find(self, spec: Spec) -> NamedModel:
         try:
             return await find(self._core, spec)
         except FailedPrecondition as error:
@@ -204,7 +204,7 @@ class _Front:
         return web.Response(body=body, headers=headers)
 
 
-def _spec(call: Call) -> Spec:
+def _spec(call: AdmittedCall) -> Spec:
     model, version, label = call.parts[:3]
     if version and int(version[:20]) > _MOST_VERSION:
         raise InvalidRequest(f"Failed to convert version: {version[:40]} to numeric.")

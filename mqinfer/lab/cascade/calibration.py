@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.edge_agent.cascade.thumbnail import difference
+from mqinfer.judging.thumbnail import difference
 from mqinfer.lab.cascade.bounds import design_effect, lower_bound
 from mqinfer.lab.cascade.scores import Costs, Scores
 from mqinfer.lab.cascade.simulation import Pass, Thresholds
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["NEVER", "Calibration", "Goal", "Point", "calibrate"]
+__all__ = ["NEVER", "Calibration", "FrontierPoint", "Goal", "calibrate"]
 
 NEVER = 2.0
 """A `c_high` that no confidence reaches: the small model answers nothing then."""
@@ -65,7 +65,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class FrontierPoint:
     """One point of the frontier of accuracy against cost.
 
     Attributes:
@@ -104,8 +104,8 @@ class Calibration:
     """
 
     goal: Goal
-    chosen: Point
-    frontier: tuple[Point, ...]
+    chosen: FrontierPoint
+    frontier: tuple[FrontierPoint, ...]
     frames: int
     costs: Costs
 
@@ -194,7 +194,7 @@ class _Search:
         return float(costs[low, high]), Thresholds(self.run.t_diff, float(self._grid[low]), float(self._grid[high]))
 
 
-def _judge(run: Pass, thresholds: Thresholds, goal: Goal, half: int, costs: Costs) -> Point:
+def _judge(run: Pass, thresholds: Thresholds, goal: Goal, half: int, costs: Costs) -> FrontierPoint:
     """Test thresholds on the second half.
 
     One wrong answer is wrong for as many frames as get it. How long errors last beyond that, thresholds without errors
@@ -213,10 +213,10 @@ def _judge(run: Pass, thresholds: Thresholds, goal: Goal, half: int, costs: Cost
     cost = (
         costs.difference * (thresholds.t_diff > 0) + costs.small * (1 - reused) * is_small + costs.reference * reference
     )
-    return Point(thresholds, proposed, float(tested), bound, per_frame, reused, small, reference, cost)
+    return FrontierPoint(thresholds, proposed, float(tested), bound, per_frame, reused, small, reference, cost)
 
 
-def _unreachable(goal: Goal, points: Sequence[Point], frames: int) -> str:
+def _unreachable(goal: Goal, points: Sequence[FrontierPoint], frames: int) -> str:
     saving = next((point for point in points if point.reference < 1), None)
     best = (
         "no thresholds save anything on the first half of the frames"

@@ -13,16 +13,16 @@ from itertools import islice, pairwise
 import numpy as np
 import numpy.typing as npt
 
+from mqinfer.answers.outputs import PRESENT, find_mask
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.sources import open_source
 from mqinfer.client.client import Client
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.cascade.answers import Answers
 from mqinfer.edge_agent.cascade.small import SmallInput, SmallNetwork, image_contract_of
-from mqinfer.edge_agent.cascade.thumbnail import Thumbnail, difference, thumbnail
 from mqinfer.edge_agent.preparing.choices import choose_encoding, choose_output_encoding
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.sinks.outputs import PRESENT, find_mask
+from mqinfer.judging.results import ResultMaker
+from mqinfer.judging.thumbnail import Thumbnail, difference, thumbnail
 from mqinfer.lab.cascade.scores import Costs, Scores
 from mqinfer.protocol.errors import ConfigError
 
@@ -72,7 +72,7 @@ def read_part(spec: str, topic: str | None, skip: int, count: int) -> Iterator[F
 
 
 def ask_reference(
-    client: Client, answers: Answers, frames: Iterable[Frame], timeout: float, report: Callable[[int], None]
+    client: Client, answers: ResultMaker, frames: Iterable[Frame], timeout: float, report: Callable[[int], None]
 ) -> Iterator[Answered]:
     """Yield each frame with the reference model's answer, in order.
 
@@ -110,7 +110,7 @@ def ask_reference(
         yield _answered(answers, *left)
 
 
-def _answered(answers: Answers, frame: Frame, asked: Future[InferResult]) -> Answered:
+def _answered(answers: ResultMaker, frame: Frame, asked: Future[InferResult]) -> Answered:
     result = asked.result()
     result.raise_for_outcome()
     found = answers.of_reference(result)
@@ -153,7 +153,7 @@ def _difference_ms(answered: Sequence[Answered]) -> float:
     return float(np.median(spent or [0])) / 1e6
 
 
-def record_scores(answered: Sequence[Answered], answers: Answers, network: SmallNetwork) -> Scores:
+def record_scores(answered: Sequence[Answered], answers: ResultMaker, network: SmallNetwork) -> Scores:
     """Run the small model on frames with the reference's answers, and return what calibration needs of them.
 
     Args:

@@ -7,8 +7,8 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from mqinfer.edge_agent.sinks.sink import set_aside
-from mqinfer.lab.cascade.calibration import Calibration, Point
+from mqinfer.edge_agent.output_files import set_aside
+from mqinfer.lab.cascade.calibration import Calibration, FrontierPoint
 from mqinfer.protocol.errors import ConfigError, MissingExtra
 
 __all__ = ["draw_frontier", "frontier_table", "promise"]
@@ -37,14 +37,14 @@ def frontier_table(found: Calibration) -> Table:
     return table
 
 
-def _thresholds(point: Point) -> tuple[str, str, str]:
+def _thresholds(point: FrontierPoint) -> tuple[str, str, str]:
     chosen = point.thresholds
     if chosen.c_high > 1:
         return f"{chosen.t_diff:g}", "-", "-"
     return f"{chosen.t_diff:g}", f"{chosen.c_low:.4f}", f"{chosen.c_high:.4f}"
 
 
-def _figures(point: Point) -> tuple[str, ...]:
+def _figures(point: FrontierPoint) -> tuple[str, ...]:
     shares = (f"{share:.1%}" for share in (point.reused, point.small, point.reference))
     return f"{point.tested:.4f}", f"{point.bound:.4f}", *shares, f"{point.cost_ms:.1f}"
 

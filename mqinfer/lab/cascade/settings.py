@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mqinfer.edge_agent.cascade.settings import CascadeSettings, Difference
+from mqinfer.judging.settings import CascadeSettings, DifferenceDetector
 from mqinfer.lab.cascade.simulation import Thresholds
 from mqinfer.protocol.errors import ConfigError
 
@@ -18,14 +18,14 @@ def check_blocks(blocks: int) -> None:
         ConfigError: The picture can't be divided so.
     """
     try:
-        Difference(1.0, blocks=blocks)
+        DifferenceDetector(1.0, blocks=blocks)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
 def with_thresholds(settings: CascadeSettings, chosen: Thresholds, blocks: int = 1) -> CascadeSettings:
     """Return a cascade with these thresholds; a stage that they leave without work is left out."""
-    difference = Difference(chosen.t_diff, blocks=blocks) if chosen.t_diff > 0 else None
+    difference = DifferenceDetector(chosen.t_diff, blocks=blocks) if chosen.t_diff > 0 else None
     small = settings.small
     if small is not None:
         is_used = chosen.c_low > 0 or chosen.c_high <= 1

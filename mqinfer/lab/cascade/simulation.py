@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.edge_agent.cascade.detector import Detector
-from mqinfer.edge_agent.cascade.settings import Difference
-from mqinfer.edge_agent.cascade.thumbnail import SIDE
+from mqinfer.judging.detector import Detector
+from mqinfer.judging.settings import DifferenceDetector
+from mqinfer.judging.thumbnail import SIDE
 from mqinfer.lab.cascade.scores import ABSENT, PRESENT, Scores
 
 __all__ = ["Pass", "Thresholds", "key_frames"]
@@ -42,7 +42,7 @@ def key_frames(scores: Scores, t_diff: float, blocks: int = 1) -> Numbers:
     owners = np.arange(len(scores))
     if t_diff > 0:
         detector: Detector[int] = Detector()
-        settings = Difference(t_diff, blocks=blocks)
+        settings = DifferenceDetector(t_diff, blocks=blocks)
         for number, seen in enumerate(scores.thumbnails):
             leader = detector.leader(settings, seen, number, (SIDE, SIDE))
             owners[number] = number if leader is None else leader

@@ -20,7 +20,15 @@ from mqinfer.lab.zoo.networks.drive_net import drive_net
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 
-__all__ = ["MASK_SIZE", "Trained", "shrink_mask", "train_masks", "train_presence", "trained_frames", "write_model"]
+__all__ = [
+    "MASK_SIZE",
+    "TrainedNetwork",
+    "shrink_mask",
+    "train_masks",
+    "train_presence",
+    "trained_frames",
+    "write_model",
+]
 
 Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -39,7 +47,7 @@ _NOTES = "training.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedNetwork:
     """A trained network.
 
     Attributes:
@@ -55,7 +63,9 @@ class Trained:
     accuracy: float
 
 
-def train_presence(pictures: Pixels, answers: Pixels, report: Callable[[str], None], *, seed: int = 0) -> Trained:
+def train_presence(
+    pictures: Pixels, answers: Pixels, report: Callable[[str], None], *, seed: int = 0
+) -> TrainedNetwork:
     """Train NoScope's specialised network to answer as the reference does whether the target is there.
 
     The last fifth of the frames is kept back, and the weights that do best on them are returned.
@@ -86,12 +96,12 @@ def train_presence(pictures: Pixels, answers: Pixels, report: Callable[[str], No
     mean = pictures[:split].mean(axis=0, dtype=np.float32) / 255
     shown = np.asarray((pictures / np.float32(255) - mean) / _SPREAD, np.float32)
     accuracy = _fit(model, (shown, answers, weights), split, report, seed)
-    return Trained(noscope_network(model, mean, _SPREAD), (SIDE, SIDE), len(pictures), accuracy)
+    return TrainedNetwork(noscope_network(model, mean, _SPREAD), (SIDE, SIDE), len(pictures), accuracy)
 
 
 def train_masks(
     pictures: Pixels, masks: Pixels, classes: int, report: Callable[[str], None], *, seed: int = 0
-) -> Trained:
+) -> TrainedNetwork:
     """Train a small segmentation network to make the reference's masks.
 
     Args:
@@ -121,7 +131,7 @@ def train_masks(
     split = round(len(pictures) * (1 - _KEPT_BACK))
     shown = np.asarray(pictures, np.float32) / np.float32(255)
     accuracy = _fit(model, (shown, masks, np.asarray(weights[masks], np.float32)), split, report, seed)
-    return Trained(_mask_network(model), MASK_SIZE, len(pictures), accuracy)
+    return TrainedNetwork(_mask_network(model), MASK_SIZE, len(pictures), accuracy)
 
 
 def shrink_mask(mask: Pixels) -> Pixels:
@@ -188,7 +198,7 @@ def _mask_network(model: Any) -> Network:
 
 
 def write_model(
-    repository: Path, name: str, trained: Trained, notes: Mapping[str, object], classes: Sequence[ClassInfo] = ()
+    repository: Path, name: str, trained: TrainedNetwork, notes: Mapping[str, object], classes: Sequence[ClassInfo] = ()
 ) -> Path:
     """Write a trained network into a repository as the model's next version, with what it was trained on.
 
@@ -221,7 +231,7 @@ def write_model(
     return folder
 
 
-def _config(trained: Trained, classes: Sequence[ClassInfo]) -> str:
+def _config(trained: TrainedNetwork, classes: Sequence[ClassInfo]) -> str:
     width, height = trained.size
     tables = "".join(
         f"\n[[classes]]\nname = {json.dumps(each.name)}\ncolour = {list(each.colour)}\n" for each in classes

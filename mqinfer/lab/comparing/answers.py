@@ -9,8 +9,8 @@ from pathlib import Path
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.sinks.sink import Sink
-from mqinfer.edge_agent.sinks.view import View
 from mqinfer.protocol.types import Outcome
 
 __all__ = ["Answer", "Answers"]
@@ -20,7 +20,7 @@ __all__ = ["Answer", "Answers"]
 class Answer:
     """One model's answer to one frame."""
 
-    view: View
+    view: FrameView
     result: InferResult
 
     @property
@@ -80,7 +80,7 @@ class _AnswerSink:
     def __init__(self, answers: Answers, model: int) -> None:
         self._answers, self._model, self._next = answers, model, 0
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Pass a result on."""
         self._answers.put(self._model, self._next, frame, Answer(view, result))
         self._next += 1

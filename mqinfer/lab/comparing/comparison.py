@@ -15,8 +15,11 @@ from rich.console import Console
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.sources import open_source
 from mqinfer.client.requester import Requester
-from mqinfer.edge_agent.session import ReplaySettings, SessionReport, run_sessions
-from mqinfer.edge_agent.sinks.sink import Sink, set_aside, writing
+from mqinfer.edge_agent.output_files import set_aside, writing
+from mqinfer.edge_agent.reporting.report import SessionReport
+from mqinfer.edge_agent.session import run_sessions
+from mqinfer.edge_agent.settings import ReplaySettings
+from mqinfer.edge_agent.sinks.sink import Sink
 from mqinfer.lab.comparing.answers import Answer, Answers
 from mqinfer.lab.comparing.pictures import write_worst
 from mqinfer.lab.comparing.tallies import PairTally, TruthTally
@@ -25,7 +28,7 @@ from mqinfer.lab.report_files import write_files
 from mqinfer.protocol.card import ClassInfo, ModelCard
 from mqinfer.protocol.errors import ConfigError, MqinferError
 
-__all__ = ["Bounds", "Compared", "compare_models"]
+__all__ = ["Compared", "VerdictBounds", "compare_models"]
 
 _AHEAD = 16
 """Frames that one model may be ahead of another beyond what their windows hold."""
@@ -33,7 +36,7 @@ _FRAMES_FILE, _REPORT_FILE = "disagreement.jsonl", "compare.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class VerdictBounds:
     """What the verdict depends on.
 
     Attributes:
@@ -73,13 +76,13 @@ def compare_models(  # noqa: PLR0913 - what a replay needs
     stop: threading.Event,
     console: Console,
     truth: str | None = None,
-    bounds: Bounds | None = None,
+    bounds: VerdictBounds | None = None,
     worst: int = 5,
 ) -> Compared:
     """Send a recording to some models, each with the first one compared, and all with the truth.
 
     Args:
-        settings: What to send; results of each model and the report are written into `output`, if there is one.
+        settings: What to send; results of each model and the report are written into its folder, if it names one.
         models: Their names, `name/version` for a certain version.
         requester: Connected.
         broker: Its name in messages.
@@ -93,12 +96,18 @@ def compare_models(  # noqa: PLR0913 - what a replay needs
         MqinferError: As `run_sessions`, or the truth can't be opened.
     """
     with ExitStack() as stack:
-        known = stack.enter_context(closing(open_truth(truth, settings.sources[0]))) if truth else None
-        frames = None if settings.output is None else stack.enter_context(_open(settings.output / _FRAMES_FILE))
-        comparison = _Comparison(models, known, frames, worst if settings.output else 0)
+        known = stack.enter_context(closing(open_truth(truth, settings.source.sources[0]))) if truth else None
+        folder = settings.outputs.folder
+        frames = None if folder is None else stack.enter_context(_open(folder / _FRAMES_FILE))
+        comparison = _Comparison(models, known, frames, worst if folder else 0)
         answers = Answers(len(models), comparison.add, bound=2 * settings.options.window + _AHEAD)
+        topics = settings.source.topics or _topics(settings.source.sources[0], truth)
         sessions = run_sessions(
-            replace(settings, sinks=("jsonl",), topics=settings.topics or _topics(settings.sources[0], truth)),
+            replace(
+                settings,
+                source=replace(settings.source, topics=topics),
+                outputs=replace(settings.outputs, sinks=("jsonl",)),
+            ),
             models,
             requester,
             broker=broker,
@@ -107,7 +116,7 @@ def compare_models(  # noqa: PLR0913 - what a replay needs
             observe=lambda own, card: comparison.observe(answers, own, card),
         )
         answers.close()
-    return comparison.conclude(sessions, answers.missed, bounds or Bounds(), settings.output)
+    return comparison.conclude(sessions, answers.missed, bounds or VerdictBounds(), folder)
 
 
 def _topics(source: str, truth: str | None) -> Sequence[str]:
@@ -172,7 +181,9 @@ class _Comparison:
             if answer.is_ok:
                 score.add(frame, answer.view, true)
 
-    def conclude(self, sessions: Sequence[SessionReport], missed: int, bounds: Bounds, output: Path | None) -> Compared:
+    def conclude(
+        self, sessions: Sequence[SessionReport], missed: int, bounds: VerdictBounds, output: Path | None
+    ) -> Compared:
         """Make the verdict, and write the report and the pictures."""
         error = self._error or self._unused()
         first, others = self._models[0], self._models[1:]
@@ -181,7 +192,7 @@ class _Comparison:
         refused = tuple(_refused(pairs, scores if self._truth else [], bounds))
         report: dict[str, Any] = {"models": list(self._models), "frames_missed": missed, "pairs": pairs}
         if self._truth is not None:
-            report |= {"truth": {"frames": self._truths, "error": str(error) if error else None}, "scores": scores}
+            report |= {"truth": {"frames": self._truths, "error": _text(error)}, "scores": scores}
         report |= {"bounds": {"disagreement": bounds.disagreement, "score": bounds.score}, "refused": list(refused)}
         files = [path for session in sessions for path in session.run.files]
         if output is not None:
@@ -200,7 +211,11 @@ class _Comparison:
         )
 
 
-def _refused(pairs: Sequence[dict[str, Any]], scores: Sequence[dict[str, Any]], bounds: Bounds) -> list[str]:
+def _text(error: Exception | None) -> str | None:
+    return None if error is None else str(error)
+
+
+def _refused(pairs: Sequence[dict[str, Any]], scores: Sequence[dict[str, Any]], bounds: VerdictBounds) -> list[str]:
     found = [
         f"{' and '.join(pair['models'])}: disagreement {pair['mean']:.4g} is above {bounds.disagreement:g}"
         if pair["frames"]

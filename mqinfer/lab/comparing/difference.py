@@ -8,18 +8,18 @@ from enum import StrEnum
 
 import numpy as np
 
-from mqinfer.edge_agent.sinks.outputs import DetectedBox
-from mqinfer.edge_agent.sinks.top_classes import find_top
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.answers.outputs import DetectedBox
+from mqinfer.answers.top_classes import find_top
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.images.placement import UNKNOWN
 from mqinfer.lab.scores.detection import match_boxes
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.datatypes import Array
 
-__all__ = ["Difference", "Kind", "difference"]
+__all__ = ["AnswerKind", "Difference", "difference"]
 
 
-class Kind(StrEnum):
+class AnswerKind(StrEnum):
     """What is compared of two answers."""
 
     MASK = "mask"
@@ -34,10 +34,10 @@ class Kind(StrEnum):
 
 
 _MEANINGS = {
-    Kind.MASK: "share of the pixels that differ, of those that a model saw",
-    Kind.BOXES: "share of the boxes without a counterpart (overlap 0.5, same class)",
-    Kind.CLASS: "1 where the best class differs",
-    Kind.VALUES: "share of the values that differ",
+    AnswerKind.MASK: "share of the pixels that differ, of those that a model saw",
+    AnswerKind.BOXES: "share of the boxes without a counterpart (overlap 0.5, same class)",
+    AnswerKind.CLASS: "1 where the best class differs",
+    AnswerKind.VALUES: "share of the values that differ",
 }
 
 
@@ -52,13 +52,13 @@ class Difference:
         only_second: Those of the second.
     """
 
-    kind: Kind
+    kind: AnswerKind
     share: float
     only_first: tuple[DetectedBox, ...] = field(default=())
     only_second: tuple[DetectedBox, ...] = field(default=())
 
 
-def difference(one: View, other: View, classes: Sequence[ClassInfo]) -> Difference:
+def difference(one: FrameView, other: FrameView, classes: Sequence[ClassInfo]) -> Difference:
     """Compare two answers to the same frame; masks and boxes in the frame's pixels.
 
     Args:
@@ -68,13 +68,13 @@ def difference(one: View, other: View, classes: Sequence[ClassInfo]) -> Differen
     """
     if one.mask is not None and other.mask is not None:
         seen = (one.mask != UNKNOWN) | (other.mask != UNKNOWN)
-        return Difference(Kind.MASK, float((one.mask != other.mask).sum() / max(1, int(seen.sum()))))
+        return Difference(AnswerKind.MASK, float((one.mask != other.mask).sum() / max(1, int(seen.sum()))))
     if "boxes" in one.outputs and "boxes" in other.outputs:
         return _boxes(one.boxes, other.boxes)
     tops = find_top(one.outputs, classes), find_top(other.outputs, classes)
     if tops[0] and tops[1]:
-        return Difference(Kind.CLASS, float(tops[0][0].number != tops[1][0].number))
-    return Difference(Kind.VALUES, _values(one, other))
+        return Difference(AnswerKind.CLASS, float(tops[0][0].number != tops[1][0].number))
+    return Difference(AnswerKind.VALUES, _values(one, other))
 
 
 def _boxes(ones: Sequence[DetectedBox], others: Sequence[DetectedBox]) -> Difference:
@@ -83,10 +83,10 @@ def _boxes(ones: Sequence[DetectedBox], others: Sequence[DetectedBox]) -> Differ
     alone = tuple(box for box, match in zip(ones, matches, strict=True) if match is None)
     left = tuple(box for number, box in enumerate(others) if number not in taken)
     total = len(ones) + len(others)
-    return Difference(Kind.BOXES, (len(alone) + len(left)) / total if total else 0.0, alone, left)
+    return Difference(AnswerKind.BOXES, (len(alone) + len(left)) / total if total else 0.0, alone, left)
 
 
-def _values(one: View, other: View) -> float:
+def _values(one: FrameView, other: FrameView) -> float:
     """Return the share of elements that differ, over all outputs; one that only one answer has differs altogether."""
     differing = total = 0
     for name in {*one.outputs, *other.outputs}:

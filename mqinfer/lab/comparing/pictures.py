@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from mqinfer.answers.outputs import DetectedBox, Picture
 from mqinfer.codecs.opencv import opencv
+from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.drawing.overlay import add_strip, draw_boxes, draw_result, encode_picture
-from mqinfer.edge_agent.sinks.outputs import DetectedBox, Picture
-from mqinfer.edge_agent.sinks.sink import StreamNames, set_aside, writing
-from mqinfer.lab.comparing.difference import Kind
+from mqinfer.edge_agent.sinks.sink import StreamNames
+from mqinfer.lab.comparing.difference import AnswerKind
 from mqinfer.lab.comparing.tallies import Worst
 from mqinfer.protocol.card import ClassInfo
 
@@ -68,9 +69,9 @@ def _difference(worst: Worst, names: tuple[str, str]) -> Picture:
     cv2 = opencv()
     one, other = worst.one.view, worst.other.view
     grey = cv2.cvtColor(cv2.cvtColor(one.pixels, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB) // 2
-    if worst.found.kind is Kind.MASK and one.mask is not None and other.mask is not None:
+    if worst.found.kind is AnswerKind.MASK and one.mask is not None and other.mask is not None:
         grey[one.mask != other.mask] = _RED
-    if worst.found.kind is Kind.BOXES:
+    if worst.found.kind is AnswerKind.BOXES:
         sides = [ClassInfo(f"only {name}", colour) for name, colour in zip(names, _SIDES, strict=True)]
         alone = [(0, each) for each in worst.found.only_first] + [(1, each) for each in worst.found.only_second]
         grey = draw_boxes(grey, [DetectedBox(each.box, each.score, number) for number, each in alone], sides)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mqinfer.answers.outputs import Mask, class_name
+from mqinfer.answers.top_classes import find_top
 from mqinfer.bags.frame import Frame
-from mqinfer.edge_agent.sinks.outputs import Mask, class_name
-from mqinfer.edge_agent.sinks.top_classes import find_top
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.images.placement import UNKNOWN
 from mqinfer.lab.comparing.answers import Answer
-from mqinfer.lab.comparing.difference import Difference, Kind, difference
+from mqinfer.lab.comparing.difference import AnswerKind, Difference, difference
 from mqinfer.lab.comparing.truth import TrueFrame, detected, number_of
 from mqinfer.lab.scores.detection import DetectionScorer
 from mqinfer.lab.scores.segmentation import confusion, segmentation_score
@@ -65,7 +65,7 @@ class PairTally:
     classes: Sequence[ClassInfo]
     keep: int
     shares: list[float] = field(default_factory=list)
-    kinds: Counter[Kind] = field(default_factory=Counter)
+    kinds: Counter[AnswerKind] = field(default_factory=Counter)
     unanswered: int = 0
     _counts: npt.NDArray[np.int64] = field(default_factory=_no_counts)
     _boxes: Counter[str] = field(default_factory=Counter)
@@ -110,11 +110,11 @@ class PairTally:
             "p95": float(np.quantile(self.shares, 0.95)) if self.shares else 1.0,
             "largest": max(self.shares, default=1.0),
         }
-        if self.kinds[Kind.MASK]:
+        if self.kinds[AnswerKind.MASK]:
             names = [class_name(number, self.classes) for number in range(_NUMBERS)]
             score = segmentation_score(self._counts, names)
             described |= {"mean_iou": score.mean_iou, "iou": dict(score.per_class)}
-        if self.kinds[Kind.BOXES]:
+        if self.kinds[AnswerKind.BOXES]:
             described["boxes"] = dict(self._boxes)
         return described
 
@@ -134,7 +134,7 @@ class TruthTally:
     _labels: list[bool] = field(default_factory=list)
     _boxes: DetectionScorer | None = None
 
-    def add(self, frame: Frame, view: View, true: TrueFrame) -> None:
+    def add(self, frame: Frame, view: FrameView, true: TrueFrame) -> None:
         """Count a frame with a result.
 
         Raises:
@@ -152,7 +152,7 @@ class TruthTally:
             return
         self.frames += 1
 
-    def _add_mask(self, frame: Frame, view: View, true: TrueFrame) -> None:
+    def _add_mask(self, frame: Frame, view: FrameView, true: TrueFrame) -> None:
         assert view.mask is not None  # noqa: S101 - the caller looked
         assert true.mask is not None  # noqa: S101
         if true.mask.shape != view.mask.shape:

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mqinfer.answers.outputs import DetectedBox, Mask
 from mqinfer.bags.folder_source import list_pictures
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.rosbag import IMAGE_TYPES, Rosbag, is_bag, message_type
 from mqinfer.bags.rosbag_source import RosbagSource
-from mqinfer.edge_agent.sinks.outputs import DetectedBox, Mask
 from mqinfer.images.decode import to_array
 from mqinfer.images.picture import CompressedImage, RawImage
 from mqinfer.protocol.card import ClassInfo

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Course", "Floats", "View"]
+__all__ = ["Course", "Floats", "PinholeCamera"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -46,7 +46,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PinholeCamera:
     """A pinhole camera at one position on the road.
 
     Attributes:

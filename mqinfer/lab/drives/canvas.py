@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqinfer.codecs.opencv import opencv
-from mqinfer.lab.drives.camera import Floats, View
+from mqinfer.lab.drives.camera import Floats, PinholeCamera
 
 __all__ = ["Canvas", "Colour", "Pixels"]
 
@@ -34,7 +34,7 @@ class Canvas:
 
     picture: Pixels
     mask: Pixels
-    view: View
+    view: PinholeCamera
     haze: Colour
     clarity: float
 

@@ -12,7 +12,7 @@ from mqinfer.lab.drives.canvas import Canvas, Colour, Pixels
 from mqinfer.lab.drives.labels import Label
 from mqinfer.lab.drives.light import Hour
 
-__all__ = ["Ground", "Layout", "draw_ground", "draw_sky"]
+__all__ = ["Ground", "RoadLayout", "draw_ground", "draw_sky"]
 
 _STATIONS = np.geomspace(2.5, 390, 64)  # metres ahead at which the road's edges are sampled
 _MARKED_M = 60.0  # farther lane marks are thinner than a pixel
@@ -23,7 +23,7 @@ _KERB: Colour = (176, 174, 168)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RoadLayout:
     """Cross-section of the road in metres, symmetric to the centre line.
 
     Attributes:
@@ -69,7 +69,7 @@ class Ground:
         along: Row of the tile for each of these pixels, float32 [H',W].
     """
 
-    layout: Layout
+    layout: RoadLayout
     soil: Colour
     stone: Colour
     grain: Pixels
@@ -77,7 +77,7 @@ class Ground:
     along: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
     @classmethod
-    def make(cls, rng: np.random.Generator, layout: Layout, soil: Colour, width: int, height: int) -> Ground:
+    def make(cls, rng: np.random.Generator, layout: RoadLayout, soil: Colour, width: int, height: int) -> Ground:
         """Create the ground for a picture size: a tile of noise, and the tile coordinates of each pixel."""
         cv2 = opencv()
         fine = rng.integers(0, 256, (256, 256), dtype=np.uint8)
@@ -146,7 +146,7 @@ def _ribbon(ahead: Floats, left: float, right: float) -> Floats:
     return np.concatenate([there, back])
 
 
-def _draw_marks(canvas: Canvas, layout: Layout, position: float) -> None:
+def _draw_marks(canvas: Canvas, layout: RoadLayout, position: float) -> None:
     if layout.yellow:
         _line(canvas, -0.2, 0.16, _YELLOW)
         _line(canvas, 0.2, 0.16, _YELLOW)

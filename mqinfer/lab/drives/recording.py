@@ -12,7 +12,7 @@ from mqinfer.bags.writer import BagWriter, Storage
 from mqinfer.images.camera import CameraInfo
 from mqinfer.images.lens import Distortion
 from mqinfer.images.rectification import rectification
-from mqinfer.lab.drives.camera import View
+from mqinfer.lab.drives.camera import PinholeCamera
 from mqinfer.lab.drives.mosaic import raw_image
 from mqinfer.lab.drives.synthetic import Scene, SyntheticDrive
 from mqinfer.protocol.errors import ConfigError
@@ -82,9 +82,7 @@ def write_drive(  # noqa: PLR0913  the options of one command
         SourceError: The path exists or can't be written.
     """
     drive = SyntheticDrive(seed, width, height, rate)
-    if ros not in (1, 2) or frames < 1:
-        raise ConfigError(f"ros {ros}, frames {frames}: expected ros 1 or 2, and 1 frame or more")
-    chosen: Storage = "bag" if ros == 1 else storage or "mcap"
+    chosen = _storage(ros, frames, storage)
     delays = np.random.default_rng([seed, 5]).integers(8_000_000, 23_000_000, frames)
     camera = None if lens is None else _camera(lens, width, height, _ZOOM)
     with BagWriter(path, chosen, compression) as writer:
@@ -105,7 +103,7 @@ def write_drive(  # noqa: PLR0913  the options of one command
 
 def _camera(lens: Distortion, width: int, height: int, zoom: float = 1.0) -> CameraInfo:
     """Make a camera with a lens, whose rectified pictures are those that the drive renders, enlarged."""
-    focal, centre = View.FOCAL * width, (width / 2 - 0.5, height / 2 - 0.5)
+    focal, centre = PinholeCamera.FOCAL * width, (width / 2 - 0.5, height / 2 - 0.5)
     k, p = _REACH * focal, zoom * focal
     return CameraInfo(
         width,
@@ -116,6 +114,12 @@ def _camera(lens: Distortion, width: int, height: int, zoom: float = 1.0) -> Cam
         (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0),
         (p, 0.0, centre[0], 0.0, 0.0, p, centre[1], 0.0, 0.0, 0.0, 1.0, 0.0),
     )
+
+
+def _storage(ros: Literal[1, 2], frames: int, storage: Storage | None) -> Storage:
+    if ros not in (1, 2) or frames < 1:
+        raise ConfigError(f"ros {ros}, frames {frames}: expected ros 1 or 2, and 1 frame or more")
+    return "bag" if ros == 1 else storage or "mcap"
 
 
 def _through(lens: Distortion, scene: Scene) -> Scene:

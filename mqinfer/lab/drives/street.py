@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mqinfer.lab.drives.camera import Floats, View
+from mqinfer.lab.drives.camera import Floats, PinholeCamera
 from mqinfer.lab.drives.canvas import Canvas, Colour, Pixels
 from mqinfer.lab.drives.car import GLASS, LENGTH, PROFILE, RUBBER, SIDE_GLASS, WHEELS
 from mqinfer.lab.drives.labels import Label
@@ -126,7 +126,7 @@ class StreetCamera:
         return found
 
     def _canvas(self, picture: Pixels, mask: Pixels) -> Canvas:
-        return Canvas(picture, mask, View(*self._size, np.zeros(2), 0.0), (0, 0, 0), 1.0)
+        return Canvas(picture, mask, PinholeCamera(*self._size, np.zeros(2), 0.0), (0, 0, 0), 1.0)
 
     def _draw_scene(self, rng: np.random.Generator) -> Canvas:
         """Paint what stands still: sky, houses, trees, pavement and road."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mqinfer.lab.drives.camera import Floats, View
+from mqinfer.lab.drives.camera import Floats, PinholeCamera
 from mqinfer.lab.drives.canvas import Canvas, Pixels
 from mqinfer.lab.drives.car import Car, draw_car, shadow_of
 from mqinfer.lab.drives.ground import Ground, draw_ground, draw_sky
@@ -90,7 +90,7 @@ class SyntheticDrive:
     def _canvas(self, index: int, position: float) -> Canvas:
         shake = 0.006 * np.sin(0.9 * index) + 0.003 * np.sin(2.3 * index + self._seed)
         sway = 0.12 * np.sin(0.13 * index + self._seed)
-        view = View(
+        view = PinholeCamera(
             self._width,
             self._height,
             self._world.course.offsets(position),

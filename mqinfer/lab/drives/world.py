@@ -9,7 +9,7 @@ import numpy as np
 from mqinfer.lab.drives.camera import Course
 from mqinfer.lab.drives.canvas import Colour
 from mqinfer.lab.drives.car import Car
-from mqinfer.lab.drives.ground import Layout
+from mqinfer.lab.drives.ground import RoadLayout
 from mqinfer.lab.drives.things import Building, Lamp, Tree
 
 __all__ = ["Thing", "World"]
@@ -45,7 +45,7 @@ class World:
 
     seed: int
     course: Course
-    layout: Layout
+    layout: RoadLayout
     town: float
     green: float
     traffic: float
@@ -61,7 +61,7 @@ class World:
         phases = rng.uniform(0, 2 * np.pi, 2)
         course = Course((bends, bends / 3), (float(rng.uniform(180, 380)), 130.0), (float(phases[0]), float(phases[1])))
         town = float(rng.choice([0.0, 0.2, 0.5, 0.9]))
-        layout = Layout(
+        layout = RoadLayout(
             lanes=int(rng.integers(1, 3)),
             lane=float(rng.uniform(3.2, 3.6)),
             parking=2.2 if town > 0.2 and rng.random() < 0.6 else 0.0,

@@ -3,15 +3,15 @@
 from mqinfer.lab.optimize.optimising import CANDIDATES, OptimizeOptions, optimize
 from mqinfer.lab.optimize.parity import Parity, Tolerance, parse_tolerance
 from mqinfer.lab.optimize.report import as_markdown, as_table, write_report
-from mqinfer.lab.optimize.results import Candidate, Optimisation, Speed
+from mqinfer.lab.optimize.results import Optimisation, Product, Speed
 from mqinfer.lab.optimize.samples import Sample
 
 __all__ = [
     "CANDIDATES",
-    "Candidate",
     "Optimisation",
     "OptimizeOptions",
     "Parity",
+    "Product",
     "Sample",
     "Speed",
     "Tolerance",

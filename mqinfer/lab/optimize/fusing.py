@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mqinfer.lab.optimize.graph import import_onnx, prune
+from msgspec.structs import replace
+
+from mqinfer.lab.conversion import import_onnx
+from mqinfer.lab.optimize.graph import prune
 from mqinfer.lab.optimize.passes import fix_batch, fuse_argmax, fuse_normalisation, open_argmax, resize_before
 from mqinfer.models.repository.config import ModelConfig
 from mqinfer.protocol.card import ImageContract, Layout, ModelCard
@@ -59,22 +62,19 @@ def fuse(converted: Any, card: ModelCard, config: ModelConfig, path: Path, *, ea
         MissingExtra: onnxruntime is not installed.
         ModelNotLoadable: ONNX Runtime can't load the fused graph.
     """
-    model, notes = _copy(converted), []
-    masks = {name: axis for name in _outputs(model) if (axis := open_argmax(model, name)) is not None}
-    logits = {spec.name: axis for spec in card.outputs if (axis := _class_axis(spec.shape, spec.datatype, config))}
-    notes += [f"argmax of {name} is part of the graph" for name in logits]
-    if config.segmentation:  # the worker computes this mask so far, and the card lists it
-        masks[config.segmentation.output] = 1 if config.segmentation.layout is Layout.NCHW else 3
-        notes.append(f"argmax of {config.segmentation.output} is part of the graph")
-    moved = [name for name in masks | logits if early and resize_before(model, name) is not None]
+    model = _copy(converted)
+    masks = _opened_masks(model)
+    logits = _logits(card, config)
+    finished = _finished_by_the_worker(config)
+    moved = [name for name in masks | finished | logits if early and resize_before(model, name) is not None]
     if early and not moved:
         return None
+    notes = [f"argmax of {name} is part of the graph" for name in (*logits, *finished)]
     notes += [f"argmax of {name} before the last resize" for name in moved]
-    for name, axis in (masks | logits).items():
+    for name, axis in (masks | finished | logits).items():
         fuse_argmax(model, name, axis, early=name in moved)
-    image = _fused_image(card, config)
-    if image is not None and card.image is not None:
-        fuse_normalisation(model, card.image, image.channels)
+    image = _fuse_pixels(model, card, config)
+    if image is not None:
         notes.append(f"{image.input} takes uint8 pixels; scale, mean and std are part of the graph")
     if card.max_batch_size == 1:
         fix_batch(model, 1)
@@ -90,22 +90,43 @@ def fused_inputs(card: ModelCard, fused: Fused) -> tuple[tuple[TensorSpec, ...],
     return tuple(inputs), fused.image
 
 
-def _outputs(model: Any) -> list[str]:
-    return [output.name for output in model.graph.output]
+def _finished_by_the_worker(config: ModelConfig) -> dict[str, int]:
+    """Return the class axis of the logits of `[segmentation]`: the worker computes the mask, and the card lists it."""
+    segmentation = config.pictures.segmentation
+    return {} if segmentation is None else {segmentation.output: 1 if segmentation.layout is Layout.NCHW else 3}
+
+
+def _opened_masks(model: Any) -> dict[str, int]:
+    """Replace each argmax at an output by its logits; return the class axis of each."""
+    names = [output.name for output in model.graph.output]
+    return {name: axis for name in names if (axis := open_argmax(model, name)) is not None}
+
+
+def _logits(card: ModelCard, config: ModelConfig) -> dict[str, int]:
+    """Return the class axis of each output that has as many classes as `[[classes]]`."""
+    return {spec.name: axis for spec in card.outputs if (axis := _class_axis(spec.shape, spec.datatype, config))}
 
 
 def _class_axis(shape: tuple[int, ...], datatype: Datatype, config: ModelConfig) -> int | None:
     """Return the class axis of logits [N,H,W,C] or [N,C,H,W]: the one whose length is that of `[[classes]]`."""
-    classes = len(config.classes)
+    classes = len(config.pictures.classes)
     if len(shape) != 4 or datatype not in _FLOATS or not 2 <= classes <= _MOST_CLASSES:
         return None
     return next((axis for axis in (3, 1) if shape[axis] == classes), None)
 
 
+def _fuse_pixels(model: Any, card: ModelCard, config: ModelConfig) -> ImageContract | None:
+    """Make the graph take pixels; return the contract without normalisation, or None if there is nothing to fuse."""
+    image = _fused_image(card, config)
+    if image is not None and card.image is not None:
+        fuse_normalisation(model, card.image, image.channels)
+    return image
+
+
 def _fused_image(card: ModelCard, config: ModelConfig) -> ImageContract | None:
     """Return the contract without normalisation, or None if there is nothing to fuse."""
     image = card.image
-    if config.image is None or image is None or image.takes_depth:  # depth has no pixels of 8 bits
+    if config.pictures.image is None or image is None or image.takes_depth:  # depth has no pixels of 8 bits
         return None
     if card.images:  # the tables of the other pictures would be lost
         return None

@@ -7,26 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from mqinfer.lab.conversion import import_onnx
 from mqinfer.protocol.datatypes import Array
-from mqinfer.protocol.errors import MissingExtra
 
-__all__ = ["PREFIX", "append", "attributes", "constant", "import_onnx", "output_named", "producer", "prune", "sort"]
+__all__ = ["PREFIX", "append", "attributes", "constant", "output_named", "producer", "prune", "sort"]
 
 PREFIX = "mqinfer_"
 """Prefix of the names of added tensors."""
-
-
-def import_onnx() -> Any:
-    """Import onnx.
-
-    Raises:
-        MissingExtra: It is not installed.
-    """
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingExtra.of("onnx", "optimize") from error
-    return onnx
 
 
 def append(model: Any, kind: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:

@@ -11,15 +11,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from mqinfer.lab.conversion import to_onnx
 from mqinfer.lab.machine import describe_machine
+from mqinfer.lab.model_process import card_of
 from mqinfer.lab.optimize.fusing import Fused, fuse, fused_inputs
 from mqinfer.lab.optimize.override import version_folder
 from mqinfer.lab.optimize.parity import Outputs, Parity, Tolerance, compare
 from mqinfer.lab.optimize.products import Recipe, plan, product_version, write_product
-from mqinfer.lab.optimize.results import Candidate, Optimisation, Speed
-from mqinfer.lab.optimize.running import card_of, run_samples
+from mqinfer.lab.optimize.results import Optimisation, Product, Speed
+from mqinfer.lab.optimize.running import run_samples
 from mqinfer.lab.optimize.samples import Sample, SampleInputs, feeds, random_samples
-from mqinfer.lab.optimize.source import to_onnx
 from mqinfer.lab.profiling import Plan, Subject, measure
 from mqinfer.models.loading import load_options
 from mqinfer.models.repository import ModelVersion
@@ -138,7 +139,7 @@ def _fused(job: _Job) -> dict[bool, Fused | None]:
     }
 
 
-def _candidates(job: _Job, recipes: Sequence[Recipe], fused: Mapping[bool, Fused | None]) -> list[Candidate]:
+def _candidates(job: _Job, recipes: Sequence[Recipe], fused: Mapping[bool, Fused | None]) -> list[Product]:
     """Make and compare all products; one that can't be made is a candidate with a problem."""
     job.progress(f"running version {job.original.version} on {len(job.samples)} samples")
     reduced = {name: axis for each in fused.values() if each is not None for name, axis in each.argmax.items()}
@@ -146,15 +147,15 @@ def _candidates(job: _Job, recipes: Sequence[Recipe], fused: Mapping[bool, Fused
     found = []
     for recipe in recipes:
         graph = fused[recipe.early]
-        candidate = Candidate(recipe.label, recipe.precision, "the mask does not come from a resize")
+        candidate = Product(recipe.label, recipe.precision, "the mask does not come from a resize")
         found.append(candidate if graph is None else _candidate(job, recipe, graph, expected))
         job.progress(f"{recipe.label}: {found[-1].problem or 'within the tolerance'}")
     return found
 
 
-def _candidate(job: _Job, recipe: Recipe, fused: Fused, expected: Outputs) -> Candidate:
+def _candidate(job: _Job, recipe: Recipe, fused: Fused, expected: Outputs) -> Product:
     folder = version_folder(job.original).parent / CANDIDATES / recipe.label
-    candidate = Candidate(recipe.label, recipe.precision, notes=fused.notes)
+    candidate = Product(recipe.label, recipe.precision, notes=fused.notes)
     is_int8 = recipe.precision == "int8"
     inputs, image = fused_inputs(job.card, fused)
     calibration = [feeds(each, inputs, image) for each in job.calibrating] if is_int8 else []
@@ -179,7 +180,7 @@ def _parity(job: _Job, folder: Path, expected: Outputs) -> Parity:
     return parity
 
 
-def _measured(job: _Job, candidates: Sequence[Candidate]) -> tuple[Speed | None, tuple[Candidate, ...]]:
+def _measured(job: _Job, candidates: Sequence[Product]) -> tuple[Speed | None, tuple[Product, ...]]:
     """Measure every product that ran beside the original, then delete the refused ones."""
     runnable = [each for each in candidates if each.parity is not None]
     base: Speed | None = None
@@ -197,7 +198,7 @@ def _measured(job: _Job, candidates: Sequence[Candidate]) -> tuple[Speed | None,
 
 
 def _subject(name: str, version: ModelVersion, job: _Job) -> Subject:
-    inputs = SampleInputs(job.samples[0], version.config.image)
+    inputs = SampleInputs(job.samples[0], version.config.pictures.image)
     return Subject(name, version.path, version.config.backend, load_options(version.config, "cpu"), inputs)
 
 
@@ -206,7 +207,7 @@ def _plan(job: _Job) -> Plan:
     return Plan(batches, job.options.rounds, job.options.seconds, least=1, warm_up=2)
 
 
-def _settled(candidate: Candidate, speed: Speed | None) -> Candidate:
+def _settled(candidate: Product, speed: Speed | None) -> Product:
     if candidate.problem and candidate.folder is not None:
         shutil.rmtree(candidate.folder, ignore_errors=True)
         candidate = replace(candidate, folder=None)

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from mqinfer.lab.conversion import import_onnx
 from mqinfer.lab.optimize.graph import (
     PREFIX,
     append,
     attributes,
     constant,
-    import_onnx,
     output_named,
     producer,
     sort,

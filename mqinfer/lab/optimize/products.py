@@ -58,9 +58,8 @@ def plan(engines: Sequence[str], precisions: Sequence[str], *, early: bool, cali
     Raises:
         ConfigError: An engine or precision is unknown, or nothing is left.
     """
-    for given, known in ((engines, ENGINES), (precisions, PRECISIONS)):
-        if unknown := [each for each in given if each not in known]:
-            raise ConfigError(f"{unknown[0]!r} is unknown; expected one of {', '.join(known)}")
+    _check(engines, ENGINES)
+    _check(precisions, PRECISIONS)
     wanted = [each for each in precisions if calibrated or each != "int8"]
     recipes = tuple(
         Recipe(engine, precision, late)
@@ -75,6 +74,11 @@ def plan(engines: Sequence[str], precisions: Sequence[str], *, early: bool, cali
             "--samples, bf16 needs openvino"
         )
     return recipes
+
+
+def _check(given: Sequence[str], known: Sequence[str]) -> None:
+    if unknown := [each for each in given if each not in known]:
+        raise ConfigError(f"{unknown[0]!r} is unknown; expected one of {', '.join(known)}")
 
 
 def write_product(recipe: Recipe, fused: Fused, original: ModelVersion, calibration: Calibration, folder: Path) -> None:

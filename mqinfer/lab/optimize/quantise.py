@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from mqinfer.lab.optimize.graph import import_onnx
+from mqinfer.lab.conversion import import_onnx
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import MissingExtra, ModelNotLoadable
 

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from mqinfer.lab.optimize.parity import Parity
-from mqinfer.lab.optimize.results import Candidate, Optimisation, Speed
+from mqinfer.lab.optimize.results import Optimisation, Product, Speed
 from mqinfer.lab.report_files import write_files
 
 __all__ = ["as_json", "as_markdown", "as_table", "write_report"]
@@ -90,7 +90,7 @@ def _rows(found: Optimisation) -> list[tuple[str, ...]]:
     return rows
 
 
-def _verdict(found: Optimisation, each: Candidate) -> str:
+def _verdict(found: Optimisation, each: Product) -> str:
     if each.problem:
         return each.problem
     if each is not found.best:

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import median
 
 from mqinfer.lab.optimize.parity import Parity, Tolerance
-from mqinfer.lab.profiling import Point, Profile
+from mqinfer.lab.profiling import BatchPoint, Profile
 
-__all__ = ["Candidate", "Optimisation", "Speed"]
+__all__ = ["Optimisation", "Product", "Speed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class Speed:
         )
 
 
-def _best(profile: Profile) -> Point:
+def _best(profile: Profile) -> BatchPoint:
     return max((point for point in profile.points if point.turns), key=lambda point: point.rate)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Product:
     """A product, or why it could not be made.
 
     Attributes:
@@ -112,20 +112,20 @@ class Optimisation:
     engine: str
     original: Speed | None
     original_size: int
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Product, ...]
     tolerance: Tolerance
     samples: str
     machine: Mapping[str, str]
     promoted: int | None = None
 
     @property
-    def kept(self) -> tuple[Candidate, ...]:
+    def kept(self) -> tuple[Product, ...]:
         """Products within the tolerance, the fastest at batch 1 first."""
         kept = [each for each in self.candidates if each.folder is not None]
         return tuple(sorted(kept, key=lambda each: each.speed.ratio if each.speed else 0.0, reverse=True))
 
     @property
-    def best(self) -> Candidate | None:
+    def best(self) -> Product | None:
         """The fastest product, if it is faster than the original."""
         first = next(iter(self.kept), None)
         return first if first is not None and first.speed is not None and first.speed.ratio > 1 else None

@@ -2,13 +2,13 @@
 
 from mqinfer.lab.profiling.inputs import InputSource, RandomInputs
 from mqinfer.lab.profiling.measure import Plan, Subject, measure
-from mqinfer.lab.profiling.results import Loaded, Point, Profile, Turn, ratio
+from mqinfer.lab.profiling.results import BatchPoint, Loaded, Profile, Turn, ratio
 
 __all__ = [
+    "BatchPoint",
     "InputSource",
     "Loaded",
     "Plan",
-    "Point",
     "Profile",
     "RandomInputs",
     "Subject",

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mqinfer.lab.conversion import to_onnx
 from mqinfer.lab.machine import describe_machine
+from mqinfer.lab.model_process import card_of
 from mqinfer.lab.profiling.measure import Subject
 from mqinfer.models.engines import BACKENDS, platform_of
 from mqinfer.models.loading import load_options
@@ -113,9 +115,6 @@ def _file_for(
 
 
 def _converted(model: ModelVersion, folder: Path, progress: Callable[[str], None]) -> Path:
-    from mqinfer.lab.optimize.running import card_of
-    from mqinfer.lab.optimize.source import to_onnx
-
     path = folder / "model.onnx"
     if not path.exists():
         progress("converting to ONNX")

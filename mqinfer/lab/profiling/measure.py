@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from mqinfer.lab.profiling.child import Subject, TurnRequest, run_child
-from mqinfer.lab.profiling.results import Loaded, Point, Profile, Turn
+from mqinfer.lab.profiling.results import BatchPoint, Loaded, Profile, Turn
 from mqinfer.protocol.errors import ConfigError, ModelFailed
 
 __all__ = ["Plan", "Subject", "measure"]
@@ -140,8 +140,8 @@ class _Running:
         points = () if self.loaded is None else tuple(map(self._point, self.plan.batches))
         return Profile(self.subject.name, self.loaded, points, self.problem)
 
-    def _point(self, batch: int) -> Point:
-        return Point(batch, tuple(self.turns.get(batch, ())), self.refusals.get(batch, self.problem))
+    def _point(self, batch: int) -> BatchPoint:
+        return BatchPoint(batch, tuple(self.turns.get(batch, ())), self.refusals.get(batch, self.problem))
 
     def _receive(self, kind: type[_Received], request: TurnRequest | None = None) -> _Received:
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mqinfer.lab.profiling.report import ModelProfile
-from mqinfer.lab.profiling.results import Point, Profile
+from mqinfer.lab.profiling.results import BatchPoint, Profile
 from mqinfer.protocol.errors import ConfigError, MissingExtra
 
 __all__ = ["draw"]
@@ -41,12 +41,12 @@ def draw(found: ModelProfile, path: Path) -> None:
     figure.savefig(path)
 
 
-def _series(profile: Profile, pick: Callable[[Point], float]) -> tuple[list[int], list[float]]:
+def _series(profile: Profile, pick: Callable[[BatchPoint], float]) -> tuple[list[int], list[float]]:
     ran = [point for point in profile.points if point.turns]
     return [point.batch for point in ran], [pick(point) for point in ran]
 
 
-def _line(axes: Any, profile: Profile, number: int, pick: Callable[[Point], float]) -> None:
+def _line(axes: Any, profile: Profile, number: int, pick: Callable[[BatchPoint], float]) -> None:
     loaded = profile.loaded
     label = f"{loaded.engine} {loaded.precision} ({loaded.device})" if loaded else profile.name
     axes.plot(*_series(profile, pick), marker="os^Dv"[number % 5], color=f"C{number}", label=label)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mqinfer.edge_agent.sinks.sink import set_aside
+from mqinfer.edge_agent.output_files import set_aside
 from mqinfer.lab.machine import describe_machine
 from mqinfer.lab.profiling.contenders import engines_for, find_contenders
 from mqinfer.lab.profiling.inputs import RandomInputs

@@ -11,7 +11,7 @@ from itertools import groupby
 from rich import box
 from rich.table import Table
 
-from mqinfer.lab.profiling.results import Point, Profile, ratio
+from mqinfer.lab.profiling.results import BatchPoint, Profile, ratio
 
 __all__ = ["ModelProfile", "as_csv", "as_table", "memory_table"]
 
@@ -92,7 +92,7 @@ def as_csv(found: ModelProfile) -> str:
     writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
     writer.writeheader()
     for profile in found.profiles:
-        for point in profile.points or (Point(0, problem=profile.problem),):
+        for point in profile.points or (BatchPoint(0, problem=profile.problem),):
             writer.writerow(_record(found, profile, point))
     return text.getvalue()
 
@@ -118,7 +118,7 @@ def _rows(found: ModelProfile, profile: Profile) -> Iterator[tuple[str, ...]]:
             yield (*head, ", ".join(str(point.batch) for point in refused), *[""] * 5, refused[0].problem)
 
 
-def _figures(found: ModelProfile, profile: Profile, point: Point) -> tuple[str, ...]:
+def _figures(found: ModelProfile, profile: Profile, point: BatchPoint) -> tuple[str, ...]:
     speed = found.base and ratio(profile, found.base, point.batch)
     return (
         str(point.batch),
@@ -136,7 +136,7 @@ def _significant(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.3f}"
 
 
-def _record(found: ModelProfile, profile: Profile, point: Point) -> dict[str, object]:
+def _record(found: ModelProfile, profile: Profile, point: BatchPoint) -> dict[str, object]:
     record: dict[str, object] = {
         "model": found.model,
         "version": found.version,

@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Loaded", "Point", "Profile", "Turn", "ratio"]
+__all__ = ["BatchPoint", "Loaded", "Profile", "Turn", "ratio"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class BatchPoint:
     """A model at one batch size: one turn for each round, or the reason why it can't run.
 
     Attributes:
@@ -117,10 +117,10 @@ class Profile:
 
     name: str
     loaded: Loaded | None = None
-    points: tuple[Point, ...] = ()
+    points: tuple[BatchPoint, ...] = ()
     problem: str = ""
 
-    def at(self, batch: int) -> Point | None:
+    def at(self, batch: int) -> BatchPoint | None:
         """Return the point of a batch size, or None if it did not run."""
         return next((point for point in self.points if point.batch == batch and point.turns), None)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from mqinfer.edge_agent.sinks.outputs import DetectedBox
+from mqinfer.answers.outputs import DetectedBox
 
 __all__ = ["THRESHOLDS", "DetectionScore", "DetectionScorer", "match_boxes", "overlaps"]
 

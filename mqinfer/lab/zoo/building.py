@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from mqinfer.lab.zoo.catalogue import CATALOGUE, Entry, Trained
+from mqinfer.lab.zoo.catalogue import CATALOGUE, TrainedWeights, ZooModel
 from mqinfer.lab.zoo.training import Lessons, TrainingPlan, train
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
@@ -84,18 +84,25 @@ def _build_one(
     trained = None
     if needed:
         weights = _train(directory, needed, progress) if again else _SHIPPED / "drive_segmentation.weights.h5"
-        trained = Trained(weights, len(needed.classes))
+        trained = TrainedWeights(weights, len(needed.classes))
     progress(f"building {name}: {entry.purpose}")
     version = folder / "1"
     shutil.rmtree(version, ignore_errors=True)
     version.mkdir(parents=True)
-    if needed and not again and (product := _SHIPPED / f"{name}.onnx").is_file():
-        shutil.copy(product, version / "model.onnx")
-    else:
+    if not _copy_shipped(name, version, again=again or not needed):
         entry.write(trained, version)
     (folder / "model.toml").write_text(_config(entry, needed))
     key_file.write_text(key)  # written last, so that an interrupted build is repeated
     return BuiltModel(name, folder, fresh=True)
+
+
+def _copy_shipped(name: str, version: Path, *, again: bool) -> bool:
+    """Copy the model that was trained for the package, where there is one and it is not to be made again."""
+    product = _SHIPPED / f"{name}.onnx"
+    if again or not product.is_file():
+        return False
+    shutil.copy(product, version / "model.onnx")
+    return True
 
 
 def _train(directory: Path, lessons: Lessons, progress: Callable[[str], None]) -> Path:
@@ -111,7 +118,7 @@ def _train(directory: Path, lessons: Lessons, progress: Callable[[str], None]) -
     return path
 
 
-def _key(entry: Entry, lessons: Lessons | None, *, again: bool) -> str:
+def _key(entry: ZooModel, lessons: Lessons | None, *, again: bool) -> str:
     files = sorted(Path(__file__).parent.rglob("*.py"))
     if lessons and not again:
         return _digest([*files, *sorted(_SHIPPED.iterdir())], _config(entry, lessons))
@@ -125,7 +132,7 @@ def _digest(files: Iterable[Path], more: str) -> str:
     return digest.hexdigest()
 
 
-def _config(entry: Entry, lessons: Lessons | None) -> str:
+def _config(entry: ZooModel, lessons: Lessons | None) -> str:
     classes = lessons.classes if lessons else entry.classes
     return entry.config + "".join(map(_class_table, classes))
 

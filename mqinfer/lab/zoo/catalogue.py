@@ -16,11 +16,11 @@ from mqinfer.lab.zoo.networks.yolo_v2 import yolo_network, yolo_suppressed_netwo
 from mqinfer.models.repository.config_keys import class_colour
 from mqinfer.protocol.card import ClassInfo
 
-__all__ = ["CATALOGUE", "Entry", "Trained"]
+__all__ = ["CATALOGUE", "TrainedWeights", "ZooModel"]
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedWeights:
     """Result of training: file of the weights, and number of classes."""
 
     weights: Path
@@ -28,7 +28,7 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ZooModel:
     """One model of the zoo.
 
     Attributes:
@@ -40,14 +40,14 @@ class Entry:
     """
 
     purpose: str
-    write: Callable[[Trained | None, Path], None]
+    write: Callable[[TrainedWeights | None, Path], None]
     trained: bool = False
     config: str = ""
     classes: tuple[ClassInfo, ...] = ()
 
 
-def _trained(write: Callable[[Path, int, Path], None]) -> Callable[[Trained | None, Path], None]:
-    def checked(trained: Trained | None, folder: Path) -> None:
+def _trained(write: Callable[[Path, int, Path], None]) -> Callable[[TrainedWeights | None, Path], None]:
+    def checked(trained: TrainedWeights | None, folder: Path) -> None:
         if trained is None:
             raise ValueError("a trained model needs its weights")
         write(trained.weights, trained.classes, folder)
@@ -55,33 +55,33 @@ def _trained(write: Callable[[Path, int, Path], None]) -> Callable[[Trained | No
     return checked
 
 
-def _untrained(write: Callable[[Path], None]) -> Callable[[Trained | None, Path], None]:
+def _untrained(write: Callable[[Path], None]) -> Callable[[TrainedWeights | None, Path], None]:
     return lambda _, folder: write(folder)
 
 
-def _small(write: Callable[[Path], None]) -> Callable[[Trained | None, Path], None]:
+def _small(write: Callable[[Path], None]) -> Callable[[TrainedWeights | None, Path], None]:
     return lambda _, folder: write(folder / "model.onnx")
 
 
-def _frozen(make: Callable[[], Network]) -> Callable[[Trained | None, Path], None]:
+def _frozen(make: Callable[[], Network]) -> Callable[[TrainedWeights | None, Path], None]:
     return lambda _, folder: write_frozen_graph(make(), folder / "model.pb")
 
 
-def _saved(make: Callable[[], Network]) -> Callable[[Trained | None, Path], None]:
+def _saved(make: Callable[[], Network]) -> Callable[[TrainedWeights | None, Path], None]:
     return lambda _, folder: write_saved_model(make(), folder / "model.savedmodel")
 
 
-def _onnx(make: Callable[[], Network]) -> Callable[[Trained | None, Path], None]:
+def _onnx(make: Callable[[], Network]) -> Callable[[TrainedWeights | None, Path], None]:
     return lambda _, folder: write_onnx(make(), folder / "model.onnx")
 
 
 def _each_format(
     name: str, purpose: str, make: Callable[[], Network], config: str = "", classes: tuple[ClassInfo, ...] = ()
-) -> dict[str, Entry]:
+) -> dict[str, ZooModel]:
     return {
-        name: Entry(f"{purpose}, frozen graph", _frozen(make), config=config, classes=classes),
-        f"{name}_savedmodel": Entry("the same as a SavedModel", _saved(make), config=config, classes=classes),
-        f"{name}_onnx": Entry("the same as ONNX", _onnx(make), config=config, classes=classes),
+        name: ZooModel(f"{purpose}, frozen graph", _frozen(make), config=config, classes=classes),
+        f"{name}_savedmodel": ZooModel("the same as a SavedModel", _saved(make), config=config, classes=classes),
+        f"{name}_onnx": ZooModel("the same as ONNX", _onnx(make), config=config, classes=classes),
     }
 
 
@@ -97,50 +97,50 @@ def _drive(width: int, height: int) -> str:
 
 _DRIVE = _drive(drive_segmentation.WIDTH, drive_segmentation.HEIGHT)
 
-CATALOGUE: Mapping[str, Entry] = {
-    "drive_segmentation": Entry(
+CATALOGUE: Mapping[str, ZooModel] = {
+    "drive_segmentation": ZooModel(
         "small segmentation network, trained on synthetic drives, 968x608, frozen graph",
         _trained(drive_segmentation.write_graph),
         trained=True,
         config=_DRIVE,
     ),
-    "drive_segmentation_savedmodel": Entry(
+    "drive_segmentation_savedmodel": ZooModel(
         "the same as a SavedModel",
         _trained(drive_segmentation.write_saved),
         trained=True,
         config=_DRIVE,
     ),
-    "drive_segmentation_onnx": Entry(
+    "drive_segmentation_onnx": ZooModel(
         "the same as ONNX",
         _trained(drive_segmentation.write_onnx_file),
         trained=True,
         config=_DRIVE,
     ),
-    "drive_segmentation_2048_1024_onnx": Entry(
+    "drive_segmentation_2048_1024_onnx": ZooModel(
         "the same network for 2048x1024, ONNX",
         _trained(drive_segmentation.write_large_onnx),
         trained=True,
         config=_drive(drive_segmentation.LARGE_WIDTH, drive_segmentation.LARGE_HEIGHT),
     ),
-    "mobilenet_v3_small_968_608_os8": Entry(
+    "mobilenet_v3_small_968_608_os8": ZooModel(
         "MobileNetV3-small, output stride 8, 968x608, frozen graph, random weights",
         _untrained(segmentation_models.write_mobilenet_small),
         config=_ALONE,
         classes=CITYSCAPES,
     ),
-    "mobilenet_v3_large_968_608_os8": Entry(
+    "mobilenet_v3_large_968_608_os8": ZooModel(
         "MobileNetV3-large, output stride 8, 968x608, frozen graph, random weights",
         _untrained(segmentation_models.write_mobilenet_large),
         config=_ALONE,
         classes=CITYSCAPES,
     ),
-    "mobilenetv3_large_os8_deeplabv3plus": Entry(
+    "mobilenetv3_large_os8_deeplabv3plus": ZooModel(
         "DeepLabV3+ on MobileNetV3-large, output stride 8, 2048x1024, SavedModel, logits out, random weights",
         _untrained(segmentation_models.write_deeplab),
         config=_ALONE,
         classes=CITYSCAPES,
     ),
-    "encoder_decoder_2048_1024": Entry(
+    "encoder_decoder_2048_1024": ZooModel(
         "encoder-decoder, 2048x1024, SavedModel, logits out, random weights",
         _untrained(segmentation_models.write_encoder_decoder),
         config=_ALONE,
@@ -171,26 +171,26 @@ CATALOGUE: Mapping[str, Entry] = {
         "max_batch_size = 64\n",
         _UNNAMED,
     ),
-    "yolo_v2_608": Entry(
+    "yolo_v2_608": ZooModel(
         "YOLOv2 with its decoder, 608x608 to 1805 boxes, scores and classes, frozen graph, random weights",
         _frozen(yolo_network),
         config="max_batch_size = 8\n",
         classes=COCO,
     ),
-    "yolo_v2_608_nms": Entry(
+    "yolo_v2_608_nms": ZooModel(
         "the same with non-maximum suppression, at most 100 boxes and their count, SavedModel",
         _saved(yolo_suppressed_network),
         config="max_batch_size = 8\n",
         classes=COCO,
     ),
-    "classifier_224": Entry(
+    "classifier_224": ZooModel(
         "MobileNetV2 classifier at half width, 3x224x224, ONNX, random weights",
         _small(small_models.write_classifier_224),
     ),
-    "small_16": Entry("one dense layer of 16, ONNX, for measurements", _small(small_models.write_small_16)),
-    "frame_mask": Entry(
+    "small_16": ZooModel("one dense layer of 16, ONNX, for measurements", _small(small_models.write_small_16)),
+    "frame_mask": ZooModel(
         "968x608 picture to a mask at very little cost, ONNX, for measurements", _small(small_models.write_frame_mask)
     ),
-    "vae_like": Entry("convolutional autoencoder, ONNX, for measurements", _small(small_models.write_vae_like)),
+    "vae_like": ZooModel("convolutional autoencoder, ONNX, for measurements", _small(small_models.write_vae_like)),
 }
 """All models, by their name in the repository."""

@@ -56,9 +56,7 @@ class EchoBackend:
         self._runs += 1
         if self._die_on and _first(inputs) == self._die_on:
             os.kill(os.getpid(), signal.SIGKILL)
-        if self._delay_s:
-            self._closed.wait(self._delay_s)
-        if self._closed.is_set():
+        if self._closed.wait(self._delay_s):
             raise ModelFailed("the echo back end is closed")
         if self._fail_every and self._runs % self._fail_every == 0:
             raise ModelFailed(f"run {self._runs} of the echo back end fails, since fail_every = {self._fail_every}")

@@ -160,16 +160,20 @@ def _session(onnxruntime: Any, path: Path, attempt: Attempt, threads: int) -> An
         raise ModelNotLoadable(f"{path}: {reason}") from error
 
 
+def _zeros(spec: TensorSpec) -> Array | None:
+    """Return one row of zeros for an input; None where its shape is open, or it takes text."""
+    if spec.datatype is Datatype.BYTES or -1 in spec.shape[1:] or 0 in spec.shape:
+        return None
+    sizes = tuple(1 if size == -1 else size for size in spec.shape)
+    too_large = nbytes(spec.datatype, sizes) > DEFAULT_LIMITS.tensor_bytes
+    return None if too_large else np.zeros(sizes, dtype_of(spec.datatype))
+
+
 def _is_short(session: Any, inputs: Sequence[TensorSpec]) -> bool:
     """Run one row of zeros a few times; False where the shapes are open, so that nothing is known of real requests."""
-    feeds = {}
-    for spec in inputs:
-        if spec.datatype is Datatype.BYTES or -1 in spec.shape[1:] or 0 in spec.shape:
-            return False
-        sizes = tuple(1 if size == -1 else size for size in spec.shape)
-        if nbytes(spec.datatype, sizes) > DEFAULT_LIMITS.tensor_bytes:
-            return False
-        feeds[spec.name] = np.zeros(sizes, dtype_of(spec.datatype))
+    feeds = {spec.name: _zeros(spec) for spec in inputs}
+    if any(each is None for each in feeds.values()):
+        return False
     shortest = _TOO_LONG_S
     for _ in range(_TRIALS):
         started = time.perf_counter()

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mqinfer.models.backends.openvino_signature import Node, check_graph, check_saved_model, dangling, read_nodes
+from mqinfer.models.backends.openvino_signature import FrozenNode, check_graph, check_saved_model, dangling, read_nodes
 from mqinfer.models.engines import platform_of
 from mqinfer.models.load_options import LoadOptions, TensorOptions, with_configured_shapes
 from mqinfer.models.repository.files import check_model_files, describe
@@ -76,7 +76,7 @@ def read_model(openvino: Any, core: Any, path: Path, options: LoadOptions) -> An
 
 
 def _graph(
-    openvino: Any, model: Any, path: Path, nodes: Mapping[str, Node], configured: Mapping[str, TensorOptions]
+    openvino: Any, model: Any, path: Path, nodes: Mapping[str, FrozenNode], configured: Mapping[str, TensorOptions]
 ) -> Any:
     """Return a frozen graph with the inputs and outputs that TensorFlow finds in it, or with the configured outputs."""
     if configured.keys() not in (set(), set(_names(model.outputs, path))):

@@ -111,16 +111,18 @@ def choose_device(requested: RequestedDevice, available: Sequence[str]) -> str:
         gpus = [device for device in available if device.startswith("GPU")]
         chosen = requested.choose(len(gpus), "OpenVINO")
         return "CPU" if chosen == "cpu" else gpus[int(chosen.removeprefix("cuda:"))]
-    plugin, _, listed = requested.openvino.rpartition(":")
+    return _named_device(requested.openvino, available)
+
+
+def _named_device(requested: str, available: Sequence[str]) -> str:
+    plugin, _, listed = requested.rpartition(":")
     if not plugin and listed in {"AUTO", "MULTI", "HETERO"}:
         return f"{listed}:{','.join(available)}"
     there = [name for name in listed.split(",") if _is_available(name, available)]
-    if not any(not name.startswith("-") for name in there):
-        raise ConfigError(f"device {requested.openvino!r}: OpenVINO has {', '.join(available)} here")
+    if all(name.startswith("-") for name in there):
+        raise ConfigError(f"device {requested!r}: OpenVINO has {', '.join(available)} here")
     if missing := [name for name in listed.split(",") if name not in there and not name.startswith("-")]:
-        log_once(
-            log, logging.WARNING, "device %s: OpenVINO has no %s here; left out", requested.openvino, ", ".join(missing)
-        )
+        log_once(log, logging.WARNING, "device %s: OpenVINO has no %s here; left out", requested, ", ".join(missing))
     return f"{plugin}:{','.join(there)}" if plugin else listed
 
 

@@ -19,13 +19,13 @@ from mqinfer.models.repository.files import describe
 from mqinfer.models.repository.protobuf_fields import Bytes, DamagedError, fields
 from mqinfer.protocol.errors import ModelNotLoadable
 
-__all__ = ["Node", "check_graph", "check_saved_model", "dangling", "read_nodes"]
+__all__ = ["FrozenNode", "check_graph", "check_saved_model", "dangling", "read_nodes"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class FrozenNode:
     """A node of a frozen graph (NodeDef)."""
 
     name: str
@@ -41,7 +41,7 @@ class _Signature:
     outputs: frozenset[str]
 
 
-def read_nodes(path: Path) -> dict[str, Node]:
+def read_nodes(path: Path) -> dict[str, FrozenNode]:
     """Return a frozen graph's nodes by name; the weights are passed over.
 
     Raises:
@@ -50,14 +50,18 @@ def read_nodes(path: Path) -> dict[str, Node]:
     return _read(path, path, _nodes)
 
 
-def dangling(nodes: Mapping[str, Node]) -> set[str]:
+def dangling(nodes: Mapping[str, FrozenNode]) -> set[str]:
     """Return the placeholders of a frozen graph that no node consumes: TensorFlow makes no input of them."""
     consumed = {entry.removeprefix("^").partition(":")[0] for node in nodes.values() for entry in node.input}
     return {node.name for node in nodes.values() if node.op == "Placeholder"} - consumed
 
 
 def check_graph(
-    path: Path, nodes: Mapping[str, Node], inputs: Iterable[str], outputs: Iterable[str], configured: Collection[str]
+    path: Path,
+    nodes: Mapping[str, FrozenNode],
+    inputs: Iterable[str],
+    outputs: Iterable[str],
+    configured: Collection[str],
 ) -> None:
     """Raise if OpenVINO's outputs are no ends of a frozen graph, or its inputs not those that they need.
 
@@ -65,7 +69,7 @@ def check_graph(
         path: The file.
         nodes: Its nodes.
         inputs: Names of the inputs that OpenVINO found; `name:n` is tensor n of a node.
-        outputs: The same of the outputs.
+        outputs: Names of the outputs that OpenVINO found.
         configured: The outputs that `model.toml` names, which need not be ends; empty for the ends.
 
     Raises:
@@ -84,7 +88,7 @@ def check_saved_model(path: Path, inputs: Iterable[str], outputs: Iterable[str])
     Args:
         path: The SavedModel's folder.
         inputs: Names of the inputs that OpenVINO found.
-        outputs: The same of the outputs.
+        outputs: Names of the outputs that OpenVINO found.
 
     Raises:
         ModelNotLoadable: They differ, or the file is damaged.
@@ -120,19 +124,19 @@ def _read(path: Path, file: Path, parse: Callable[[Bytes], T]) -> T:
         raise ModelNotLoadable(f"{path}: no model that can be read ({error}); found {describe(path)}") from error
 
 
-def _nodes(content: Bytes) -> dict[str, Node]:
+def _nodes(content: Bytes) -> dict[str, FrozenNode]:
     every = fields(content, 0, len(content))
     nodes = (_node(content, first, last) for found, first, last in every if found == 1 and first >= 0)
     return {node.name: node for node in nodes}
 
 
-def _node(content: Bytes, start: int, end: int) -> Node:
+def _node(content: Bytes, start: int, end: int) -> FrozenNode:
     """Read name, operation and inputs where they lie, so that the attributes, with the weights, are not copied."""
     texts: dict[int, list[str]] = {1: [], 2: [], 3: []}
     for found, first, last in fields(content, start, end):
         if found in texts and first >= 0:
             texts[found].append(content[first:last].decode())
-    return Node("".join(texts[1]), "".join(texts[2]), tuple(texts[3]))
+    return FrozenNode("".join(texts[1]), "".join(texts[2]), tuple(texts[3]))
 
 
 def _signatures(content: Bytes) -> dict[str, _Signature]:

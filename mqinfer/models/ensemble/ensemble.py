@@ -13,13 +13,13 @@ from typing import Protocol
 
 from mqinfer.models.backend import Backend
 from mqinfer.models.card import max_batch_size
-from mqinfer.models.ensemble.graph import Graph, Node, make_graph
+from mqinfer.models.ensemble.graph import EnsembleNode, Graph, make_graph
 from mqinfer.models.load_options import LoadOptions, with_configured_shapes
-from mqinfer.models.repository.config import EnsembleStep, ModelConfig
+from mqinfer.models.repository.config import EnsembleStep, ModelConfig, TensorConfig
 from mqinfer.protocol.card import ClassInfo, ImageContract, ModelCard
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, ModelFailed, MqinferError
-from mqinfer.protocol.value import value_object
+from mqinfer.value_object import value_object
 
 __all__ = ["PLATFORM", "EnsembleBackend", "Member", "compose"]
 
@@ -42,7 +42,7 @@ class Member(Protocol):
 class _Stage:
     """A step to run, with the outputs of its model to keep, and the tensors that no later step takes."""
 
-    node: Node
+    node: EnsembleNode
     outputs: tuple[str, ...]
     last_used: frozenset[str]
 
@@ -136,17 +136,24 @@ def compose(
     if config.backend not in {None, PLATFORM} or not (config.input and config.output):
         raise ConfigError("an ensemble needs platform = 'ensemble', an input and an output")
     pairs = list(zip(config.ensemble_scheduling, members, strict=True))
-    nodes = [Node(number, step, each.card.inputs, each.card.outputs) for number, (step, each) in enumerate(pairs, 1)]
-    graph = make_graph(nodes, [each.name for each in config.input], [each.name for each in config.output])
-    backend = EnsembleBackend(
-        graph, {node.number: each.backend for node, each in zip(nodes, members, strict=True)}, options
-    )
+    nodes = [
+        EnsembleNode(number, step, each.card.inputs, each.card.outputs) for number, (step, each) in enumerate(pairs, 1)
+    ]
+    graph = make_graph(nodes, _names(config.input), _names(config.output))
+    backend = EnsembleBackend(graph, {number: each.backend for number, each in enumerate(members, 1)}, options)
     return backend, replace(
         config,
         max_batch_size=_batch_limit(config, backend, [each.card for each in members]),
-        image=config.image or _image(config, pairs),
-        classes=config.classes or _classes(config, pairs),
+        pictures=replace(
+            config.pictures,
+            image=config.pictures.image or _image(config, pairs),
+            classes=config.pictures.classes or _classes(config, pairs),
+        ),
     )
+
+
+def _names(tensors: Sequence[TensorConfig]) -> list[str]:
+    return [each.name for each in tensors]
 
 
 def _batch_limit(config: ModelConfig, backend: Backend, cards: Sequence[ModelCard]) -> int:

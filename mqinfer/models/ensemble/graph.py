@@ -15,11 +15,11 @@ from mqinfer.models.repository.config import EnsembleStep
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import TensorSpec
 
-__all__ = ["Graph", "Node", "make_graph"]
+__all__ = ["EnsembleNode", "Graph", "make_graph"]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class EnsembleNode:
     """A step with the inputs and outputs of its model.
 
     Attributes:
@@ -48,13 +48,13 @@ class Graph:
         outputs: The ensemble's outputs, as the steps that make them declare them.
     """
 
-    order: tuple[Node, ...]
+    order: tuple[EnsembleNode, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
-    def needed(self, requested: Iterable[str]) -> list[Node]:
+    def needed(self, requested: Iterable[str]) -> list[EnsembleNode]:
         """Return the steps that the requested tensors need, in order."""
-        missing, found = set(requested), list[Node]()
+        missing, found = set(requested), list[EnsembleNode]()
         for node in reversed(self.order):
             if missing.intersection(node.step.output_map.values()):
                 missing.update(node.step.input_map.values())
@@ -62,7 +62,7 @@ class Graph:
         return found[::-1]
 
 
-def make_graph(nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+def make_graph(nodes: Sequence[EnsembleNode], inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
     """Check the steps of an ensemble and order them.
 
     Args:
@@ -93,7 +93,7 @@ def _named(specs: Mapping[str, TensorSpec], names: Sequence[str]) -> Iterable[Te
     return (TensorSpec(name, specs[name].datatype, specs[name].shape) for name in names)
 
 
-def _check_maps(node: Node) -> None:
+def _check_maps(node: EnsembleNode) -> None:
     inputs, outputs = [spec.name for spec in node.inputs], [spec.name for spec in node.outputs]
     for name in inputs:
         if name not in node.step.input_map:
@@ -104,7 +104,7 @@ def _check_maps(node: Node) -> None:
                 raise ConfigError(f"{node}: {kind}_map names {name!r}; the model's {kind}s are {', '.join(there)}")
 
 
-def _sources(nodes: Sequence[Node], inputs: Sequence[str]) -> dict[str, TensorSpec | None]:
+def _sources(nodes: Sequence[EnsembleNode], inputs: Sequence[str]) -> dict[str, TensorSpec | None]:
     """Return the output that makes each tensor; None for the ensemble's inputs."""
     made: dict[str, TensorSpec | None] = {}
     for name in inputs:
@@ -122,7 +122,7 @@ def _sources(nodes: Sequence[Node], inputs: Sequence[str]) -> dict[str, TensorSp
     return made
 
 
-def _consumers(nodes: Sequence[Node], made: Mapping[str, TensorSpec | None]) -> dict[str, TensorSpec]:
+def _consumers(nodes: Sequence[EnsembleNode], made: Mapping[str, TensorSpec | None]) -> dict[str, TensorSpec]:
     """Check each tensor against the inputs that take it; return the first such input of each."""
     taken: dict[str, TensorSpec] = {}
     for node in nodes:
@@ -149,9 +149,9 @@ def _fits(made: TensorSpec, taken: TensorSpec) -> bool:
     )
 
 
-def _order(nodes: Sequence[Node], available: set[str]) -> tuple[Node, ...]:
+def _order(nodes: Sequence[EnsembleNode], available: set[str]) -> tuple[EnsembleNode, ...]:
     """Return the steps in order (Kahn, 1962); steps that could run at the same time stay as they are written."""
-    order: list[Node] = []
+    order: list[EnsembleNode] = []
     left = list(nodes)
     while left:
         ready = [node for node in left if available.issuperset(node.step.input_map.values())]

@@ -1,7 +1,7 @@
 """Read a detector's candidates out of its outputs, in the forms that published models have.
 
-`docs/models.md` lists the forms with their models. What can be checked against the model's file is checked when the
-model is loaded, by the same functions that divide the rows of each request.
+`docs/reference/models.md` lists the forms with their models. What can be checked against the model's file is checked
+when the model is loaded, by the same functions that divide the rows of each request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mqinfer.models.repository.output_tables import Activation, Background, Colu
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import BadTensor, ModelFailed
 from mqinfer.protocol.types import TensorSpec
-from mqinfer.protocol.value import value_object
+from mqinfer.value_object import value_object
 
 __all__ = ["CandidateReader", "Candidates", "one_picture"]
 
@@ -25,6 +25,7 @@ log = logging.getLogger("mqinfer.models")
 
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
+_AXES = "expected rows of numbers, and prototypes of three axes"
 _SIDES = 4
 
 
@@ -71,12 +72,15 @@ class CandidateReader:
                 self._check_scores(outputs[settings.scores], boxes[0])
             return
         factors = outputs[settings.masks].shape[-3] if settings.masks else 0
-        if factors < 0:
-            return
+        if factors >= 0:
+            self._check_rows(outputs[settings.boxes].shape, boxes, factors)
+
+    def _check_rows(self, shape: Sequence[int], boxes: Sequence[int], factors: int) -> None:
+        settings = self._settings
         width = self._width(boxes, factors) if -1 not in boxes else max(boxes)
         if width == -1:
             return
-        rows = f"{settings.boxes!r} {list(outputs[settings.boxes].shape)}"
+        rows = f"{settings.boxes!r} {list(shape)}"
         self._objectness(width, factors, rows)
         if width == boxes[1] and settings.objectness is None and not (self._labels or settings.columns):
             log.warning(
@@ -120,10 +124,9 @@ class CandidateReader:
     def _joined(self, rows: Array, outputs: Mapping[str, Array]) -> Candidates:
         """Read rows of a box and what else is known of it, or their transpose."""
         settings = self._settings
-        prototypes = one_picture(settings.masks, outputs[settings.masks], 3) if settings.masks else None
-        if rows.ndim != 2 or (prototypes is not None and prototypes.ndim != 3):
-            raise ValueError("expected rows of numbers, and prototypes of three axes")
-        factors = 0 if prototypes is None else len(prototypes)
+        factors = self._factors(outputs)
+        if rows.ndim != 2:
+            raise ValueError(_AXES)
         width = self._width(rows.shape, factors)
         rows = rows if rows.shape[1] == width else rows.T
         objectness = self._objectness(width, factors, repr(settings.boxes))
@@ -138,6 +141,16 @@ class CandidateReader:
             certain = probabilities(rows[:, _SIDES], Activation.SIGMOID if of_logits else Activation.NONE)
             best = np.multiply(best, certain, dtype=np.float32)
         return _matching(rows[:, :_SIDES], best, numbers, rows[:, end:])
+
+    def _factors(self, outputs: Mapping[str, Array]) -> int:
+        """Return how many prototypes of masks there are."""
+        name = self._settings.masks
+        if not name:
+            return 0
+        prototypes = one_picture(name, outputs[name], 3)
+        if prototypes.ndim != 3:
+            raise ValueError(_AXES)
+        return len(prototypes)
 
     def _parts(self, rows: Array) -> dict[Column, Array]:
         parts: dict[Column, Array] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mqinfer.models.repository.config import ModelConfig
+from mqinfer.models.repository.output_tables import Segmentation
 from mqinfer.protocol.card import Layout
 from mqinfer.protocol.datatypes import Datatype
 from mqinfer.protocol.errors import ConfigError
@@ -28,11 +29,11 @@ def check_labels(outputs: Sequence[TensorSpec], config: ModelConfig) -> None:
     Raises:
         ConfigError: The message has both numbers.
     """
-    if not config.classes or config.detection:
+    if not config.pictures.classes or config.pictures.detection:
         return
     for spec in outputs:
         count = _count(spec, config, is_only=len(outputs) == 1)
-        labels = len(config.classes)
+        labels = len(config.pictures.classes)
         if count is not None and count != labels:
             raise ConfigError(
                 f"model.toml: {labels} label{'s' * (labels != 1)} (from [[classes]] or label_filename), and output "
@@ -43,17 +44,25 @@ def check_labels(outputs: Sequence[TensorSpec], config: ModelConfig) -> None:
 
 def _count(spec: TensorSpec, config: ModelConfig, *, is_only: bool) -> int | None:
     """Return how many classes an output has; None if it has none, or does not say."""
-    if config.segmentation:
-        is_logits = spec.name == config.segmentation.output and len(spec.shape) == 4
-        size = spec.shape[1 if config.segmentation.layout is Layout.NCHW else -1] if is_logits else -1
-        return None if size == -1 else size
-    labelled = {each.name for each in config.output if each.label_filename}
-    if config.classification:
-        labelled = {config.classification.output}
-    if spec.name not in labelled and not (is_only and spec.datatype in _FLOATS and not labelled):
-        return None
+    if config.pictures.segmentation:
+        return _count_of_logits(spec, config.pictures.segmentation)
+    labelled = _labelled(config)
+    is_meant = spec.name in labelled if labelled else is_only and spec.datatype in _FLOATS
     sizes = [size for size in spec.shape[1:] or spec.shape if size != 1]
-    return sizes[0] if len(sizes) == 1 and sizes[0] != -1 else None
+    return sizes[0] if is_meant and len(sizes) == 1 and sizes != [-1] else None
+
+
+def _labelled(config: ModelConfig) -> set[str]:
+    if config.pictures.classification:
+        return {config.pictures.classification.output}
+    return {each.name for each in config.output if each.label_filename}
+
+
+def _count_of_logits(spec: TensorSpec, segmentation: Segmentation) -> int | None:
+    if spec.name != segmentation.output or len(spec.shape) != 4:
+        return None
+    size = spec.shape[1 if segmentation.layout is Layout.NCHW else -1]
+    return None if size == -1 else size
 
 
 def _offset(missing: int) -> str:

@@ -9,7 +9,7 @@ from mqinfer.models.backend import Backend
 from mqinfer.models.postprocess.boxes import KeptBoxes
 from mqinfer.models.postprocess.masks import ClassMask, is_mask
 from mqinfer.models.postprocess.probabilities import Probabilities
-from mqinfer.models.repository.config import ModelConfig
+from mqinfer.models.repository.config import ModelConfig, PictureConfig
 from mqinfer.protocol.card import ImageContract
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError
@@ -100,23 +100,20 @@ def with_postprocessing(network: Backend, config: ModelConfig, image: ImageContr
         ConfigError: The configuration does not fit the model's outputs, or has several tables.
         MissingExtra: OpenCV is needed and not installed.
     """
-    tables = {
-        "segmentation": config.segmentation,
-        "classification": config.classification,
-        "detection": config.detection,
-    }
+    own = config.pictures
+    tables = {"segmentation": own.segmentation, "classification": own.classification, "detection": own.detection}
     if len(given := [f"[{name}]" for name, table in tables.items() if table]) > 1:
         raise ConfigError(f"model.toml: expected only one of {' and '.join(given)}")
-    step = _step(network, config, (image.width, image.height) if image else (None, None))
+    step = _step(network, own, (image.width, image.height) if image else (None, None))
     return Postprocessed(network, step) if step else network
 
 
-def _step(network: Backend, config: ModelConfig, picture: tuple[int | None, int | None]) -> Step | None:
-    if config.segmentation and not is_mask(config.segmentation, network.outputs):
-        return ClassMask(config.segmentation, network.outputs)
-    if config.classification:
-        return Probabilities(config.classification, network.outputs)
-    return KeptBoxes(config.detection, network.outputs, len(config.classes), picture) if config.detection else None
+def _step(network: Backend, own: PictureConfig, picture: tuple[int | None, int | None]) -> Step | None:
+    if own.segmentation and not is_mask(own.segmentation, network.outputs):
+        return ClassMask(own.segmentation, network.outputs)
+    if own.classification:
+        return Probabilities(own.classification, network.outputs)
+    return KeptBoxes(own.detection, network.outputs, len(own.classes), picture) if own.detection else None
 
 
 def network_of(backend: Backend) -> Backend:

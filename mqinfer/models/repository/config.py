@@ -1,8 +1,8 @@
 """A model's configuration: Triton's key names and meanings, each of them optional.
 
 The names are those of Triton's model configuration (`config.pbtxt`,
-https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md); `image` and
-`classes` are mqinfer's own. `config_files` reads them; without a file everything is discovered from the model itself.
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md); those of
+`PictureConfig` are mqinfer's own. `config_files` reads them; without a file everything is discovered from the model.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ __all__ = [
     "InstanceGroup",
     "InstanceKind",
     "ModelConfig",
+    "PictureConfig",
     "QueuePolicy",
     "TensorConfig",
     "TimeoutAction",
@@ -254,6 +255,27 @@ class Accelerators:
 
 
 @dataclass(frozen=True, slots=True)
+class PictureConfig:
+    """mqinfer's own keys: how pictures become inputs, and what outputs mean.
+
+    Attributes:
+        image: How a picture becomes an input; None: discovered.
+        images: Contracts of each of several inputs, the first among them.
+        classes: Classes of the mask or the classifier, in the order of their numbers.
+        segmentation: How logits become a mask in the worker; None: outputs stay as they are.
+        classification: How logits become probabilities in the worker; None: outputs stay as they are.
+        detection: How raw boxes are reduced to the best ones in the worker; None: outputs stay as they are.
+    """
+
+    image: ImageContract | None = None
+    images: tuple[ImageContract, ...] = ()
+    classes: tuple[ClassInfo, ...] = ()
+    segmentation: Segmentation | None = None
+    classification: Classification | None = None
+    detection: Detection | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """One model's configuration; the default of every field means "discover it from the model".
 
@@ -271,12 +293,7 @@ class ModelConfig:
         output: The outputs of a frozen graph; of other models shapes that the file leaves open.
         optimization: Accelerators of the engine.
         ensemble_scheduling: The steps of an ensemble; empty: the model is none.
-        image: How a picture becomes an input; None: discovered.
-        images: The same of each of several, the first among them.
-        classes: Classes of the mask or the classifier, in the order of their numbers.
-        segmentation: How logits become a mask in the worker; None: outputs stay as they are.
-        classification: How logits become probabilities in the worker; None: outputs stay as they are.
-        detection: How raw boxes are reduced to the best ones in the worker; None: outputs stay as they are.
+        pictures: Tables of mqinfer's own: how pictures become inputs, and what outputs mean.
     """
 
     name: str | None = None
@@ -292,12 +309,7 @@ class ModelConfig:
     output: tuple[TensorConfig, ...] = ()
     optimization: Accelerators = field(default_factory=Accelerators)
     ensemble_scheduling: tuple[EnsembleStep, ...] = ()
-    image: ImageContract | None = None
-    images: tuple[ImageContract, ...] = ()
-    classes: tuple[ClassInfo, ...] = ()
-    segmentation: Segmentation | None = None
-    classification: Classification | None = None
-    detection: Detection | None = None
+    pictures: PictureConfig = field(default_factory=PictureConfig)
 
     def devices(self, requested: str = "auto", instances: int | None = None) -> tuple[str, ...]:
         """Return the device of every instance, group by group.

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from mqinfer.logs import log_once
-from mqinfer.models.repository.config import ModelConfig, WarmUp, WarmUpInput, WarmUpSample
+from mqinfer.models.repository.config import ModelConfig, PictureConfig, WarmUp, WarmUpInput, WarmUpSample
 from mqinfer.models.repository.config_keys import DESCRIPTION, Layer, class_colour
 from mqinfer.models.repository.files import named_file
 from mqinfer.models.repository.tables import Place, read_toml
@@ -61,8 +61,10 @@ def combine(layers: Iterable[Layer]) -> ModelConfig:
     whole: dict[str, object] = {}
     for layer in layers:
         whole |= layer
-    config = ModelConfig(**whole)  # type: ignore[arg-type] # each value was converted by its check
-    return config if config.image else replace(config, image=_image_by_format(config))
+    pictures = {each.name: whole.pop(each.name) for each in fields(PictureConfig) if each.name in whole}
+    own = PictureConfig(**pictures)  # type: ignore[arg-type] # each value was converted by its check
+    config = ModelConfig(**whole, pictures=own)  # type: ignore[arg-type] # so was each of these
+    return config if own.image else replace(config, pictures=replace(own, image=_image_by_format(config)))
 
 
 def _image_by_format(config: ModelConfig) -> ImageContract | None:
@@ -109,7 +111,7 @@ def with_named_files(config: ModelConfig, folder: Path) -> ModelConfig:
     samples = tuple(_found(sample, folder / _WARM_UP_FOLDER) for sample in config.model_warmup.samples)
     return replace(
         config,
-        classes=config.classes or _labels(config, folder),
+        pictures=replace(config.pictures, classes=config.pictures.classes or _labels(config, folder)),
         model_warmup=WarmUp(config.model_warmup.count, samples),
     )
 

@@ -101,7 +101,7 @@ class Detection:
         box_format: Meaning of the four numbers.
         normalised: Whether boxes are fractions of the model's picture, and not pixels.
         score_threshold: Boxes below it are dropped.
-        iou_threshold: Of two boxes of one class that overlap by more (intersection over union), the better one stays.
+        iou_threshold: Overlap (intersection over union) above which the better of two boxes of a class stays alone.
         max_detections: The most boxes that are kept.
     """
 
@@ -122,14 +122,17 @@ class Detection:
     def __post_init__(self) -> None:
         if not (0 <= self.score_threshold <= 1 and 0 <= self.iou_threshold <= 1):
             raise ValueError("score_threshold and iou_threshold must be from 0 to 1")
-        if self.classes and not self.scores:
-            raise ValueError("classes needs scores")
-        if self.scores and (self.columns or self.objectness):
-            raise ValueError("columns and objectness are of rows that hold the scores too; leave scores out")
+        self._check_scores()
         if self.background is Background.LAST and (self.classes or Column.CLASS in self.columns):
             raise ValueError('background = "last" is of scores of all classes, not of class numbers')
         if self.columns:
             self._check_columns()
+
+    def _check_scores(self) -> None:
+        if self.classes and not self.scores:
+            raise ValueError("classes needs scores")
+        if self.scores and (self.columns or self.objectness):
+            raise ValueError("columns and objectness are of rows that hold the scores too; leave scores out")
 
     def _check_columns(self) -> None:
         if self.objectness is not None:

@@ -79,18 +79,24 @@ class Traffic:
         """
         before = current if self.stable is None else self.stable
         chosen = before if stable is None else stable
+        other = self._canary_beside(chosen, canary)
+        return Traffic(chosen, other, self._share_for(other, share), self.previous if chosen == before else before)
+
+    def _canary_beside(self, stable: int, canary: int | None) -> int | None:
+        if canary == stable:
+            raise InvalidRequest(f"version {stable} is the stable one; choose another version for the canary")
         other = self.canary if canary is None else canary
-        if other == chosen:
-            if canary is not None:
-                raise InvalidRequest(f"version {chosen} is the stable one; choose another version for the canary")
-            other = None  # the canary becomes the stable version
+        return None if other == stable else other  # the canary becomes the stable version
+
+    def _share_for(self, canary: int | None, share: int | None) -> int:
         if share is not None and not 0 <= share <= 100:
             raise InvalidRequest(f"a share of {share} per cent is not possible; expected 0 to 100")
-        if share and other is None:
-            raise InvalidRequest("there is no canary to give a share to; name one with --canary VERSION")
-        kept = self.share if other == self.canary else 0
-        part = 0 if other is None else kept if share is None else share
-        return Traffic(chosen, other, part, self.previous if chosen == before else before)
+        if canary is None:
+            if share:
+                raise InvalidRequest("there is no canary to give a share to; name one with --canary VERSION")
+            return 0
+        kept = self.share if canary == self.canary else 0
+        return kept if share is None else share
 
     def rolled_back(self) -> Traffic:
         """Return the policy without the canary or, where there is none, with the stable version of before.

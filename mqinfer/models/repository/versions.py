@@ -269,9 +269,11 @@ def _named(folder: Path, name: str) -> Path:
 def _discovered(folder: Path) -> Path:
     if any((folder / name).is_file() for name in _SAVED_MODEL):
         return folder
-    for name in _USUAL_NAMES:
-        if (folder / name).exists():
-            return folder / name
+    usual = next((folder / name for name in _USUAL_NAMES if (folder / name).exists()), None)
+    return usual or _only_model(folder)
+
+
+def _only_model(folder: Path) -> Path:
     present = sorted(path for path in folder.iterdir() if path.is_file() and path.name != CONFIG_FILE)
     others = [path for path in present if path.suffix.lower() in SUFFIXES]
     if len(others) == 1:

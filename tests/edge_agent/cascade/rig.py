@@ -25,16 +25,18 @@ from mqinfer.cloud_worker.serving.worker import Worker
 from mqinfer.edge_agent.cascade.building import make_cascade
 from mqinfer.edge_agent.cascade.cascade import Cascade, Pace
 from mqinfer.edge_agent.cascade.control import CascadeControl
-from mqinfer.edge_agent.cascade.settings import CascadeSettings, Difference, Reference, SmallModel
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.edge_agent.preparing.preparer import Preparer
-from mqinfer.edge_agent.replay import Replay, ReplayOptions
+from mqinfer.edge_agent.replay import Replay
 from mqinfer.edge_agent.reporting.statistics import ReplayStatistics, Snapshot
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.settings import ReplayOptions
 from mqinfer.images.picture import RawImage
+from mqinfer.judging.settings import CascadeSettings, DifferenceDetector, Reference, SmallModel
 from mqinfer.models.backend import Backend
 from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.repository import Repository
 from mqinfer.protocol.datatypes import Array
+from tests.patience import wait_until
 
 WIDTH, HEIGHT = 96, 64
 
@@ -67,10 +69,10 @@ class Watched:
 class Kept:
     """A sink that keeps what it gets."""
 
-    written: list[tuple[Frame, View, InferResult]] = field(default_factory=list)
+    written: list[tuple[Frame, FrameView, InferResult]] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Keep one result."""
         with self.changed:
             self.written.append((frame, view, result))
@@ -117,6 +119,16 @@ class Rig:
         assert isinstance(self.requester.link, MemoryLink)
         return self.requester.link
 
+    def disconnect(self) -> None:
+        """Lose the connection; return once the cascade has been told."""
+        self.link.drop()
+        wait_until(lambda: self.cascade is not None and not self.cascade._reach.is_connected)
+
+    def reconnect(self) -> None:
+        """Connect again; return once the cascade has been told."""
+        self.link.restore()
+        wait_until(lambda: self.cascade is not None and self.cascade._reach.is_connected)
+
     def settings(
         self,
         *,
@@ -126,7 +138,7 @@ class Rig:
         **difference: Any,
     ) -> CascadeSettings:
         """Make settings: with `t_diff` the first stage, with `small` the second one."""
-        first = None if t_diff is None else Difference(t_diff, **difference)
+        first = None if t_diff is None else DifferenceDetector(t_diff, **difference)
         name, reference = ("is-car", "yolo") if target else ("small-seg", "seg")
         second = None
         if small is not None:

@@ -10,10 +10,10 @@ import pytest
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.window import Policy
-from mqinfer.edge_agent.cascade.settings import RunsAt
 from mqinfer.edge_agent.cascade.small import SmallNetwork
-from mqinfer.edge_agent.preparing.preparer import PreparedFrame
+from mqinfer.edge_agent.frames.prepared import PreparedFrame
 from mqinfer.images.picture import CompressedImage
+from mqinfer.judging.settings import RunsAt
 from mqinfer.protocol.datatypes import Array
 from mqinfer.protocol.errors import ConfigError, ModelNotFound, ModelNotLoadable
 from mqinfer.protocol.types import Outcome, Stage, Timings

@@ -7,7 +7,7 @@ import pytest
 
 from mqinfer.bags.frame import Frame
 from mqinfer.client.window import Policy
-from mqinfer.edge_agent.cascade.settings import RunsAt
+from mqinfer.judging.settings import RunsAt
 from mqinfer.protocol.types import Outcome, Stage
 from tests.edge_agent.cascade.rig import Kept, Rig, Watched, frame_of
 from tests.patience import wait_until
@@ -32,7 +32,7 @@ def test_without_a_connection_the_edge_answers_alone(rig: Rig, policy: Policy, p
     workers = ("yolo", "is-car") if placement is RunsAt.CLOUD else ("yolo",)
     rig.start(*workers)
     kept = Kept()
-    frames = paced([UNSURE] * 30, kept, {10: rig.link.drop, 20: rig.link.restore})
+    frames = paced([UNSURE] * 30, kept, {10: rig.disconnect, 20: rig.reconnect})
     settings = rig.settings(small={"c_low": 0.1, "c_high": 0.9, "placement": placement})
     rig.run(frames, settings, policy=policy, kept=kept)
     assert [result.outcome for result in kept.results] == [Outcome.OK] * 30
@@ -57,17 +57,44 @@ def test_what_was_sent_when_the_connection_broke_is_answered_by_the_edge(rig: Ri
 
     def cut() -> None:
         assert reached.wait(20)
-        rig.link.drop()
+        rig.disconnect()
 
     def restore() -> None:
-        rig.link.restore()
+        rig.reconnect()
         release.set()
 
-    frames = paced([UNSURE] * 6, kept, {1: cut, 4: restore}, ahead=2)
+    frames = paced([UNSURE] * 6, kept, {1: cut, 4: restore, 5: lambda: kept.wait_for(5)}, ahead=2)
     rig.run(frames, rig.settings(small={"c_low": 0.1}), kept=kept)
     assert kept.stages[:3] == [EDGE] * 3
     assert kept.results[0].parameters["fallback"] == "not_connected"
     assert kept.stages[5] == WORKER
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_in_the_seconds_of_a_reconnect_the_edge_goes_on_answering(rig: Rig, policy: Policy) -> None:
+    """One frame tries the model; until its reply no other one waits for it, or is superseded."""
+    release = threading.Event()
+    release.set()
+    rig.start_wrapped("yolo", lambda inner: Watched(inner, lambda: release.wait(20)))
+    kept = Kept()
+
+    def frames() -> Iterator[Frame]:
+        for number in range(24):
+            if not 10 < number <= 18:  # more are not read before the first of them is written
+                kept.wait_for(number)
+            if number in {5, 10}:
+                (rig.disconnect if number == 5 else rig.reconnect)()
+                release.clear()
+            if number == 18:
+                release.set()
+            yield frame_of(number, UNSURE)
+            if number > 10:
+                wait_until(lambda: rig.cascade is not None and set(rig.cascade._entries) <= {10})
+
+    rig.run(frames(), rig.settings(small={"c_low": 0.1}), policy=policy, kept=kept)
+    assert [result.outcome for result in kept.results] == [Outcome.OK] * 24
+    assert kept.stages[5:18] == [EDGE] * 5 + [WORKER] + [EDGE] * 7
+    assert kept.stages[19:] == [WORKER] * 5
 
 
 def test_a_worker_that_is_gone_and_comes_back(rig: Rig) -> None:
@@ -88,7 +115,7 @@ def test_frames_like_one_that_the_edge_answered_alone_are_asked_again(rig: Rig) 
     """Those that waited for its answer get it; with the connection back a still camera gets the cloud's."""
     rig.start("yolo")
     kept = Kept()
-    frames = paced([UNSURE] * 20, kept, {0: rig.link.drop, 10: rig.link.restore})
+    frames = paced([UNSURE] * 20, kept, {0: rig.disconnect, 10: rig.reconnect})
     rig.run(frames, rig.settings(t_diff=4.0, small={"c_low": 0.1}), kept=kept)
     assert WORKER not in kept.stages[:10]
     assert kept.stages[12:] == [REUSE] * 8
@@ -105,7 +132,7 @@ def test_without_a_small_model_frames_wait_for_the_connection(rig: Rig) -> None:
         for number in range(8):
             if number == 3:
                 kept.wait_for(3)
-                rig.link.drop()
+                rig.disconnect()
                 threading.Timer(0.1, rig.link.restore).start()
             yield frame_of(number, 30 * number)
 

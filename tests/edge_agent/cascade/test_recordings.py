@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from mqinfer.bags.sources import open_source
 from mqinfer.cli.app import app
 from mqinfer.cli.exit_codes import ExitCode, exit_code
-from mqinfer.edge_agent.cascade.detector import Detector
-from mqinfer.edge_agent.cascade.settings import Difference
-from mqinfer.edge_agent.cascade.thumbnail import thumbnail
+from mqinfer.judging.detector import Detector
+from mqinfer.judging.settings import DifferenceDetector
+from mqinfer.judging.thumbnail import thumbnail
 from mqinfer.protocol.errors import MqinferError
 
 VIDEO = Path(__file__).parents[4] / "shared" / "data" / "video" / "solidWhiteRight.mp4"
@@ -24,7 +24,10 @@ def test_no_frame_of_a_real_drive_is_skipped() -> None:
     detector: Detector[int] = Detector()
     with closing(open_source(str(VIDEO))) as source:
         frames = source.frames()
-        found = [detector.leader(Difference(5.0), thumbnail(each.image), number) for number, each in enumerate(frames)]
+        found = [
+            detector.leader(DifferenceDetector(5.0), thumbnail(each.image), number)
+            for number, each in enumerate(frames)
+        ]
     assert found == [None] * 221
 
 

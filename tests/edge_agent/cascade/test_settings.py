@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqinfer.codecs import encode_tensor
-from mqinfer.edge_agent.cascade.detector import Detector, read_picture
-from mqinfer.edge_agent.cascade.settings import (
+from mqinfer.judging.detector import Detector, read_picture
+from mqinfer.judging.settings import (
     CascadeSettings,
-    Difference,
+    DifferenceDetector,
     Reference,
     RunsAt,
     SmallModel,
@@ -53,7 +53,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     small = SmallModel("is-car", 0.9, 0.1, tmp_path / "models", None, RunsAt.CLOUD, 2)
     found = read_settings(path)
     assert found == CascadeSettings(
-        Reference("yolo", "3", 4, 0.4), "car", Difference(4.0, str(tmp_path / "empty.png"), 5), small
+        Reference("yolo", "3", 4, 0.4), "car", DifferenceDetector(4.0, str(tmp_path / "empty.png"), 5), small
     )
     write_settings(tmp_path / "again.toml", found)
     assert read_settings(tmp_path / "again.toml") == found
@@ -106,7 +106,7 @@ def test_what_is_written_is_read(
 ) -> None:
     """Whatever the values are."""
     small = SmallModel(model, thresholds[1], thresholds[0], tmp_path / "models", replicas=replicas)
-    given_settings = CascadeSettings(Reference(model), target, Difference(t_diff), small)
+    given_settings = CascadeSettings(Reference(model), target, DifferenceDetector(t_diff), small)
     try:
         target.encode(), model.encode()
     except UnicodeEncodeError:
@@ -120,19 +120,19 @@ def grey(level: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     return np.full((50, 50, 3), level, np.uint8)
 
 
-def leaders(detector: Detector[int], settings: Difference, levels: list[int]) -> list[int | None]:
+def leaders(detector: Detector[int], settings: DifferenceDetector, levels: list[int]) -> list[int | None]:
     """Return for each frame the number of the one whose answer it gets."""
     return [detector.leader(settings, grey(level), number, (9, 9)) for number, level in enumerate(levels)]
 
 
 def test_against_the_last_frame_that_was_not_skipped() -> None:
     """Slow changes add up until a frame differs."""
-    assert leaders(Detector(), Difference(4.5), [10, 11, 12, 13, 14, 12]) == [None, 0, 0, None, 3, 3]
+    assert leaders(Detector(), DifferenceDetector(4.5), [10, 11, 12, 13, 14, 12]) == [None, 0, 0, None, 3, 3]
 
 
 def test_against_the_first_frame() -> None:
     """Others never become what is compared with."""
-    found = leaders(Detector(), Difference(4.5, "first"), [10, 11, 20, 20, 12])
+    found = leaders(Detector(), DifferenceDetector(4.5, "first"), [10, 11, 20, 20, 12])
     assert found == [None, 0, None, None, 0]
 
 
@@ -140,7 +140,7 @@ def test_against_a_picture(tmp_path: Path) -> None:
     """The first frame like it gets an answer for all of them."""
     path = tmp_path / "empty.png"
     path.write_bytes(bytes(encode_tensor("x", np.full((60, 80, 3), 100, np.uint8), "png").data))
-    settings = Difference(4.5, str(path))
+    settings = DifferenceDetector(4.5, str(path))
     found = leaders(Detector(read_picture(settings)), settings, [50, 100, 101, 50, 100])
     assert found == [None, None, 1, None, 1]
 
@@ -148,11 +148,11 @@ def test_against_a_picture(tmp_path: Path) -> None:
 def test_a_frame_that_got_no_answer_is_followed_no_more() -> None:
     """The next one like it becomes the one that others follow."""
     detector: Detector[int] = Detector()
-    assert leaders(detector, Difference(4.5), [10, 10]) == [None, 0]
+    assert leaders(detector, DifferenceDetector(4.5), [10, 10]) == [None, 0]
     detector.forget(0)
-    assert detector.leader(Difference(4.5), grey(10), 2, (9, 9)) is None
-    assert detector.leader(Difference(4.5), grey(10), 3, (9, 9)) == 2
-    assert detector.leader(Difference(4.5), grey(10), 4, (8, 9)) is None  # of another size
+    assert detector.leader(DifferenceDetector(4.5), grey(10), 2, (9, 9)) is None
+    assert detector.leader(DifferenceDetector(4.5), grey(10), 3, (9, 9)) == 2
+    assert detector.leader(DifferenceDetector(4.5), grey(10), 4, (8, 9)) is None  # of another size
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no picture", b"\x89PNG\r\n\x1a\n"])
@@ -162,4 +162,4 @@ def test_a_picture_that_cannot_be_read(tmp_path: Path, content: bytes | None) ->
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"difference\.against = .*empty\.png.*expected 'last', 'first' or the path"):
-        read_picture(Difference(1.0, str(path)))
+        read_picture(DifferenceDetector(1.0, str(path)))

@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 from mqinfer.codecs import encode_tensor
-from mqinfer.edge_agent.cascade.thumbnail import SIDE, difference, thumbnail
 from mqinfer.images.decode import as_image, to_rgb
 from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.judging.thumbnail import SIDE, difference, thumbnail
 from mqinfer.protocol.errors import BadImage
 
 

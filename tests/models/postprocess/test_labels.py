@@ -10,7 +10,7 @@ import pytest
 from mqinfer.models.loading import load_model
 from mqinfer.models.postprocess.labels import check_labels
 from mqinfer.models.repository import Repository
-from mqinfer.models.repository.config import ModelConfig, TensorConfig
+from mqinfer.models.repository.config import ModelConfig, PictureConfig, TensorConfig
 from mqinfer.models.repository.output_tables import Classification, Segmentation
 from mqinfer.protocol.card import ClassInfo, Layout
 from mqinfer.protocol.datatypes import Datatype
@@ -21,9 +21,10 @@ from tests.models.conftest import WriteOnnx
 LOGITS = Segmentation("y", Layout.NCHW)
 
 
-def classes(count: int) -> tuple[ClassInfo, ...]:
-    """Make labels."""
-    return tuple(ClassInfo(f"class {number}", (0, 0, 0)) for number in range(count))
+def labelled(config: ModelConfig, count: int) -> ModelConfig:
+    """Add labels."""
+    classes = tuple(ClassInfo(f"class {number}", (0, 0, 0)) for number in range(count))
+    return replace(config, pictures=replace(config.pictures, classes=classes))
 
 
 def outputs(*shapes: tuple[int, ...], datatype: Datatype = Datatype.FP32) -> tuple[TensorSpec, ...]:
@@ -39,17 +40,17 @@ def outputs(*shapes: tuple[int, ...], datatype: Datatype = Datatype.FP32) -> tup
         (outputs((1, 5, 1, 1)), ModelConfig()),
         (outputs((-1, 5), (-1, 64)), ModelConfig(output=(TensorConfig("y", label_filename="labels.txt"),))),
         (outputs((-1, 5), datatype=Datatype.UINT8), ModelConfig(output=(TensorConfig("y", label_filename="l"),))),
-        (outputs((-1, 5), (-1, 64)), ModelConfig(classification=Classification("y"))),
-        (outputs((1, 5, 480, 640)), ModelConfig(segmentation=LOGITS)),
-        (outputs((1, 480, 640, 5)), ModelConfig(segmentation=Segmentation("y"))),
+        (outputs((-1, 5), (-1, 64)), ModelConfig(pictures=PictureConfig(classification=Classification("y")))),
+        (outputs((1, 5, 480, 640)), ModelConfig(pictures=PictureConfig(segmentation=LOGITS))),
+        (outputs((1, 480, 640, 5)), ModelConfig(pictures=PictureConfig(segmentation=Segmentation("y")))),
     ],
 )
 @pytest.mark.parametrize(("labels", "hint"), [(4, "put a label for it first"), (6, "remove its label"), (9, "class$")])
 def test_labels_that_do_not_match(specs: tuple[TensorSpec, ...], config: ModelConfig, labels: int, hint: str) -> None:
     """Both numbers, and the background class where they differ by one."""
-    check_labels(specs, replace(config, classes=classes(5)))
+    check_labels(specs, labelled(config, 5))
     with pytest.raises(ConfigError, match=rf"{labels} labels.*output 'y' .* has 5 classes: .*{hint}"):
-        check_labels(specs, replace(config, classes=classes(labels)))
+        check_labels(specs, labelled(config, labels))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_labels_that_do_not_match(specs: tuple[TensorSpec, ...], config: ModelCo
 )
 def test_classes_that_a_file_does_not_count(specs: tuple[TensorSpec, ...]) -> None:
     """Open axes, masks, several outputs, boxes: any number of labels is fine."""
-    check_labels(specs, ModelConfig(classes=classes(5)))
+    check_labels(specs, labelled(ModelConfig(), 5))
 
 
 def test_a_model_with_labels_of_another_network(write_onnx: WriteOnnx, repository: Path) -> None:

@@ -13,7 +13,7 @@ from mqinfer.models.loading import LoadedModel, load_model
 from mqinfer.models.postprocess.masks import ClassMask
 from mqinfer.models.postprocess.stage import Postprocessed, network_of, with_postprocessing
 from mqinfer.models.repository import Repository
-from mqinfer.models.repository.config import ModelConfig
+from mqinfer.models.repository.config import ModelConfig, PictureConfig
 from mqinfer.models.repository.output_tables import Detection, Segmentation
 from mqinfer.models.warmup import warm_up
 from mqinfer.protocol.card import Layout
@@ -177,9 +177,11 @@ def test_both_at_once_and_names_that_are_taken(write_echo: WriteEcho) -> None:
     """What can't be is refused when the model is loaded; without either nothing is put before the network."""
     network = load(write_echo("echo", ("raw", "FP32", [-1, 7, 40]), ("boxes", "FP32", [-1, 4]))).backend
     with pytest.raises(ConfigError, match="expected only one"):
-        with_postprocessing(network, ModelConfig(segmentation=Segmentation("raw"), detection=Detection("raw")))
+        with_postprocessing(
+            network, ModelConfig(pictures=PictureConfig(segmentation=Segmentation("raw"), detection=Detection("raw")))
+        )
     with pytest.raises(ConfigError, match="an output 'boxes' beside"):
-        with_postprocessing(network, ModelConfig(detection=Detection("raw")))
+        with_postprocessing(network, ModelConfig(pictures=PictureConfig(detection=Detection("raw"))))
     assert with_postprocessing(network, ModelConfig()) is network
     assert not isinstance(network, Postprocessed)
 

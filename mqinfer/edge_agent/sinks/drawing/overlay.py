@@ -6,16 +6,17 @@ import colorsys
 import struct
 import zlib
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
+from mqinfer.answers.outputs import MOST_BOXES, PRESENT, DetectedBox, Mask, Picture, label
+from mqinfer.answers.top_classes import find_top, top_label
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
-from mqinfer.edge_agent.sinks.outputs import MOST_BOXES, PRESENT, DetectedBox, Mask, Picture, label
-from mqinfer.edge_agent.sinks.top_classes import find_top, top_label
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.frames.view import FrameView
 from mqinfer.images.placement import UNKNOWN
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import BadImage
@@ -61,11 +62,17 @@ def palette(classes: Sequence[ClassInfo]) -> npt.NDArray[np.uint8]:
     Classes of the card have its colours. Other numbers get hues that are the golden ratio apart, so that neighbours
     differ.
     """
-    hues = (number * 0.618033988749895 % 1.0 for number in range(256))
-    colours = np.array([[round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.65, 0.95)] for hue in hues], np.uint8)
+    colours = _hues().copy()
     if classes:
         colours[: len(classes)] = [info.colour for info in classes[:256]]
     return colours
+
+
+@cache
+def _hues() -> npt.NDArray[np.uint8]:
+    """Return the colours of numbers without a class; made once, since it takes 1,600 calls."""
+    hues = (number * 0.618033988749895 % 1.0 for number in range(256))
+    return np.array([[round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.65, 0.95)] for hue in hues], np.uint8)
 
 
 def colour_mask(mask: Mask, classes: Sequence[ClassInfo]) -> Picture:
@@ -181,7 +188,7 @@ def add_strip(picture: Picture, line: str, classes: Sequence[ClassInfo] = ()) ->
     return canvas
 
 
-def draw_result(frame: Frame, view: View, result: InferResult, classes: Sequence[ClassInfo]) -> Picture:
+def draw_result(frame: Frame, view: FrameView, result: InferResult, classes: Sequence[ClassInfo]) -> Picture:
     """Draw a result: mask and boxes over the recorded frame, the legend, and a caption whatever the outcome."""
     shown = view.pixels if view.mask is None else draw_overlay(view.pixels, view.mask, classes, seen=view.seen)
     shown = draw_instances(shown, view, classes) if view.boxes else shown
@@ -191,7 +198,7 @@ def draw_result(frame: Frame, view: View, result: InferResult, classes: Sequence
     return add_strip(shown, caption(frame, result), classes if len(classes) <= _LONGEST_LEGEND else ())
 
 
-def draw_instances(picture: Picture, view: View, classes: Sequence[ClassInfo], alpha: float = 0.5) -> Picture:
+def draw_instances(picture: Picture, view: FrameView, classes: Sequence[ClassInfo], alpha: float = 0.5) -> Picture:
     """Lay the masks of detected objects over a picture, each in the colour of its class, the best on top.
 
     Args:

@@ -11,9 +11,10 @@ from pathlib import Path
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.codecs.opencv import opencv
+from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_result, encode_picture
-from mqinfer.edge_agent.sinks.sink import StreamNames, set_aside, writing
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.sinks.sink import StreamNames
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import ConfigError
 from mqinfer.protocol.types import Outcome
@@ -43,7 +44,7 @@ class PictureSink:
         self._written: list[Path] = []
         self._has_kept = False
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Write a picture if the frame is the first or the n-th.
 
         Raises:

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from mqinfer.answers.outputs import Picture
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.drawing.overlay import draw_result
-from mqinfer.edge_agent.sinks.outputs import Picture
-from mqinfer.edge_agent.sinks.sink import StreamNames, set_aside, writing
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.sinks.sink import StreamNames
 from mqinfer.protocol.card import ClassInfo
 from mqinfer.protocol.errors import MissingExtra
 
@@ -62,7 +63,7 @@ class VideoSink:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._videos: dict[str, _Video] = {}
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Append a frame to the video of its stream.
 
         Raises:

@@ -6,12 +6,17 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
+
+from mqinfer.answers.outputs import DetectedBox, Mask, Picture, label
+from mqinfer.answers.top_classes import find_top, top_label
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
+from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.drawing.overlay import (
     caption,
     draw_instances,
@@ -23,10 +28,7 @@ from mqinfer.edge_agent.sinks.drawing.overlay import (
 from mqinfer.edge_agent.sinks.foxglove import messages as foxglove
 from mqinfer.edge_agent.sinks.foxglove.layout import LAYOUT_FILE, make_layout, result_topic
 from mqinfer.edge_agent.sinks.jsonl_sink import describe_result, describe_times
-from mqinfer.edge_agent.sinks.outputs import DetectedBox, Mask, Picture, label
-from mqinfer.edge_agent.sinks.sink import repair_earlier, set_aside, writing
-from mqinfer.edge_agent.sinks.top_classes import find_top, top_label
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.sinks.sink import repair_earlier
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, MissingExtra
 from mqinfer.protocol.types import Buffer
@@ -93,7 +95,7 @@ class McapSink:
             self._mcap.add_metadata("mqinfer", model)
             self._mcap.flush()
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Append the messages of a result.
 
         Raises:
@@ -155,12 +157,12 @@ class McapSink:
             for each in found
         ]
 
-    def _add_mask(self, frame: Frame, view: View, mask: Mask) -> None:
+    def _add_mask(self, frame: Frame, view: FrameView, mask: Mask) -> None:
         self._add_image(frame, "mask", encode_mask(mask, self._classes, is_partial=view.seen is not None), "png")
         numbers = foxglove.raw_image(frame.capture_time_ns, frame.frame_id, mask)
         self._add(frame, "classes", "foxglove.RawImage", numbers)
 
-    def _overlay(self, view: View) -> Picture | None:
+    def _overlay(self, view: FrameView) -> Picture | None:
         """Return the frame with its mask, or with the masks of its objects, laid over it; None if there is none."""
         if not view.pixels.size:
             return None

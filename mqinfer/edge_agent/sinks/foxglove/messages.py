@@ -14,7 +14,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from mqinfer.edge_agent.sinks.outputs import Mask
+from mqinfer.answers.outputs import Mask
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.types import Buffer
 

@@ -8,11 +8,12 @@ publishes one of a few frames.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from mqinfer.client.watching import SeenPreview, SeenResult
 from mqinfer.protocol.types import InferResponse, Outcome
+from mqinfer.recent_ids import RecentIds
 
 __all__ = ["HOLD_S", "Pairing"]
 
@@ -53,13 +54,13 @@ class Pairing:
         self._previews: OrderedDict[_Key, tuple[SeenPreview, float]] = OrderedDict()
         self._held: deque[_Held] = deque()
         self._held_bytes = 0
-        self._streams: OrderedDict[Hashable, None] = OrderedDict()
-        self._remembered: OrderedDict[Hashable, None] = OrderedDict()
+        self._streams = RecentIds(_MOST_STREAMS)
+        self._remembered = RecentIds(_MOST_REMEMBERED)
 
     def add_preview(self, preview: SeenPreview) -> Iterator[tuple[SeenResult, SeenPreview | None]]:
         """Add a preview, and yield the results that can be written now, each with its preview."""
         key = _key(preview.client, preview.response)
-        _remember(self._streams, key[:3], _MOST_STREAMS)
+        self._streams.add(key[:3])
         yield from self.due()
         matching = [each for each in self._held if _key(each.result.client, each.result.response) == key]
         for each in matching:
@@ -78,7 +79,7 @@ class Pairing:
         yield from self.due()
         reply = result.response
         once = result.client, reply.model_name, result.request_id, reply.outcome
-        if not _remember(self._remembered, once, _MOST_REMEMBERED):
+        if not self._remembered.add(once):
             self.dropped["duplicate"] += 1
             return
         key = _key(result.client, reply)
@@ -120,13 +121,3 @@ class Pairing:
 
 def _key(client: str, reply: InferResponse) -> _Key:
     return client, reply.model_name, reply.capture.source, reply.capture.sequence
-
-
-def _remember(found: OrderedDict[Hashable, None], each: Hashable, most: int) -> bool:
-    """Add something, and return whether it is new; the oldest are forgotten."""
-    is_new = each not in found
-    found[each] = None
-    found.move_to_end(each)
-    if len(found) > most:
-        found.popitem(last=False)
-    return is_new

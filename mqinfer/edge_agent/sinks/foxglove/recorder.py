@@ -11,14 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
+from mqinfer.answers.outputs import Picture, find_mask
 from mqinfer.bags.frame import Frame
 from mqinfer.client.result import InferResult
 from mqinfer.client.watching import SeenPreview, SeenResult
+from mqinfer.edge_agent.frames.view import NO_VIEW, FrameView
+from mqinfer.edge_agent.output_files import writing
 from mqinfer.edge_agent.sinks.foxglove.mcap_sink import McapSink
 from mqinfer.edge_agent.sinks.foxglove.pairing import Pairing
-from mqinfer.edge_agent.sinks.outputs import Picture, find_mask
-from mqinfer.edge_agent.sinks.sink import StreamNames, writing
-from mqinfer.edge_agent.sinks.view import NO_VIEW, View
+from mqinfer.edge_agent.sinks.sink import StreamNames
 from mqinfer.images.picture import CompressedImage
 from mqinfer.images.placement import Placement
 from mqinfer.logs import printable
@@ -32,7 +33,7 @@ _MOST_MODELS = 64
 _MOST_STREAMS = 1024
 _LONGEST_SOURCE = 200
 _MOST_PIXELS = 4 << 20
-"""Of a mask of a stream without previews; a larger one is stretched to fewer."""
+"""Pixels of a mask of a stream without previews; a larger one is stretched to fewer."""
 _LATEST_NS = 1 << 62
 _Size = tuple[int, int]
 """Width and height."""
@@ -147,7 +148,7 @@ class Recorder:
         placement = stream.placement or _placement_of(result, self._find_card(result.model_name))
         data = preview.tensor.data if preview is not None and pixels.size else b""
         frame = _frame_of(stream, seen, CompressedImage("jpeg", data))
-        sink.write(frame, View(pixels, placement, outputs), result)
+        sink.write(frame, FrameView(pixels, placement, outputs), result)
         self.results += 1
         self.pictures += bool(pixels.size)
 

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from mqinfer.answers.outputs import DetectedBox, Mask, class_name
+from mqinfer.answers.top_classes import TopClass, find_top
 from mqinfer.bags.frame import Frame
 from mqinfer.bags.writer import BagWriter
 from mqinfer.client.result import InferResult
-from mqinfer.edge_agent.sinks.outputs import DetectedBox, Mask, class_name
+from mqinfer.edge_agent.frames.view import FrameView
+from mqinfer.edge_agent.output_files import set_aside, writing
 from mqinfer.edge_agent.sinks.ros.vision_msgs import DEFINITIONS
-from mqinfer.edge_agent.sinks.sink import StreamNames, repair_earlier, set_aside, writing
-from mqinfer.edge_agent.sinks.top_classes import TopClass, find_top
-from mqinfer.edge_agent.sinks.view import View
+from mqinfer.edge_agent.sinks.sink import StreamNames, repair_earlier
 from mqinfer.logs import log_once
 from mqinfer.protocol.card import ModelCard
 from mqinfer.protocol.errors import ConfigError, SourceError
@@ -78,7 +79,7 @@ class RosbagSink:
             self._bag = BagWriter(self._path, "mcap", compression="zstd")
             self._bag.register(DEFINITIONS)
 
-    def write(self, frame: Frame, view: View, result: InferResult) -> None:
+    def write(self, frame: Frame, view: FrameView, result: InferResult) -> None:
         """Append the messages of a result.
 
         Raises:
@@ -170,7 +171,7 @@ class RosbagSink:
         found = [make("vision_msgs/msg/ObjectHypothesis", _text(each.name), each.score) for each in top]
         return make("vision_msgs/msg/Classification", header, found)
 
-    def _outcome(self, header: Any, view: View, result: InferResult) -> Any:
+    def _outcome(self, header: Any, view: FrameView, result: InferResult) -> Any:
         make, error = self._bag.message, result.error
         facts = {
             "id": result.id,

@@ -24,7 +24,7 @@ from mqinfer.models.backends.tensorflow.runtime import choose_device, import_ten
 from mqinfer.models.load_options import LoadOptions, TensorOptions
 from mqinfer.protocol.errors import ConfigError, ModelNotLoadable
 
-__all__ = ["Node", "load", "reaching", "unconsumed"]
+__all__ = ["NodeDef", "load", "reaching", "unconsumed"]
 
 log = logging.getLogger("mqinfer.models")
 
@@ -158,7 +158,7 @@ def _log_unused(path: Path, unused: Sequence[str]) -> None:
         log_once(log, logging.INFO, "%s: no output needs the placeholders %s; left out", path, ", ".join(unused))
 
 
-class Node(Protocol):
+class NodeDef(Protocol):
     """The part of TensorFlow's NodeDef that is needed here.
 
     An entry of `input` is `node`, `node:1` for another output than the first, or `^node` for a mere dependency
@@ -178,7 +178,7 @@ class Node(Protocol):
         """The nodes that its inputs come from."""
 
 
-def unconsumed(nodes: Iterable[Node]) -> tuple[Node, ...]:
+def unconsumed(nodes: Iterable[NodeDef]) -> tuple[NodeDef, ...]:
     """Return the nodes whose results no other takes: a frozen graph's outputs.
 
     Unused placeholders and constants, and nodes without a result, are left out.
@@ -188,7 +188,7 @@ def unconsumed(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(node for node in every if node.name not in consumed and node.op not in _NO_RESULTS)
 
 
-def reaching(nodes: Mapping[str, Node], targets: Iterable[str]) -> frozenset[str]:
+def reaching(nodes: Mapping[str, NodeDef], targets: Iterable[str]) -> frozenset[str]:
     """Return the names of all nodes that the targets need, the targets included."""
     found: set[str] = set()
     waiting = list(targets)

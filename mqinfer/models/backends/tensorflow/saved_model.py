@@ -161,7 +161,7 @@ class Function:
 
     Attributes:
         inputs: TensorFlow's tensors, or their specifications, by name.
-        outputs: The same of the outputs.
+        outputs: TensorFlow's tensors of the outputs, or their specifications, by name.
         call: Takes TensorFlow's tensors; returns tensors, or arrays.
     """
 

@@ -1,0 +1,379 @@
+"""Counts what one request and one frame pass through: calls of Python and C functions, files, classes and threads.
+
+Client, worker and replay run in processes of their own with a profile function in every thread (`sys.setprofile`). It
+makes them several times slower, so nothing is timed here.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import CodeType, FrameType
+from typing import Self
+
+import mqinfer
+from benchmarks.processes import Program
+from mqinfer.bench.grid import Grid
+from mqinfer.bench.over_mqtt import BrokerAccess
+from mqinfer.bench.workloads import Workload, load_workloads
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.client.client import Client
+from mqinfer.client.result import InferResult
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.process import ProcessSpec, serve
+from mqinfer.edge_agent.sinks.factory import DEFAULT_SINKS
+from mqinfer.lab.drives.recording import write_drive
+
+__all__ = [
+    "CallCounter",
+    "CountedCalls",
+    "Side",
+    "as_json",
+    "calls_grid",
+    "count_calls",
+    "count_requests",
+    "main",
+    "side_of",
+]
+
+_WARM_UP, _REQUESTS = 50, 200
+_FRAMES = 20
+_REGULAR = 0.5
+"""A function belongs to the path if `(its calls + its calls of C functions) / requests` is at least this; a heartbeat's
+functions do not."""
+_SLOWER = 10
+"""A worker takes about this many times as long under the profile; its bound for short work is raised by as much, so
+that a request takes the same way as without it."""
+_PACKAGE = Path(mqinfer.__file__).parent
+
+Tally = Counter[tuple[str, str, str, str]]
+"""How often each event happened, by event (`call`, `c_call`), file, function and thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one request passes through in one process.
+
+    Attributes:
+        own: Calls of mqinfer's functions a request.
+        python: Calls of Python functions a request, those of libraries included.
+        c: Calls of C functions a request.
+        files: Modules of mqinfer, as paths within the package.
+        classes: Classes of mqinfer whose methods are called, as `file:Class`.
+        functions: Functions of mqinfer, as `file:function`.
+        threads: Names of the threads that run them.
+        rooms: Calls of mqinfer's functions a request by room, the first folder of the file.
+    """
+
+    own: float
+    python: float
+    c: float
+    files: frozenset[str]
+    classes: frozenset[str]
+    functions: frozenset[str]
+    threads: frozenset[str]
+    rooms: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CountedCalls:
+    """What one request or one frame passes through.
+
+    Attributes:
+        what: In words.
+        sides: By role, `client` or `edge` first.
+    """
+
+    what: str
+    sides: Mapping[str, Side]
+
+    def together(self) -> Side:
+        """Return the sums of the calls, and all that either side passes through."""
+        sides = self.sides.values()
+
+        def union(name: str) -> frozenset[str]:
+            return frozenset[str]().union(*(getattr(side, name) for side in sides))
+
+        return Side(
+            sum(side.own for side in sides),
+            sum(side.python for side in sides),
+            sum(side.c for side in sides),
+            union("files"),
+            union("classes"),
+            union("functions"),
+            frozenset(f"{role}: {thread}" for role, side in self.sides.items() for thread in side.threads),
+            {room: sum(side.rooms.get(room, 0) for side in sides) for side in sides for room in side.rooms},
+        )
+
+
+def count_calls(repository: Path) -> list[CountedCalls]:
+    """Count a small request, with one caller and with eight, and a frame, without sinks and with the usual ones.
+
+    Args:
+        repository: Has the models of the workloads `small` and `frame`.
+
+    Raises:
+        MqinferError: A process does not start, or fails a request.
+    """
+    small, frame = load_workloads(repository, ("small", "frame"))
+    with MosquittoServer() as broker:
+        counted = count_requests(small, BrokerAccess.to(broker))
+    return counted + _count_frames(frame, [(), DEFAULT_SINKS])
+
+
+def count_requests(workload: Workload, route: BrokerAccess, callers: Sequence[int] = (1, 8)) -> list[CountedCalls]:
+    """Count 200 requests, after a warm-up of 50.
+
+    Args:
+        workload: What to ask.
+        route: To the broker.
+        callers: Requests in flight at a time; many share the wake-ups of a thread.
+
+    Returns:
+        One for each number of callers.
+
+    Raises:
+        MqinferError: A process does not start, or fails a request.
+    """
+    repository, found = workload.path.parents[2], []
+    with _Processes() as processes:
+        worker = processes.start("worker", route.worker, repository, workload.model)
+        client = processes.start("client", route.client, repository, workload.name)
+        for each in callers:
+            sent = _read(client.ask(f"{each} {_WARM_UP}"))
+            served = _read(worker.ask(""))
+            sent = _read(client.ask(f"{each} {_REQUESTS}")) - sent
+            served = _read(worker.ask("")) - served
+            sides = {"client": side_of(sent, _REQUESTS), "worker": side_of(served, _REQUESTS)}
+            found.append(CountedCalls(f"{workload.name}, {'one caller' if each == 1 else f'{each} callers'}", sides))
+    return found
+
+
+def _count_frames(workload: Workload, sinks: Sequence[Sequence[str]]) -> list[CountedCalls]:
+    """Count a frame of a ROS 2 bag with Bayer mosaics: the difference of a replay of 40 frames and one of 20.
+
+    Args:
+        workload: Its model takes pictures.
+        sinks: Names of the sinks that results are written to; none writes no files.
+
+    Returns:
+        One for each set of sinks.
+
+    Raises:
+        MqinferError: A process does not start, or a replay fails.
+    """
+    found: list[CountedCalls] = []
+    with MosquittoServer() as broker, TemporaryDirectory(prefix="mqinfer-bench-") as name, _Processes() as processes:
+        folder = Path(name)
+        bags = [write_drive(folder / f"drive-{n}", ros=2, frames=n * _FRAMES, seed=1) for n in (1, 2)]
+        worker = processes.start("worker", broker.url, workload.path.parents[2], workload.model)
+        edge = processes.start("replays", "--broker", broker.url, "--model", workload.model)
+        for each in sinks:
+            counted = []
+            for run, bag in enumerate((bags[0], *bags)):  # the first one fills caches
+                before = _read(edge.ask("[]")), _read(worker.ask(""))
+                out = str(folder / f"out-{len(found)}-{run}")
+                words = [str(bag), *(word for sink in each for word in ("--output", out, "--sink", sink))]
+                counted.append((_read(edge.ask(json.dumps(words))) - before[0], _read(worker.ask("")) - before[1]))
+            _, (short, _), (long, served) = counted
+            sides = {"edge": side_of(long - short, _FRAMES), "worker": side_of(served, 2 * _FRAMES)}
+            found.append(CountedCalls(f"frame of a bag, {len(each) or 'no'} sinks", sides))
+    return found
+
+
+def side_of(tally: Tally, times: int) -> Side:
+    """Return what one request passes through, from the tally of many requests; leave out what happens less often.
+
+    Args:
+        tally: Of all requests.
+        times: Number of requests.
+    """
+    regular = _regular(tally, times)
+    ours = {key: count for key, count in regular.items() if not key[1].startswith("/")}
+    functions = {(file, function.partition(".<locals>")[0]) for _, file, function, _ in ours}
+    events: Counter[str] = Counter()
+    for (event, *_), count in regular.items():
+        events[event] += count
+    rooms = _calls_by_room(ours)
+    return Side(
+        own=rooms.total() / times,
+        python=events["call"] / times,
+        c=events["c_call"] / times,
+        files=frozenset(file for file, _ in functions),
+        classes=frozenset(f"{file}:{name.rpartition('.')[0]}" for file, name in functions if "." in name),
+        functions=frozenset(f"{file}:{name}" for file, name in functions),
+        threads=frozenset(thread for *_, thread in ours),
+        rooms={room: count / times for room, count in rooms.items()},
+    )
+
+
+def _calls_by_room(ours: Mapping[tuple[str, str, str, str], int]) -> Counter[str]:
+    rooms: Counter[str] = Counter()
+    for (event, file, _, _), count in ours.items():
+        if event == "call":
+            rooms[file.partition("/")[0]] += count
+    return rooms
+
+
+def _regular(tally: Tally, times: int) -> Tally:
+    """Return the events of functions that belong to the path."""
+    often: Counter[tuple[str, str]] = Counter()
+    for (_, file, function, _), count in tally.items():
+        often[file, function] += count
+    return Counter({key: count for key, count in tally.items() if often[key[1:3]] >= _REGULAR * times})
+
+
+def calls_grid(passages: Iterable[CountedCalls]) -> Grid:
+    """Return the table: one line for each side, and one for both together."""
+    headings = ["what", "side", "own calls", "Python calls", "C calls", "files", "classes", "functions", "threads"]
+    rows = []
+    for passage in passages:
+        for role, side in {**passage.sides, "together": passage.together()}.items():
+            sizes = [len(each) for each in (side.files, side.classes, side.functions, side.threads)]
+            rows.append(
+                [passage.what, role, *(f"{each:.0f}" for each in (side.own, side.python, side.c)), *map(str, sizes)]
+            )
+    return Grid("What a request passes through", headings, rows, words=2)
+
+
+def as_json(passages: Sequence[CountedCalls]) -> str:
+    """Return figures and names, sorted."""
+    return json.dumps([asdict(passage) for passage in passages], indent=2, default=sorted) + "\n"
+
+
+class CallCounter:
+    """Counts the calls of all threads that start after `install`, and of the one that calls it."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, CodeType], int] = {}
+
+    def install(self) -> None:
+        """Begin to count."""
+        threading.setprofile(self._count)
+        sys.setprofile(self._count)
+
+    def uninstall(self) -> None:
+        """Stop counting, in this thread and in those that start from now on."""
+        threading.setprofile(None)
+        sys.setprofile(None)
+
+    def tally(self) -> Tally:
+        """Return what was counted so far, this module's own calls left out."""
+        tally: Tally = Counter()
+        counting = sys.getprofile()
+        sys.setprofile(None)  # or the library calls below would count
+        for (thread, event, code), count in self._counts.copy().items():
+            if code.co_filename != __file__:
+                tally[event, _short(code.co_filename), code.co_qualname, thread] += count
+        sys.setprofile(counting)
+        return tally
+
+    def _count(self, frame: FrameType, event: str, _: object) -> None:
+        if event in {"call", "c_call"}:
+            key = (threading.current_thread().name, event, frame.f_code)  # by thread: no two change one entry
+            self._counts[key] = self._counts.get(key, 0) + 1
+
+
+def _short(file: str) -> str:
+    """Return a path within the package, or the whole path, with a slash in front, of anything else."""
+    path = Path(file)
+    return str(path.relative_to(_PACKAGE)) if path.is_relative_to(_PACKAGE) else f"/{file.lstrip('/')}"
+
+
+def _read(line: str) -> Tally:
+    return Counter({tuple(key): count for key, count in json.loads(line)})
+
+
+def _write(tally: Tally) -> None:
+    print(json.dumps(list(tally.items())), file=sys.__stdout__, flush=True)
+
+
+class _Processes:
+    """Starts processes of this module, and ends them; a context manager."""
+
+    def __init__(self) -> None:
+        self._started: list[Program] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for program in reversed(self._started):
+            program.close()
+
+    def start(self, *arguments: object) -> Program:
+        program = Program(main, *arguments)
+        self._started.append(program)
+        return program
+
+
+# What follows runs in the processes.
+
+
+def _client(counter: CallCounter, url: str, repository: str, name: str) -> None:
+    """Send requests as each line of standard input asks: `CALLERS REQUESTS`."""
+    (workload,) = load_workloads(Path(repository), [name])
+    with Client(url) as client:
+        print("ready", flush=True)
+        for line in sys.stdin:
+            callers, requests = map(int, line.split())
+            pending: deque[Future[InferResult]] = deque()
+            for _ in range(requests):
+                if len(pending) == callers:
+                    pending.popleft().result()
+                pending.append(client.submit(workload.model, workload.feeds, timeout=30.0, outputs=[workload.output]))
+            while pending:
+                pending.popleft().result()
+            _write(counter.tally())
+
+
+def _worker(counter: CallCounter, url: str, repository: str, model: str) -> None:
+    options = WorkerOptions("bench-calls", inline_s=_SLOWER * WorkerOptions("").inline_s)
+    worker = serve(ProcessSpec(Path(repository), model, 1, BrokerAddress.parse(url), options, device="cpu"))
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        _write(counter.tally())
+    worker.stop()
+
+
+def _replays(counter: CallCounter, *arguments: str) -> None:
+    """Run `mqinfer replay` to its end with each list of words that standard input has; an empty list runs nothing."""
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if words := json.loads(line):
+            _replay(*arguments, *words)
+        _write(counter.tally())
+
+
+def _replay(*arguments: str) -> None:
+    sys.argv = ["mqinfer", "replay", *arguments]
+    output = StringIO()
+    try:
+        with redirect_stdout(output), redirect_stderr(output):
+            runpy.run_module("mqinfer", run_name="__main__")
+    except SystemExit as error:
+        if error.code:
+            print(output.getvalue(), file=sys.stderr)
+            raise
+
+
+def main(role: str, *arguments: str) -> None:
+    """Run one of the processes: `client`, `worker` or `replays`."""
+    roles: dict[str, Callable[..., None]] = {"client": _client, "worker": _worker, "replays": _replays}
+    counter = CallCounter()
+    counter.install()
+    try:
+        roles[role](counter, *arguments)
+    finally:
+        counter.uninstall()  # while the interpreter shuts down, a profile function would fail

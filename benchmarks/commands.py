@@ -1,0 +1,178 @@
+"""The commands of `python -m benchmarks`: each measures, prints its tables, and writes files if asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from benchmarks.calls import as_json, calls_grid, count_calls
+from benchmarks.faults import as_markdown
+from benchmarks.faults.soak import SoakOptions
+from benchmarks.faults.soak import soak as run_soak
+from benchmarks.golden import differences, figures_of, read_golden, write_golden
+from benchmarks.noscope import NoScopeOptions, run_noscope
+from benchmarks.path import PathOptions, measure_path
+from benchmarks.relay import measure_relay
+from benchmarks.report import print_report, write_report
+from mqinfer.bench.grid import print_grid
+from mqinfer.bench.workloads import WORKLOADS, load_workloads
+from mqinfer.cli.exit_codes import exit_code, print_error
+from mqinfer.cli.options import table_console
+from mqinfer.edge_agent.output_files import set_aside, writing
+from mqinfer.lab.cascade.calibration import Goal
+from mqinfer.lab.report_files import write_files
+from mqinfer.lab.zoo import build
+from mqinfer.protocol.errors import ConfigError, MqinferError
+
+__all__ = ["app", "main"]
+
+_PATH = PathOptions()
+_SOAK = SoakOptions()
+_NOSCOPE = NoScopeOptions()
+
+Output = Annotated[Path | None, typer.Option(help="Folder for the figures as JSON and the tables as Markdown.")]
+Models = Annotated[
+    Path | None, typer.Option("--repository", help="Model repository with the workloads' models; made by default.")
+]
+
+app = typer.Typer(
+    name="python -m benchmarks",
+    help="Measure mqinfer itself: the path, calls, faults, the dashboard's relay and a cascade.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+def path(
+    rounds: Annotated[int, typer.Option(help="Turns of each contestant.", min=1)] = _PATH.rounds,
+    seconds: Annotated[float, typer.Option(help="Length of each turn, in seconds.", min=0.1)] = _PATH.seconds,
+    callers: Annotated[int, typer.Option(help="Requests at a time.", min=2)] = _PATH.callers,
+    workload: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Model to measure: {', '.join(WORKLOADS)}; may be repeated. All by default."),
+    ] = None,
+    tls: Annotated[bool, typer.Option(help="Measure gRPC and mqinfer over TLS too.")] = _PATH.tls,
+    calls: Annotated[bool, typer.Option(help="Count the calls of a request too.")] = _PATH.calls,
+    repository: Models = None,
+    output: Output = None,
+) -> None:
+    """Measure the path against a bare gRPC server, bare MQTT sockets and a loop in the process, in turns in one run."""
+    names = workload or tuple(WORKLOADS)
+    if unknown := sorted(set(names) - set(WORKLOADS)):
+        raise ConfigError(f"unknown workload {', '.join(unknown)}; expected one of {', '.join(WORKLOADS)}")
+    options, console = PathOptions(rounds, seconds, callers, tls=tls, calls=calls), table_console()
+    with _models(repository, names) as models:
+        measurement = measure_path(
+            load_workloads(models, names), options, lambda line: console.print(line, style="dim")
+        )
+    print_report(measurement, console)
+    _print_paths(write_report(measurement, output) if output else ())
+
+
+@app.command()
+def calls(
+    repository: Models = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for the names as JSON.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Make these the golden figures, which a test holds.")] = False,
+) -> None:
+    """Count calls, files, classes, functions and threads that a request and a replayed frame pass through."""
+    with _models(repository, ("small", "frame")) as models:
+        counted = count_calls(models)
+    print_grid(calls_grid(counted), table_console())
+    figures = figures_of(counted)
+    if write:
+        _print_paths([write_golden(figures)])
+    for difference in differences(figures, read_golden()).values():
+        typer.echo(difference)
+    _print_paths(write_files(output, {"calls.json": as_json(counted)}) if output else ())
+
+
+@app.command()
+def relay(
+    count: Annotated[int, typer.Option(help="Number of results.", min=1)] = 100,
+    size: Annotated[int, typer.Option(help="Size of each, in bytes.", min=1)] = 2_000_000,
+) -> None:
+    """Measure how many large results pass the dashboard's relay, one after another."""
+    typer.echo(measure_relay(count, size))
+
+
+@app.command()
+def soak(
+    minutes: Annotated[float, typer.Option(help="How long to apply load, in minutes.", min=0.1)] = _SOAK.seconds / 60,
+    every: Annotated[float, typer.Option(help="Least time between faults, in seconds.", min=1)] = _SOAK.every,
+    rate: Annotated[float, typer.Option(help="Requests a second, at most 150.", min=1)] = _SOAK.rate,
+    seed: Annotated[int, typer.Option(help="Seed for the random faults.")] = _SOAK.seed,
+    output: Annotated[Path | None, typer.Option(help="Markdown file for the table.")] = None,
+) -> None:
+    """Apply load and random faults: kills, halts, cuts and delays. Fails unless each request has one outcome."""
+    figures = run_soak(SoakOptions(minutes * 60, every, rate, seed), lambda fault: typer.echo(fault, err=True))
+    table = as_markdown(figures)
+    typer.echo(table)
+    if output:
+        with writing(output):
+            set_aside(output)
+            output.write_text(table, encoding="utf-8")
+    if any(figure.passed is False for figure in figures):
+        raise typer.Exit(1)
+
+
+@app.command()
+def noscope(
+    frames: Annotated[int, typer.Option(help="Frames that each setting gets.", min=1)] = _NOSCOPE.frames,
+    training: Annotated[
+        int, typer.Option(help="Frames before them to train the small model with.", min=20)
+    ] = _NOSCOPE.training,
+    calibration: Annotated[
+        int, typer.Option(help="Frames between these to choose the thresholds with.", min=40)
+    ] = _NOSCOPE.calibration,
+    side: Annotated[int, typer.Option(help="Side of the pictures, in pixels; a multiple of 32.")] = _NOSCOPE.side,
+    rate: Annotated[float, typer.Option(help="Frames a second of the camera.", min=0.1)] = _NOSCOPE.rate,
+    seed: Annotated[int, typer.Option(help="Seed of the street.", min=0)] = _NOSCOPE.seed,
+    confidence: Annotated[
+        float, typer.Option(help="Confidence in the thresholds' accuracy; 0.5 for thresholds that promise nothing.")
+    ] = _NOSCOPE.goal.confidence,
+    repository: Annotated[
+        Path | None, typer.Option(help="Model repository whose model 'reference' is used; one is made by default.")
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Measure NoScope's experiment: a cascade on an edge with one core, YOLOv2 in the cloud, cars in a street.
+
+    It takes the reference's time for about six times the frames, and for those of training and calibration.
+    """
+    options = NoScopeOptions(frames, training, calibration, side, rate, seed, Goal(confidence=confidence))
+    run_noscope(options, repository=repository, output=output, console=table_console())
+
+
+def main() -> None:
+    """Run a command; print an mqinfer error as one message, and exit with its code."""
+    try:
+        app()
+    except MqinferError as error:
+        print_error(error)
+        sys.exit(exit_code(error))
+
+
+@contextmanager
+def _models(repository: Path | None, workloads: Sequence[str]) -> Iterator[Path]:
+    """Yield a repository with the models of these workloads."""
+    if repository is not None:
+        yield repository
+        return
+    with TemporaryDirectory(prefix="mqinfer-bench-") as folder:
+        build(Path(folder), [WORKLOADS[name] for name in workloads])
+        yield Path(folder)
+
+
+def _print_paths(paths: Sequence[Path]) -> None:
+    for each in paths:
+        typer.echo(f"wrote {each}")

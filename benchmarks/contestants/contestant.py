@@ -1,0 +1,43 @@
+"""The contract of a contestant: one way from a caller to one ONNX model and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from mqinfer.bench.load import Drive
+from mqinfer.protocol.datatypes import Array
+
+__all__ = ["Contestant"]
+
+
+class Contestant(Protocol):
+    """One way to the model. `start`, then any number of drives, then `close`."""
+
+    @property
+    def name(self) -> str:
+        """As in the tables."""
+
+    def start(self) -> None:
+        """Start the processes and connect; returns when the model answers.
+
+        Raises:
+            MqinferError: It does not start.
+        """
+
+    def infer(self) -> Mapping[str, Array]:
+        """Ask once, for the check that all contestants give the same outputs."""
+
+    def drive(self, callers: int, seconds: float) -> Drive:
+        """Send requests: each caller sends the next one once it has the result of its last.
+
+        Args:
+            callers: How many at a time.
+            seconds: After this time no request starts; the last results are waited for.
+        """
+
+    def pids(self) -> Mapping[str, int]:
+        """Processes beside this one that take part, by role (`server`, `broker`)."""
+
+    def close(self) -> None:
+        """Stop the processes."""

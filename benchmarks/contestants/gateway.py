@@ -1,0 +1,129 @@
+"""The gateway's gRPC front: clients of the Open Inference Protocol, a gateway process, a broker, a worker process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+import numpy as np
+
+from benchmarks.contestants.grpc_callers import GrpcCallers
+from benchmarks.processes import Program
+from mqinfer.bench.load import Drive
+from mqinfer.bench.over_mqtt import BrokerAccess
+from mqinfer.bench.processes import worker_processes
+from mqinfer.bench.workloads import Workload
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.cloud_worker.supervision.supervisor import Supervisor
+from mqinfer.protocol.datatypes import Array, datatype_of
+from mqinfer.protocol.errors import ModelFailed
+
+__all__ = ["Gateway", "serve"]
+
+_METHOD = "/inference.GRPCInferenceService/ModelInfer"
+
+
+class Gateway:
+    """A broker of its own, a worker process under a supervisor, a gateway process, and an asyncio client in this one.
+
+    Requests name their output, and carry the tensor raw, as the field's clients do.
+
+    Args:
+        workload: What to ask.
+    """
+
+    name = "gateway"
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._stack = ExitStack()
+        self._broker: MosquittoServer | None = None
+        self._supervisor: Supervisor | None = None
+        self._gateway: Program | None = None
+        self._callers: GrpcCallers | None = None
+
+    def start(self) -> None:
+        """Start worker and gateway, wait until both serve, and connect.
+
+        Raises:
+            ModelNotLoadable: One of them did not start.
+        """
+        from mqinfer.gateway.grpc.messages import MESSAGES
+        from mqinfer.gateway.grpc.wire import delimited
+
+        workload, array = self._workload, self._workload.array
+        self._broker = self._stack.enter_context(MosquittoServer())
+        spec = BrokerAccess.to(self._broker).spec(workload)
+        self._supervisor = self._stack.enter_context(worker_processes([spec]))
+        self._gateway = Program(serve, self._broker.url)
+        self._stack.callback(self._gateway.close)
+        described = {"name": workload.input, "datatype": str(datatype_of(array.dtype)), "shape": array.shape}
+        head = MESSAGES["ModelInferRequest"](
+            model_name=workload.model, inputs=[described], outputs=[{"name": workload.output}]
+        ).SerializeToString() + delimited(7, array.nbytes)
+        target = f"127.0.0.1:{self._gateway.first_line}"
+        self._callers = GrpcCallers(target, _METHOD, lambda: b"".join((head, array.data.cast("B"))), self._decode)
+        self._stack.callback(self._callers.close)
+        self.infer()
+
+    def infer(self) -> Mapping[str, Array]:
+        """Ask once."""
+        return {self._workload.output: self._connected().ask()}
+
+    def drive(self, callers: int, seconds: float) -> Drive:
+        """Send requests from as many tasks."""
+        return self._connected().drive(callers, seconds)
+
+    def pids(self) -> Mapping[str, int]:
+        """The gateway, the worker and the broker."""
+        workers = list(self._supervisor.pids.values()) if self._supervisor else []
+        if self._gateway is None or self._broker is None or not workers:
+            raise ModelFailed(f"the bench's gateway or worker for {self._workload.name} does not run")
+        return {"gateway": self._gateway.pid, "server": workers[0], "broker": self._broker.pid}
+
+    def close(self) -> None:
+        """Disconnect, and stop gateway and worker."""
+        self._stack.close()
+
+    def _decode(self, reply: bytes) -> Array:
+        expected = self._workload.expected
+        # The one tensor is what the reply ends with.
+        array: Array = np.frombuffer(reply, expected.dtype, offset=len(reply) - expected.nbytes).reshape(expected.shape)
+        return array
+
+    def _connected(self) -> GrpcCallers:
+        if self._callers is None:
+            raise ModelFailed("the contestant has not been started")
+        return self._callers
+
+
+def serve(url: str) -> None:
+    """Run the gateway's gRPC front: print its port, and serve until standard input ends.
+
+    Args:
+        url: Of the broker.
+    """
+    asyncio.run(_serve(url))
+
+
+async def _serve(url: str) -> None:
+    from mqinfer.client.aio import AsyncClient
+    from mqinfer.client.control import AsyncControl
+    from mqinfer.gateway.access import Access
+    from mqinfer.gateway.core import Core
+    from mqinfer.gateway.grpc import make_handlers
+    from mqinfer.gateway.grpc_calls import make_server
+    from mqinfer.gateway.settings import GatewaySettings
+
+    settings = GatewaySettings()
+    async with AsyncClient(url) as client:
+        core = Core(client, AsyncControl(client))
+        await core.start()
+        server = make_server(make_handlers(core, Access(asks_certificates=False), settings), settings)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        print(port, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+        await server.stop(None)

@@ -1,0 +1,22 @@
+"""Faults on demand: worker processes to kill, load with its outcomes counted, and a soak.
+
+The tests in `tests/faults` are made of these parts; `python -m benchmarks soak` runs them for as long as asked.
+"""
+
+from benchmarks.faults.figures import Figure, as_markdown
+from benchmarks.faults.traffic import EchoTraffic, RequestRecord
+from benchmarks.faults.watching import Peak, beside, open_files, resident_bytes
+from benchmarks.faults.workers import MODEL, Workers
+
+__all__ = [
+    "MODEL",
+    "EchoTraffic",
+    "Figure",
+    "Peak",
+    "RequestRecord",
+    "Workers",
+    "as_markdown",
+    "beside",
+    "open_files",
+    "resident_bytes",
+]

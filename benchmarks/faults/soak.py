@@ -1,0 +1,210 @@
+"""The soak: load for a given time, a random fault every few seconds, and exactly one outcome for every request.
+
+Three worker processes, a Mosquitto of its own, and one client behind a proxy. Each fault is over before the next one
+begins, and the load never stops.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.faults.figures import Figure
+from benchmarks.faults.traffic import EchoTraffic
+from benchmarks.faults.watching import beside, open_files, resident_bytes
+from benchmarks.faults.workers import Workers
+from mqinfer.bench.fault_proxy import FaultProxy
+from mqinfer.bench.packet_filter import PUBACK
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.protocol.topics import Topics
+from mqinfer.protocol.types import Outcome
+
+__all__ = ["SoakOptions", "soak"]
+
+_DELAY_MS = 20.0
+_WORKERS = 3
+_SAMPLE_S = 1.0
+_SETTLED = 0.2
+"""Memory is judged on the samples after this share of the run: before it everything is used for the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoakOptions:
+    """How a soak is run.
+
+    Attributes:
+        seconds: How long load is applied.
+        every: Least time between the starts of two faults, in seconds.
+        rate: Requests a second; three workers of 20 ms can take 150.
+        seed: For the random faults.
+    """
+
+    seconds: float = 3600.0
+    every: float = 10.0
+    rate: float = 60.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """The parts that faults are injected into."""
+
+    broker: MosquittoServer
+    workers: Workers
+    proxy: FaultProxy
+
+
+def soak(options: SoakOptions, report: Callable[[str], None] = lambda _: None) -> list[Figure]:
+    """Run the soak.
+
+    Args:
+        options: How it is run.
+        report: Called with the name of each fault.
+
+    Returns:
+        The figures.
+
+    Raises:
+        MqinferError: A request has no outcome, or two, or a wrong one.
+    """
+    with TemporaryDirectory(prefix="mqinfer-soak-") as folder, ExitStack() as stack:
+        broker = stack.enter_context(MosquittoServer())
+        topics = Topics("soak")
+        workers = stack.enter_context(Workers(Path(folder), broker.url, [_DELAY_MS] * _WORKERS, topics))
+        proxy = stack.enter_context(FaultProxy(broker.port, options.seed))
+        client = stack.enter_context(EchoTraffic(proxy.url, topics, keeps=False))
+        injected: Counter[str] = Counter()
+        over = threading.Event()
+        samples: list[tuple[float, int, int]] = []
+        stage = _Stage(broker, workers, proxy)
+        with (
+            beside(lambda: _inject(stage, options, over, injected, report)),
+            beside(lambda: _sample(over, samples)),
+        ):
+            try:
+                client.pace(options.rate, int(options.rate * options.seconds))
+                client.wait()
+            finally:
+                over.set()
+        return _figures(options, client, injected, samples)
+
+
+def _inject(
+    stage: _Stage, options: SoakOptions, over: threading.Event, injected: Counter[str], report: Callable[[str], None]
+) -> None:
+    chance = random.Random(options.seed)  # noqa: S311 - which fault comes next is no secret
+    while not over.wait(options.every):
+        fault = chance.choice(_FAULTS)
+        name = fault.__name__.lstrip("_").replace("_", " ")
+        injected[name] += 1
+        report(name)
+        fault(stage, chance.randrange(_WORKERS))
+
+
+def _kill_a_worker(stage: _Stage, number: int) -> None:
+    stage.workers.kill(number)
+
+
+def _halt_a_worker(stage: _Stage, number: int) -> None:
+    stage.workers.halt(number)
+    time.sleep(3)
+    stage.workers.resume(number)
+
+
+def _restart_a_worker(stage: _Stage, number: int) -> None:
+    stage.workers.drain(number)
+
+
+def _kill_the_broker(stage: _Stage, _: int) -> None:
+    stage.broker.kill()
+    time.sleep(2)
+    stage.broker.start()
+
+
+def _restart_the_broker(stage: _Stage, _: int) -> None:
+    stage.broker.stop()
+    stage.broker.start()
+
+
+def _cut_the_client(stage: _Stage, number: int) -> None:
+    stage.proxy.cut(reset=number % 2 == 0)
+
+
+def _hang_the_connection(stage: _Stage, _: int) -> None:
+    stage.proxy.both(swallow=True)
+    time.sleep(3)
+    stage.proxy.cut()
+    stage.proxy.both()
+
+
+def _drop_acknowledgements(stage: _Stage, _: int) -> None:
+    stage.proxy.down(without=frozenset({PUBACK}))
+    time.sleep(1)
+    stage.proxy.cut()
+    stage.proxy.both()
+
+
+def _slow_the_network_down(stage: _Stage, _: int) -> None:
+    stage.proxy.both(delay_s=0.2)
+    time.sleep(3)
+    stage.proxy.both()
+
+
+_FAULTS: Sequence[Callable[[_Stage, int], None]] = (
+    _kill_a_worker,
+    _halt_a_worker,
+    _restart_a_worker,
+    _kill_the_broker,
+    _restart_the_broker,
+    _cut_the_client,
+    _hang_the_connection,
+    _drop_acknowledgements,
+    _slow_the_network_down,
+)
+
+
+def _sample(over: threading.Event, samples: list[tuple[float, int, int]]) -> None:
+    """Sample time, memory and open files of this process, which is the edge."""
+    pid = os.getpid()
+    while not over.wait(_SAMPLE_S):
+        samples.append((time.monotonic(), resident_bytes(pid), open_files(pid)))
+
+
+def _figures(
+    options: SoakOptions, client: EchoTraffic, injected: Counter[str], samples: Sequence[tuple[float, int, int]]
+) -> list[Figure]:
+    counters = client.check()
+    row = f"soak of {options.seconds / 60:g} min, {options.rate:g}/s, a fault every {options.every:g} s or more"
+    ok = counters.outcomes[Outcome.OK]
+    settled = samples[int(_SETTLED * len(samples)) :]
+    slope = _slope([(at / 60, size / 2**20) for at, size, _ in settled])
+    files = [files for _, _, files in settled] or [0]
+    times = "; ".join(f"{client.percentile(share) * 1e3:.0f} ms" for share in (0.5, 0.99, 0.9999))
+    faults = ", ".join(f"{name} {times}" for name, times in sorted(injected.items()))
+    return [
+        Figure(row, f"faults ({injected.total()})", faults),
+        Figure(row, "ok, each once and with its own numbers", f"{ok}/{client.asked}", "all", ok == client.asked),
+        Figure(row, "other outcomes", str({name: n for name, n in client.outcomes().items() if name != "ok"})),
+        Figure(row, "publishes a request; late or double replies", f"{client.publishes():.4f}; {counters.late}"),
+        Figure(row, "p50; p99; p99.99", times),
+        Figure(row, "growth of the edge's memory", f"{slope:.2f} MB/min", "< 1 MB/min", slope < 1),
+        Figure(row, "open files of the edge", f"{min(files)} to {max(files)}", "flat", max(files) - min(files) <= 20),
+    ]
+
+
+def _slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return the slope of the least-squares line; 0 where there are fewer than three points."""
+    if len(points) < 3:
+        return 0.0
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread

@@ -1,0 +1,241 @@
+"""Measures the cascade's placements one after another: each a client that is held to one core, and workers for it.
+
+The client is the command `mqinfer replay --cascade` with the frames of a still camera. Baseline is the reference model
+on each frame in the client's own process, on its one core.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.processor_time import seconds_of
+from mqinfer.bench.processes import worker_processes
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.planning import plan
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.judging.settings import CascadeSettings, RunsAt, write_settings
+from mqinfer.models.repository import Repository
+from mqinfer.protocol.errors import ModelFailed
+from mqinfer.protocol.types import Stage
+
+__all__ = [
+    "REFERENCE",
+    "SMALL",
+    "Component",
+    "Setting",
+    "SettingResult",
+    "measure",
+    "reference_only",
+    "serving",
+    "settings_of",
+]
+
+REFERENCE, SMALL = "reference", "small"
+_WINDOW = 8
+_TIMEOUT_S = 1800
+_SAMPLE_S = 0.1
+_CORE = 0
+"""Place of the client's core among those that this process may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to run the cascade.
+
+    Attributes:
+        name: In the table.
+        cascade: Its stages, thresholds and placement.
+        references: Workers of the reference model; 0 runs it in the client.
+        smalls: Workers of the small model; 0 runs it in the client, if there is one.
+        window: Requests in flight at most.
+    """
+
+    name: str
+    cascade: CascadeSettings
+    references: int = 0
+    smalls: int = 0
+    window: int = _WINDOW
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """What the processes of one part took.
+
+    Attributes:
+        name: `client`, `broker`, `reference` or `small`.
+        processes: How many.
+        cpu_s: Processor time of all of them, in seconds; the client's with its start.
+        memory_mb: Largest resident memory of all of them together, in megabytes.
+    """
+
+    name: str
+    processes: int
+    cpu_s: float
+    memory_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class SettingResult:
+    """What one setting did.
+
+    Attributes:
+        setting: It.
+        seconds: From the first frame's reading to the last one's result.
+        answers: Of each frame, whether the target is there.
+        stages: How many frames each stage answered.
+        latency_ms: Median time of a frame from reading to result.
+        sent_mb: What the client sent, in megabytes.
+        components: What ran.
+    """
+
+    setting: Setting
+    seconds: float
+    answers: tuple[bool, ...]
+    stages: Mapping[str, int]
+    latency_ms: float
+    sent_mb: float
+    components: tuple[Component, ...]
+
+
+def reference_only(cascade: CascadeSettings) -> CascadeSettings:
+    """Return the same without its other stages: each frame goes to the reference."""
+    return replace(cascade, difference=None, small=None)
+
+
+def settings_of(cascade: CascadeSettings, replicas: Sequence[int] = (1, 2)) -> list[Setting]:
+    """Return the settings of the experiment, the baseline first.
+
+    Args:
+        cascade: As it was calibrated.
+        replicas: Numbers of workers of each model in the grid.
+    """
+    bare, most = reference_only(cascade), max(replicas)
+    found = [Setting("reference in the client", bare), Setting("cascade in the client", cascade)]
+    found += [Setting(f"reference, {_workers(count)}", bare, count) for count in replicas]
+    for count in replicas:
+        found.append(Setting(f"cascade, small on the edge, {_workers(count)}", cascade, count))
+        found += [
+            Setting(f"cascade, {_workers(smalls)} of small, {_workers(count)}", _in_cloud(cascade), count, smalls)
+            for smalls in replicas
+            if cascade.small is not None
+        ]
+    if cascade.difference is not None:
+        found.append(Setting("without difference detector", replace(cascade, difference=None), most))
+    if cascade.small is not None:
+        found.append(Setting("without small model", replace(cascade, small=None), most))
+    found.append(Setting("one request at a time", cascade, most, window=1))
+    return found
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'s' * (count > 1)}"
+
+
+def _in_cloud(cascade: CascadeSettings) -> CascadeSettings:
+    small = None if cascade.small is None else replace(cascade.small, placement=RunsAt.CLOUD)
+    return replace(cascade, small=small)
+
+
+def measure(setting: Setting, repository: Path, frames: Path, folder: Path) -> SettingResult:
+    """Run one setting.
+
+    Args:
+        setting: How.
+        repository: Has the models `reference` and `small`.
+        frames: Folder of pictures.
+        folder: For what the run writes; must not exist.
+
+    Raises:
+        MqinferError: A process does not start, or a frame has no answer.
+    """
+    folder.mkdir(parents=True)
+    write_settings(folder / "cascade.toml", setting.cascade)
+    command = [
+        *(sys.executable, "-m", "mqinfer", "replay", str(frames), "--cascade", str(folder / "cascade.toml")),
+        *("--output", str(folder), "--sink", "jsonl", "--summary", str(folder / "summary.json")),
+        *("--window", str(setting.window), "--timeout", str(_TIMEOUT_S), "--log-level", "warning"),
+    ]
+    if not setting.references:
+        return _turn(setting, folder, _run([*command, "--local", "--repository", str(repository)], folder), ())
+    with MosquittoServer() as broker, serving(setting, repository, broker.url) as pids:
+        roles = {"broker": [broker.pid], **pids}
+        before = {role: sum(map(seconds_of, each)) for role, each in roles.items()}
+        client = _run([*command, "--broker", broker.url], folder)
+        others = tuple(
+            Component(role, len(each), sum(map(seconds_of, each)) - before[role], sum(map(_peak_mb, each)))
+            for role, each in roles.items()
+        )
+    return _turn(setting, folder, client, others)
+
+
+@contextmanager
+def serving(setting: Setting, repository: Path, url: str) -> Iterator[Mapping[str, list[int]]]:
+    """Run the workers of a setting; yield their process ids by model."""
+    wanted = {REFERENCE: setting.references, SMALL: setting.smalls}
+    specs = []
+    for model, count in wanted.items():
+        options = WorkerOptions(f"bench-{os.getpid()}-{model}")
+        template = ProcessSpec(repository, model, 0, BrokerAddress.parse(url), options)
+        specs += plan(Repository(repository), template, [model], count) if count else []
+    with worker_processes(specs) as supervisor:
+        pids = supervisor.pids
+        yield {
+            model: [pid for name, pid in pids.items() if f"-{model}" in name]
+            for model, count in wanted.items()
+            if count
+        }
+
+
+def _run(command: Sequence[str], folder: Path) -> Component:
+    """Run a command on one core to its end; return what it took.
+
+    Raises:
+        ModelFailed: It failed; the message ends with its own.
+    """
+    core = sorted(os.sched_getaffinity(0))[_CORE]
+    # The affinity is inherited: set before the program starts, it holds for all its threads.
+    pinned = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); os.execv(sys.argv[2], sys.argv[2:])"
+    with (folder / "stderr.txt").open("w", encoding="utf-8") as messages:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-c", pinned, str(core), *command], stdout=subprocess.DEVNULL, stderr=messages
+        )
+    peak_mb, ended = 0.0, 0
+    while not ended:
+        time.sleep(_SAMPLE_S)
+        peak_mb = max(peak_mb, _peak_mb(process.pid))
+        ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        message = (folder / "stderr.txt").read_text(encoding="utf-8", errors="replace")[-2000:]
+        raise ModelFailed(f"the client of the bench ended with {process.returncode}: {message}")
+    return Component("client", 1, usage.ru_utime + usage.ru_stime, peak_mb)
+
+
+def _turn(setting: Setting, folder: Path, client: Component, others: tuple[Component, ...]) -> SettingResult:
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+    failed = [line for line in lines if line["outcome"] != "ok"]
+    if failed:
+        raise ModelFailed(f"{setting.name}: {len(failed)} of {len(lines)} frames failed: {failed[0]['error']}")
+    answers = tuple(bool(line["outputs"]["present"]["values"][0]) for line in lines)
+    stages = {stage.value: sum(line["stage"] == stage.value for line in lines) for stage in Stage}
+    latency = summary["latency_ms"]["p50"] or 0.0
+    return SettingResult(
+        setting, summary["seconds"], answers, stages, latency, summary["bytes_sent"] / 1e6, (client, *others)
+    )
+
+
+def _peak_mb(pid: int) -> float:
+    """Return the largest resident memory that a process has had (proc_pid_status(5), VmHWM)."""
+    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    return next((int(line.split()[1]) / 1e3 for line in text.splitlines() if line.startswith("VmHWM")), 0.0)

@@ -1,0 +1,208 @@
+"""Find class masks and boxes among the outputs of a result, and describe outputs for JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_128_hexdigest
+
+from mqinfer.protocol.card import ClassInfo
+from mqinfer.protocol.datatypes import Array, datatype_of
+
+__all__ = [
+    "CONFIDENCE",
+    "MOST_BOXES",
+    "PRESENT",
+    "SMALL_OUTPUT",
+    "DetectedBox",
+    "Mask",
+    "Picture",
+    "class_name",
+    "class_shares",
+    "describe_outputs",
+    "find_boxes",
+    "find_mask",
+    "label",
+]
+
+Mask = npt.NDArray[np.uint8]
+"""Class numbers `[height, width]`."""
+
+Picture = npt.NDArray[np.uint8]
+"""RGB pixels `[height, width, 3]`, 0 to 255."""
+
+PRESENT, CONFIDENCE = "present", "confidence"
+"""Outputs of each answer of a cascade with a target; a model for masks may have an output `confidence`, too."""
+
+SMALL_OUTPUT = 64
+"""Outputs of up to this many elements are written in full."""
+
+
+def find_mask(outputs: Mapping[str, Array]) -> tuple[str, Mask] | None:
+    """Find the class mask among a result's outputs.
+
+    A mask is an integer or boolean output with exactly two axes longer than 1 (so `[1, H, W]`, `[1, H, W, 1]`,
+    `[1, 1, H, W]` and `[H, W]` are all one) and values of 0 to 255. The first one counts; `masks` beside
+    `boxes` are those of instances.
+
+    Args:
+        outputs: Decoded arrays by name.
+
+    Returns:
+        Its name and class numbers; None if no output is a mask.
+    """
+    for name, output in outputs.items():
+        if name == "masks" and "boxes" in outputs:
+            continue
+        plain = np.squeeze(output)
+        is_mask = plain.ndim == 2 and plain.dtype.kind in "bui" and plain.size > 0
+        if is_mask and plain.min() >= 0 and plain.max() <= 255:
+            return name, plain.astype(np.uint8)
+    return None
+
+
+def class_name(number: int, classes: Sequence[ClassInfo]) -> str:
+    """Return the name of a class; a number that is not on the model's card is its own name."""
+    return classes[number].name if 0 <= number < len(classes) else str(number)
+
+
+def class_shares(
+    mask: Mask, classes: Sequence[ClassInfo], seen: npt.NDArray[np.bool_] | None = None
+) -> dict[str, float]:
+    """Return the share of each class in the pixels, from 0 to 1: all classes of the card, and others that occur.
+
+    Args:
+        mask: Class numbers.
+        classes: Of the model's card.
+        seen: Which pixels have a class; the share of the others is that of `unknown`. None if all have one.
+    """
+    counts = np.bincount(mask.ravel() if seen is None else mask[seen], minlength=len(classes))
+    shares = {
+        class_name(number, classes): round(int(count) / mask.size, 6)
+        for number, count in enumerate(counts)
+        if count or number < len(classes)
+    }
+    if seen is not None:
+        shares["unknown"] = round(1.0 - np.count_nonzero(seen) / mask.size, 6)
+    return shares
+
+
+def describe_outputs(
+    outputs: Mapping[str, Array],
+    classes: Sequence[ClassInfo],
+    mask: Mask | None = None,
+    seen: npt.NDArray[np.bool_] | None = None,
+) -> dict[str, dict[str, object]]:
+    """Describe outputs for JSON: shape, datatype, hash, `class_shares` of a mask, `values` of anything small.
+
+    Args:
+        outputs: Decoded arrays by name.
+        classes: Of the model's card.
+        mask: The class mask among them in the frame's size, whose pixels are counted; None to count the output's own.
+        seen: Which of its pixels have a class; None if all have one.
+    """
+    found = find_mask(outputs)
+    described: dict[str, dict[str, object]] = {}
+    for name, output in outputs.items():
+        entry: dict[str, object] = {
+            "shape": list(output.shape),
+            "datatype": datatype_of(output.dtype).value,
+            "hash": f"xxh3:{_hash(output)}",
+        }
+        if found and found[0] == name:
+            entry["class_shares"] = class_shares(found[1] if mask is None else mask, classes, seen)
+        elif output.size <= SMALL_OUTPUT:
+            entry["values"] = [_plain(value) for value in output.ravel().tolist()]
+        described[name] = entry
+    return described
+
+
+def _hash(output: Array) -> str:
+    """Return a hash of the elements in order; it tells two results apart, and protects from nobody."""
+    if output.dtype.kind == "O":  # strings, each behind its length
+        elements = [value if isinstance(value, bytes) else str(value).encode() for value in output.ravel().tolist()]
+        return xxh3_128_hexdigest(b"".join(len(each).to_bytes(8, "little") + each for each in elements))
+    return xxh3_128_hexdigest(np.ascontiguousarray(output).reshape(-1).view(np.uint8).data)
+
+
+def _plain(value: object) -> object:
+    """Convert a value for JSON: bytes to text, numbers that are not finite to protobuf's JSON words."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+MOST_BOXES = 100
+"""Boxes of a result that are kept, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetectedBox:
+    """One detected object.
+
+    Attributes:
+        box: Left, top, right and bottom, in pixels; 0 is the outer edge of the first pixel.
+        score: Of the class, usually 0 to 1.
+        number: Of the class; None if the model has no classes.
+    """
+
+    box: tuple[float, float, float, float]
+    score: float
+    number: int | None = None
+
+
+def find_boxes(outputs: Mapping[str, Array]) -> tuple[DetectedBox, ...]:
+    """Find boxes among a result's outputs, the best first, at most `MOST_BOXES`.
+
+    Boxes are an output `boxes` `[n, 4]` (left, top, right, bottom in pixels of the model's input) with `scores` `[n]`,
+    and optionally `classes` `[n]`, each with or without a leading axis of 1. An output `count` is the number of valid
+    rows if they are padded. Rows that are not finite are left out.
+
+    Args:
+        outputs: Decoded arrays by name.
+    """
+    if "boxes" not in outputs or "scores" not in outputs:
+        return ()
+    boxes = _unbatched(outputs["boxes"], 2)
+    scores, numbers, counts = (_unbatched(outputs.get(name), 1) for name in ("scores", "classes", "count"))
+    if not _fit(boxes, scores):
+        return ()
+    end = int(counts.item()) if counts.size == 1 and counts.dtype.kind in "iu" else len(scores)
+    finite = np.isfinite(boxes[:end]).all(axis=1) & np.isfinite(scores[:end])
+    chosen = np.flatnonzero(finite)
+    best = chosen[np.argsort(-scores.astype(np.float64)[chosen], kind="stable")[:MOST_BOXES]].tolist()
+    known = _are_numbers(numbers, scores.shape)
+    return tuple(
+        DetectedBox(tuple(boxes[row].tolist()), float(scores[row]), int(numbers[row]) if known else None)
+        for row in best
+    )
+
+
+def _fit(boxes: Array, scores: Array) -> bool:
+    """Return whether each row of one output is a box, and each number of the other its score."""
+    are_boxes = boxes.ndim == 2 and boxes.shape[1] == 4 and boxes.dtype.kind in "fiu"
+    return are_boxes and scores.dtype.kind == "f" and scores.shape == boxes.shape[:1]
+
+
+def _are_numbers(numbers: Array, shape: tuple[int, ...]) -> bool:
+    """Return whether an output names the class of each box."""
+    return numbers.shape == shape and numbers.dtype.kind in "iuf" and bool(np.isfinite(numbers).all())
+
+
+def label(box: DetectedBox, classes: Sequence[ClassInfo]) -> str:
+    """Return the label of a box: `car 0.87`."""
+    name = "" if box.number is None else class_name(box.number, classes)
+    return f"{name} {box.score:.2f}".strip()
+
+
+def _unbatched(output: Array | None, axes: int) -> Array:
+    """Drop a batch axis of 1 before this many axes."""
+    if output is None:
+        return np.zeros(0)
+    return output.reshape(output.shape[1:]) if output.ndim > axes and output.shape[0] == 1 else output

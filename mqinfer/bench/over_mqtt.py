@@ -1,0 +1,151 @@
+"""mqinfer itself, with everything on: QoS 1, deadlines, pending table, checksums, timings, one worker process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TypeVar
+
+from mqinfer.bench.load import Drive, Stopwatch
+from mqinfer.bench.processes import worker_processes
+from mqinfer.bench.workloads import Workload
+from mqinfer.broker.address import BrokerAddress
+from mqinfer.broker.mosquitto.server import MosquittoServer
+from mqinfer.client.client import Client
+from mqinfer.client.result import InferResult
+from mqinfer.cloud_worker.serving.options import WorkerOptions
+from mqinfer.cloud_worker.supervision.process import ProcessSpec
+from mqinfer.cloud_worker.supervision.supervisor import Supervisor
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import ModelFailed, ModelNotLoadable
+
+__all__ = ["BrokerAccess", "OverMqtt"]
+
+_Result = TypeVar("_Result", InferResult, "Future[InferResult]")
+_REQUEST_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAccess:
+    """How a client and a worker reach a broker that runs already.
+
+    Attributes:
+        client: The client's address of the broker.
+        worker: The worker's.
+        broker_pid: The broker's process, whose time counts too.
+        client_name: Of the client; made up where None.
+        worker_name: Of the worker; made up where None.
+    """
+
+    client: BrokerAddress
+    worker: BrokerAddress
+    broker_pid: int
+    client_name: str | None = None
+    worker_name: str | None = None
+
+    @classmethod
+    def to(cls, broker: MosquittoServer) -> BrokerAccess:
+        """Return the route to a broker that asks for no certificates."""
+        address = BrokerAddress.parse(broker.url)
+        return cls(address, address, broker.pid)
+
+    def spec(self, workload: Workload) -> ProcessSpec:
+        """Return what the worker process for a workload does."""
+        name = self.worker_name or f"bench-{workload.model.replace('_', '-')}-{os.getpid()}"
+        return ProcessSpec(workload.path.parents[2], workload.model, 1, self.worker, WorkerOptions(name))
+
+
+class OverMqtt:
+    """A worker process under a supervisor, and a client in this process.
+
+    Args:
+        workload: What to ask.
+        route: To the broker.
+        name: As in the tables.
+    """
+
+    name = "mqinfer"
+
+    def __init__(self, workload: Workload, route: BrokerAccess, name: str = "mqinfer") -> None:
+        self.name = name
+        self._workload = workload
+        self._route = route
+        self._spec = route.spec(workload)
+        self._stack = ExitStack()
+        self._supervisor: Supervisor | None = None
+        self._client: Client | None = None
+
+    def start(self) -> None:
+        """Start the worker, wait until it serves, and connect.
+
+        Raises:
+            ModelNotLoadable: The worker did not start.
+        """
+        self._supervisor = self._stack.enter_context(worker_processes([self._spec]))
+        self._client = self._stack.enter_context(Client(self._route.client, name=self._route.client_name))
+        self.infer()
+
+    def infer(self) -> Mapping[str, Array]:
+        """Ask once."""
+        return self._ask(self._connected().infer).outputs
+
+    def drive(self, callers: int, seconds: float) -> Drive:
+        """Send requests: one caller blocks for each result; many are futures whose ends start the next requests."""
+        if callers == 1:
+            return self._drive_one(seconds)
+        return self._drive_many(callers, seconds)
+
+    def pids(self) -> Mapping[str, int]:
+        """The worker and the broker."""
+        worker = self._supervisor.pids.get(self._spec.options.name) if self._supervisor else None
+        if worker is None:
+            raise ModelFailed(f"the bench's worker for {self._workload.name} does not run; its error is printed above")
+        return {"broker": self._route.broker_pid, "server": worker}
+
+    def close(self) -> None:
+        """Disconnect and stop the worker."""
+        self._stack.close()
+
+    def _ask(self, send: Callable[..., _Result]) -> _Result:
+        workload = self._workload
+        return send(workload.model, workload.feeds, timeout=_REQUEST_TIMEOUT_S, outputs=[workload.output])
+
+    def _drive_one(self, seconds: float) -> Drive:
+        infer = self._connected().infer
+        watch = Stopwatch(seconds)
+        while not watch.is_over():
+            since = time.perf_counter_ns()
+            result = self._ask(infer)
+            watch.lap(since, [result.timings])
+        return watch.drive()
+
+    def _drive_many(self, callers: int, seconds: float) -> Drive:
+        submit = self._connected().submit
+        ended: SimpleQueue[tuple[int, Future[InferResult]]] = SimpleQueue()
+        watch = Stopwatch(seconds)
+
+        def ask() -> None:
+            since = time.perf_counter_ns()
+            self._ask(submit).add_done_callback(lambda future: ended.put((since, future)))
+
+        for _ in range(callers):
+            ask()
+        in_flight = callers
+        while in_flight:
+            since, future = ended.get()
+            watch.lap(since, [future.result().timings])
+            if watch.is_over():
+                in_flight -= 1
+            else:
+                ask()
+        return watch.drive()
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            raise ModelNotLoadable("the contestant has not been started")
+        return self._client

@@ -1,0 +1,168 @@
+"""One start of a worker process: the process, its status pipe, and what its supervisor reads of it without asking."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mqinfer.broker.presence import new_incarnation
+from mqinfer.cloud_worker.serving.running import RunningRequests
+from mqinfer.cloud_worker.supervision.process import Command, ProcessSpec, run_process
+from mqinfer.models.repository.traffic import Traffic
+from mqinfer.protocol.control import ModelStatistics
+
+__all__ = ["HangTimer", "StartedProcess", "load_timeout"]
+
+_LOAD_TIMEOUT_S = 600.0
+"""Time to load a model, or the stated run timeout if that is longer: an engine may read a damaged file without end."""
+
+
+def load_timeout(run_timeout: float | None) -> float:
+    """Return the seconds that loading a model may take, by the stated time for a request; 0 for any."""
+    return 0.0 if run_timeout == 0 else max(_LOAD_TIMEOUT_S, run_timeout or 0.0)
+
+
+class HangTimer:
+    """Time for which a process has made no progress.
+
+    Only the time between calls counts, and of each interval no more than the owner states: neither a supervisor nor a
+    machine that was halted makes a process look stuck.
+    """
+
+    def __init__(self, progress: ctypes.c_double, timeout: float) -> None:
+        """Begin.
+
+        Args:
+            progress: Shared with the process, which changes it every half second unless it hangs.
+            timeout: Seconds that a task may take; 0 for any.
+        """
+        self._progress = progress
+        self.restart(timeout)
+
+    def restart(self, timeout: float) -> None:
+        """Count anew, with another time for a task."""
+        self.timeout = timeout
+        self._seen = self._stuck_s = 0.0
+
+    def is_over(self, seconds: float) -> bool:
+        """Return whether the process has made no progress for the timeout.
+
+        Args:
+            seconds: Time that counts since the last call.
+        """
+        seen = self._progress.value
+        self._stuck_s = self._stuck_s + seconds if seen == self._seen else 0.0
+        self._seen = seen
+        return 0 < self.timeout <= self._stuck_s
+
+
+class StartedProcess:
+    """A process from its start until it is joined. Only the supervisor's thread uses it.
+
+    Attributes:
+        spec: What it was started with, its incarnation included.
+        started: When it was started, on the supervisor's clock.
+        pipe: Status pipe to it; None once it has closed its end.
+        hang: When it is to be killed because a request, or loading the model, does not end.
+        is_waiting: Whether its model is loaded and waits for the broker.
+        killed: Why it was killed; empty where it was not, or was to end anyway.
+    """
+
+    def __init__(self, spec: ProcessSpec, now: float) -> None:
+        """Start the process.
+
+        Args:
+            spec: Model, version and options; it gets an incarnation of its own.
+            now: On the supervisor's clock.
+        """
+        context = multiprocessing.get_context("spawn")  # a fork would share TensorFlow's threads and locks
+        self.spec = replace(spec, incarnation=new_incarnation())
+        self.started = now
+        progress = context.RawValue(ctypes.c_double)
+        self.hang = HangTimer(progress, load_timeout(spec.run_timeout))
+        self.is_waiting = False
+        self.killed = ""
+        self._is_queried = False
+        self._memory = context.RawArray(ctypes.c_ubyte, RunningRequests.SIZE)
+        ours, theirs = context.Pipe()
+        self.pipe: Connection | None = ours
+        self._process = context.Process(
+            target=run_process,
+            args=(self.spec, theirs, progress, self._memory),
+            name=f"mqinfer-{spec.options.name}",
+        )
+        self._process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def sentinel(self) -> int:
+        """Handle that `multiprocessing.connection.wait` reports once the process has exited."""
+        return self._process.sentinel
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether a message of the process can be received at once."""
+        return self.pipe is not None and self.pipe.poll()
+
+    def receive(self) -> Any:
+        """Receive one message of the process; None where it has closed its pipe."""
+        try:
+            received = self.pipe.recv() if self.pipe else None
+        except (EOFError, OSError):
+            self._close_pipe()
+            return None
+        if isinstance(received, ModelStatistics):
+            self._is_queried = False
+        return received
+
+    def send(self, command: Command | Traffic) -> bool:
+        """Send a command to the process; return False where its pipe is closed.
+
+        A second query of statistics is not sent while one is open: a process that hangs must not fill its pipe.
+        """
+        is_query = command is Command.STATISTICS
+        if self.pipe is None or (is_query and self._is_queried):
+            return self.pipe is not None
+        with contextlib.suppress(OSError):
+            self.pipe.send(command)
+            self._is_queried = self._is_queried or is_query
+            return True
+        return False
+
+    def terminate(self) -> None:
+        """Ask the process to finish its accepted requests and exit (SIGTERM)."""
+        self._process.terminate()
+
+    def kill(self, why: str = "") -> None:
+        """Kill the process.
+
+        Args:
+            why: Kept as the reason of a crash; empty where it was to end anyway.
+        """
+        self.killed = why
+        self._process.kill()
+
+    def join(self) -> int | None:
+        """Wait for the exited process and return its exit code; its last messages can still be received."""
+        self._process.join()
+        return self._process.exitcode
+
+    def close(self) -> tuple[str, ...]:
+        """Free what belongs to the joined process; return the ids of the requests it worked on, if it named them."""
+        self._process.close()
+        self._close_pipe()
+        return RunningRequests(self._memory).read()
+
+    def _close_pipe(self) -> None:
+        if self.pipe:
+            self.pipe.close()
+        self.pipe = None

@@ -1,0 +1,204 @@
+"""`h264`: pictures encoded against those before them, through PyAV (FFmpeg, with x264).
+
+It travels as the byte stream of annex B of ITU-T H.264, one access unit a picture, with parameter sets before each key
+frame. Pictures come out in the order in which they went in, at once: no B frames, no lookahead. A decoder that has lost
+a picture would show others that are broken, so it is asked for an unbroken chain only (`.chain`); a picture encoded
+alone is a chain of one.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache, partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from mqinfer.codecs.chain import ChainDecoder, ChainEncoder, picture_size, sealed
+from mqinfer.codecs.codec import Encoded, StreamEncoder, StreamHalves, Traits
+from mqinfer.protocol.datatypes import Array, datatype_of
+from mqinfer.protocol.errors import BadEncoding, MissingExtra
+from mqinfer.protocol.header import CHAIN, DIGEST
+from mqinfer.protocol.limits import Limits
+from mqinfer.protocol.types import EncodedTensor
+
+__all__ = ["H264Codec", "H264Decoder", "H264Encoder"]
+
+_NAME = "h264"
+_OPTIONS = {"preset": "veryfast", "tune": "zerolatency", "forced-idr": "1"}
+"""Settings of x264. The preset takes an edge about a frame's time: see docs/reference/encodings.md."""
+_QUALITY = 23
+"""Constant rate factor where no level is stated: the default of x264."""
+_QUALITIES = 52
+"""Levels below are constant rate factors (0: best), others are kbit/s."""
+_FPS = 30
+"""The rate that kbit/s are for. Encoders that hold no picture back do not look at the time between two."""
+_NO_MORE_KEYS = 1 << 24
+"""Pictures between two key frames that the encoder makes by itself: none; they are asked for."""
+_BLOCK = 64
+"""A decoder's bound is for sizes that are rounded up to a multiple of this: it pads rows and columns."""
+_PIXEL_BYTES = 9
+"""Memory of a decoder a pixel: six pictures of 1.5 bytes, as many as encoders use at their slower presets."""
+
+
+@cache
+def _av() -> Any:
+    """Import PyAV.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    try:
+        av = import_module("av")
+    except ImportError:
+        raise MissingExtra.of("av", "video") from None
+    # PyAV's log stays off, as it is: with a level, FFmpeg's threads wait for the interpreter's lock to log an error
+    # while a decoder that is closed holds the lock and waits for them.
+    return av
+
+
+class H264Encoder:
+    """Encodes pictures of one size, each against the one before. Not thread-safe."""
+
+    def __init__(self, height: int, width: int, level: int | None) -> None:
+        """Open the encoder.
+
+        Args:
+            height: Rows of the pictures.
+            width: Columns of the pictures.
+            level: A constant rate factor below 52, kbit/s for 30 pictures a second from there; None for 23.
+
+        Raises:
+            MissingExtra: PyAV is not installed.
+            BadEncoding: It can't encode so, or pictures of that size.
+        """
+        av = _av()
+        self._what = f"{_NAME} pictures of {width}x{height}"
+        self._stamp = 0
+        self._picture_types = import_module("av.video.frame").PictureType
+        try:
+            context = av.CodecContext.create("libx264", "w")
+            context.width, context.height, context.pix_fmt = width + width % 2, height + height % 2, "yuv420p"
+            context.time_base, context.framerate = Fraction(1, _FPS), Fraction(_FPS)
+            context.gop_size, context.max_b_frames, context.thread_count = _NO_MORE_KEYS, 0, 1
+            options = dict(_OPTIONS)
+            if level is not None and level >= _QUALITIES:
+                context.bit_rate = 1000 * level
+                options |= {"maxrate": f"{level}k", "bufsize": f"{level}k"}
+            else:
+                options["crf"] = str(_QUALITY if level is None else level)
+            context.options = options
+            context.open()
+        except (av.FFmpegError, ValueError) as error:  # ValueError: this FFmpeg was built without that encoder
+            raise BadEncoding(f"{self._what} can't be encoded here: {error}; choose jpeg") from error
+        self._context = context
+
+    def encode(self, picture: Array, *, key: bool) -> bytes:
+        """Encode the next picture.
+
+        Args:
+            picture: `[H, W, 3]`, RGB, UINT8.
+            key: Whether it can be decoded without those before, and those behind it too.
+
+        Raises:
+            BadEncoding: The encoder failed.
+        """
+        av, types = _av(), self._picture_types
+        odd = [(0, side % 2) for side in picture.shape[:2]]
+        if any(more for _, more in odd):  # colours have half the resolution
+            picture = np.pad(picture, [*odd, (0, 0)], mode="edge")
+        self._stamp += 1
+        try:
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24").reformat(format="yuv420p")
+            frame.pts, frame.pict_type = self._stamp, types.I if key else types.NONE
+            return b"".join(bytes(packet) for packet in self._context.encode(frame))
+        except av.FFmpegError as error:
+            raise BadEncoding(f"{self._what}: the encoder failed: {error}") from error
+
+
+class H264Decoder:
+    """Decodes an unbroken chain of pictures of one size, from a key frame on. Not thread-safe."""
+
+    def __init__(self, height: int, width: int) -> None:
+        """Open the decoder; it takes memory for pictures of that size at most, whatever the stream claims.
+
+        Args:
+            height: Rows of the pictures.
+            width: Columns of the pictures.
+
+        Raises:
+            MissingExtra: PyAV is not installed.
+        """
+        self.nbytes = height * width * _PIXEL_BYTES
+        """Memory that it takes, about."""
+        self._size = height, width
+        self._context = context = _av().CodecContext.create(_NAME, "r")
+        context.thread_count = 1  # more would delay each picture by one
+        context.flags |= import_module("av.codec.context").Flags.low_delay
+        coded = _rounded(height) * _rounded(width)
+        context.options = {"max_pixels": str(coded), "err_detect": "explode+crccheck+bitstream", "ec": "0"}
+        self._is_first = True
+
+    def decode(self, tensor: EncodedTensor) -> Array:
+        """Decode the next picture to `[H, W, 3]`, RGB.
+
+        Args:
+            tensor: Holds one access unit.
+
+        Raises:
+            BadEncoding: The bytes are corrupt, of another size, or no key frame where the chain begins. The decoder
+                can't be used any more.
+        """
+        av, data = _av(), bytes(tensor.data)
+        what = f"tensor {tensor.name!r}: the {_NAME} of {len(data)} bytes"
+        if tensor.parameters.get(DIGEST) not in {None, f"{xxh3_64_intdigest(data):016x}"}:
+            raise BadEncoding(f"{what} is truncated or corrupt: its digest is another")
+        try:
+            frames = self._context.decode(av.Packet(data))
+        except (av.FFmpegError, ValueError, MemoryError) as error:  # MemoryError: it claims to be larger
+            raise BadEncoding(f"{what} is corrupt, or claims another size: {error}") from error
+        height, width = self._size
+        if len(frames) != 1 or frames[0].is_corrupt:
+            raise BadEncoding(f"{what} does not make one whole picture: truncated, or encoded with B frames")
+        frame = frames[0]
+        if self._is_first and not frame.key_frame:
+            raise BadEncoding(f"{what} is no key frame, and there is nothing before it")
+        self._is_first = False
+        if (frame.height, frame.width) != (height + height % 2, width + width % 2):
+            raise BadEncoding(f"{what} holds {frame.width}x{frame.height} pixels; {width}x{height} are declared")
+        pixels: Array = frame.to_ndarray(format="rgb24")
+        return pixels[:height, :width]
+
+
+def _stream_encoder(level: int | None) -> StreamEncoder:
+    return ChainEncoder(_NAME, H264Codec(), H264Encoder, level)
+
+
+class H264Codec:
+    """The codec `h264` for single pictures: each is a key frame, decoded alone."""
+
+    traits = Traits(
+        range(100_001),
+        default_level=_QUALITY,
+        is_lossy=True,
+        share=0.02,
+        package="av",
+        auto_colours=True,
+        stream=StreamHalves(CHAIN, _stream_encoder, partial(ChainDecoder, H264Decoder)),
+    )
+
+    def encode(self, name: str, array: Array, level: int | None) -> Encoded:
+        """Encode a picture."""
+        tensor = EncodedTensor(name, datatype_of(array.dtype), array.shape, _NAME, b"")
+        height, width = picture_size(tensor)
+        return sealed(H264Encoder(height, width, level).encode(array.reshape(height, width, 3), key=True))
+
+    def decode(self, tensor: EncodedTensor, limits: Limits) -> Array:
+        """Decode a picture."""
+        return H264Decoder(*picture_size(tensor, limits)).decode(tensor).reshape(tensor.shape)
+
+
+def _rounded(side: int) -> int:
+    return -(-side // _BLOCK) * _BLOCK

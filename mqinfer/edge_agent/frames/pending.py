@@ -1,0 +1,82 @@
+"""A frame that has no outcome yet, and one that has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mqinfer.answers.outputs import Picture
+from mqinfer.bags.frame import Frame
+from mqinfer.client.result import InferResult
+from mqinfer.client.window import StreamWindow
+from mqinfer.edge_agent.frames.prepared import PreparedFrame
+from mqinfer.edge_agent.frames.times import NO_TIMES, FrameTimes, Laps
+from mqinfer.images.placement import Placement
+from mqinfer.protocol.errors import MqinferError
+from mqinfer.protocol.types import Capture, ErrorInfo
+from mqinfer.telemetry.around import Around
+from mqinfer.value_object import value_object
+
+__all__ = ["FinishedFrame", "PendingFrame", "capture_of", "failed_frame"]
+
+
+@dataclass(slots=True, eq=False)
+class PendingFrame:
+    """A frame that was read and has no outcome yet.
+
+    Attributes:
+        number: In the order of reading, from 0.
+        frame: As it was read; without pixels once it is in the spool.
+        stream: The stream that it belongs to.
+        spooled_as: Its number in the spool; 0 if it is not there.
+        request_id: Of its latest request; empty before the first one.
+        placement: Where it lies in what the model sees; known once it was put into the spool by this run.
+        read_at: When it was read, or taken up from the spool of an earlier run, in seconds of the monotonic clock.
+        laps: Measures its stages.
+        spans: Its span in a trace; None where spans are not exported.
+        lost: The reply of a worker that could not decode it without frames before; it is sent again, on its own.
+        picture: Returns what the model gets, where that is to be previewed; held until the request was sent.
+    """
+
+    number: int
+    frame: Frame
+    stream: StreamWindow[PendingFrame]
+    spooled_as: int = 0
+    request_id: str = ""
+    placement: Placement | None = None
+    read_at: float = field(default_factory=time.monotonic)
+    laps: Laps = field(default_factory=lambda: Laps(time.monotonic_ns()))
+    spans: Around | None = None
+    lost: InferResult | None = None
+    picture: Callable[[], Picture] | None = None
+
+    def keep_picture(self, picture: Callable[[], Picture]) -> None:
+        """Keep what the model gets for a preview."""
+        self.picture = picture
+
+    @property
+    def capture(self) -> Capture:
+        """Where the frame comes from, as it travels with a request."""
+        return capture_of(self.frame)
+
+
+def capture_of(frame: Frame) -> Capture:
+    """Return where a frame comes from, as it travels with a request."""
+    return Capture(frame.source, frame.sequence, frame.capture_time_ns, frame.frame_id)
+
+
+@value_object(eq=False)
+class FinishedFrame:
+    """A frame with its outcome, on its way to the sinks; `prepared` is None if it never became a request."""
+
+    pending: PendingFrame
+    prepared: PreparedFrame | None
+    result: InferResult
+    times: FrameTimes = NO_TIMES
+
+
+def failed_frame(model: str, pending: PendingFrame, error: MqinferError) -> InferResult:
+    """Make the outcome of a frame that never became a request."""
+    info = ErrorInfo(error.code, str(error))
+    return InferResult("", error.outcome, model, error=info, capture=pending.capture)

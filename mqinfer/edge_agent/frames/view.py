@@ -1,0 +1,107 @@
+"""What sinks show of a frame: its recorded pixels, and the outputs of its result brought back to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from mqinfer.answers.outputs import DetectedBox, Mask, Picture, find_boxes, find_mask
+from mqinfer.codecs import probe_image
+from mqinfer.edge_agent.frames.times import NO_TIMES, FrameTimes
+from mqinfer.images.compressed import parse_format
+from mqinfer.images.picture import CompressedImage, RawImage
+from mqinfer.images.placement import UNKNOWN, Placement
+from mqinfer.protocol.datatypes import Array
+from mqinfer.protocol.errors import BadEncoding
+from mqinfer.protocol.states import ServedModel
+from mqinfer.protocol.types import Buffer, EncodedTensor
+
+__all__ = ["NO_VIEW", "FrameView"]
+
+_HEADER = 4096
+"""An orientation in a JPEG stands within this many bytes of its start."""
+
+
+@dataclass(frozen=True, eq=False)
+class FrameView:
+    """One frame as all sinks show it; what is computed from it is computed once.
+
+    Attributes:
+        pixels: The recorded frame as RGB at its own size; `[0, 0, 3]` if it was never decoded, or cannot be.
+        placement: Where the frame lies in what the model saw.
+        outputs: Of the result; empty unless its outcome is `ok`.
+        sent: What was sent of the frame, its main picture; None if nothing was.
+        times: Where its time went.
+        served: What the worker that replied serves, with precision, engine and device; None where that is not known.
+    """
+
+    pixels: Picture
+    placement: Placement
+    outputs: Mapping[str, Array] = field(default_factory=dict)
+    sent: EncodedTensor | None = None
+    times: FrameTimes = NO_TIMES
+    served: ServedModel | None = None
+
+    @cached_property
+    def boxes(self) -> tuple[DetectedBox, ...]:
+        """The boxes among the outputs, in pixels of the frame, the best first."""
+        found = find_boxes(self.outputs)
+        if not found:
+            return ()
+        moved = self.placement.boxes_to_frame(np.array([each.box for each in found])).tolist()
+        return tuple(replace(each, box=tuple(sides)) for each, sides in zip(found, moved, strict=True))
+
+    @cached_property
+    def mask(self) -> Mask | None:
+        """The class mask among the outputs, in the frame's size; None if no output is one.
+
+        Pixels that the model did not see, outside the region or the sight of the lens, are `UNKNOWN`, 255.
+        """
+        found = find_mask(self.outputs)
+        return self.placement.mask_to_frame(found[1]) if found else None
+
+    @cached_property
+    def seen(self) -> npt.NDArray[np.bool_] | None:
+        """Which pixels of the frame the mask has a class for; None if all of them, or without a mask."""
+        return None if self.mask is None or self.placement.is_whole else self.mask != UNKNOWN
+
+    @property
+    def engine(self) -> dict[str, str | None]:
+        """Precision, back end and device of the worker that replied, each None where its state does not name it."""
+        return {key: getattr(self.served, key, None) or None for key in ("precision", "backend", "device")}
+
+    def jpeg(self, image: RawImage | CompressedImage) -> Buffer | None:
+        """Return the frame as a JPEG that viewers show as it is, without encoding it; None if there is none.
+
+        Args:
+            image: As it was recorded; its own bytes come before those that were sent.
+        """
+        if isinstance(image, CompressedImage) and _is_plain_jpeg(image):
+            return image.data
+        sent = self.sent
+        is_whole = sent is not None and sent.shape[1:3] == self.pixels.shape[:2] and self.placement.is_whole
+        return sent.data if sent and is_whole and sent.encoding.startswith("jpeg") else None
+
+
+NO_VIEW = FrameView(np.zeros((0, 0, 3), np.uint8), Placement.of((1, 1), (1, 1)))
+"""View of a frame that never became a request."""
+
+
+def _is_plain_jpeg(image: CompressedImage) -> bool:
+    """Return whether viewers decode a picture to the pixels that the model saw.
+
+    A mosaic has no colours yet, the channels of `compressed rgb8` are swapped, and viewers turn a picture by its Exif
+    orientation.
+    """
+    declared = parse_format(image.format)
+    if declared.original.startswith("bayer") or declared.is_swapped or declared.is_depth:
+        return False
+    try:
+        info = probe_image(image.data)
+    except BadEncoding:
+        return False
+    return info.format == "jpeg" and info.channels in (1, 3) and b"Exif\0\0" not in bytes(image.data[:_HEADER])

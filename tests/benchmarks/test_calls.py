@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.calls import (
+    CallCounter,
+    CountedCalls,
+    Side,
+    Tally,
+    as_json,
+    calls_grid,
+    count_calls,
+    side_of,
+)
+from benchmarks.golden import differences, figures_of, read_golden
+from mqinfer.bench.workloads import WORKLOADS, fixed_shape
+from mqinfer.lab.zoo import build
+
+
+def test_calls_of_all_threads_are_counted() -> None:
+    """Python and C functions, with file, name and thread; nothing after the end."""
+    counter = CallCounter()
+    counter.install()
+    thread = threading.Thread(target=fixed_shape, args=([1, None],), name="counted")
+    thread.start()
+    thread.join()
+    fixed_shape([2])
+    counter.uninstall()
+    fixed_shape([3])
+    tally = counter.tally()
+    assert tally["call", "bench/workloads.py", "fixed_shape", "counted"] == 1
+    assert tally["call", "bench/workloads.py", "fixed_shape", threading.current_thread().name] == 1
+    assert tally["c_call", "bench/workloads.py", "fixed_shape.<locals>.<genexpr>", "counted"] == 2  # isinstance
+
+
+def test_what_happens_now_and_then_does_not_belong_to_a_request() -> None:
+    """A function counts from every second request on; classes, files and threads follow from the functions."""
+    tally: Tally = Counter(
+        {
+            ("call", "client/client.py", "Client.infer", "main"): 10,
+            ("c_call", "client/client.py", "Client.infer", "main"): 30,
+            ("call", "client/client.py", "Client.infer.<locals>.<lambda>", "main"): 10,
+            ("c_call", "broker/link.py", "run", "link"): 10,  # a loop that was entered before
+            ("call", "client/timer.py", "beat", "timer"): 4,
+            ("call", "/usr/lib/queue.py", "SimpleQueue.get", "other"): 5,
+        }
+    )
+    assert side_of(tally, 10) == Side(
+        own=2.0,
+        python=2.5,
+        c=4.0,
+        files=frozenset({"client/client.py", "broker/link.py"}),
+        classes=frozenset({"client/client.py:Client"}),
+        functions=frozenset({"client/client.py:Client.infer", "broker/link.py:run"}),
+        threads=frozenset({"main", "link"}),
+        rooms={"client": 2.0},
+    )
+
+
+def test_both_sides_stand_in_the_table_together() -> None:
+    """Calls are added; a file that both pass through counts once."""
+
+    def side(*files: str) -> Side:
+        return Side(1, 2, 3, frozenset(files), frozenset(), frozenset(), frozenset({"link"}), {"broker": 1})
+
+    grid = calls_grid([CountedCalls("small", {"client": side("a", "b"), "worker": side("b", "c")})])
+    assert [list(row) for row in grid.rows] == [
+        ["small", "client", "1", "2", "3", "2", "0", "0", "1"],
+        ["small", "worker", "1", "2", "3", "2", "0", "0", "1"],
+        ["small", "together", "2", "4", "6", "3", "0", "0", "2"],
+    ]
+
+
+def test_a_golden_figure_may_be_exceeded_by_three_per_cent() -> None:
+    """What is counted for the first time or no more differs too; fewer calls are no fault."""
+    golden = {"small": {"calls": 100, "files": 20}}
+    assert not differences({"small": {"calls": 103, "files": 20}}, golden)
+    assert not differences({"small": {"calls": 90, "files": 20}}, golden)
+    assert set(differences({"small": {"calls": 104, "files": 21}}, golden)) == {("small", "calls"), ("small", "files")}
+    assert set(differences({"frame": {"calls": 1}}, golden)) == {
+        ("small", "calls"),
+        ("small", "files"),
+        ("frame", "calls"),
+    }
+
+
+def test_wake_ups_have_a_wider_bound() -> None:
+    """Of the calls in the room `broker`, some happen by chance."""
+
+    def figures(broker: float) -> dict[str, dict[str, int]]:
+        side = Side(100 + broker, 0, 0, frozenset("a"), frozenset(), frozenset(), frozenset(), {"broker": broker})
+        return figures_of([CountedCalls("small", {"client": side}), CountedCalls("small, 8 callers", {"client": side})])
+
+    assert figures(80) == {
+        "small": {
+            "calls in broker/, both sides": 80,
+            "other calls, both sides": 100,
+            "other calls of the client": 100,
+            "files": 1,
+        }
+    }
+    assert not differences(figures(89), figures(80))
+    assert differences(figures(90), figures(80))
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_a_request_and_a_frame_take_their_golden_number_of_calls(tmp_path: Path) -> None:
+    """Over real processes; `python -m benchmarks calls --write` makes what holds now the golden figures.
+
+    The files that everybody passes through are found, and those of sinks only with sinks. A busy machine now and then
+    wakes a thread once more for a frame, so a figure is wrong if it is in each of three counts.
+    """
+    build(tmp_path, [WORKLOADS["small"], WORKLOADS["frame"]])
+    passages = count_calls(tmp_path)
+    one, many, frame, kept = (passage.sides for passage in passages)
+    assert "client/client.py" in one["client"].files & many["client"].files
+    assert not any(file.startswith("client/") for file in one["worker"].files)
+    assert "models/backends/onnx.py" in one["worker"].files & frame["worker"].files
+    assert any(file.startswith("edge_agent/") for file in frame["edge"].files & kept["edge"].files)
+    assert "edge_agent/sinks/jsonl_sink.py" in kept["edge"].files - frame["edge"].files
+    assert all(0 < side.own <= side.python for passage in passages for side in passage.sides.values())
+    assert json.loads(as_json(passages))[0]["sides"]["client"]["files"] == sorted(one["client"].files)
+    wrong = differences(figures_of(passages), read_golden())
+    for _ in range(2):
+        again = differences(figures_of(count_calls(tmp_path)), read_golden()) if wrong else {}
+        wrong = {key: text for key, text in again.items() if key in wrong}
+    assert not wrong, "\n".join([*wrong.values(), "if it is meant: python -m benchmarks calls --write"])

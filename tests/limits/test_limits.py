@@ -1,0 +1,156 @@
+"""The limits that keep the code readable: complexity, fields and methods of a class, modules of a folder, names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "mqinfer"
+COMPLEXITY = 10
+FIELDS = 15
+METHODS = 12
+MODULES = 15
+
+ABOVE = {
+    "broker/memory.py MemoryLink": 13,
+    "broker/mosquitto/folder.py BrokerFolder": 14,
+    "broker/mosquitto/folder.py init": 11,
+    "broker/packets.py _encode_properties": 12,
+    "broker/paho/connecting.py tls_error": 11,
+    "broker/paho/session.py Session": 20,
+    "cli/edge/compare.py _report": 14,
+    "cli/edge/compare.py _tables": 11,
+    "cli/edge/compare.py compare": 17,
+    "cli/edge/running.py run_replay": 17,
+    "cli/edge/sending.py make_settings": 15,
+    "cli/settings.py _table": 15,
+    "edge_agent/model_run.py _ending": 11,
+    "edge_agent/preparing/encoding.py untouched": 11,
+    "edge_agent/preparing/preparer.py _prepare": 19,
+    "edge_agent/sending.py submit": 11,
+    "edge_agent/spooling/spool.py put": 13,
+    "gateway/settings.py GatewaySettings": 21,
+    "judging/thumbnail.py _reduced_jpeg": 11,
+    "protocol/card.py ModelCard": 18,
+    "protocol/control.py ModelStatistics": 17,
+    "protocol/envelope.py _open": 12,
+    "protocol/topics.py Topics": 35,
+}
+"""What was above a limit when the limits came, as `module.py name`, and its size: it may shrink and not grow."""
+
+BRANCHES = (
+    ast.If,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.ExceptHandler,
+    ast.IfExp,
+    ast.comprehension,
+    ast.match_case,
+    ast.Assert,
+)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+WEAK_OPENING = re.compile(r"(Give(?! up)|Say|Tell|Note|Let|See to|Likewise|Of|So many|So much)s?\b")
+"""Docstrings open with what happens (Return, Publish, Wait), those of attributes with a noun."""
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Parse each module of the package, by its path in it."""
+    return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def definitions() -> Iterator[tuple[str, Definition]]:
+    """Yield each class and function of the package with the path of its module."""
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, Definition):
+                yield path, node
+
+
+def complexity_of(function: Definition) -> int:
+    """Return McCabe's complexity, which counts boolean operators, comprehensions, handlers and match cases too."""
+    count = 1
+    todo = list(ast.iter_child_nodes(function))
+    while todo:
+        node = todo.pop()
+        count += isinstance(node, BRANCHES)
+        if isinstance(node, ast.BoolOp):
+            count += len(node.values) - 1
+        if not isinstance(node, Definition):
+            todo.extend(ast.iter_child_nodes(node))
+    return count
+
+
+def fields_of(node: ast.ClassDef) -> int:
+    """Return how many annotated fields a class has."""
+    return sum(isinstance(statement, ast.AnnAssign) for statement in node.body)
+
+
+def methods_of(node: ast.ClassDef) -> int:
+    """Return how many public methods a class has."""
+    return sum(isinstance(each, FUNCTIONS) and not each.name.startswith("_") for each in node.body)
+
+
+def excess() -> dict[str, int]:
+    """Return what is above its limit, by module and name, with its size."""
+    found: dict[str, int] = {}
+    for path, node in definitions():
+        if not isinstance(node, ast.ClassDef):
+            sizes = [(complexity_of(node), COMPLEXITY)]
+        else:
+            sizes = [(fields_of(node), FIELDS), (methods_of(node), METHODS)]
+        found |= {f"{path} {node.name}": size for size, limit in sizes if size > limit}
+    return found
+
+
+def test_limits() -> None:
+    """Nothing exceeds its limit but what is listed, which has not grown, and is taken off the list when it fits."""
+    assert excess() == ABOVE
+
+
+def test_folders() -> None:
+    """No folder has more modules than one can look over."""
+    modules: dict[str, int] = defaultdict(int)
+    for path in trees():
+        if not path.endswith("__init__.py"):
+            modules[str(Path(path).parent)] += 1
+    assert {folder: count for folder, count in modules.items() if count > MODULES} == {}
+
+
+def test_class_names_are_unique() -> None:
+    """One name stands for one class in the whole package."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path, node in definitions():
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            places[node.name].append(path)
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def docstrings() -> Iterator[tuple[str, int, str]]:
+    """Yield each docstring of a module, class, function and attribute, with its path and line."""
+    bodies = [(path, tree.body) for path, tree in trees().items()]
+    bodies += [(path, node.body) for path, node in definitions()]
+    for path, body in bodies:
+        for before, statement in zip([None, *body], body, strict=False):
+            match statement:
+                case ast.Expr(ast.Constant(str() as text)) if before is None or is_assignment(before):
+                    yield path, statement.lineno, text
+
+
+def is_assignment(statement: ast.stmt) -> bool:
+    """Return whether a docstring behind a statement is that of an attribute or a constant."""
+    return isinstance(statement, (ast.AnnAssign, ast.Assign))
+
+
+def test_docstrings_open_with_what_they_say() -> None:
+    """Docstrings open with a verb that says what happens, those of attributes with a noun."""
+    weak = [f"{path}:{line} {text.splitlines()[0]}" for path, line, text in docstrings() if WEAK_OPENING.match(text)]
+    assert weak == []

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from mqinfer.client.window import DelayWindow, StreamWindow
+from mqinfer.edge_agent.frames.pending import PendingFrame
+from mqinfer.edge_agent.frames.reach import Reach
+from mqinfer.edge_agent.frames.table import FrameTable
+from tests.simulation.frames import simulate_frames
+
+_RUNS, _ENOUGH = 600, 300
+_ON_CONNECTION, _WHY_NOT = Reach.on_connection, Reach.why_not
+
+
+def _put_behind(self: StreamWindow[PendingFrame], frame: PendingFrame) -> None:
+    self._queue.append(frame)
+
+
+def _forget(self: Reach, *, is_connected: bool) -> None:
+    _ON_CONNECTION(self, is_connected=is_connected)
+    if is_connected:
+        self.silence = None
+
+
+def _everybody_tries(self: Reach, number: int) -> Any:
+    self._probe = None
+    return _WHY_NOT(self, number)
+
+
+def _nobody_queues(self: FrameTable, frame: PendingFrame) -> PendingFrame:
+    """Let the frame that comes give way, in place of the one that waits."""
+    del self
+    return frame
+
+
+RULES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "the newest frame takes the place of the one that waits": lambda: patch.object(StreamWindow, "put", _put_behind),
+    "a frame waits in its queue": lambda: patch.object(FrameTable, "queue", _nobody_queues),
+    "no more is in flight than the window": lambda: patch.object(DelayWindow, "limit", new=1 << 30),
+    "a frame that ended leaves the window": lambda: patch.object(FrameTable, "leave", lambda *_: None),
+    "a frame that ended leaves the table": lambda: patch.object(FrameTable, "settle", lambda *_: None),
+    "a frame whose worker lost what it needs is sent again": lambda: patch.object(
+        FrameTable, "is_again", lambda *_: False
+    ),
+    "it is sent again once": lambda: patch.object(FrameTable, "is_again", lambda *_: True),
+    "a silence outlasts the reconnect": lambda: patch.object(Reach, "on_connection", _forget),
+    "one frame at a time tries a silent model": lambda: patch.object(Reach, "why_not", _everybody_tries),
+    "another one tries after it": lambda: patch.object(Reach, "ended", lambda *_: None),
+    "a reply ends the silence": lambda: patch.object(Reach, "on_reply", lambda _: None),
+    "what was sent is known when the connection is lost": lambda: patch.object(FrameTable, "sent", lambda _: []),
+}
+"""By the rule that is removed: makes the context in which it is."""
+
+
+def test_no_promise_is_broken() -> None:
+    """Whatever is lost, late or cut: each frame ends once, in the window's bounds, and at the edge in a silence."""
+    broken = [found for seed in range(_RUNS) for found in simulate_frames(seed).violations]
+    assert not broken
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_that_is_removed_is_missed(rule: str) -> None:
+    """Without the rule some run breaks a promise."""
+    with RULES[rule]():
+        assert any(simulate_frames(seed).violations for seed in range(_ENOUGH))
+
+
+def test_a_seed_replays() -> None:
+    """The same seed is the same run."""
+    assert [simulate_frames(seed).ended for seed in range(5)] == [simulate_frames(seed).ended for seed in range(5)]
