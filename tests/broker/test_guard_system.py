@@ -90,8 +90,12 @@ class Site:
         if will is not None:
             client.will_set(*will, qos=1, retain=True)
         client.on_message = on_message
-        if topics:
-            client.on_connect = lambda *_: client.subscribe([(topic, 0) for topic in topics])
+
+        def subscribe(*_: Any) -> None:
+            if topics:
+                client.subscribe([(topic, 0) for topic in topics])
+
+        client.on_connect = subscribe
         client.connect("127.0.0.1", self.server.port, properties=session(expiry))
         client.loop_start()
         wait_until(client.is_connected)
