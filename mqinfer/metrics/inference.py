@@ -44,7 +44,7 @@ def add_inference(samples: Samples, models: Models) -> None:
         for stage, (name, text) in _STAGES.items():
             counts = found.histograms.get(stage)
             if counts:
-                samples.durations(f"inference_{name}_duration", text, counts, getattr(found, stage).ns, **labels)
+                samples.durations(f"inference_{name}_duration", text, counts, getattr(found.stages, stage).ns, **labels)
 
 
 def _failed(found: ModelStatistics, outcome: Outcome) -> int:
@@ -100,12 +100,12 @@ _REASONS = {Outcome.REJECTED: "REJECTED", Outcome.CANCELLED: "CANCELED", Outcome
 def _triton(found: ModelStatistics) -> dict[str, tuple[str, int]]:
     """Return help and value by Triton's name, without `nv_inference_`."""
     durations = {
-        f"{'request' if stage == 'success' else stage}_duration_us": getattr(found, stage).ns // 1000
+        f"{'request' if stage == 'success' else stage}_duration_us": getattr(found.stages, stage).ns // 1000
         for stage in _STAGES
     }
     rows, runs = found.inference_count, found.execution_count
     return {
-        "request_success": ("Number of successful inference requests, all batch sizes", found.success.count),
+        "request_success": ("Number of successful inference requests, all batch sizes", found.stages.success.count),
         "count": ("Number of inferences performed (does not include cached requests)", rows),
         "exec_count": ("Number of model executions performed (does not include cached requests)", runs),
         "pending_request_count": ("Instantaneous number of pending requests awaiting execution", found.depth),

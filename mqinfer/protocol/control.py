@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
+from operator import add
 from statistics import median
-from typing import Any
+from typing import Any, Self, cast
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import astuple, replace
 
 from mqinfer.protocol.decoding import MAX_STATE_BYTES, check, read_json, write_json
 from mqinfer.protocol.errors import BadEnvelope, BadTopic
@@ -32,6 +34,7 @@ __all__ = [
     "ModelState",
     "ModelStatistics",
     "Operation",
+    "StageTimes",
     "read_body",
     "read_path",
 ]
@@ -136,8 +139,7 @@ class ModelState(StrEnum):
     UNLOADING = "UNLOADING"
 
 
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
+class IndexEntry(Struct, frozen=True):
     """One line of a repository's index.
 
     Attributes:
@@ -154,54 +156,59 @@ class IndexEntry:
 
     def to_record(self) -> dict[str, str]:
         """Return the JSON object."""
-        return {"name": self.name, "version": self.version, "state": self.state, "reason": self.reason}
+        return cast("dict[str, str]", to_builtins(self))
 
 
-@dataclass(frozen=True, slots=True)
-class Duration:
+class Summed(Struct, frozen=True):
+    """Figures that are added field by field."""
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*map(add, astuple(self), astuple(other)))
+
+
+class Duration(Summed, frozen=True):
     """How often something happened, and its total time in nanoseconds."""
 
     count: int = 0
     ns: int = 0
 
-    def __add__(self, other: Duration) -> Duration:
-        return Duration(self.count + other.count, self.ns + other.ns)
 
-    def to_record(self) -> dict[str, int]:
-        """Return the JSON object."""
-        return {"count": self.count, "ns": self.ns}
-
-
-@dataclass(frozen=True, slots=True)
-class BatchStatistics:
+class BatchStatistics(Summed, frozen=True):
     """Times of one batch size: decoding and pre-processing its requests, the engine, splitting the outputs."""
 
     compute_input: Duration = Duration()
     compute_infer: Duration = Duration()
     compute_output: Duration = Duration()
 
-    def __add__(self, other: BatchStatistics) -> BatchStatistics:
-        return BatchStatistics(
-            self.compute_input + other.compute_input,
-            self.compute_infer + other.compute_infer,
-            self.compute_output + other.compute_output,
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class ModelStatistics:
-    """Counts of one version of a model since its processes started; those of several processes can be added.
+class StageTimes(Summed, frozen=True):
+    """Times of requests.
 
     Attributes:
-        last_inference: Time of the last result, in milliseconds since the epoch; 0 for none.
-        inference_count: Rows inferred: a batch of 8 counts 8.
-        execution_count: Runs of the model: a batch counts 1.
         success: Requests with a result, from receipt to reply.
         fail: Requests without a result.
         queue: Time that successful requests waited.
         compute_input: Decoding and pre-processing.
         compute_infer: The engine; each request of a batch counts the whole time of the batch.
         compute_output: Splitting, post-processing and encoding.
+    """
+
+    success: Duration = Duration()
+    fail: Duration = Duration()
+    queue: Duration = Duration()
+    compute_input: Duration = Duration()
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
+
+
+class ModelStatistics(Struct, frozen=True):
+    """Counts of one version of a model since its processes started; those of several processes can be added.
+
+    Attributes:
+        last_inference: Time of the last result, in milliseconds since the epoch; 0 for none.
+        inference_count: Rows inferred: a batch of 8 counts 8.
+        execution_count: Runs of the model: a batch counts 1.
+        stages: Times of the requests.
         batches: Times by number of rows.
         memory_bytes: Resident memory of the processes.
         recent_ns: Times of the newest successful requests of each process, from receipt to reply, in nanoseconds.
@@ -216,12 +223,7 @@ class ModelStatistics:
     last_inference: int = 0
     inference_count: int = 0
     execution_count: int = 0
-    success: Duration = Duration()
-    fail: Duration = Duration()
-    queue: Duration = Duration()
-    compute_input: Duration = Duration()
-    compute_infer: Duration = Duration()
-    compute_output: Duration = Duration()
+    stages: StageTimes = StageTimes()
     batches: Mapping[int, BatchStatistics] = field(default_factory=dict)
     memory_bytes: int = 0
     recent_ns: tuple[int, ...] = ()
@@ -242,12 +244,7 @@ class ModelStatistics:
             max(self.last_inference, other.last_inference),
             self.inference_count + other.inference_count,
             self.execution_count + other.execution_count,
-            self.success + other.success,
-            self.fail + other.fail,
-            self.queue + other.queue,
-            self.compute_input + other.compute_input,
-            self.compute_infer + other.compute_infer,
-            self.compute_output + other.compute_output,
+            self.stages + other.stages,
             {size: self.batches.get(size, nothing) + other.batches.get(size, nothing) for size in sizes},
             self.memory_bytes + other.memory_bytes,
             self.recent_ns + other.recent_ns,
@@ -268,7 +265,7 @@ class ModelStatistics:
             BadEnvelope: A field is missing or has the wrong type.
         """
         found = check(record, _Record, "entry of 'model_stats'")
-        stages, times = found.inference_stats, found.response_time
+        times = found.response_time
         batches = {
             batch.batch_size: BatchStatistics(batch.compute_input, batch.compute_infer, batch.compute_output)
             for batch in found.batch_stats
@@ -277,12 +274,7 @@ class ModelStatistics:
             found.last_inference,
             found.inference_count,
             found.execution_count,
-            stages.success,
-            stages.fail,
-            stages.queue,
-            stages.compute_input,
-            stages.compute_infer,
-            stages.compute_output,
+            found.inference_stats,
             batches,
             sum(each.byte_size for each in found.memory_usage),
             (times.p50_ns,) * min(times.count, _MOST_TIMES),
@@ -290,30 +282,17 @@ class ModelStatistics:
 
     def to_record(self, name: str, version: str) -> dict[str, Any]:
         """Return an entry of `model_stats`."""
-        stages = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
         return {
             "name": name,
             "version": version,
             "last_inference": self.last_inference,
             "inference_count": self.inference_count,
             "execution_count": self.execution_count,
-            "inference_stats": {stage: getattr(self, stage).to_record() for stage in stages},
-            "batch_stats": [
-                {"batch_size": size} | {stage: getattr(batch, stage).to_record() for stage in stages[3:]}
-                for size, batch in sorted(self.batches.items())
-            ],
+            "inference_stats": to_builtins(self.stages),
+            "batch_stats": [{"batch_size": size} | to_builtins(each) for size, each in sorted(self.batches.items())],
             "memory_usage": [{"type": "CPU", "id": 0, "byte_size": self.memory_bytes}],
             "response_time": {"count": len(self.recent_ns), "p50_ns": round(median(self.recent_ns or (0,)))},
         }
-
-
-class _Stages(Struct, frozen=True):
-    success: Duration = Duration()
-    fail: Duration = Duration()
-    queue: Duration = Duration()
-    compute_input: Duration = Duration()
-    compute_infer: Duration = Duration()
-    compute_output: Duration = Duration()
 
 
 class _Batch(Struct, frozen=True):
@@ -340,7 +319,7 @@ class _Record(Struct, frozen=True):
     last_inference: Count = 0
     inference_count: Count = 0
     execution_count: Count = 0
-    inference_stats: _Stages = _Stages()
+    inference_stats: StageTimes = StageTimes()
     batch_stats: tuple[_Batch, ...] = ()
     memory_usage: tuple[_Memory, ...] = ()
     response_time: _Times = _Times()

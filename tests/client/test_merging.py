@@ -8,7 +8,7 @@ import pytest
 
 from mqinfer.client.control import ControlReply
 from mqinfer.client.control.merging import merge_index, merge_statistics, without_server
-from mqinfer.protocol.control import BatchStatistics, Duration, ModelState, ModelStatistics
+from mqinfer.protocol.control import BatchStatistics, Duration, ModelState, ModelStatistics, StageTimes
 from mqinfer.protocol.errors import BadEnvelope, InvalidRequest
 
 
@@ -16,7 +16,9 @@ def statistics(count: int, last: int, *times: int, size: int = 1) -> ModelStatis
     """Make the counts of some requests."""
     spent = Duration(count, 10 * count)
     batches = {size: BatchStatistics(spent, spent, spent)}
-    return ModelStatistics(last, count, count, spent, Duration(), spent, spent, spent, spent, batches, 1000, times)
+    return ModelStatistics(
+        last, count, count, StageTimes(spent, Duration(), spent, spent, spent, spent), batches, 1000, times
+    )
 
 
 def entry(name: str, version: str, state: ModelState, reason: str = "") -> dict[str, str]:

@@ -18,9 +18,9 @@ def test_stages_of_a_request() -> None:
     for outcome in (Outcome.OK, Outcome.OK, Outcome.ERROR, Outcome.REJECTED):
         meter.answered(outcome, TIMINGS)
     found = meter.statistics(memory_bytes=7)
-    assert (found.success, found.fail) == (Duration(2, 42), Duration(2, 42))
-    assert (found.queue, found.compute_input) == (Duration(2, 2), Duration(2, 10))
-    assert (found.compute_infer, found.compute_output) == (Duration(2, 8), Duration(2, 22))
+    assert (found.stages.success, found.stages.fail) == (Duration(2, 42), Duration(2, 42))
+    assert (found.stages.queue, found.stages.compute_input) == (Duration(2, 2), Duration(2, 10))
+    assert (found.stages.compute_infer, found.stages.compute_output) == (Duration(2, 8), Duration(2, 22))
     assert (found.last_inference, found.memory_bytes) == (12346, 7)
     assert meter.counters() == {Outcome.OK: 2, Outcome.ERROR: 1, Outcome.REJECTED: 1}
 

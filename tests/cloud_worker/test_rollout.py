@@ -13,7 +13,7 @@ from mqinfer.cloud_worker.supervision.rollout import Rollout, RolloutStep
 from mqinfer.cloud_worker.supervision.started_process import HangTimer, StartedProcess
 from mqinfer.cloud_worker.supervision.statistics import StatisticsQuery, Totals
 from mqinfer.protocol.card import ModelCard
-from mqinfer.protocol.control import Duration, ModelStatistics
+from mqinfer.protocol.control import Duration, ModelStatistics, StageTimes
 
 CARD = ModelCard("m", "1", ("1",), "mqinfer_echo", (), ())
 
@@ -68,17 +68,17 @@ def test_a_statistics_query_adds_up_and_ends() -> None:
     three.run = object.__new__(StartedProcess)  # never started: one that runs and does not reply
     query = StatisticsQuery(5.0, [one, two, three])
     for each in (one, two, two, stranger):
-        query.add(each, ModelStatistics(inference_count=2, success=Duration(1, 10)))
-        each.statistics = ModelStatistics(inference_count=2, success=Duration(1, 10))
+        query.add(each, ModelStatistics(inference_count=2, stages=StageTimes(Duration(1, 10))))
+        each.statistics = ModelStatistics(inference_count=2, stages=StageTimes(Duration(1, 10)))
     assert query.waiting == [three]
     assert not query.is_over(4.9)
     assert query.is_over(5.0)
     three.statistics = ModelStatistics(inference_count=5, depth=1)  # of its last reply
     query.finish(Totals(), [one, two, three])
     found = query.future.result(0)
-    assert found.models == {("m", 1): ModelStatistics(inference_count=4, success=Duration(2, 20))}
+    assert found.models == {("m", 1): ModelStatistics(inference_count=4, stages=StageTimes(Duration(2, 20)))}
     assert found.missing == ("w.0",)
-    assert found.totals == {("m", 1): ModelStatistics(inference_count=9, success=Duration(2, 20), depth=1)}
+    assert found.totals == {("m", 1): ModelStatistics(inference_count=9, stages=StageTimes(Duration(2, 20)), depth=1)}
 
 
 def test_counters_do_not_go_back_when_a_process_ends() -> None:

@@ -36,7 +36,6 @@ ABOVE = {
     "gateway/settings.py GatewaySettings": 21,
     "judging/thumbnail.py _reduced_jpeg": 11,
     "protocol/card.py ModelCard": 18,
-    "protocol/control.py ModelStatistics": 17,
     "protocol/envelope.py _open": 12,
     "protocol/topics.py Topics": 35,
 }

@@ -14,7 +14,7 @@ from mqinfer.metrics.endpoint import make_registry, serving_metrics
 from mqinfer.metrics.histogram import Histogram
 from mqinfer.metrics.inference import add_batches, add_inference, add_triton, add_worker_load
 from mqinfer.metrics.samples import BUCKETS, Samples
-from mqinfer.protocol.control import BatchStatistics, Duration, ModelStatistics
+from mqinfer.protocol.control import BatchStatistics, Duration, ModelStatistics, StageTimes
 from mqinfer.protocol.errors import ConfigError, MissingExtra
 
 
@@ -38,8 +38,7 @@ def test_samples_of_a_model() -> None:
     found = ModelStatistics(
         inference_count=12,
         execution_count=3,
-        success=Duration(2, 3_000_000),
-        queue=Duration(2, 1_000_000),
+        stages=StageTimes(success=Duration(2, 3_000_000), queue=Duration(2, 1_000_000)),
         batches={rows: BatchStatistics(compute_infer=Duration(runs, 9)) for rows, runs in ((1, 1), (3, 1), (8, 1))},
         counters={"ok": 2, "error": 1, "cancelled": 1, "skipped_cancelled": 4, "dropped_flood": 5, "duplicates": 6},
         histograms={"success": (0,) * 20 + (1, 1)},

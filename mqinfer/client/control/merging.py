@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from mqinfer.client.control.question import ControlReply
 from mqinfer.protocol.control import IndexEntry, ModelState, ModelStatistics
 from mqinfer.protocol.decoding import check
@@ -19,13 +17,6 @@ _RANK = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING, ModelState.
 
 _LONGEST = 20
 """Versions have fewer digits; longer ones sort as text."""
-
-
-class _Entry(Struct, frozen=True):
-    name: str
-    version: str
-    state: ModelState
-    reason: str = ""
 
 
 def merge_index(replies: Sequence[ControlReply]) -> list[IndexEntry]:
@@ -41,8 +32,7 @@ def merge_index(replies: Sequence[ControlReply]) -> list[IndexEntry]:
         if not isinstance(reply.content, list):
             raise BadEnvelope(f"index of server {reply.server}: expected an array")
         for record in reply.content:
-            found = check(record, _Entry, f"index of server {reply.server}")
-            entry = IndexEntry(found.name, found.version, found.state, found.reason)
+            entry = check(record, IndexEntry, f"index of server {reply.server}")
             other = best.setdefault((entry.name, entry.version), entry)
             if _RANK.index(entry.state) < _RANK.index(other.state):
                 best[entry.name, entry.version] = entry

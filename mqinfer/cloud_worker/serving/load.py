@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from mqinfer.logs import log_dropped
-from mqinfer.protocol.control import BatchStatistics, Duration, ModelStatistics
+from mqinfer.protocol.control import BatchStatistics, Duration, ModelStatistics, StageTimes
 from mqinfer.protocol.types import Outcome, Timings, WorkerLoad
 from mqinfer.smoothing import WEIGHT
 
@@ -142,17 +142,16 @@ class LoadMeter:
         """
         with self._lock:
             answered = self._counters[Outcome.OK]
-            queue, compute_input, compute_infer, compute_output = (Duration(answered, ns) for ns in self._stages)
+            stages = StageTimes(
+                Duration(answered, sum(self._stages)),
+                Duration(self._failed, self._fail_ns),
+                *(Duration(answered, ns) for ns in self._stages),
+            )
             return ModelStatistics(
                 last_inference=round(self._last * 1e3),
                 inference_count=sum(rows * figures[0] for rows, figures in self._batches.items()),
                 execution_count=sum(figures[0] for figures in self._batches.values()),
-                success=Duration(answered, sum(self._stages)),
-                fail=Duration(self._failed, self._fail_ns),
-                queue=queue,
-                compute_input=compute_input,
-                compute_infer=compute_infer,
-                compute_output=compute_output,
+                stages=stages,
                 batches={rows: _batch(*figures) for rows, figures in sorted(self._batches.items())},
                 memory_bytes=memory_bytes,
                 recent_ns=tuple(self._recent),
