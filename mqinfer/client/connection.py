@@ -286,7 +286,7 @@ class LiveRegistry:
         self._maker.check()
         with self._starting:
             if not self._is_started:
-                self._link.subscribe(self._topics.cards(), self._on_card)
+                self._link.subscribe(self._topics.card.filter(), self._on_card)
                 self._is_started = True
 
     def follow(self) -> None:
@@ -303,9 +303,9 @@ class LiveRegistry:
             if self._is_following:
                 return
             if not self._requester.options.lanes:
-                self._link.subscribe(self._topics.worker_states(), self._on_worker)
+                self._link.subscribe(self._topics.worker_state.filter(), self._on_worker)
             try:
-                self._link.subscribe(self._topics.control_states(), self._on_server)
+                self._link.subscribe(self._topics.control_state.filter(), self._on_server)
                 self._follow_clients()
             except NotAuthorized as error:  # the cards and workers are enough to serve
                 _log.info("%s; what comes without it is used", error)
@@ -320,7 +320,7 @@ class LiveRegistry:
         if self.watches_clients:
             if self._presence:
                 self._link.unsubscribe(own)  # the filter for all covers it
-            self._link.subscribe(self._topics.client_states(), self._on_client)
+            self._link.subscribe(self._topics.client_state.filter(), self._on_client)
         else:
             self._link.subscribe(own, self._on_client, retained=False)
 

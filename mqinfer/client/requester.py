@@ -85,7 +85,7 @@ class Requester:
         self.tracer: Tracer | None = None
         self._clock = clock
         self._messages = Messages(name, topics, options.limits)
-        self._control_results = without_id(topics.control_results(name))
+        self._control_results = without_id(topics.control_result.filter(client=name))
         self._largest = options.limits.packet_bytes  # of a message, as far as it is known
         self._dispatcher = Dispatcher(name, options)
         self._lock = threading.Lock()
@@ -113,10 +113,10 @@ class Requester:
         """
         self.maker.check()
         self.link.open(timeout)
-        self.link.subscribe(self.topics.results_of_client(self.name), self._on_reply, retained=False)
+        self.link.subscribe(self.topics.result.filter(client=self.name), self._on_reply, retained=False)
         try:
             if self.options.lanes:
-                self.link.subscribe(self.topics.worker_states(), self._on_state)
+                self.link.subscribe(self.topics.worker_state.filter(), self._on_state)
         except NotAuthorized as error:
             log.info("%s; requests go over the models' channels, not to workers that this client chooses", error)
         self._repeat_at = self._clock() + self._repeat_s

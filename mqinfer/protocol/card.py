@@ -311,7 +311,7 @@ def read_card(topics: Topics, topic: str, payload: Buffer) -> tuple[str, ModelCa
         BadTopic: It is no topic of a card, or the card names another model.
         BadEnvelope, BadTensor, LimitExceeded: As for `card_from_json`.
     """
-    model = topics.parse_card(topic)
+    model = topics.card.parse(topic)["model"]
     card = card_from_json(payload) if payload else None
     return check_same("model", model, card.name if card else model), card
 

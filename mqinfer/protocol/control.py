@@ -104,16 +104,16 @@ class Call:
         return self.operation.format(model=model, worker=self.worker)
 
 
-def read_path(levels: Sequence[str]) -> Call:
-    """Return the call that the levels of a control topic behind the client's name stand for.
+def read_path(path: str) -> Call:
+    """Return the call that the part of a control topic behind the client's name stands for.
 
     Raises:
         BadTopic: There is no such operation, or a name or version breaks the rules.
     """
-    alone = _ALONE.get("/".join(levels))
+    alone = _ALONE.get(path)
     if alone is not None:
         return Call(alone)
-    match levels:
+    match path.split("/"):
         case ["repository", "models", model, verb] if verb in _OF_REPOSITORY:
             return Call(_OF_REPOSITORY[verb], check_name("model", model))
         case ["workers", worker, verb] if verb in _OF_WORKER:
@@ -123,7 +123,7 @@ def read_path(levels: Sequence[str]) -> Call:
         case ["models", model, *rest] if _verb(rest) in _OF_MODEL:
             return Call(_OF_MODEL[_verb(rest)], check_name("model", model))
     known = ", ".join(operation for operation in Operation)
-    raise BadTopic(f"{'/'.join(levels)[:200]!r} is not a control operation; expected one of {known}")
+    raise BadTopic(f"{path[:200]!r} is not a control operation; expected one of {known}")
 
 
 def _verb(rest: Sequence[str]) -> str | None:

@@ -322,21 +322,21 @@ def read_worker_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str,
         BadTopic: It is no topic of a worker's state, or the state names another worker.
         BadEnvelope, LimitExceeded: As for `WorkerState.from_json`.
     """
-    worker = topics.parse_worker_state(topic)
+    worker = topics.worker_state.parse(topic)["worker"]
     state = WorkerState.from_json(payload) if payload else None
     return check_same("worker", worker, state.worker if state else worker), state
 
 
 def read_server_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str, ServerState | None]:
     """Return the server that a state topic names, and its state; as `read_worker_state`."""
-    server = topics.parse_control_state(topic)
+    server = topics.control_state.parse(topic)["server"]
     state = ServerState.from_json(payload) if payload else None
     return check_same("server", server, state.server if state else server), state
 
 
 def read_client_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str, ClientState | None]:
     """Return the client that a state topic names, and its state; as `read_worker_state`."""
-    client = topics.parse_client_state(topic)
+    client = topics.client_state.parse(topic)["client"]
     state = ClientState.from_json(payload) if payload else None
     return check_same("client", client, state.client if state else client), state
 

@@ -18,12 +18,11 @@ __all__ = [
     "CONTROL",
     "DEFAULT_ROOT",
     "EVERY_SERVER",
-    "ControlAddress",
     "InferAddress",
     "ModelName",
     "Name",
     "RequestId",
-    "ResultAddress",
+    "TopicKind",
     "Topics",
     "check_name",
     "check_request",
@@ -32,10 +31,8 @@ __all__ = [
     "is_name",
     "is_request",
     "may_answer",
-    "may_answer_as_edge",
     "may_reply",
-    "request_template",
-    "result_template",
+    "request_kind",
     "without_id",
 ]
 
@@ -145,39 +142,109 @@ class InferAddress:
     worker: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ResultAddress:
-    """The names in the topic of a result."""
-
-    model: str
-    client: str
-    request: str
+_ANY = dict.fromkeys(("{model}", "{version}", "{client}", "{worker}", "{server}", "{request}", "{stream}"), "+")
+_ANY["{path}"] = "#"
+"""The wildcard for a name in braces; a path has one level or more."""
 
 
 @dataclass(frozen=True, slots=True)
-class ControlAddress:
-    """The names in a control topic.
+class TopicKind:
+    """The topics of one kind below one root: called with its names, in the order of its levels, it returns a topic.
 
     Attributes:
-        server: The server, or `all`.
-        client: The sender.
-        path: Levels of the call; `mqinfer.protocol.control.read_path` reads them.
+        root: Of the site.
+        what: What is published there, for errors.
+        levels: Those below the root; what stands in braces is a name.
     """
 
-    server: str
-    client: str
-    path: tuple[str, ...]
+    root: str
+    what: str
+    levels: tuple[str, ...]
+
+    @property
+    def template(self) -> str:
+        """The topic with its names in braces, such as `mqinfer/v1/workers/{worker}/state`."""
+        return "/".join((self.root, *self.levels))
+
+    def __call__(self, *names: str) -> str:
+        """Return the topic with these names.
+
+        Raises:
+            BadTopic: A name breaks the rules.
+        """
+        return self.filter(**dict(zip((level[1:-1] for level in self.levels if level[0] == "{"), names, strict=True)))
+
+    def filter(self, **names: str) -> str:
+        """Return the filter for the topics that have these names; each of the others may be any.
+
+        Raises:
+            BadTopic: A name breaks the rules.
+        """
+        wanted = {f"{{{name}}}": _check_level(name, text) for name, text in names.items()}
+        return "/".join((self.root, *(wanted.get(level, _ANY.get(level, level)) for level in self.levels)))
+
+    def parse(self, topic: str) -> dict[str, str]:
+        """Return the names in a topic.
+
+        Raises:
+            BadTopic: It is of another kind or below another root, or a name breaks the rules.
+        """
+        last = len(self.levels) - 1
+        found = topic[len(self.root) + 1 :].split("/", last if self.levels[last] == "{path}" else 8)
+        pairs = list(zip(self.levels, found, strict=False))
+        is_own = topic.startswith(f"{self.root}/") and len(found) == last + 1
+        if not is_own or any(own != text for own, text in pairs if own[0] != "{"):
+            raise BadTopic(f"{topic[:200]!r} is not a {self.what} topic below {self.root!r}")
+        return {own[1:-1]: _check_level(own[1:-1], text) for own, text in pairs if own[0] == "{"}
+
+
+class _Kind:
+    """Makes an attribute of `Topics` the `TopicKind` of its root."""
+
+    def __init__(self, what: str, path: str) -> None:
+        self._what, self._levels = what, tuple(path.split("/"))
+
+    def __get__(self, topics: Topics, _: type[Topics]) -> TopicKind:
+        return TopicKind(topics.root, self._what, self._levels)
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """All topics below one root. Builders and parsers raise BadTopic for names that break the rules.
+    """All topics below one root, by kind. Builders and parsers raise BadTopic for names that break the rules.
 
     Attributes:
         root: One level or more, without wildcards; all parties of a site share it.
     """
 
     root: str = DEFAULT_ROOT
+
+    channel = _Kind("request", "models/{model}/infer/{client}")
+    """Requests to a model, from one sender; workers share them."""
+    version_channel = _Kind("request", "models/{model}/versions/{version}/infer/{client}")
+    """Those to one version of it."""
+    lane = _Kind("request", "workers/{worker}/infer/{model}/{client}")
+    """Requests to one worker."""
+    cancel = _Kind("cancellation", "models/{model}/cancel/{client}")
+    """A client's cancellations to a model: not shared, since any worker of the model may have a request."""
+    result = _Kind("result", "results/{model}/{client}/{request}")
+    """Replies of workers."""
+    card = _Kind("model card", "models/{model}/card")
+    """Cards (retained)."""
+    worker_state = _Kind("worker state", "workers/{worker}/state")
+    """States of workers (retained, and their wills)."""
+    client_state = _Kind("client state", "clients/{client}/state")
+    """States of clients (retained, and their wills)."""
+    previews = _Kind("preview", "clients/{client}/preview/{stream}")
+    """Previews; receivers read the stream's whole name from the message."""
+    control = _Kind("control", f"{CONTROL}/{{server}}/{{client}}/{{path}}")
+    """Calls to a server, or to `all`, whose path is that of a `mqinfer.protocol.control.Call`; the filter for those to
+    one server covers its state too."""
+    control_result = _Kind("control result", f"results/{CONTROL}/{{client}}/{{request}}")
+    """Replies of servers."""
+    control_state = _Kind("server state", f"{CONTROL}/{{server}}/state")
+    """States of servers (retained, and their wills)."""
+    edge_reply = _Kind("edge reply", f"clients/{{client}}/{CONTROL}/{{request}}")
+    """Replies of an edge to operators: below its own name, where only it may publish."""
 
     def __post_init__(self) -> None:
         if not _ROOT.fullmatch(self.root) or len(self.root.encode(errors="replace")) > 256:
@@ -191,167 +258,18 @@ class Topics:
         return _infer(self.root, model, client, version)
 
     def infer_filter(self, model: str, version: str | None = None) -> str:
-        """Return the filter for the same from every sender; workers share it."""
-        return f"{_channel(self.root, model, version)}/+"
-
-    def lane(self, worker: str, model: str, client: str) -> str:
-        """Return the lane of a worker for one model and sender."""
-        path = f"{check_name('worker', worker)}/infer/{check_name('model', model)}/{check_name('client', client)}"
-        return f"{self.root}/workers/{path}"
-
-    def lane_filter(self, worker: str) -> str:
-        """Return the filter for all requests to one worker."""
-        return f"{self.root}/workers/{check_name('worker', worker)}/infer/+/+"
-
-    def cancel(self, model: str, client: str) -> str:
-        """Return the topic of a client's cancellations to a model; every worker of the model subscribes to it."""
-        return f"{_model(self.root, model)}/cancel/{check_name('client', client)}"
-
-    def cancel_filter(self, model: str) -> str:
-        """Return the filter for the same from every sender; not shared, since any worker may have a request."""
-        return f"{_model(self.root, model)}/cancel/+"
-
-    def result(self, model: str, client: str, request: str) -> str:
-        """Return the topic of one reply."""
-        return _results(self.root, model, client) + check_request(request)
-
-    def results_of_client(self, client: str) -> str:
-        """Return the filter for all replies to one client."""
-        return f"{self.root}/results/+/{check_name('client', client)}/+"
-
-    def results_of_model(self, model: str) -> str:
-        """Return the filter for all replies of one model: what dashboards and recorders subscribe to."""
-        return f"{self.root}/results/{check_name('model', model)}/+/+"
-
-    def card(self, model: str) -> str:
-        """Return the topic of a model's card (retained)."""
-        return f"{_model(self.root, model)}/card"
-
-    def cards(self) -> str:
-        """Return the filter for all model cards."""
-        return f"{self.root}/models/+/card"
-
-    def worker_state(self, worker: str) -> str:
-        """Return the topic of a worker's state (retained, and its will)."""
-        return f"{self.root}/workers/{check_name('worker', worker)}/state"
-
-    def worker_states(self) -> str:
-        """Return the filter for all workers' states."""
-        return f"{self.root}/workers/+/state"
-
-    def client_state(self, client: str) -> str:
-        """Return the topic of a client's state (retained, and its will)."""
-        return f"{self.root}/clients/{check_name('client', client)}/state"
-
-    def client_states(self) -> str:
-        """Return the filter for all clients' states."""
-        return f"{self.root}/clients/+/state"
+        """Return the filter for the same from every sender."""
+        if version is None:
+            return self.channel.filter(model=model)
+        return self.version_channel.filter(model=model, version=version)
 
     def preview(self, client: str, source: str) -> str:
-        """Return the topic of a client's previews of one stream; receivers read the stream's name from the message."""
-        level = _OUTSIDE_LEVEL.sub("_", source).lstrip("_")[:64] or "stream"
-        return f"{self.root}/clients/{check_name('client', client)}/preview/{level}"
-
-    def previews(self) -> str:
-        """Return the filter for all previews of all clients."""
-        return f"{self.root}/clients/+/preview/+"
-
-    def control(self, server: str, client: str, path: str) -> str:
-        """Return the topic of a call to a server, or to `all`; `path` is that of a `mqinfer.protocol.control.Call`."""
-        return f"{_control(self.root, server)}/{check_name('client', client)}/{path}"
-
-    def control_filter(self, server: str) -> str:
-        """Return the filter for all calls to a server; it covers the server's state too."""
-        return f"{_control(self.root, server)}/+/#"
-
-    def control_call_filter(self, client: str, path: str) -> str:
-        """Return the filter for one call to an edge, from every operator."""
-        return f"{_control(self.root, client)}/+/{path}"
-
-    def edge_reply(self, edge: str, request: str) -> str:
-        """Return the topic of an edge's reply to an operator: below the edge's own name, where only it may publish."""
-        return f"{self.root}/clients/{check_name('client', edge)}/{CONTROL}/{check_request(request)}"
-
-    def edge_replies(self, edge: str) -> str:
-        """Return the filter for all replies of an edge."""
-        return f"{self.root}/clients/{check_name('client', edge)}/{CONTROL}/+"
-
-    def control_result(self, client: str, request: str) -> str:
-        """Return the topic of a server's reply."""
-        return f"{self.root}/results/{CONTROL}/{check_name('client', client)}/{check_request(request)}"
-
-    def control_results(self, client: str) -> str:
-        """Return the filter for all servers' replies to one client."""
-        return f"{self.root}/results/{CONTROL}/{check_name('client', client)}/+"
-
-    def control_state(self, server: str) -> str:
-        """Return the topic of a server's state (retained, and its will)."""
-        return f"{_control(self.root, server)}/state"
-
-    def control_states(self) -> str:
-        """Return the filter for all servers' states."""
-        return f"{self.root}/{CONTROL}/+/state"
-
-    def parse_control(self, topic: str) -> ControlAddress:
-        """Return the names in a control topic."""
-        match _levels(self.root, topic):
-            case ["control", server, client, first, *rest]:
-                return ControlAddress(check_name("server", server), check_name("client", client), (first, *rest))
-        raise _foreign(self.root, topic, "control")
-
-    def parse_control_state(self, topic: str) -> str:
-        """Return the server of a state topic."""
-        match _levels(self.root, topic):
-            case ["control", server, "state"]:
-                return check_name("server", server)
-        raise _foreign(self.root, topic, "server state")
+        """Return the topic of a client's previews of one stream."""
+        return self.previews(client, _OUTSIDE_LEVEL.sub("_", source).lstrip("_")[:64] or "stream")
 
     def parse_infer(self, topic: str) -> InferAddress:
         """Return the names in the topic of a request: a model's channel, a version's channel or a worker's lane."""
         return _parse_infer(self.root, topic)
-
-    def parse_result(self, topic: str) -> ResultAddress:
-        """Return the names in the topic of a result."""
-        match _levels(self.root, topic):
-            case ["results", model, client, request]:
-                return ResultAddress(check_name("model", model), check_name("client", client), check_request(request))
-        raise _foreign(self.root, topic, "result")
-
-    def parse_cancel(self, topic: str) -> str:
-        """Return the client that publishes cancellations on a topic."""
-        match _levels(self.root, topic):
-            case ["models", model, "cancel", client]:
-                check_name("model", model)
-                return check_name("client", client)
-        raise _foreign(self.root, topic, "cancellation")
-
-    def parse_worker_state(self, topic: str) -> str:
-        """Return the worker of a state topic."""
-        match _levels(self.root, topic):
-            case ["workers", worker, "state"]:
-                return check_name("worker", worker)
-        raise _foreign(self.root, topic, "worker state")
-
-    def parse_client_state(self, topic: str) -> str:
-        """Return the client of a state topic."""
-        match _levels(self.root, topic):
-            case ["clients", client, "state"]:
-                return check_name("client", client)
-        raise _foreign(self.root, topic, "client state")
-
-    def parse_preview(self, topic: str) -> str:
-        """Return the client of a preview's topic."""
-        match _levels(self.root, topic):
-            case ["clients", client, "preview", stream] if is_request(stream):  # the same characters
-                return check_name("client", client)
-        raise _foreign(self.root, topic, "preview")
-
-    def parse_card(self, topic: str) -> str:
-        """Return the model of a card topic."""
-        match _levels(self.root, topic):
-            case ["models", model, "card"]:
-                return check_name("model", model)
-        raise _foreign(self.root, topic, "model card")
 
 
 def may_reply(topics: Topics, response_topic: str, model: str, client: str) -> bool:
@@ -370,79 +288,67 @@ def may_reply(topics: Topics, response_topic: str, model: str, client: str) -> b
     return response_topic.startswith(own) and is_request(response_topic[len(own) :])
 
 
-def may_answer(topics: Topics, response_topic: str, client: str) -> bool:
-    """Return whether a server may reply there: only below `{root}/results/control/{client}/`; else as `may_reply`."""
-    own = topics.control_results(client).removesuffix("+")
-    return response_topic.startswith(own) and is_request(response_topic[len(own) :])
+def may_answer(replies: TopicKind, response_topic: str, client: str) -> bool:
+    """Return whether a call may be answered there.
+
+    Args:
+        replies: `Topics.control_result` for a server, `Topics.edge_reply` for an edge.
+        response_topic: The Response Topic of the call; any text.
+        client: The only name below which it may be: for a server the sender's, for an edge its own.
+    """
+    try:
+        return replies.parse(response_topic)["client"] == client
+    except BadTopic:
+        return False
 
 
-def may_answer_as_edge(topics: Topics, response_topic: str, edge: str) -> bool:
-    """Return whether an edge may reply there: only below `{root}/clients/{edge}/control/`; else as `may_reply`."""
-    own = topics.edge_replies(edge).removesuffix("+")
-    return response_topic.startswith(own) and is_request(response_topic[len(own) :])
-
-
-def request_template(topics: Topics, topic: str) -> str:
-    """Return the topic of a request with names in braces, as `{root}/models/{model}/infer/{client}`.
+def request_kind(topics: Topics, topic: str) -> TopicKind:
+    """Return the kind of a request's topic.
 
     Raises:
         BadTopic: It is none.
     """
     address = topics.parse_infer(topic)
     if address.worker is not None:
-        return f"{topics.root}/workers/{{worker}}/infer/{{model}}/{{client}}"
-    versions = "" if address.version is None else "/versions/{version}"
-    return f"{topics.root}/models/{{model}}{versions}/infer/{{client}}"
+        return topics.lane
+    return topics.channel if address.version is None else topics.version_channel
 
 
-def result_template(topics: Topics) -> str:
-    """Return the topic of a reply with names in braces."""
-    return f"{topics.root}/results/{{model}}/{{client}}/{{request}}"
-
-
-def _model(root: str, model: str) -> str:
-    return f"{root}/models/{check_name('model', model)}"
-
-
-def _control(root: str, server: str) -> str:
-    return f"{root}/{CONTROL}/{check_name('server', server)}"
-
-
-def _channel(root: str, model: str, version: str | None) -> str:
-    return f"{_model(root, model)}{'' if version is None else f'/versions/{check_version(version)}'}/infer"
-
-
-def _levels(root: str, topic: str) -> list[str]:
-    return topic[len(root) + 1 :].split("/", 8) if topic.startswith(f"{root}/") else []
-
-
-def _foreign(root: str, topic: str, kind: str) -> BadTopic:
-    return BadTopic(f"{topic[:200]!r} is not a {kind} topic below {root!r}")
+def _check_level(kind: str, text: str) -> str:
+    """Return what stands in a topic in place of a name in braces, if it follows the rule for it."""
+    match kind:
+        case "version":
+            return check_version(text)
+        case "request" | "stream":
+            return _check(_REQUEST, _REQUEST_RULE, f"{kind} id", text)
+        case "path":  # of a call, which has checked the names in it
+            return text
+    return check_name(kind, text)
 
 
 # Every request needs these three, with the same few names; only names that follow the rules are cached.
 @lru_cache(maxsize=1024)
 def _infer(root: str, model: str, client: str, version: str | None) -> str:
-    return f"{_channel(root, model, version)}/{check_name('client', client)}"
+    topics = Topics(root)
+    return topics.channel(model, client) if version is None else topics.version_channel(model, version, client)
 
 
 @lru_cache(maxsize=1024)
 def _results(root: str, model: str, client: str) -> str:
-    return f"{root}/results/{check_name('model', model)}/{check_name('client', client)}/"
+    return Topics(root).result(model, client, "_")[:-1]
 
 
 @lru_cache(maxsize=1024)
 def _parse_infer(root: str, topic: str) -> InferAddress:
-    match _levels(root, topic):
-        case ["models", model, "infer", client]:
-            return InferAddress(check_name("model", model), None, check_name("client", client), None)
-        case ["models", model, "versions", version, "infer", client]:
-            checked = check_version(version)
-            return InferAddress(check_name("model", model), checked, check_name("client", client), None)
-        case ["workers", worker, "infer", model, client]:
-            name = check_name("worker", worker)
-            return InferAddress(check_name("model", model), None, check_name("client", client), name)
-    raise _foreign(root, topic, "request")
+    topics = Topics(root)
+    match topic.removeprefix(root).split("/", 4):
+        case ["", "workers", *_]:
+            names = topics.lane.parse(topic)
+        case ["", "models", _, "versions", *_]:
+            names = topics.version_channel.parse(topic)
+        case _:
+            names = topics.channel.parse(topic)
+    return InferAddress(names["model"], names.get("version"), names["client"], names.get("worker"))
 
 
 def without_id(topic: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from mqinfer.protocol.topics import Topics, request_template, result_template
+from mqinfer.protocol.topics import Topics, request_kind
 from mqinfer.protocol.trace import TraceContext
 from mqinfer.protocol.types import ErrorInfo, InferRequest, Outcome, Timings
 from mqinfer.telemetry.conventions import SpanRole, end_attributes, messaging
@@ -60,7 +60,7 @@ class RequestSpans:
             self._transmit.end(self._wall(sent))  # no reply to it: this is the next one
         self._sent = sent
         self._attempts += 1
-        template = request_template(self._topics, topic)
+        template = request_kind(self._topics, topic).template
         self._transmit = self._tracer.start(
             f"transmit {template}",
             self._all,
@@ -94,7 +94,7 @@ class RequestSpans:
         else:
             self._transmit.set({"mqinfer.transmission_ns": timings.transmission, "mqinfer.worker": worker})
             self._transmit.end(received)
-        template = result_template(self._topics)
+        template = self._topics.result.template
         settle = messaging("settle", "settle", self._request.response_topic or "", template, self._request.id)
         self._tracer.stage(f"settle {template}", self._all, received, end, settle, SpanRole.CLIENT)
         self._all.set(end_attributes(outcome, error))

@@ -41,10 +41,10 @@ def test_what_a_dashboard_reads(secured: Any, links: Links, serve: Serve, write_
     """Cards, states of workers and clients, results and previews: of vehicles, and of their sub-names."""
     serve(secured.address("w"), write_echo("echo"), name="w.0")
     filters = (
-        TOPICS.cards(),
-        TOPICS.worker_states(),
-        TOPICS.client_states(),
-        TOPICS.previews(),
+        TOPICS.card.filter(),
+        TOPICS.worker_state.filter(),
+        TOPICS.client_state.filter(),
+        TOPICS.previews.filter(),
         "mqinfer/v1/results/+/+/+",
     )
     heard: dict[str, Message] = {}

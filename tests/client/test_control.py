@@ -29,7 +29,7 @@ class FakeServer:
         self.link = make_link(url, client_id=name)
         self.link.open()
         for target in (name, "all"):
-            self.link.subscribe(self.topics.control_filter(target), self.orders.put)
+            self.link.subscribe(self.topics.control.filter(server=target), self.orders.put)
         self.say(ServerStatus.READY)
 
     def say(self, status: ServerStatus) -> None:

@@ -389,7 +389,7 @@ def lane_of(hand: Any, worker: str) -> queue.SimpleQueue[InferRequest]:
     requests: queue.SimpleQueue[InferRequest] = queue.SimpleQueue()
     hand.link.unsubscribe(Topics().infer_filter("manual"), share="workers")
     hand.link.subscribe(
-        Topics().lane_filter(worker), lambda message: requests.put(decode_request(message.joined().payload))
+        Topics().lane.filter(worker=worker), lambda message: requests.put(decode_request(message.joined().payload))
     )
     return requests
 

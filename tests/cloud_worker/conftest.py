@@ -94,7 +94,7 @@ class Bare:
     def __init__(self, link: Link, name: str) -> None:
         self.link, self.name = link, name
         self.replies: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        link.subscribe(TOPICS.results_of_client(name), self.replies.put)
+        link.subscribe(TOPICS.result.filter(client=name), self.replies.put)
 
     def next(self) -> Message:
         """Wait for the next reply."""

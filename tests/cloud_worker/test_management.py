@@ -157,7 +157,7 @@ def test_a_model_with_capitals(
     name, url = "Inception_V3", f"memory://{unique('broker')}"
     repository = write_echo(name)
     management, fleet = manage(repository)
-    assert management.execute(read_path(["repository", "models", name, "load"]), CallBody()).result(10)
+    assert management.execute(read_path(f"repository/models/{name}/load"), CallBody()).result(10)
     assert fleet.rollouts == [(name, [1])]
     worker = serve(url, repository, model=name)
     with Client(url) as client:
@@ -253,7 +253,7 @@ class Operator:
         self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.link = make_link(url, client_id="operator")
         self.link.open()
-        self.link.subscribe(Topics().control_results("operator"), self.messages.put)
+        self.link.subscribe(Topics().control_result.filter(client="operator"), self.messages.put)
 
     def send(self, path: str, payload: bytes = b"", topic: str | None = None, *, retain: bool = False) -> None:
         """Publish a control request."""
@@ -328,7 +328,7 @@ def test_a_card_is_removed_unless_another_server_serves_the_model(served: tuple[
         other = WorkerState("x.0", WorkerStatus.READY, 1, (ServedModel("a", "1"),))
         operator.link.publish(Message(topics.worker_state("x.0"), other.to_json(), retain=True))
         operator.link.publish(Message(topics.card("a"), b"{}", retain=True))
-        operator.link.subscribe(topics.cards(), lambda m: None if m.payload else removed.set())
+        operator.link.subscribe(topics.card.filter(), lambda m: None if m.payload else removed.set())
         operator.send("repository/models/a/unload")
         assert operator.next() == {"name": "a", "server": "w"}
         operator.send("repository/models/a/load")
@@ -397,7 +397,7 @@ def test_a_state_counts_for_the_worker_of_its_topic_alone(write_echo: WriteEcho,
             for payload in (forged, b"{}"):
                 operator.link.publish(Message(topics.worker_state("x.0"), payload, retain=True))
             operator.link.publish(Message(topics.card("a"), b"{}", retain=True))
-            operator.link.subscribe(topics.cards(), lambda m: None if m.payload else removed.set())
+            operator.link.subscribe(topics.card.filter(), lambda m: None if m.payload else removed.set())
             operator.send("repository/models/a/unload")
             assert operator.next() == {"name": "a", "server": "w"}
             assert removed.wait(10), "nobody else serves it, whatever the forged state says"
@@ -418,7 +418,7 @@ def test_a_server_publishes_its_state(write_echo: WriteEcho, unique: Callable[[s
 
     with closing(make_link(url, client_id="watcher")) as link:
         link.open()
-        link.subscribe(Topics().control_states(), lambda m: states.put(ServerState.from_json(m.payload)))
+        link.subscribe(Topics().control_state.filter(), lambda m: states.put(ServerState.from_json(m.payload)))
         server = serve(WorkerOptions("w"))
         server.start()
         server.stop()
@@ -457,7 +457,7 @@ def test_a_second_server_of_the_name(write_echo: WriteEcho, unique: Callable[[st
         states: queue.SimpleQueue[ServerState] = queue.SimpleQueue()
         with closing(make_link(url, client_id="watcher")) as link:
             link.open()
-            link.subscribe(Topics().control_states(), lambda m: states.put(ServerState.from_json(m.payload)))
+            link.subscribe(Topics().control_state.filter(), lambda m: states.put(ServerState.from_json(m.payload)))
             assert states.get(timeout=10).status == "ready"
     finally:
         younger.stop()
@@ -478,7 +478,7 @@ def test_states_of_processes_that_are_gone_are_removed(write_echo: WriteEcho, un
         for worker in ("w.0", "w.7", "x.0"):
             link.publish(lost(worker))
         removed: queue.SimpleQueue[str] = queue.SimpleQueue()
-        link.subscribe(topics.worker_states(), lambda m: None if m.payload else removed.put(m.topic))
+        link.subscribe(topics.worker_state.filter(), lambda m: None if m.payload else removed.put(m.topic))
         server = ControlServer(
             WorkerOptions("w"),
             lambda n, w, h: make_link(url, client_id=n, will=w, on_connection=h),

@@ -44,7 +44,7 @@ def seen(url: str, unique: Callable[[str], str]) -> Iterator[list[tuple[str, Mes
     link.open()
     messages: list[tuple[str, Message]] = []
     link.subscribe("mqinfer/v1/+/+/state", lambda message: messages.append((message.topic, message)))
-    link.subscribe(TOPICS.cards(), lambda message: messages.append((message.topic, message)))
+    link.subscribe(TOPICS.card.filter(), lambda message: messages.append((message.topic, message)))
     yield messages
     link.close()
 

@@ -54,7 +54,7 @@ class Witness:
     def on_result(self, message: Message) -> None:
         """Decode a result."""
         reply = decode_response(message.payload)
-        client = self._topics.parse_result(message.topic).client
+        client = self._topics.result.parse(message.topic)["client"]
         masks = [each for each in reply.outputs if each.encoding == "mask"]
         with self._changed:
             self._counts[client] += 1
@@ -87,7 +87,7 @@ def witness(url: str | BrokerAddress) -> Iterator[Witness]:
     handlers: dict[str, Callable[[Message], None]] = {
         f"{topics.root}/results/+/+/+": kept.on_result,
         f"{topics.root}/clients/+/preview/+": kept.on_preview,
-        topics.worker_states(): kept.on_worker,
+        topics.worker_state.filter(): kept.on_worker,
     }
     link.open()
     try:

@@ -325,7 +325,7 @@ def test_every_preview_that_is_due_is_published_or_counted(
     serve(url, write_echo("echo", ("image", "UINT8", [-1, 120, 192, 3])))
     dashboard = make_link(url, client_id=unique("dash"))
     dashboard.open()
-    dashboard.subscribe(Topics().previews(), heard.append)
+    dashboard.subscribe(Topics().previews.filter(), heard.append)
     requester = connect(url, unique("edge"), options=ClientOptions(window=4))
     link, statistics = requester.link, ReplayStatistics()
     assert isinstance(link, MemoryLink)

@@ -269,7 +269,7 @@ def test_an_edge_says_what_waits_in_it(
     seen: list[PendingRequests] = []
     watcher = make_link(url, client_id=unique("watcher"))
     watcher.open()
-    watcher.subscribe(Topics().client_states(), receive)
+    watcher.subscribe(Topics().client_state.filter(), receive)
     settings = settings_for(drive, spool=tmp_path / "spool", card_timeout=300)
     runs: list[ModelRun] = []
     announcer.pending = partial(pending_frames, edge, runs)

@@ -88,25 +88,26 @@ def cancellation(data: bytes) -> None:
 def topics(data: bytes) -> None:
     """Parse a topic in every way; the names found could have been written there."""
     topic = data.decode("utf-8", "surrogateescape")
+    orders = _TOPICS.control
     for parse in (
         _TOPICS.parse_infer,
-        _TOPICS.parse_result,
-        _TOPICS.parse_cancel,
-        _TOPICS.parse_control,
-        _TOPICS.parse_control_state,
-        _TOPICS.parse_worker_state,
-        _TOPICS.parse_card,
+        _TOPICS.result.parse,
+        _TOPICS.cancel.parse,
+        orders.parse,
+        _TOPICS.control_state.parse,
+        _TOPICS.worker_state.parse,
+        _TOPICS.card.parse,
     ):
         try:
             parse(topic)
         except BadTopic:
             continue
-        assert not {"+", "#", "\0"} & set(topic) or parse == _TOPICS.parse_control, topic
+        assert not {"+", "#", "\0"} & set(topic) or parse == orders.parse, topic
     if may_reply(_TOPICS, topic, "seg", "car"):
-        found = _TOPICS.parse_result(topic)
-        assert (found.model, found.client) == ("seg", "car")
-    assert not may_answer(_TOPICS, topic, "car") or topic.count("/") == 5
-    read_path(topic.split("/")).path.encode()
+        found = _TOPICS.result.parse(topic)
+        assert (found["model"], found["client"]) == ("seg", "car")
+    assert not may_answer(_TOPICS.control_result, topic, "car") or topic.count("/") == 5
+    read_path(topic).path.encode()
 
 
 def control(data: bytes) -> None:
@@ -114,7 +115,7 @@ def control(data: bytes) -> None:
     topic, _, body = data.partition(b"\0")
     order = Message(topic.decode("utf-8", "replace"), body)
     try:
-        read_path(_TOPICS.parse_control(order.topic).path)
+        read_path(_TOPICS.control.parse(order.topic)["path"])
         read_body(order.payload)
     except MqinferError:
         pass

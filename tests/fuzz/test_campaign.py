@@ -44,16 +44,16 @@ def test_a_finding_is_kept_and_told(tmp_path: Path) -> None:
     broken = tmp_path / "sitecustomize.py"
     broken.write_text(
         "from mqinfer.protocol import topics\n"
-        "real = topics.Topics.parse_card\n"
-        "def parse_card(self, topic):\n"
-        "    return real(self, topic) + {}[0]\n"
-        "topics.Topics.parse_card = parse_card\n"
+        "real = topics.TopicKind.parse\n"
+        "def parse_kind(self, topic):\n"
+        "    return {**real(self, topic), **({}[0] if self.what == 'model card' else {})}\n"
+        "topics.TopicKind.parse = parse_kind\n"
     )
     paths = os.pathsep.join((str(tmp_path), str(ROOT)))
     done = fuzz("--runs", "300", "--work", str(tmp_path / "work"), "topics", PYTHONPATH=paths)
     assert done.returncode == 1, done.stdout + done.stderr
     (story,) = (tmp_path / "work" / "topics" / "findings").glob("KeyError-*.txt")
-    assert "parse_card" in story.read_text()
+    assert "parse_kind" in story.read_text()
     assert story.with_suffix("").read_bytes() == b"mqinfer/v1/models/seg/card"
 
 

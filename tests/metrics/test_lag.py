@@ -257,7 +257,7 @@ def test_the_command(broker_url: str, unique: Callable[[str], str]) -> None:
         if b'"queued"' in bytes(message.payload):
             seen.set()
 
-    link.subscribe(topics.client_states(), look)
+    link.subscribe(topics.client_state.filter(), look)
     with Client(broker_url, root=topics.root, options=PATIENT, announce="planner") as planner:
         future = planner.submit("seg", ROWS, timeout=300)
         assert seen.wait(120)

@@ -28,10 +28,9 @@ topics = Topics()
 def test_a_call_is_read_back_from_its_topic(call: Call, server: str, client: str) -> None:
     """Server, client, operation, model and version come out as they went in, and the filter covers them."""
     topic = topics.control(server, client, call.path)
-    address = topics.parse_control(topic)
-    assert (address.server, address.client) == (server, client)
-    assert read_path(address.path) == call
-    assert topic.startswith(topics.control_filter(server).removesuffix("+/#"))
+    assert topics.control.parse(topic) == {"server": server, "client": client, "path": call.path}
+    assert read_path(call.path) == call
+    assert topic.startswith(topics.control.filter(server=server).removesuffix("+/#"))
 
 
 def test_control_topics_are_those_of_the_design() -> None:
@@ -41,11 +40,11 @@ def test_control_topics_are_those_of_the_design() -> None:
         topics.control("all", "c", Call(Operation.INDEX).path),
         topics.control("s", "c", Call(Operation.CONFIG, "m", "3").path),
         topics.control("s", "c", Call(Operation.METADATA, "m", "3").path),
-        topics.control_filter("s"),
+        topics.control.filter(server="s"),
         topics.control_state("s"),
-        topics.control_states(),
+        topics.control_state.filter(),
         topics.control_result("c", "R"),
-        topics.control_results("c"),
+        topics.control_result.filter(client="c"),
     ] == [
         "mqinfer/v1/control/s/c/repository/models/m/load",
         "mqinfer/v1/control/all/c/repository/index",
@@ -57,7 +56,7 @@ def test_control_topics_are_those_of_the_design() -> None:
         "mqinfer/v1/results/control/c/R",
         "mqinfer/v1/results/control/c/+",
     ]
-    assert topics.parse_control_state("mqinfer/v1/control/s/state") == "s"
+    assert topics.control_state.parse("mqinfer/v1/control/s/state")["server"] == "s"
 
 
 @pytest.mark.parametrize(
@@ -70,14 +69,14 @@ def test_control_topics_are_those_of_the_design() -> None:
 def test_other_paths_are_refused(path: str) -> None:
     """No operation, no name outside the rules, and no way up in the file system."""
     with pytest.raises(BadTopic):
-        read_path(path.split("/"))
+        read_path(path)
 
 
 @given(st.lists(st.sampled_from(["repository", "models", "versions", "load", "1", "m", "ready", "", "..", "#"])))
 def test_reading_a_path_raises_nothing_else(path: list[str]) -> None:
     """Whatever levels come."""
     with suppress(BadTopic):
-        read_path(path)
+        read_path("/".join(path))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_reading_a_path_raises_nothing_else(path: list[str]) -> None:
 )
 def test_a_server_answers_only_below_the_senders_results(response_topic: str, allowed: bool) -> None:  # noqa: FBT001 -- a column of the table
     """No operator can make a server write elsewhere."""
-    assert may_answer(topics, response_topic, "c") is allowed
+    assert may_answer(topics.control_result, response_topic, "c") is allowed
 
 
 def test_no_model_may_be_called_control() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqinfer.protocol.errors import BadTopic
-from mqinfer.protocol.topics import InferAddress, ResultAddress, Topics, check_name, may_reply
+from mqinfer.protocol.topics import InferAddress, Topics, check_name, may_reply
 
 names = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,63}", fullmatch=True)
 requests = st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True)
@@ -30,21 +30,25 @@ def test_lane_is_parsed_back(worker: str, model: str, client: str) -> None:
     """A lane's topic gives back worker, model and client."""
     topic = topics.lane(worker, model, client)
     assert topics.parse_infer(topic) == InferAddress(model, None, client, worker)
-    assert topic.startswith(topics.lane_filter(worker).removesuffix("+/+"))
+    assert topic.startswith(topics.lane.filter(worker=worker).removesuffix("+/+"))
 
 
 @given(names, names, requests)
 def test_result_topic_is_parsed_back(model: str, client: str, request: str) -> None:
     """A result topic gives back model, client and request."""
-    assert topics.parse_result(topics.result(model, client, request)) == ResultAddress(model, client, request)
+    assert topics.result.parse(topics.result(model, client, request)) == {
+        "model": model,
+        "client": client,
+        "request": request,
+    }
 
 
 @given(names, st.text())
 def test_preview_topic_is_parsed_back(client: str, source: str) -> None:
     """Whatever a stream is called, the topic of its previews gives back the client, and the filter covers it."""
     topic = topics.preview(client, source)
-    assert topics.parse_preview(topic) == client
-    assert topic.count("/") == topics.previews().count("/")
+    assert topics.previews.parse(topic)["client"] == client
+    assert topic.count("/") == topics.previews.filter().count("/")
 
 
 @pytest.mark.parametrize(
@@ -66,8 +70,8 @@ def test_levels_of_streams(source: str, level: str) -> None:
 @given(names)
 def test_card_and_state_topics_are_parsed_back(name: str) -> None:
     """Card and state topics give back their names."""
-    assert topics.parse_card(topics.card(name)) == name
-    assert topics.parse_worker_state(topics.worker_state(name)) == name
+    assert topics.card.parse(topics.card(name))["model"] == name
+    assert topics.worker_state.parse(topics.worker_state(name))["worker"] == name
 
 
 def test_topics_are_those_of_the_design() -> None:
@@ -78,18 +82,18 @@ def test_topics_are_those_of_the_design() -> None:
         topics.infer_filter("m"),
         topics.infer_filter("m", "3"),
         topics.lane("w", "m", "c"),
-        topics.lane_filter("w"),
+        topics.lane.filter(worker="w"),
         topics.result("m", "c", "R"),
-        topics.results_of_client("c"),
-        topics.results_of_model("m"),
+        topics.result.filter(client="c"),
+        topics.result.filter(model="m"),
         topics.card("m"),
-        topics.cards(),
+        topics.card.filter(),
         topics.worker_state("w"),
-        topics.worker_states(),
+        topics.worker_state.filter(),
         topics.client_state("c"),
-        topics.client_states(),
+        topics.client_state.filter(),
         topics.preview("c", "s"),
-        topics.previews(),
+        topics.previews.filter(),
     ]
     assert found == [
         "mqinfer/v1/models/m/infer/c",
@@ -146,8 +150,8 @@ def test_names_of_existing_triton_repositories(name: str) -> None:
     """Capitals are kept as they are: topics are case sensitive, and so are most file systems."""
     assert topics.parse_infer(topics.infer(name, "c")).model == name
     assert topics.parse_infer(topics.lane("w", name, "c")).model == name
-    assert topics.parse_result(topics.result(name, "c", "r")).model == name
-    assert topics.parse_card(topics.card(name)) == name
+    assert topics.result.parse(topics.result(name, "c", "r"))["model"] == name
+    assert topics.card.parse(topics.card(name))["model"] == name
     assert may_reply(topics, topics.result(name, "c", "r"), name, "c")
     assert not may_reply(topics, topics.result(name, "c", "r"), name.swapcase(), "c") or name == name.swapcase()
     with pytest.raises(BadTopic, match="client"):
@@ -188,10 +192,11 @@ def test_parsers_raise_nothing_but_bad_topic(topic: str) -> None:
     """Whatever comes is parsed or refused."""
     parsers = (
         topics.parse_infer,
-        topics.parse_result,
-        topics.parse_worker_state,
-        topics.parse_card,
-        topics.parse_preview,
+        topics.result.parse,
+        topics.worker_state.parse,
+        topics.card.parse,
+        topics.previews.parse,
+        topics.control.parse,
     )
     for parse in parsers:
         with suppress(BadTopic):

@@ -49,7 +49,7 @@ def all_servers(broker_url: str, topics: Topics, client: str) -> Iterator[Callab
     replies: queue.SimpleQueue[Message] = queue.SimpleQueue()
     with closing(make_link(broker_url, client_id=client)) as link:
         link.open()
-        link.subscribe(topics.control_results(client), replies.put)
+        link.subscribe(topics.control_result.filter(client=client), replies.put)
 
         def ask(path: str) -> dict[str, Any]:
             link.publish(

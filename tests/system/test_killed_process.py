@@ -91,7 +91,7 @@ def states_of(url: str, topics: Topics, name: str) -> Iterator[queue.SimpleQueue
 
     with closing(make_link(url, client_id=name)) as link:
         link.open()
-        link.subscribe(topics.worker_states(), receive)
+        link.subscribe(topics.worker_state.filter(), receive)
         yield states
 
 

@@ -85,7 +85,7 @@ def test_a_swap_with_a_thousand_requests_at_one_worker(
     link = make_link(broker_url, client_id=name)
     link.open()
     try:
-        link.subscribe(server.topics.results_of_client(name), note)
+        link.subscribe(server.topics.result.filter(client=name), note)
         for number in range(1000):
             topic = server.topics.result("echo", name, f"{number:032x}")
             request = make_request("echo", {"x": np.full((1, 4), number, np.float32)}, {})

@@ -65,11 +65,11 @@ def dashboard(url: str, topics: Topics) -> Iterator[Heard]:
 
     link = make_link(url, client_id=random_name())
     link.open()
-    link.subscribe(topics.previews(), heard.previews.append)
+    link.subscribe(topics.previews.filter(), heard.previews.append)
     link.subscribe(
         f"{topics.root}/results/+/+/+", lambda message: heard.results.append(decode_response(message.payload))
     )
-    link.subscribe(topics.client_states(), on_state)
+    link.subscribe(topics.client_state.filter(), on_state)
     try:
         yield heard
     finally:
@@ -143,7 +143,7 @@ def test_previews_pair_with_results(
     with closing(open_source(str(drive))) as source:
         recorded = {frame.sequence: to_rgb(frame.image) for frame in source.frames()}
     for message in heard.previews:
-        assert topics.parse_preview(message.topic) == name
+        assert topics.previews.parse(message.topic)["client"] == name
         assert (message.retain, message.qos, message.content_type) == (False, 0, CONTENT_TYPE)
         verify(message.payload, message.user_properties)
         assert len(message.payload) < 64 * 1024

@@ -122,7 +122,7 @@ def ask_json(broker_url: str, unique: Callable[[str], str]) -> Iterator[Callable
     replies: SimpleQueue[Message] = SimpleQueue()
 
     def prepare(topics: Topics, binary: bool) -> Ask:  # noqa: FBT001 - the fixture's own
-        link.subscribe(topics.results_of_client(name), replies.put)
+        link.subscribe(topics.result.filter(client=name), replies.put)
 
         def ask(model: str, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
             tensors = tuple(encode_tensor(each, array) for each, array in inputs.items())

@@ -244,7 +244,7 @@ def test_the_property_is_on_the_wire_both_ways(site: Site) -> None:
         for topic_filter in (
             f"{site.root}/workers/+/infer/numbers/wire",
             f"{site.root}/models/numbers/infer/wire",
-            topics.results_of_client("wire"),
+            topics.result.filter(client="wire"),
         ):
             link.subscribe(topic_filter, seen.put)
         good = {"traceparent": f"00-{TRACE}-{SPAN}-00", "tracestate": "vendor=x"}

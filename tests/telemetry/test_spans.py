@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind
 
 from mqinfer.cloud_worker.serving.incoming import IncomingRequest, ReplyPath
 from mqinfer.cloud_worker.serving.spans import Passage, Replied, WorkerSpans
-from mqinfer.protocol.topics import Topics, request_template
+from mqinfer.protocol.topics import Topics, request_kind
 from mqinfer.protocol.trace import TraceContext, read_trace
 from mqinfer.protocol.types import ErrorInfo, InferRequest, InferResponse, Outcome, Timings
 from mqinfer.telemetry.around import Around
@@ -234,7 +234,7 @@ def test_stages_before_a_request_lie_end_to_end(traced: Traced) -> None:
 )
 def test_names_of_spans_are_few(topic: str, template: str) -> None:
     """However many models, clients and workers there are."""
-    assert request_template(TOPICS, topic) == template
+    assert request_kind(TOPICS, topic).template == template
 
 
 def test_a_defect_costs_no_outcome(

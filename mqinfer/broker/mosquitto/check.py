@@ -212,7 +212,7 @@ class Checker:
                 first.set()
 
         try:
-            with self._listening(self.topics.cards(), keep):
+            with self._listening(self.topics.card.filter(), keep):
                 first.wait(self.patience_s)
         except NotAuthorized:
             return []
@@ -229,7 +229,7 @@ class Checker:
 
         prefix = secrets.token_hex(6)
         replies = [self.topics.result(model, self.name, f"{prefix}-{number}") for number in range(_TURNS)]
-        with self._listening(self.topics.results_of_client(self.name), count):
+        with self._listening(self.topics.result.filter(client=self.name), count):
             for topic in replies:
                 request = Message(self.topics.infer(model, self.name), b"{}", response_topic=topic, expiry_s=5)
                 self.link.publish(request)

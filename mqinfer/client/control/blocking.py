@@ -89,8 +89,8 @@ class ControlClient:
         self._link = make_link(address, client_id=make_client_id(self._name))
         try:
             self._link.open(connect_timeout)
-            self._link.subscribe(self._topics.control_results(self._name), self._on_reply, retained=False)
-            self._link.subscribe(self._topics.control_states(), self._on_state)
+            self._link.subscribe(self._topics.control_result.filter(client=self._name), self._on_reply, retained=False)
+            self._link.subscribe(self._topics.control_state.filter(), self._on_state)
         except BaseException:
             self._link.close()
             raise
@@ -125,7 +125,7 @@ class ControlClient:
             LinkError: The link is down, or the broker refuses the subscription.
         """
         self._maker.check()
-        self._link.subscribe(self._topics.worker_states(), self._on_worker)
+        self._link.subscribe(self._topics.worker_state.filter(), self._on_worker)
 
     def ask(
         self, call: Call, body: Mapping[str, Any] | None = None, *, server: str | None = None, timeout: float = 10.0
@@ -164,7 +164,7 @@ class ControlClient:
         if call.operation is not Operation.CASCADE or server is None:
             yield
             return
-        replies = self._topics.edge_replies(server)
+        replies = self._topics.edge_reply.filter(client=server)
         self._link.subscribe(replies, self._on_reply, retained=False)
         try:
             yield

@@ -217,7 +217,7 @@ class Reader:
 
     def preview_filter(self, client: str | None) -> str:
         """Return the filter for the previews of one client, or of all."""
-        return self._topics.previews().replace("+", _or_all(client), 1)
+        return self._topics.previews.filter().replace("+", _or_all(client), 1)
 
     def refuse(self, arrival: Arrival) -> DropReason | None:
         """Return why a message is dropped before it is buffered; None if it is not."""
@@ -246,14 +246,14 @@ class Reader:
         return message.topic.startswith(self._previews)
 
     def _read_result(self, arrival: Arrival) -> SeenResult:
-        address = self._topics.parse_result(arrival.message.topic)
+        names = self._topics.result.parse(arrival.message.topic)
         reply = _decode(arrival.message, self._limits)
-        check_same("model", address.model, reply.model_name)
-        check_same("request", address.request, reply.id)
-        return SeenResult(address.client, address.request, reply, arrival.received_ns, self._limits)
+        check_same("model", names["model"], reply.model_name)
+        check_same("request", names["request"], reply.id)
+        return SeenResult(names["client"], names["request"], reply, arrival.received_ns, self._limits)
 
     def _read_preview(self, arrival: Arrival) -> SeenPreview | None:
-        client = self._topics.parse_preview(arrival.message.topic)
+        client = self._topics.previews.parse(arrival.message.topic)["client"]
         reply = envelope.decode_response(arrival.message.payload, PREVIEW_LIMITS)
         if self._model is not None and reply.model_name != self._model:
             return None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mqinfer.cloud_worker.serving.incoming import IncomingRequest
-from mqinfer.protocol.topics import Topics, request_template
+from mqinfer.protocol.topics import Topics, request_kind
 from mqinfer.protocol.types import InferResponse
 from mqinfer.telemetry.conventions import SpanRole, end_attributes, messaging
 from mqinfer.telemetry.harmless import harmless
@@ -89,7 +89,7 @@ class WorkerSpans:
 
     def _process(self, each: Replied, origin: int) -> Span:
         incoming, response = each.incoming, each.response
-        template = request_template(self._topics, incoming.topic)
+        template = request_kind(self._topics, incoming.topic).template
         attributes = {
             **messaging("process", "process", incoming.topic, template, response.id),
             "messaging.message.body.size": incoming.size,

@@ -133,7 +133,7 @@ class Worker:
         filters = [topics.infer_filter(self.card.name, self.card.version)]
         if is_default:
             filters.append(topics.infer_filter(self.card.name))
-        channels, lane = [(each, group) for each in filters], (topics.lane_filter(self.name), None)
+        channels, lane = [(each, group) for each in filters], (topics.lane.filter(worker=self.name), None)
         self._intake = Intake(self._link, channels, lane, self._receive, clock)
 
     @property
@@ -195,7 +195,7 @@ class Worker:
         try:
             self._link.open(timeout)
             self._announcer.attach(self._link)
-            self._link.subscribe(self._options.topics.cancel_filter(self.card.name), self._cancel, retained=False)
+            self._link.subscribe(self._options.topics.cancel.filter(model=self.card.name), self._cancel, retained=False)
             self._intake.join()
             self._announcer.publish(WorkerStatus.READY)
             self._announcer.check_taken()
@@ -379,7 +379,7 @@ class Worker:
             self._meter.drop("retained", f"a retained cancellation on {message.topic}")
             return
         try:
-            client = self._options.topics.parse_cancel(message.topic)
+            client = self._options.topics.cancel.parse(message.topic)["client"]
             cancellation = Cancellation.from_json(message.payload)
         except MqinferError as error:
             self._meter.drop(error.code, f"an unreadable cancellation on {message.topic}: {error}")

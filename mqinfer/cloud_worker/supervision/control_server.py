@@ -132,9 +132,9 @@ class ControlServer:
             self._link.open(timeout)
             self._presence.claim(_ADVICE, take_over=take_over)
             self._link.unsubscribe(self._topics.control_state(self._name))  # the filter for requests covers it
-            self._link.subscribe(self._topics.worker_states(), self._on_worker)
+            self._link.subscribe(self._topics.worker_state.filter(), self._on_worker)
             for name in (self._name, EVERY_SERVER):
-                self._link.subscribe(self._topics.control_filter(name), self._receive, retained=False)
+                self._link.subscribe(self._topics.control.filter(server=name), self._receive, retained=False)
         except BaseException:
             self._link.close()
             raise
@@ -270,7 +270,7 @@ class ControlServer:
         reply.add_done_callback(lambda done: self._finish(message, call, done))
 
     def _call(self, message: Message) -> Call:
-        return read_path(self._topics.parse_control(message.topic).path)
+        return read_path(self._topics.control.parse(message.topic)["path"])
 
     def _finish(self, message: Message, call: Call, done: Future[Any]) -> None:
         if call.operation is Operation.UNLOAD:
@@ -305,9 +305,9 @@ class ControlServer:
         )
 
     def _reply_topic(self, message: Message) -> str:
-        client = self._topics.parse_control(message.topic).client
+        client = self._topics.control.parse(message.topic)["client"]
         topic = message.response_topic or read_body(message.payload).response_topic
-        if not isinstance(topic, str) or not may_answer(self._topics, topic, client):
+        if not isinstance(topic, str) or not may_answer(self._topics.control_result, topic, client):
             own = self._topics.control_result(client, "ID")
             raise BadTopic(f"Response Topic {str(topic)[:200]!r} is not allowed; expected one like {own!r}")
         return topic

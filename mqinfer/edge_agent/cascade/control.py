@@ -13,7 +13,7 @@ from mqinfer.logs import log_dropped
 from mqinfer.protocol.control import Operation, read_body
 from mqinfer.protocol.decoding import write_json
 from mqinfer.protocol.errors import BadTopic, LinkError, MqinferError
-from mqinfer.protocol.topics import may_answer_as_edge
+from mqinfer.protocol.topics import may_answer
 
 __all__ = ["CascadeControl"]
 
@@ -33,7 +33,7 @@ class CascadeControl:
         self._cascade = cascade
         self._name, self._topics, self._link = requester.name, requester.topics, requester.link
         self._ignored = 0
-        self._calls = self._topics.control_call_filter(self._name, Operation.CASCADE)
+        self._calls = self._topics.control.filter(server=self._name, path=Operation.CASCADE)
         try:
             self._link.subscribe(self._calls, self._receive, retained=False)
         except LinkError as error:
@@ -70,7 +70,7 @@ class CascadeControl:
         if message.retain:
             raise BadTopic("a control request must not be retained")
         topic = message.response_topic or read_body(message.payload).response_topic
-        if not isinstance(topic, str) or not may_answer_as_edge(self._topics, topic, self._name):
+        if not isinstance(topic, str) or not may_answer(self._topics.edge_reply, topic, self._name):
             own = self._topics.edge_reply(self._name, "ID")
             raise BadTopic(f"Response Topic {str(topic)[:200]!r} is not allowed; expected one like {own!r}")
         return topic
