@@ -50,8 +50,8 @@ class Gateway:
         Raises:
             ModelNotLoadable: One of them did not start.
         """
-        from mqinfer.gateway.grpc.messages import MESSAGES
         from mqinfer.gateway.grpc.wire import delimited
+        from mqinfer.gateway.messages import message_class
 
         workload, array = self._workload, self._workload.array
         self._broker = self._stack.enter_context(MosquittoServer())
@@ -60,7 +60,7 @@ class Gateway:
         self._gateway = Program(serve, self._broker.url)
         self._stack.callback(self._gateway.close)
         described = {"name": workload.input, "datatype": str(datatype_of(array.dtype)), "shape": array.shape}
-        head = MESSAGES["ModelInferRequest"](
+        head = message_class("inference.ModelInferRequest")(
             model_name=workload.model, inputs=[described], outputs=[{"name": workload.output}]
         ).SerializeToString() + delimited(7, array.nbytes)
         target = f"127.0.0.1:{self._gateway.first_line}"

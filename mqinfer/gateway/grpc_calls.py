@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.errors import status_of
 from mqinfer.gateway.settings import GatewaySettings
-from mqinfer.protocol.datatypes import Buffer
-from mqinfer.protocol.errors import InvalidRequest, MqinferError
+from mqinfer.protocol.errors import MqinferError
 
-__all__ = ["GrpcCaller", "Work", "abort", "admit", "known", "make_server", "parse", "text_of", "unary"]
+__all__ = ["GrpcCaller", "Work", "abort", "admit", "known", "make_server", "text_of", "unary"]
 
 log = logging.getLogger("mqinfer.gateway")
 
@@ -115,18 +113,6 @@ def known(error: Exception) -> MqinferError:
         return error
     log.error("a call of gRPC failed", exc_info=error)
     return MqinferError(f"the gateway failed ({type(error).__name__}); its log has the details")
-
-
-def parse(kind: Any, data: Buffer) -> Any:
-    """Return a message of a class that `make_messages` made.
-
-    Raises:
-        InvalidRequest: It is none.
-    """
-    try:
-        return kind.FromString(data)
-    except DecodeError as error:
-        raise InvalidRequest(f"the request is not a {kind.DESCRIPTOR.name} of Protocol Buffers ({error})") from error
 
 
 def make_server(handlers: Iterable[Any], settings: GatewaySettings, *, shared: bool = False) -> Any:

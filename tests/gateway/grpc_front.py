@@ -30,10 +30,12 @@ class GrpcFront:
         self, method: str, *, metadata: Sequence[tuple[str, str]] = (), deadline_s: float = 60.0, **fields: Any
     ) -> Any:
         """Call a method with the fields of its request; return the reply's message."""
-        from mqinfer.gateway.grpc.messages import MESSAGES
+        from mqinfer.gateway.messages import message_class
 
-        request = MESSAGES[f"{method}Request"](**fields).SerializeToString()
-        return MESSAGES[f"{method}Response"].FromString(await self.send(method, request, metadata, deadline_s))
+        request = message_class(f"inference.{method}Request")(**fields).SerializeToString()
+        return message_class(f"inference.{method}Response").FromString(
+            await self.send(method, request, metadata, deadline_s)
+        )
 
     async def send(
         self, method: str, request: bytes, metadata: Sequence[tuple[str, str]] = (), deadline_s: float = 60.0

@@ -20,7 +20,7 @@ import pytest
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.control import ControlClient
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.grpc.messages import MESSAGES
+from mqinfer.gateway.messages import message_class
 from tests.gateway.conftest import Fleet, serve_repository
 from tests.gateway.models import build_repository
 from tests.gateway.test_process import PATIENCE, Running, running, settings_of
@@ -87,11 +87,13 @@ class Load:
     async def _by_grpc(self, number: int) -> str:
         row = np.arange(number, number + 16, dtype=np.int32)
         inputs = [{"name": name, "datatype": "INT32", "shape": [1, 16]} for name in ("INPUT0", "INPUT1")]
-        request = MESSAGES["ModelInferRequest"](
+        request = message_class("inference.ModelInferRequest")(
             model_name="simple", inputs=inputs, raw_input_contents=[row.tobytes()] * 2
         )
         try:
-            reply = MESSAGES["ModelInferResponse"].FromString(await self._method(request.SerializeToString()))
+            reply = message_class("inference.ModelInferResponse").FromString(
+                await self._method(request.SerializeToString())
+            )
         except grpc.aio.AioRpcError as error:
             known = error.code() not in {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL}
             return f"{error.code().name if known else 'untyped'}: {(error.details() or '')[:60]}"

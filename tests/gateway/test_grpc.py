@@ -45,14 +45,17 @@ async def failure(call: Awaitable[Any]) -> tuple[Any, str]:
 
 def typed_sums(kind: str = "int_contents") -> list[dict[str, Any]]:
     """Return the inputs of `simple` with typed contents."""
-    from mqinfer.gateway.grpc.wire import delimited, varint
+    from mqinfer.gateway.messages import message_class
 
-    contents = {}
-    for name, array in (("INPUT0", COUNT), ("INPUT1", ONES)):
-        packed = b"".join(map(varint, array.ravel().tolist()))
-        contents[name] = delimited({"int_contents": 2, "int64_contents": 3}[kind], len(packed)) + packed
+    contents = message_class("inference.InferTensorContents")
     return [
-        {"name": name, "datatype": "INT32", "shape": [1, 16], "contents": [octets]} for name, octets in contents.items()
+        {
+            "name": name,
+            "datatype": "INT32",
+            "shape": [1, 16],
+            "contents": [contents(**{kind: array.ravel()}).SerializeToString()],
+        }
+        for name, array in (("INPUT0", COUNT), ("INPUT1", ONES))
     ]
 
 

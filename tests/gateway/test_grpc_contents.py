@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqinfer.client.result import InferResult
-from mqinfer.gateway.grpc import contents as contents_module
+from mqinfer.gateway import varints
 from mqinfer.gateway.grpc.contents import raw_contents
-from mqinfer.gateway.grpc.messages import MESSAGES
 from mqinfer.gateway.grpc.replies import response
 from mqinfer.gateway.grpc.requests import LARGE, read_call, read_request
 from mqinfer.gateway.grpc_calls import GrpcCaller
-from mqinfer.gateway.protobuf import make_messages
+from mqinfer.gateway.messages import message_class
 from mqinfer.protocol.datatypes import Datatype, dtype_of, join_strings
 from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded, MqinferError
 from mqinfer.protocol.types import Outcome
@@ -27,21 +26,7 @@ FIELDS = {
     "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
     "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
 }  # fmt: skip
-CONTENTS = make_messages(
-    "peer",
-    {
-        "InferTensorContents": (
-            "repeated bool bool_contents = 1",
-            "repeated int32 int_contents = 2",
-            "repeated int64 int64_contents = 3",
-            "repeated uint32 uint_contents = 4",
-            "repeated uint64 uint64_contents = 5",
-            "repeated float fp32_contents = 6",
-            "repeated double fp64_contents = 7",
-            "repeated bytes bytes_contents = 8",
-        )
-    },
-)["InferTensorContents"]
+CONTENTS = message_class("inference.InferTensorContents")
 """The message as the field's clients have it."""
 CALLER = GrpcCaller("me", {}, None)
 
@@ -69,12 +54,12 @@ def values_of(datatype: str) -> st.SearchStrategy[Any]:
 def test_typed_contents_are_what_protobuf_wrote(datatype: str, data: st.DataObject, part: int) -> None:
     """Numbers and strings that protobuf has written come out as raw bytes, whatever part is read at once."""
     values = data.draw(st.lists(values_of(datatype), max_size=40))
-    kind, whole = Datatype(datatype), contents_module._PART
-    contents_module._PART = part + 9  # at least one whole number
+    kind, whole = Datatype(datatype), varints._PART
+    varints._PART = part + 9  # at least one whole number
     try:
         raw = raw_contents("x", "m", kind, (len(values),), typed(FIELDS[datatype], values))
     finally:
-        contents_module._PART = whole
+        varints._PART = whole
     expected = join_strings(values, "x") if datatype == "BYTES" else np.array(values, dtype_of(kind)).tobytes()
     assert bytes(raw) == expected
 
@@ -139,7 +124,7 @@ def test_any_contents_end_in_raw_bytes_or_a_known_error(octets: bytes, datatype:
 
 def request_bytes(*raws: bytes, **fields: Any) -> bytes:
     """Return a request with these raw tensors."""
-    message = MESSAGES["ModelInferRequest"](model_name="m", id="one", **fields)
+    message = message_class("inference.ModelInferRequest")(model_name="m", id="one", **fields)
     for place, raw in enumerate(raws):
         message.inputs.add(name=f"x{place}", datatype="UINT8", shape=[len(raw)])
         message.raw_input_contents.append(raw)
@@ -166,7 +151,7 @@ def test_many_small_typed_inputs_of_a_large_request() -> None:
         {"name": f"x{number}", "datatype": "FP32", "shape": [750], "contents": [bytes(floats)]}
         for number, floats in ((number, typed("fp32_contents", [number] * 750)) for number in range(64))
     ]
-    octets = MESSAGES["ModelInferRequest"](model_name="m", inputs=inputs).SerializeToString()
+    octets = message_class("inference.ModelInferRequest")(model_name="m", inputs=inputs).SerializeToString()
     assert len(octets) > LARGE
     tensors = read_call(read_request(octets), CALLER).inputs
     assert [(tensor.name, np.frombuffer(tensor.data, "<f4")[-1]) for tensor in tensors] == [
@@ -177,7 +162,7 @@ def test_many_small_typed_inputs_of_a_large_request() -> None:
 def test_large_tensors_are_not_copied_on_the_way_in() -> None:
     """A raw tensor of 16 MB, and one of typed FP32, take no memory beside the request's bytes."""
     raw = request_bytes(bytes(16 << 20))
-    message = MESSAGES["ModelInferRequest"](model_name="m")
+    message = message_class("inference.ModelInferRequest")(model_name="m")
     floats = typed("fp32_contents", np.zeros(4 << 20, "<f4").tolist())
     message.inputs.add(name="x", datatype="FP32", shape=[4 << 20], contents=[bytes(floats)])
     for octets in (raw, message.SerializeToString()):

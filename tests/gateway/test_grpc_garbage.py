@@ -9,13 +9,13 @@ import grpc
 import numpy as np
 import pytest
 
-from mqinfer.gateway.grpc.messages import MESSAGES
 from mqinfer.gateway.grpc.service import METHODS
 from mqinfer.gateway.grpc.wire import delimited
+from mqinfer.gateway.messages import message_class
 from tests.gateway.conftest import OpenCore
 from tests.gateway.grpc_front import GrpcFront, read_outputs, serving, tensors
 
-GOOD = MESSAGES["ModelInferRequest"](
+GOOD = message_class("inference.ModelInferRequest")(
     model_name="simple",
     id="x",
     parameters={"priority": {"uint64_param": 1}},
@@ -35,21 +35,21 @@ HOSTILE = {
     "length beyond the end": b"\x0a\xff\xff\xff\xff\x0f",
     "long name": delimited(1, len(LARGE)) + b"a" * len(LARGE),
     "topic characters": delimited(1, 9) + b"a/+/#/\0/b",
-    "huge shape": MESSAGES["ModelInferRequest"](
+    "huge shape": message_class("inference.ModelInferRequest")(
         model_name="simple",
         inputs=[{"name": "INPUT0", "datatype": "INT32", "shape": [1 << 62, 1 << 62], "contents": [b"\x12\x00"]}],
     ).SerializeToString(),
-    "negative shape": MESSAGES["ModelInferRequest"](
+    "negative shape": message_class("inference.ModelInferRequest")(
         model_name="simple",
         inputs=[{"name": "INPUT0", "datatype": "INT32", "shape": [-1, 16]}],
         raw_input_contents=[bytes(64)],
     ).SerializeToString(),
-    "strings that lie": MESSAGES["ModelInferRequest"](
+    "strings that lie": message_class("inference.ModelInferRequest")(
         model_name="simple_string",
         inputs=[{"name": "INPUT0", "datatype": "BYTES", "shape": [1, 2]}],
         raw_input_contents=[b"\xff\xff\xff\xff"],
     ).SerializeToString(),
-    "many names": MESSAGES["ModelInferRequest"](
+    "many names": message_class("inference.ModelInferRequest")(
         model_name="simple", inputs=[{"name": "INPUT0", "datatype": "INT32", "shape": [0]}] * 60
     ).SerializeToString(),
 }
@@ -95,7 +95,7 @@ def test_every_method_with_garbage(open_core: OpenCore, caplog: pytest.LogCaptur
                 expected = EXPECTED | ({"INTERNAL"} if method == "RepositoryModelLoad" else set())
                 for octets in (*harmless, *random_bytes):
                     assert await status(front, method, octets) in expected
-            reply = MESSAGES["ModelInferResponse"].FromString(await front.send("ModelInfer", GOOD))
+            reply = message_class("inference.ModelInferResponse").FromString(await front.send("ModelInfer", GOOD))
             assert read_outputs(reply)["OUTPUT0"].tolist() == [[0] * 16]
 
     with caplog.at_level(logging.ERROR, "mqinfer"):

@@ -16,7 +16,7 @@ from mqinfer.client.control import AsyncControl
 from mqinfer.gateway.access import Access
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.grpc.infer import make_stream
-from mqinfer.gateway.grpc.messages import MESSAGES
+from mqinfer.gateway.messages import message_class
 from tests.gateway.conftest import Fleet, OpenCore
 from tests.gateway.grpc_front import SERVICE, GrpcFront, read_outputs, serving, tensors
 from tests.patience import PATIENT
@@ -27,14 +27,16 @@ SLOW = {"model_name": "slow", **tensors(x=np.zeros((1, 4), "<f4"))}
 
 def request(request_id: str = "", **fields: Any) -> bytes:
     """Return the bytes of a request."""
-    octets: bytes = MESSAGES["ModelInferRequest"](**{"id": request_id, **FRAME, **fields}).SerializeToString()
+    octets: bytes = message_class("inference.ModelInferRequest")(
+        **{"id": request_id, **FRAME, **fields}
+    ).SerializeToString()
     return octets
 
 
 async def read(stream: Any) -> Any:
     """Return the next message of a stream; None at its end."""
     octets = await stream.read()
-    return None if octets is grpc.aio.EOF else MESSAGES["ModelStreamInferResponse"].FromString(octets)
+    return None if octets is grpc.aio.EOF else message_class("inference.ModelStreamInferResponse").FromString(octets)
 
 
 async def read_all(stream: Any) -> list[Any]:

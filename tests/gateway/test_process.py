@@ -22,7 +22,7 @@ from mqinfer.broker.mosquitto.certificates import Authority
 from mqinfer.client.result import InferResult
 from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.core import Core
-from mqinfer.gateway.grpc.messages import MESSAGES
+from mqinfer.gateway.messages import message_class
 from mqinfer.gateway.serving.fronts import check_ports
 from mqinfer.gateway.serving.process import GatewaySpec, Stop, check_packages, serve
 from mqinfer.gateway.settings import GatewaySettings
@@ -136,7 +136,7 @@ def test_calls_that_are_late(
     fleet: Fleet, unique: Callable[[str], str], spied: Callable[[], Awaitable[InferCall]], drain: float
 ) -> None:
     """At the end of the drain, or at a second signal, those that wait get a typed error, on either front."""
-    infer = MESSAGES["ModelInferRequest"](
+    infer = message_class("inference.ModelInferRequest")(
         model_name="slow", inputs=[{"name": "x", "datatype": "FP32", "shape": [1, 4]}], raw_input_contents=[b"\0" * 16]
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from mqinfer.gateway.tfs import calls
-from mqinfer.gateway.tfs.messages import messages
+from mqinfer.gateway.tfs.messages import tfs_class
 from mqinfer.gateway.tfs.tensors import NUMBERS
 from mqinfer.protocol.datatypes import Array, Datatype, dtype_of
 from mqinfer.protocol.topics import Topics
@@ -205,7 +205,7 @@ def test_what_is_not_there(run: Run) -> None:
         assert (await fails(front.predict("", {})))[1] == "ModelSpec has no name specified."
         code, text = await fails(front.predict("simple", {"INPUT0": ONE}))
         assert text.startswith("input size does not match signature: 1!=2 len({INPUT0}) != len({INPUT0,INPUT1}).")
-        request = messages()["PredictRequest"](model_spec={"name": "simple"}, output_filter=["OUTPUT2"])
+        request = tfs_class("PredictRequest")(model_spec={"name": "simple"}, output_filter=["OUTPUT2"])
         request.inputs["INPUT0"].dtype = request.inputs["INPUT1"].dtype = NUMBERS[Datatype.INT32]
         code, text = await fails(front.send("Predict", request.SerializeToString()))
         assert text.startswith("output tensor alias not found in signature: OUTPUT2 Outputs expected to be in the set")
@@ -335,7 +335,7 @@ def test_garbage_by_grpc(run: Run) -> None:
                 assert text
         code, _ = await fails(front.channel.unary_unary(f"{PREDICTION}Nothing")(b""))
         assert code is grpc.StatusCode.UNIMPLEMENTED
-        request = messages()["PredictRequest"](model_spec={"name": "identity_fp32"})
+        request = tfs_class("PredictRequest")(model_spec={"name": "identity_fp32"})
         tensor = request.inputs["INPUT0"]
         tensor.dtype = NUMBERS[Datatype.INT32]
         tensor.int_val.append(b"\x01" * 52_000_000)

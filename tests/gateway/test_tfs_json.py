@@ -17,7 +17,7 @@ from mqinfer.errors import InvalidRequest, LimitExceeded
 from mqinfer.gateway.tfs import json_tensors
 from mqinfer.gateway.tfs.examples import examples_from_json
 from mqinfer.gateway.tfs.json_tensors import parse, read_predict, to_binary, write_json, write_predictions
-from mqinfer.gateway.tfs.messages import messages
+from mqinfer.gateway.tfs.messages import tfs_class
 from mqinfer.protocol.card import SignatureTensor
 from mqinfer.protocol.datatypes import Array, Datatype, datatype_of, dtype_of
 
@@ -180,7 +180,7 @@ def test_rows_of_outputs_without_rows() -> None:
 
 def features_of(example: bytes) -> dict[str, Any]:
     """Return the features of a serialised example."""
-    found = messages()["Example"].FromString(example).features.feature
+    found = tfs_class("Example").FromString(example).features.feature
     return {name: list(getattr(each, each.WhichOneof("kind")).value) for name, each in found.items()}
 
 

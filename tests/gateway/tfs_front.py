@@ -21,7 +21,7 @@ from mqinfer.gateway.grpc_calls import make_server
 from mqinfer.gateway.http import make_runner
 from mqinfer.gateway.settings import GatewaySettings
 from mqinfer.gateway.tfs.grpc import make_grpc_handlers
-from mqinfer.gateway.tfs.messages import messages
+from mqinfer.gateway.tfs.messages import tfs_class
 from mqinfer.gateway.tfs.rest import make_rest_app
 from mqinfer.gateway.tfs.tensors import read_tensors, write_tensor
 from mqinfer.protocol.datatypes import Array
@@ -63,17 +63,17 @@ class TfsFront:
 
     async def call(self, method: str, request: str, reply: str, **fields: Any) -> Any:
         """Call a method of gRPC with the fields of its request; return the reply's message."""
-        data = messages()[request](**fields).SerializeToString()
-        return messages()[reply].FromString(await self.send(method, data))
+        data = tfs_class(request)(**fields).SerializeToString()
+        return tfs_class(reply).FromString(await self.send(method, data))
 
     async def predict(
         self, model: str, inputs: Mapping[str, Array], deadline_s: float = 60.0, **spec: Any
     ) -> tuple[dict[str, Array], Any]:
         """Predict by gRPC; return the outputs and the reply's ModelSpec."""
-        request = messages()["PredictRequest"](model_spec={"name": model, **spec})
+        request = tfs_class("PredictRequest")(model_spec={"name": model, **spec})
         for name, array in inputs.items():
             write_tensor(array, request.inputs[name])
-        reply = messages()["PredictResponse"].FromString(
+        reply = tfs_class("PredictResponse").FromString(
             await self.send("Predict", request.SerializeToString(), deadline_s)
         )
         return read_tensors(reply.outputs, MOST), reply.model_spec

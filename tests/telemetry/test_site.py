@@ -185,11 +185,11 @@ def over_grpc(site: Site, headers: dict[str, str]) -> None:
     """Call by the Open Inference Protocol over gRPC."""
     import grpc
 
-    from mqinfer.gateway.grpc.messages import MESSAGES
+    from mqinfer.gateway.messages import message_class
 
     x = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
     raw = [np.ones(4, np.float32).tobytes()]
-    request = MESSAGES["ModelInferRequest"](model_name="numbers", inputs=[x], raw_input_contents=raw)
+    request = message_class("inference.ModelInferRequest")(model_name="numbers", inputs=[x], raw_input_contents=raw)
     with grpc.insecure_channel(f"127.0.0.1:{site.grpc}") as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         call(request.SerializeToString(), metadata=tuple(headers.items()), timeout=PATIENCE_S)

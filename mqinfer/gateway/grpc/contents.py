@@ -1,20 +1,18 @@
 """The typed contents of a tensor (`InferTensorContents`), from their bytes to the raw form of the tensor.
 
-Numbers of 4 or 8 bytes have that form already and are not copied; varints are converted by NumPy in parts of bounded
-size; strings one by one.
+Numbers of 4 or 8 bytes have that form already and are not copied; strings are converted one by one.
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mqinfer.gateway.checks import check_shape
 from mqinfer.gateway.grpc.wire import DELIMITED, VARINT, fields
-from mqinfer.protocol.datatypes import Buffer, Datatype, dtype_of
+from mqinfer.gateway.varints import count_varints, unpack_varints
+from mqinfer.protocol.datatypes import Buffer, Datatype
 from mqinfer.protocol.errors import BadTensor, LimitExceeded
 
 __all__ = ["raw_contents"]
@@ -34,9 +32,6 @@ _STRINGS = _FIELDS[Datatype.BYTES]
 _FLOATS = {_FIELDS[Datatype.FP32]: 5, _FIELDS[Datatype.FP64]: 1}  # wire types of one number
 _MOST_SINGLE = 1 << 16
 """Numbers that may stand in fields of their own instead of all in one; no encoder of today writes them so."""
-_PART = 1 << 20
-_LONGEST_VARINT = 10
-_LAST = 0x80  # bytes below end a varint
 
 
 def raw_contents(name: str, model: str, datatype: Datatype, shape: tuple[int, ...], contents: memoryview) -> Buffer:
@@ -61,15 +56,10 @@ def raw_contents(name: str, model: str, datatype: Datatype, shape: tuple[int, ..
     run = _one_run(name, model, datatype, contents)
     if number in _FLOATS:
         return run
-    octets = np.frombuffer(run, np.uint8)
-    found = int(np.count_nonzero(octets < _LAST))
-    if found > count:
+    if count_varints(run) > count:
         raise _too_many(name, model, count)
-    if octets.size and octets[-1] >= _LAST:
-        raise BadTensor(f"contents of input '{name}' for model '{model}' end within a number")
-    if found == octets.size and datatype is not Datatype.BOOL:  # numbers below 128, one byte each
-        return octets.astype(dtype_of(datatype), copy=False).view(np.uint8).data
-    return _numbers(name, model, datatype, octets, found)
+    what = f"contents of input '{name}' for model '{model}'"
+    return unpack_varints(run, datatype, what).view(np.uint8).data
 
 
 def _one_run(name: str, model: str, datatype: Datatype, contents: memoryview) -> Buffer:
@@ -84,42 +74,6 @@ def _one_run(name: str, model: str, datatype: Datatype, contents: memoryview) ->
         if len(runs) > _MOST_SINGLE:
             raise LimitExceeded(f"contents of input '{name}' for model '{model}': expected packed numbers")
     return runs[0] if len(runs) == 1 else b"".join(runs)
-
-
-def _numbers(name: str, model: str, datatype: Datatype, octets: npt.NDArray[np.uint8], count: int) -> Buffer:
-    array = np.empty(count, dtype_of(datatype))
-    done = at = 0
-    while at < octets.size:
-        part = octets[at : at + _PART]
-        ends = np.flatnonzero(part < _LAST)
-        part = part[: ends[-1] + 1] if ends.size else part
-        array[done : done + ends.size] = _converted(name, model, datatype, part, ends)
-        done, at = done + ends.size, at + part.size
-    return array.view(np.uint8).data
-
-
-def _converted(
-    name: str, model: str, datatype: Datatype, part: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]
-) -> npt.NDArray[Any]:
-    """Return the numbers of whole varints, checked against the range of the datatype."""
-    starts = np.concatenate(([0], ends[:-1] + 1))
-    lengths = ends - starts + 1
-    longest = int(lengths.max(initial=_LONGEST_VARINT + 1 if not ends.size else 0))
-    if longest > _LONGEST_VARINT:
-        raise BadTensor(f"contents of input '{name}' for model '{model}' contain a number of more than 64 bits")
-    values = np.zeros(ends.size, np.uint64)
-    for place in range(longest):
-        longer = lengths > place
-        values[longer] |= (part[starts[longer] + place] & 0x7F).astype(np.uint64) << np.uint64(7 * place)
-    if datatype is Datatype.BOOL:
-        return values.astype(np.bool_)
-    if datatype is Datatype.UINT64:
-        return values
-    signed = values.view(np.int64)
-    bounds = np.iinfo(dtype_of(datatype).name)
-    if signed.min() < bounds.min or signed.max() > bounds.max:
-        raise BadTensor(f"contents of input '{name}' for model '{model}' contain a number beyond {datatype}")
-    return signed
 
 
 def _strings(name: str, model: str, count: int, contents: memoryview) -> bytes:

@@ -13,10 +13,12 @@ import grpc
 from mqinfer.gateway.access import Access, Right
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import NotFound
-from mqinfer.gateway.grpc.messages import HEALTH
-from mqinfer.gateway.grpc_calls import GrpcCaller, parse, unary
+from mqinfer.gateway.grpc_calls import GrpcCaller, unary
+from mqinfer.gateway.messages import message_class, parse
 
 __all__ = ["make_health"]
+
+_REQUEST, _RESPONSE = (message_class(f"grpc.health.v1.HealthCheck{each}") for each in ("Request", "Response"))
 
 
 def make_health(core: Core, access: Access, services: Collection[str]) -> Any:
@@ -29,10 +31,10 @@ def make_health(core: Core, access: Access, services: Collection[str]) -> Any:
     """
 
     async def check(data: bytes, _: GrpcCaller) -> bytes:
-        service = parse(HEALTH["HealthCheckRequest"], data).service
+        service = parse(_REQUEST, data).service
         if service and service not in services:
             raise NotFound(f"unknown service {service[:100]!r}; known are {', '.join(services)}")
-        reply: bytes = HEALTH["HealthCheckResponse"](status=1 if core.ready() else 2).SerializeToString()
+        reply: bytes = _RESPONSE(status=1 if core.ready() else 2).SerializeToString()
         return reply
 
     return grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": unary(access, Right.HEALTH, check)})

@@ -7,19 +7,20 @@ from functools import lru_cache
 import numpy as np
 
 from mqinfer.client.result import InferResult
-from mqinfer.gateway.grpc.messages import MESSAGES
 from mqinfer.gateway.grpc.wire import delimited
 from mqinfer.gateway.grpc_calls import text_of
+from mqinfer.gateway.messages import message_class
 from mqinfer.protocol.datatypes import Buffer, datatype_of, raw_bytes
 from mqinfer.protocol.errors import MqinferError
 
 __all__ = ["error_message", "response", "stream_response"]
 
-_RESPONSE, _STREAM_RESPONSE = MESSAGES["ModelInferResponse"], MESSAGES["ModelStreamInferResponse"]
+_RESPONSE = message_class("inference.ModelInferResponse")
+_STREAM_RESPONSE = message_class("inference.ModelStreamInferResponse")
 _ID, _RAWS = 3, 6  # fields of the response
 _INFER_RESPONSE = 2  # field of the stream's response
 _CACHED = 1024
-_FINAL = {"triton_final_response": MESSAGES["InferParameter"](bool_param=True)}
+_FINAL = {"triton_final_response": message_class("inference.InferParameter")(bool_param=True)}
 """The protocol asks for it in the last reply to each request of a stream; here each has one."""
 _FINAL_BYTES = _RESPONSE(parameters=_FINAL).SerializeToString()
 

@@ -13,9 +13,9 @@ from mqinfer.gateway.calls import InferCall
 from mqinfer.gateway.checks import check_shape
 from mqinfer.gateway.errors import Unsupported
 from mqinfer.gateway.grpc.contents import raw_contents
-from mqinfer.gateway.grpc.messages import MESSAGES
 from mqinfer.gateway.grpc.wire import DELIMITED, delimited, fields
-from mqinfer.gateway.grpc_calls import GrpcCaller, parse
+from mqinfer.gateway.grpc_calls import GrpcCaller
+from mqinfer.gateway.messages import message_class, parse
 from mqinfer.gateway.protocol_answers import NO_SHARED_MEMORY
 from mqinfer.protocol.datatypes import Buffer, Datatype
 from mqinfer.protocol.errors import BadTensor, InvalidRequest, LimitExceeded
@@ -30,7 +30,7 @@ LARGE = 64 << 10
 _SMALL_INPUT = 256
 """Bytes of an input whose typed contents stay in the message; the largest number of such inputs has room in it."""
 
-_REQUEST = MESSAGES["ModelInferRequest"]
+_REQUEST = message_class("inference.ModelInferRequest")
 _INPUTS, _RAWS, _CONTENTS = 5, 7, 5  # fields of the request, and of an input
 _RESERVED = (
     "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting with"

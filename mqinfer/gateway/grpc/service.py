@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from google.protobuf import json_format
+
 from mqinfer import __version__
 from mqinfer.gateway.access import Right
 from mqinfer.gateway.core import Core
 from mqinfer.gateway.errors import Unsupported
-from mqinfer.gateway.grpc.config import config_message
-from mqinfer.gateway.grpc.messages import MESSAGES
-from mqinfer.gateway.grpc_calls import GrpcCaller, Work, parse
+from mqinfer.gateway.grpc_calls import GrpcCaller, Work
+from mqinfer.gateway.messages import message_class, parse
 from mqinfer.gateway.protocol_answers import (
     EXTENSIONS,
     NO_NAMED_REPOSITORY,
@@ -36,7 +37,7 @@ _Method = Callable[[Core, GatewaySettings, Any], Awaitable[_Fields]]
 
 def make_work(name: str, method: _Method, core: Core, settings: GatewaySettings) -> Work:
     """Return what a method does, from bytes to bytes."""
-    request_class, reply_class = MESSAGES[f"{name}Request"], MESSAGES[f"{name}Response"]
+    request_class, reply_class = message_class(f"inference.{name}Request"), message_class(f"inference.{name}Response")
 
     async def work(request: bytes, _: GrpcCaller) -> bytes:
         if len(request) > _MOST_BYTES:
@@ -94,15 +95,17 @@ def _tensor(spec: TensorSpec) -> _Fields:
 
 
 async def _model_config(core: Core, _settings: GatewaySettings, request: Any) -> _Fields:
-    return {"config": config_message(await config_of(core, request.name, request.version or None))}
+    return {"config": _from_json("ModelConfig", await config_of(core, request.name, request.version or None))}
 
 
 async def _model_statistics(core: Core, _settings: GatewaySettings, request: Any) -> _Fields:
-    from google.protobuf import json_format
-
-    entry = MESSAGES["ModelStatistics"]
     found = await core.statistics(request.name, request.version or None)
-    return {"model_stats": [json_format.ParseDict(each, entry(), ignore_unknown_fields=True) for each in found]}
+    return {"model_stats": [_from_json("ModelStatistics", each) for each in found]}
+
+
+def _from_json(name: str, content: _Fields) -> Any:
+    """Return the message of a record of JSON; keys that Triton does not have are left out."""
+    return json_format.ParseDict(content, message_class(f"inference.{name}")(), ignore_unknown_fields=True)
 
 
 async def _repository_index(core: Core, _settings: GatewaySettings, request: Any) -> _Fields:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mqinfer.gateway.tfs.json_tensors import is_base64, shown, to_binary
-from mqinfer.gateway.tfs.messages import messages
+from mqinfer.gateway.tfs.messages import tfs_class
 from mqinfer.protocol.card import Signature
 from mqinfer.protocol.datatypes import Array, Datatype, to_bytes
 from mqinfer.protocol.errors import BadEnvelope, BadTensor, InvalidRequest, ModelFailed
@@ -52,7 +52,7 @@ def examples_of(message: Any) -> Array:
 def _checked(examples: list[bytes]) -> Array:
     from google.protobuf.message import DecodeError
 
-    kind = messages()["Example"]
+    kind = tfs_class("Example")
     for place, example in enumerate(examples):
         try:
             kind.FromString(example)
@@ -87,7 +87,7 @@ def examples_from_json(content: Mapping[str, Any]) -> Array:
 def _example(value: Any) -> bytes:
     if not isinstance(value, dict):
         raise BadTensor(f"Example must be JSON object but got JSON {shown(value)}")
-    example = messages()["Example"]()
+    example = tfs_class("Example")()
     features = example.features.feature
     for name, content in value.items():
         values = content if isinstance(content, list) else [content]

@@ -25,7 +25,7 @@ from mqinfer.gateway.tfs.examples import (
     examples_of,
     values_of,
 )
-from mqinfer.gateway.tfs.messages import SIGNATURE_DEF_URL, messages, parse
+from mqinfer.gateway.tfs.messages import SIGNATURE_DEF_URL, parse, tfs_class
 from mqinfer.gateway.tfs.signatures import DEFAULT, signatures_of
 from mqinfer.gateway.tfs.tensors import NUMBERS, read_tensors, write_tensor
 from mqinfer.protocol.card import Signature, SignatureTensor
@@ -87,12 +87,12 @@ class _Front:
         return await _run(outputs_size(answer.outputs), _predict_response, target.spec, answer)
 
     async def classify(self, data: bytes, caller: GrpcCaller) -> bytes:
-        response = messages()["ClassificationResponse"]()
+        response = tfs_class("ClassificationResponse")()
         await self._run_examples("ClassificationRequest", CLASSIFY, data, caller, response)
         return _bytes(response)
 
     async def regress(self, data: bytes, caller: GrpcCaller) -> bytes:
-        response = messages()["RegressionResponse"]()
+        response = tfs_class("RegressionResponse")()
         await self._run_examples("RegressionRequest", REGRESS, data, caller, response)
         return _bytes(response)
 
@@ -124,7 +124,7 @@ class _Front:
         _check_tasks(request.tasks)
         own = self._caller(caller)
         examples = await _run(len(data), examples_of, request.input)
-        response = messages()["MultiInferenceResponse"]()
+        response = tfs_class("MultiInferenceResponse")()
         version: str | None = None
         for task in request.tasks:
             spec = _spec(task)
@@ -147,10 +147,10 @@ class _Front:
                 raise InvalidRequest(f"Metadata field {field[:80]} is not supported")
         model = replace(_spec(request), signature="")
         card = (await find(self._core, model)).card
-        found = messages()["SignatureDefMap"]()
+        found = tfs_class("SignatureDefMap")()
         for name, signature in signatures_of(card).items():
             _fill_signature(found.signature_def[name], signature)
-        response = messages()["GetModelMetadataResponse"]()
+        response = tfs_class("GetModelMetadataResponse")()
         response.model_spec.name = model.model
         response.model_spec.version.value = int(card.version)
         response.metadata[_SIGNATURE_DEF].type_url = SIGNATURE_DEF_URL
@@ -161,7 +161,7 @@ class _Front:
         request = await _run(len(data), parse, "GetModelStatusRequest", data)
         if not request.HasField("model_spec"):
             raise InvalidRequest("Missing ModelSpec")
-        response = messages()["GetModelStatusResponse"]()
+        response = tfs_class("GetModelStatusResponse")()
         for version, is_ready in (await version_states(self._core, _spec(request))).items():
             one = response.model_version_status.add(version=int(version), state=_AVAILABLE if is_ready else _END)
             one.status.error_code = GrpcCode.OK
@@ -187,7 +187,7 @@ async def _run(size: int, function: Callable[..., _R], *args: Any) -> _R:
 
 
 def _predict_response(spec: Spec, answer: CallResult) -> bytes:
-    response = messages()["PredictResponse"]()
+    response = tfs_class("PredictResponse")()
     for name, array in answer.outputs.items():
         write_tensor(array, response.outputs[name])
     _fill_spec(response.model_spec, spec, answer.version)

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from mqinfer.gateway.tfs.messages import VALUES
+from mqinfer.gateway.grpc.wire import read_varint
+from mqinfer.gateway.varints import count_varints, pack_varints, unpack_varints
 from mqinfer.protocol.datatypes import Array, Datatype, array_bytes, dtype_of, from_raw, little_endian
 from mqinfer.protocol.errors import BadTensor, LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["NUMBERS", "pack_varints", "read_tensor", "read_tensors", "unpack_varints", "write_tensor"]
+__all__ = ["NUMBERS", "read_tensor", "read_tensors", "write_tensor"]
 
 NUMBERS = {
     Datatype.FP32: 1, Datatype.FP64: 2, Datatype.INT32: 3, Datatype.UINT8: 4, Datatype.INT16: 5, Datatype.INT8: 6,
@@ -32,10 +32,7 @@ _FIELDS = {
     Datatype.FP16: "half_val", Datatype.UINT32: "uint32_val", Datatype.UINT64: "uint64_val",
 }  # fmt: skip
 _SMALL_INTEGERS = "int_val"
-_CHUNK = 1 << 18
-"""Varints are decoded so many bytes at a time: it takes some 30 times as much memory."""
-_LONGEST = 10
-"""Bytes of the longest varint."""
+_FLOATS = frozenset(("float_val", "double_val"))
 
 
 def read_tensors(tensors: Mapping[str, Any], most: int, limits: Limits = DEFAULT_LIMITS) -> dict[str, Array]:
@@ -106,14 +103,9 @@ def _read_strings(name: str, tensor: Any, shape: tuple[int, ...], elements: int,
 def _split_content(name: str, content: bytes, elements: int) -> list[bytes]:
     """Split the strings of a `tensor_content`: their lengths as varints, and then all of them."""
     lengths: list[int] = []
-    start = 0
+    start, view = 0, memoryview(content)
     for _ in range(elements):
-        length, shift, more = 0, 0, True
-        while more:
-            if start >= len(content) or shift >= 7 * _LONGEST:
-                raise BadTensor(f"input {name!r}: tensor_content ends within the lengths of its strings")
-            length |= (content[start] & 0x7F) << shift
-            more, shift, start = content[start] > 0x7F, shift + 7, start + 1
+        length, start = read_varint(view, start)
         lengths.append(length)
     if start + sum(lengths) != len(content):
         raise BadTensor(f"input {name!r}: the lengths of {elements} strings don't add up to its tensor_content")
@@ -125,35 +117,18 @@ def _split_content(name: str, content: bytes, elements: int) -> list[bytes]:
 
 
 def _read_values(name: str, data: bytes, field: str, datatype: Datatype, elements: int) -> Array:
-    kind, _ = VALUES[field]
-    dtype = dtype_of(datatype)
-    if kind in {"float", "double"}:
-        if len(data) % dtype.itemsize:
-            raise BadTensor(f"input {name!r}: {field} has {len(data)} bytes, no multiple of {dtype.itemsize}")
-        values: Array = np.frombuffer(data, dtype)
-    else:
-        values = _converted(name, unpack_varints(data, f"input {name!r}: {field}", elements), field, datatype)
-    if len(values) > elements:
-        raise _too_many(name, len(values), elements)
-    return values
+    dtype, what = dtype_of(datatype), f"values of input {name!r} ({field})"
+    is_varint = field not in _FLOATS
+    if not is_varint and len(data) % dtype.itemsize:
+        raise BadTensor(f"{what} have {len(data)} bytes, no multiple of {dtype.itemsize}")
+    count = count_varints(data) if is_varint else len(data) // dtype.itemsize
+    if count > elements:
+        raise _too_many(name, count, elements)
+    return unpack_varints(data, datatype, what) if is_varint else np.frombuffer(data, dtype)
 
 
 def _too_many(name: str, values: int, elements: int) -> BadTensor:
     return BadTensor(f"input {name!r}: {values} values, and its shape has {elements} elements")
-
-
-def _converted(name: str, values: npt.NDArray[np.uint64], field: str, datatype: Datatype) -> Array:
-    if datatype is Datatype.BOOL:
-        found: Array = values != 0
-        return found
-    dtype = dtype_of(datatype)
-    if datatype is Datatype.FP16:  # its bits
-        dtype = np.dtype("<u2")
-    signed = values.view(np.int64) if VALUES[field][0] in {"int32", "int64"} else values
-    found = signed.astype(dtype)
-    if not np.array_equal(found, signed):
-        raise BadTensor(f"input {name!r}: {field} has a value that {datatype} has not")
-    return found.view(dtype_of(datatype)) if datatype is Datatype.FP16 else found
 
 
 def _filled(values: Array, elements: int) -> Array:
@@ -164,63 +139,6 @@ def _filled(values: Array, elements: int) -> Array:
     if len(values):
         found[len(values) :] = values[-1]
     return found
-
-
-def unpack_varints(data: bytes, what: str, most: int) -> npt.NDArray[np.uint64]:
-    """Return the integers of varints.
-
-    Args:
-        data: As packed fields have them.
-        what: Where they are, for messages.
-        most: How many there may be.
-
-    Raises:
-        BadTensor: The last one is cut off, one is too long, or there are too many.
-    """
-    content = np.frombuffer(data, np.uint8)
-    ends = content < 0x80
-    count = int(np.count_nonzero(ends))
-    if count > most:
-        raise BadTensor(f"{what} has {count} values, and the shape has {most} elements")
-    if len(data) and not ends[-1]:
-        raise BadTensor(f"{what} ends within a value")
-    found = np.empty(count, np.uint64)
-    start = done = 0
-    while start < len(data):
-        stop = min(start + _CHUNK, len(data))
-        while not ends[stop - 1]:  # the last byte ends a value
-            stop += 1
-        part = _unpack(content[start:stop], what)
-        found[done : done + len(part)] = part
-        start, done = stop, done + len(part)
-    return found
-
-
-def _unpack(content: npt.NDArray[np.uint8], what: str) -> npt.NDArray[np.uint64]:
-    ends = np.flatnonzero(content < 0x80)
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    lengths = ends - starts + 1
-    if lengths.max() > _LONGEST:
-        raise BadTensor(f"{what} has a value of more than {_LONGEST} bytes")
-    places = np.arange(len(content)) - np.repeat(starts, lengths)
-    shifted = (content & 0x7F).astype(np.uint64) << (7 * places).astype(np.uint64)
-    return np.add.reduceat(shifted, starts)
-
-
-def pack_varints(values: npt.NDArray[np.uint64]) -> bytes:
-    """Return integers as varints."""
-    parts = []
-    for start in range(0, len(values), _CHUNK):
-        left = values[start : start + _CHUNK].copy()
-        content = np.zeros((len(left), _LONGEST), np.uint8)
-        used = np.zeros((len(left), _LONGEST), np.bool_)
-        for place in range(_LONGEST):
-            used[:, place] = (left > 0) if place else True
-            content[:, place] = left & 0x7F
-            left >>= 7
-            content[:, place] |= ((left > 0) * 0x80).astype(np.uint8)
-        parts.append(content[used].tobytes())
-    return b"".join(parts)
 
 
 def write_tensor(array: Array, tensor: Any) -> None:
