@@ -3,7 +3,7 @@
 The tests in `tests/faults` are made of these parts; `python -m benchmarks soak` runs them for as long as asked.
 """
 
-from benchmarks.faults.figures import Figure, as_markdown
+from benchmarks.faults.figures import Figure, Figures, as_markdown
 from benchmarks.faults.traffic import EchoTraffic, RequestRecord
 from benchmarks.faults.watching import Peak, beside, open_files, resident_bytes
 from benchmarks.faults.workers import MODEL, Workers
@@ -12,6 +12,7 @@ __all__ = [
     "MODEL",
     "EchoTraffic",
     "Figure",
+    "Figures",
     "Peak",
     "RequestRecord",
     "Workers",

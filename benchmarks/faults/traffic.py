@@ -138,6 +138,18 @@ class EchoTraffic:
             if not self._changed.wait_for(lambda: self._finished >= self.asked, timeout):
                 raise TimeoutError(f"{self._finished} outcomes of {self.asked} requests after {timeout:g} s")
 
+    def served(self) -> Counters:
+        """Wait, and verify that each request has succeeded.
+
+        Raises:
+            MqinferError: One has not, or as `check`.
+        """
+        self.wait()
+        counters = self.check()
+        if counters.outcomes[Outcome.OK] != self.asked:
+            raise MqinferError(f"not every request succeeded: {self.outcomes()}")
+        return counters
+
     def check(self, repeated: int | None = None) -> Counters:
         """Verify the invariant: each request has exactly one outcome, with its own numbers, and the sums balance.
 

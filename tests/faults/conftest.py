@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import EchoTraffic, Figure, Workers, as_markdown
+from benchmarks.faults import EchoTraffic, Figures, Workers, as_markdown
 from mqinfer.bench.fault_proxy import FaultProxy
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.client.options import Silence
@@ -22,7 +22,7 @@ FULL = os.environ.get("MQINFER_FAULTS") == "full"
 """Whether this run is for the table: with the full counts, on a machine that does nothing else."""
 _MARK = "<!-- figures -->"
 """The table replaces what follows this mark in a document."""
-_figures = pytest.StashKey[list[Figure]]()
+_figures = pytest.StashKey[Figures]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("--faults-report", default=None) and config.getoption("numprocesses", default=None):
         raise pytest.UsageError("--faults-report measures one fault after the other; leave out -n")
-    config.stash[_figures] = []
+    config.stash[_figures] = Figures()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the table of figures."""
     path = session.config.getoption("--faults-report", default=None)
-    figures = session.config.stash.get(_figures, [])
+    figures = session.config.stash.get(_figures, Figures()).recorded
     if path and figures:
         before = path.read_text(encoding="utf-8") if path.exists() else ""
         head = before.partition(_MARK)[0] + _MARK if _MARK in before else ""
@@ -68,14 +68,9 @@ def pick() -> Callable[[int, int], int]:
 
 
 @pytest.fixture
-def figure(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Record a figure with its target: `figure("rolling restart", "retries", "0", "0", passed=True)`."""
-    figures = request.config.stash.setdefault(_figures, [])
-
-    def add(row: str, what: str, value: object, target: str = "", *, passed: bool | None = None) -> None:
-        figures.append(Figure(row, what, str(value), target, passed))
-
-    return add
+def figure(request: pytest.FixtureRequest) -> Figures:
+    """The figures of this run, for the table."""
+    return request.config.stash.setdefault(_figures, Figures())
 
 
 @pytest.fixture(scope="session")
@@ -112,11 +107,14 @@ def workers(tmp_path: Path, broker_url: str, topics: Topics) -> Iterator[Callabl
 
 @pytest.fixture
 def traffic(broker_url: str, topics: Topics) -> Iterator[Callable[..., EchoTraffic]]:
-    """Connect a client that records every outcome: `traffic(url=..., window=16)`."""
+    """Connect a client that records every outcome, after `first` requests: `traffic(url=..., first=10, window=16)`."""
     with ExitStack() as stack:
 
-        def start(url: str = broker_url, **options: Any) -> EchoTraffic:
-            return stack.enter_context(EchoTraffic(url, topics, **options))
+        def start(url: str = broker_url, *, first: int = 0, **options: Any) -> EchoTraffic:
+            client = stack.enter_context(EchoTraffic(url, topics, **options))
+            client.burst(first)
+            client.wait()
+            return client
 
         yield start
 

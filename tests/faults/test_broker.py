@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import EchoTraffic, Workers, beside, resident_bytes
+from benchmarks.faults import EchoTraffic, Figures, Workers, beside, resident_bytes
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.protocol.types import Outcome
 
 Start = Callable[..., Any]
 RATE = 75.0
@@ -28,13 +27,6 @@ def persistent_broker(tmp_path: Path) -> Iterator[MosquittoServer]:
     stored = f"persistence true\npersistence_location {folder}/\nautosave_on_changes true\nautosave_interval 1\n"
     with MosquittoServer(configuration=lambda port: render(port).replace("persistence false\n", stored)) as server:
         yield server
-
-
-def served_all(client: EchoTraffic) -> None:
-    """Assert that every request ended as `ok` once, with its own numbers."""
-    client.wait()
-    counters = client.check()
-    assert counters.outcomes[Outcome.OK] == client.asked, client.outcomes()
 
 
 def until_served(client: EchoTraffic, since: float) -> float:
@@ -68,26 +60,23 @@ def outages(
 
 @pytest.mark.parametrize("kind", ["own_broker", "persistent_broker"])
 def test_killed_broker(
-    workers: Start, traffic: Start, figure: Start, pick: Start, request: pytest.FixtureRequest, kind: str
+    workers: Start, traffic: Start, figure: Figures, pick: Start, request: pytest.FixtureRequest, kind: str
 ) -> None:
     """After SIGKILL under load and a restart two seconds later all requests are served once, and memory stays flat."""
     broker: MosquittoServer = request.getfixturevalue(kind)
     workers(20, 20, 20, url=broker.url)
-    client: EchoTraffic = traffic(broker.url)
-    client.burst(10)
-    client.wait()
+    client: EchoTraffic = traffic(broker.url, first=10)
     times, steady = pick(1, 10), pick(1, 6)
     before = resident_bytes(os.getpid())
     recoveries: list[float] = []
     with beside(lambda: recoveries.extend(outages(client, broker, times, 2.0, broker.kill, steady))) as faults:
         while faults.is_alive():
             client.pace(RATE, 20)
-    served_all(client)
+    client.served()
     stored = "with" if kind == "persistent_broker" else "without"
     row = f"SIGKILL of the broker ({stored} persistence), back after 2 s, {times} times, {RATE:.0f}/s"
-    figure(row, "ok", f"{len(client.ended)}/{client.asked}", "all", passed=True)
-    worst = max(recoveries)
-    figure(row, "served after its return", f"{worst:.2f} s", "<= 1.5 s", passed=worst <= 1.5)
+    figure.every(row, "ok", len(client.ended), client.asked)
+    figure.bound(row, "served after its return", max(recoveries), 1.5, ".2f s")
     growth = (resident_bytes(os.getpid()) - before) / 2**20
     figure(row, "publishes a request", f"{client.publishes():.4f}")
     figure(row, "late replies", client.requester.counters().late)
@@ -95,7 +84,7 @@ def test_killed_broker(
     assert client.publishes() <= 1.0 + times * 16 / client.asked + 0.1, "a burst is bounded by the window"
 
 
-def test_restarted_broker(workers: Start, traffic: Start, figure: Start, own_broker: MosquittoServer) -> None:
+def test_restarted_broker(workers: Start, traffic: Start, figure: Figures, own_broker: MosquittoServer) -> None:
     """After a SIGTERM and an immediate restart all requests are served once."""
     workers(20, 20, 20, url=own_broker.url)
     client: EchoTraffic = traffic(own_broker.url)
@@ -103,18 +92,16 @@ def test_restarted_broker(workers: Start, traffic: Start, figure: Start, own_bro
     with beside(lambda: recoveries.extend(outages(client, own_broker, 2, 0.0, own_broker.stop))) as faults:
         while faults.is_alive():
             client.pace(RATE, 20)
-    served_all(client)
+    client.served()
     row = f"SIGTERM of the broker and back at once, 2 times, {RATE:.0f}/s"
-    figure(row, "ok", f"{len(client.ended)}/{client.asked}", "all", passed=True)
-    figure(row, "served after its return", f"{max(recoveries):.2f} s", "<= 1.5 s", passed=max(recoveries) <= 1.5)
+    figure.every(row, "ok", len(client.ended), client.asked)
+    figure.bound(row, "served after its return", max(recoveries), 1.5, ".2f s")
 
 
-def test_all_at_once(workers: Start, traffic: Start, figure: Start, pick: Start, own_broker: MosquittoServer) -> None:
+def test_all_at_once(workers: Start, traffic: Start, figure: Figures, pick: Start, own_broker: MosquittoServer) -> None:
     """A killed worker, a broker that is gone for a while and a halted worker, all in one run."""
     crew: Workers = workers(20, 20, 20, url=own_broker.url)
-    client: EchoTraffic = traffic(own_broker.url)
-    client.burst(10)
-    client.wait()
+    client: EchoTraffic = traffic(own_broker.url, first=10)
     rate, seconds, pause = pick(60, 75), pick(7, 30), pick(1, 2)
 
     def disturb() -> None:
@@ -131,19 +118,13 @@ def test_all_at_once(workers: Start, traffic: Start, figure: Start, pick: Start,
 
     with beside(disturb):
         client.pace(rate, int(rate * seconds))
-    served_all(client)
+    client.served()
     what = f"a worker killed, the broker down for {pause} s, a worker halted for {pause} s"
     row = f"all at once: {what}; {rate}/s for {seconds} s"
-    figure(row, "ok", f"{len(client.ended)}/{client.asked}", "all", passed=True)
+    figure.every(row, "ok", len(client.ended), client.asked)
     share = client.publishes()
-    figure(row, "publishes a request", f"{share:.4f}", "<= 1.01", passed=share <= 1.01)
-    figure(
-        row,
-        "p50",
-        f"{client.percentile(0.5) * 1e3:.0f} ms",
-        "<= 35 ms (service + 15)",
-        passed=client.percentile(0.5) <= 0.035,
-    )
+    figure.bound(row, "publishes a request", share, 1.01, ".4f")
+    figure.bound(row, "p50", client.percentile(0.5) * 1e3, 35, ".0f ms", why="service + 15")
     worst = max(each.took for each in client.ended)
-    figure(row, "slowest", f"{worst:.2f} s", "<= 3.5 s (outage + 1.5)", passed=worst <= 3.5)
+    figure.bound(row, "slowest", worst, 3.5, ".2f s", why="outage + 1.5")
     assert share <= 1.1 + 4 * 16 / client.asked, "the retry budget, and a window for it and for each of the faults"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.faults import EchoTraffic, Workers, beside, resident_bytes
+from benchmarks.faults import EchoTraffic, Figures, Workers, beside, resident_bytes
 from mqinfer.broker import make_link
 from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.configuration import render
@@ -65,13 +65,6 @@ def client_process(
             process.stdout.close()
 
 
-def served_all(client: EchoTraffic) -> None:
-    """Assert that every request ended as `ok` once, with its own numbers."""
-    client.wait()
-    counters = client.check()
-    assert counters.outcomes[Outcome.OK] == client.asked, client.outcomes()
-
-
 def flood(url: str, topics: Topics, rate: float, seconds: float) -> int:
     """Publish requests to the model's channel without a window; return their number."""
     link = make_link(url, client_id="flooder")
@@ -99,7 +92,7 @@ def flood(url: str, topics: Topics, rate: float, seconds: float) -> int:
     return sent
 
 
-def test_flood(workers: Start, traffic: Start, broker_url: str, topics: Topics, figure: Start, pick: Start) -> None:
+def test_flood(workers: Start, traffic: Start, broker_url: str, topics: Topics, figure: Figures, pick: Start) -> None:
     """One client floods the workers with four times their capacity; another one is served as before."""
     workers(20, 20, 20)
     seconds = pick(3, 30)
@@ -121,15 +114,12 @@ def test_flood(workers: Start, traffic: Start, broker_url: str, topics: Topics, 
         time.sleep(0.5)
         flooded.pace(10, 10 * seconds)
     for client in (calm, busy, other, flooded):
-        served_all(client)
+        client.served()
     before, beside_one, after = (client.percentile(0.95) for client in (calm, busy, flooded))
     row = f"client A floods with 600/s of 150 without a window, B asks 10/s for {seconds} s"
     figure(row, "A's requests", sent[0])
-    figure(
-        row,
-        "B's p95 alone; beside a client with a window; beside the flood",
-        f"{before * 1e3:.0f} ms; {beside_one * 1e3:.0f} ms; {after * 1e3:.0f} ms",
-    )
+    p95 = f"{before * 1e3:.0f} ms; {beside_one * 1e3:.0f} ms; {after * 1e3:.0f} ms"
+    figure(row, "B's p95 alone; beside a client with a window; beside the flood", p95)
     moved = after / beside_one - 1
     figure(row, "B's p95 moves by (flood against window)", f"{moved:+.0%}", "< 20 %", passed=moved < 0.2)
     figure(row, "B's p95 moves by (flood against alone)", f"{after / before - 1:+.0%}")
@@ -138,7 +128,7 @@ def test_flood(workers: Start, traffic: Start, broker_url: str, topics: Topics, 
     assert after < 0.5 + 4 * beside_one, "a busy machine slows both down"
 
 
-def test_edge_restart(workers: Start, traffic: Start, broker_url: str, topics: Topics, figure: Start) -> None:
+def test_edge_restart(workers: Start, traffic: Start, broker_url: str, topics: Topics, figure: Figures) -> None:
     """An edge is killed with a hundred requests in flight; its successor of the same name gets none of the replies."""
     crew: Workers = workers(20, 20)
     with client_process(broker_url, topics, "edge-1", 10_000, 100) as process:
@@ -147,7 +137,7 @@ def test_edge_restart(workers: Start, traffic: Start, broker_url: str, topics: T
         process.wait()
     successor: EchoTraffic = traffic(name="edge-1")
     successor.pace(40, 80)
-    served_all(successor)
+    successor.served()
     counters = successor.requester.counters()
     row = "an edge is killed with 100 requests pending, and started again under its name"
     figure(row, "ok of its own", f"{successor.asked}/{successor.asked}", "all", passed=True)
@@ -158,7 +148,7 @@ def test_edge_restart(workers: Start, traffic: Start, broker_url: str, topics: T
 
 
 def test_slow_consumer(
-    workers: Start, traffic: Start, own_broker: MosquittoServer, topics: Topics, figure: Start, pick: Start
+    workers: Start, traffic: Start, own_broker: MosquittoServer, topics: Topics, figure: Figures, pick: Start
 ) -> None:
     """A client that stops reading for three seconds loses no reply and does not affect others."""
     width = 12_500
@@ -176,21 +166,17 @@ def test_slow_consumer(
         slow.send_signal(signal.SIGCONT)
         assert slow.stdout
         told = json.loads(slow.stdout.readline())
-    served_all(other)
+    other.served()
     took = sorted(each.took for each in other.ended[before:])
     row = "a client with 100 kB a reply is stopped for 3 s (a slow consumer)"
     figure(row, "its outcomes", told["outcomes"], "ok", passed=set(told["outcomes"]) == {"ok"})
-    figure(
-        row,
-        "another one's p95, before and meanwhile",
-        f"{calm * 1e3:.0f} ms; {took[int(0.95 * len(took))] * 1e3:.0f} ms",
-    )
-    memory = resident_bytes(own_broker.pid) / 2**20
-    figure(row, "broker's resident memory", f"{memory:.0f} MB", "<= 250 MB", passed=memory <= 250)
+    p95 = f"{calm * 1e3:.0f} ms; {took[int(0.95 * len(took))] * 1e3:.0f} ms"
+    figure(row, "another one's p95, before and meanwhile", p95)
+    figure.bound(row, "broker's resident memory", resident_bytes(own_broker.pid) / 2**20, 250, ".0f MB")
     assert told["outcomes"] == {"ok": 40 * seconds}
 
 
-def test_twin_clients(workers: Start, traffic: Start, own_broker: MosquittoServer, figure: Start) -> None:
+def test_twin_clients(workers: Start, traffic: Start, own_broker: MosquittoServer, figure: Figures) -> None:
     """Of two clients with one name each receives its own replies and no others."""
     workers(20, url=own_broker.url)
     twins: list[EchoTraffic] = [traffic(own_broker.url, name="twin"), traffic(own_broker.url, name="twin")]
@@ -198,15 +184,15 @@ def test_twin_clients(workers: Start, traffic: Start, own_broker: MosquittoServe
         for client in twins:
             client.pace(10, 5)
     for client in twins:
-        served_all(client)
+        client.served()
     connects = own_broker.log().count("as twin~")
     row = "twin client names for 6 s"
-    figure(row, "connects", connects, "<= 3", passed=connects <= 3)
+    figure.bound(row, "connects", connects, 3, "d")
     figure(row, "outcomes", [client.outcomes() for client in twins], "ok", passed=True)
     assert connects <= 3
 
 
-def test_twin_edges(workers: Start, own_broker: MosquittoServer, topics: Topics, figure: Start) -> None:
+def test_twin_edges(workers: Start, own_broker: MosquittoServer, topics: Topics, figure: Figures) -> None:
     """Of two edges with one name the second is refused; where it takes over, the first one's requests end."""
     workers(200, url=own_broker.url)
 
@@ -237,22 +223,22 @@ def test_twin_edges(workers: Start, own_broker: MosquittoServer, topics: Topics,
     assert set(outcomes) <= {Outcome.OK, Outcome.CANCELLED}
     connects = own_broker.log().count("as twin~")
     row = "twin edge names"
-    figure(row, "connects", connects, "<= 4", passed=connects <= 4)
+    figure.bound(row, "connects", connects, 4, "d")
     figure(row, "the elder's requests", [str(outcome) for outcome in outcomes])
     assert connects <= 4
 
 
-def test_twin_workers(workers: Start, traffic: Start, own_broker: MosquittoServer, figure: Start) -> None:
+def test_twin_workers(workers: Start, traffic: Start, own_broker: MosquittoServer, figure: Figures) -> None:
     """Of two workers with one name the first exits without a restart; all requests are served."""
     elder: Workers = workers(20, url=own_broker.url, name="twin")
     client: EchoTraffic = traffic(own_broker.url)
     client.burst(50)
     younger: Workers = workers(20, url=own_broker.url, name="twin")
     client.pace(20, 120)
-    served_all(client)
+    client.served()
     connects = own_broker.log().count("as twin-0")
     row = "twin worker names for 6 s"
-    figure(row, "connects", connects, "<= 3", passed=connects <= 3)
+    figure.bound(row, "connects", connects, 3, "d")
     figure(row, "outcomes", client.outcomes(), "ok", passed=True)
     figure(row, "publishes a request", f"{client.publishes():.3f}")
     assert connects <= 3
@@ -263,7 +249,7 @@ def test_clock_jumps(
     serve: Start,
     write_echo: Start,
     traffic: Start,
-    figure: Start,
+    figure: Figures,
     monkeypatch: pytest.MonkeyPatch,
     broker_url: str,
     topics: Topics,
@@ -278,12 +264,12 @@ def test_clock_jumps(
     for _ in range(100):
         time.time()
         client.ask(60.0)
-    served_all(client)
+    client.served()
     row = "the wall clock jumps by +-1 h at each reading, client and worker"
-    figure(row, "ok", f"{len(client.ended)}/{client.asked}", "all", passed=True)
+    figure.every(row, "ok", len(client.ended), client.asked)
 
 
-def test_oversize(topics: Topics, figure: Start, tmp_path: Path) -> None:
+def test_oversize(topics: Topics, figure: Figures, tmp_path: Path) -> None:
     """A message at the broker's limit passes; one byte more is refused by the client, and the connection stays."""
     limit = 200_000
     configuration = lambda port: render(port).replace("max_packet_size 67108864", f"max_packet_size {limit}")  # noqa: E731

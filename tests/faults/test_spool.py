@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.faults import Figures
 from mqinfer.bags.writer import BagWriter
 from mqinfer.broker.mosquitto.server import MosquittoServer
 from mqinfer.images.picture import RawImage
@@ -167,7 +168,7 @@ def fill_in_an_outage(replay: Replaying, broker: MosquittoServer, disk: Disk) ->
 
 @pytest.mark.usefixtures("echo")
 def test_a_full_disk_in_an_outage(
-    own_broker: MosquittoServer, disk: Disk, record: Start, replaying: Start, figure: Start
+    own_broker: MosquittoServer, disk: Disk, record: Start, replaying: Start, figure: Figures
 ) -> None:
     """Without a broker the disk fills up and the reader waits; then all frames are answered once, in order."""
     frames = 3 * RATE
@@ -188,7 +189,7 @@ def test_a_full_disk_in_an_outage(
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 @pytest.mark.usefixtures("echo")
 def test_a_run_that_ends_while_the_disk_is_full(
-    own_broker: MosquittoServer, disk: Disk, record: Start, replaying: Start, figure: Start, how: signal.Signals
+    own_broker: MosquittoServer, disk: Disk, record: Start, replaying: Start, figure: Figures, how: signal.Signals
 ) -> None:
     """When the run ends in the outage, each frame is kept or reported as not kept; the next run sends the kept ones."""
     replay: Replaying = replaying(record("drive", 3 * RATE))
