@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-__all__ = ["CONNACK", "CONNECT", "FakeBroker", "fake_broker", "read_all"]
+__all__ = ["CONNACK", "CONNECT", "Connected", "FakeBroker", "fake_broker", "read_all"]
 
 CONNECT = b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00"
 """Of MQTT 5, with an empty client id."""

@@ -3,27 +3,53 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import pytest
 
-from tests.dashboard.fake_broker import FakeBroker
+from tests.dashboard.fake_broker import Connected, FakeBroker, fake_broker, read_all
+from tests.dashboard.served import Served, served, settings_of, web_socket
 from tests.patience import wait_until
 
-__all__ = ["Test", "collect", "echo", "run", "settled", "until"]
+__all__ = ["Test", "asynchronous", "collect", "echo", "refusal", "relayed", "settled", "until"]
 
-Test = Callable[[], Coroutine[Any, Any, None]]
+Test = Callable[..., Coroutine[Any, Any, None]]
 
 
-def run(test: Test) -> None:
-    """Run an asynchronous test."""
+def asynchronous(test: Test) -> Callable[..., None]:
+    """Run a test in a loop of its own, for at most two minutes."""
 
-    async def main() -> None:
-        async with asyncio.timeout(120):
-            await test()
+    @functools.wraps(test)
+    def run(*args: object, **fixtures: object) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(120):
+                await test(*args, **fixtures)
 
-    asyncio.run(main())
+        asyncio.run(main())
+
+    return run
+
+
+@asynccontextmanager
+async def relayed(
+    connected: Connected = read_all, login: str = "", **options: Any
+) -> AsyncIterator[tuple[FakeBroker, Served]]:
+    """Serve a dashboard, with this login and these settings, in front of a broker's place."""
+    async with fake_broker(connected) as broker:
+        with served(settings_of(broker.url.replace("//", f"//{login}"), **options)) as dashboard:
+            yield broker, dashboard
+
+
+async def refusal(url: str, origin: str | None = "own", **how: Any) -> int:
+    """Return the status with which a WebSocket is refused."""
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        async with web_socket(url, origin, **how):
+            pass
+    return refused.value.status
 
 
 async def echo(broker: FakeBroker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -19,7 +19,7 @@ from mqinfer.dashboard.sessions import GRANTED, Attempts, Sessions
 from mqinfer.dashboard.wall import WallGate
 from mqinfer.protocol.errors import BadEnvelope
 from mqinfer.web.keys import KeyFile
-from tests.dashboard.fake_broker import fake_broker
+from tests.dashboard.relaying import asynchronous, refusal, relayed
 from tests.dashboard.served import closing, page_in, served, settings_of, tls_files, web_socket
 
 KEY, OTHER = "key-of-the-wall-0123456789", "key-of-a-caller-0123456789"
@@ -229,139 +229,107 @@ def test_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(attempts._failures) == 2
 
 
-def test_the_page_asks_for_a_key(keys: Path, tmp_path: Path) -> None:
+def log_in(session: aiohttp.ClientSession, url: str, key: str = KEY, **how: Any) -> Any:
+    """Send the form with a key, as the page itself does."""
+    return session.post(f"{url}/login", data={"key": key}, headers={"Origin": url}, allow_redirects=False, **how)
+
+
+@asynchronous
+async def test_the_page_asks_for_a_key(keys: Path, tmp_path: Path) -> None:
     """Without one there is the form alone; with one there is the page; the cookie is out of the reach of scripts."""
-
-    async def main() -> None:
-        with served(settings_of(keys=keys), page_in(tmp_path / "page")) as dashboard:
-            url, own = dashboard.url, {"Origin": dashboard.url}
-            jar = aiohttp.CookieJar(unsafe=True)  # keeps cookies of addresses too
-            async with aiohttp.ClientSession(cookie_jar=jar) as session:
-                async with session.get(f"{url}/", allow_redirects=False) as reply:
-                    assert (reply.status, reply.headers["Location"]) == (303, "./login")
-                for path in ("/config.json", "/index-1a2b.js", "/assets/index-1a2b.js", "/nothing"):
-                    async with session.get(f"{url}{path}") as reply:
-                        assert reply.status == 401
-                for path in ("/login", "/login.css", "/icon.svg", "/healthz"):
-                    async with session.get(f"{url}{path}") as reply:
-                        assert reply.status == 200
-                        assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
-                async with session.post(f"{url}/login", data={"key": KEY}) as reply:
-                    assert reply.status == 403  # no origin
-                async with session.post(f"{url}/login", data={"key": OTHER}, headers=own) as reply:
-                    assert (reply.status, "unknown here" in await reply.text()) == (403, True)
-                async with session.post(f"{url}/login", data={"key": KEY}, headers=own, allow_redirects=False) as reply:
-                    assert (reply.status, reply.headers["Location"]) == (303, "./")
-                    cookie = reply.headers["Set-Cookie"]
-                    assert "HttpOnly" in cookie
-                    assert "SameSite=Strict" in cookie
-                    assert "Secure" not in cookie
-                for path in ("/", "/config.json", "/assets/index-1a2b.js"):
-                    async with session.get(f"{url}{path}") as reply:
-                        assert reply.status == 200
-
-    asyncio.run(main())
-
-
-def test_the_cookie_stays_encrypted(keys: Path, tmp_path: Path) -> None:
-    """Over TLS it is bound to the host and never sent without encryption."""
-
-    async def main() -> None:
-        files, trust = tls_files(tmp_path)
-        with served(settings_of(keys=keys, tls=files)) as dashboard:
-            url = dashboard.url.replace("127.0.0.1", "localhost")
-            async with (
-                aiohttp.ClientSession() as session,
-                session.post(
-                    f"{url}/login", data={"key": KEY}, headers={"Origin": url}, ssl=trust, allow_redirects=False
-                ) as reply,
-            ):
+    with served(settings_of(keys=keys), page_in(tmp_path / "page")) as dashboard:
+        url = dashboard.url
+        jar = aiohttp.CookieJar(unsafe=True)  # keeps cookies of addresses too
+        async with aiohttp.ClientSession(cookie_jar=jar) as session:
+            async with session.get(f"{url}/", allow_redirects=False) as reply:
+                assert (reply.status, reply.headers["Location"]) == (303, "./login")
+            for path in ("/config.json", "/index-1a2b.js", "/assets/index-1a2b.js", "/nothing"):
+                async with session.get(f"{url}{path}") as reply:
+                    assert reply.status == 401
+            for path in ("/login", "/login.css", "/icon.svg", "/healthz"):
+                async with session.get(f"{url}{path}") as reply:
+                    assert reply.status == 200
+                    assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
+            async with session.post(f"{url}/login", data={"key": KEY}) as reply:
+                assert reply.status == 403  # no origin
+            async with log_in(session, url, OTHER) as reply:
+                assert (reply.status, "unknown here" in await reply.text()) == (403, True)
+            async with log_in(session, url) as reply:
+                assert (reply.status, reply.headers["Location"]) == (303, "./")
                 cookie = reply.headers["Set-Cookie"]
-                assert cookie.startswith("__Host-mqinfer=")
-                assert "Secure" in cookie
-                assert "Path=/" in cookie
+                assert "HttpOnly" in cookie
+                assert "SameSite=Strict" in cookie
+                assert "Secure" not in cookie
+            for path in ("/", "/config.json", "/assets/index-1a2b.js"):
+                async with session.get(f"{url}{path}") as reply:
+                    assert reply.status == 200
 
-    asyncio.run(main())
+
+@asynchronous
+async def test_the_cookie_stays_encrypted(keys: Path, tmp_path: Path) -> None:
+    """Over TLS it is bound to the host and never sent without encryption."""
+    files, trust = tls_files(tmp_path)
+    with served(settings_of(keys=keys, tls=files)) as dashboard:
+        url = dashboard.url.replace("127.0.0.1", "localhost")
+        async with aiohttp.ClientSession() as session, log_in(session, url, ssl=trust) as reply:
+            cookie = reply.headers["Set-Cookie"]
+            assert cookie.startswith("__Host-mqinfer=")
+            assert "Secure" in cookie
+            assert "Path=/" in cookie
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"key", b"key=%ff%fe", b"\xff" * 100, b"&" * 4000, b"key=" + b"a" * 3000, b"a" * 10_000]
 )
-def test_garbage_in_the_form(keys: Path, body: bytes) -> None:
+@asynchronous
+async def test_garbage_in_the_form(keys: Path, body: bytes) -> None:
     """It is a wrong key, or too large; nothing fails."""
-
-    async def main() -> None:
-        with served(settings_of(keys=keys)) as dashboard:
-            async with (
-                aiohttp.ClientSession() as session,
-                session.post(f"{dashboard.url}/login", data=body, headers={"Origin": dashboard.url}) as reply,
-            ):
-                assert reply.status in {400, 403, 413}
-
-    asyncio.run(main())
+    with served(settings_of(keys=keys)) as dashboard:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{dashboard.url}/login", data=body, headers={"Origin": dashboard.url}) as reply,
+        ):
+            assert reply.status in {400, 403, 413}
 
 
-def test_guessing_is_slow(keys: Path) -> None:
+@asynchronous
+async def test_guessing_is_slow(keys: Path) -> None:
     """After five wrong keys of an address even the right one has to wait."""
-
-    async def main() -> None:
-        with served(settings_of(keys=keys)) as dashboard:
-            async with aiohttp.ClientSession() as session:
-                statuses = []
-                for key in [*["wrong"] * 6, KEY]:
-                    async with session.post(
-                        f"{dashboard.url}/login", data={"key": key}, headers={"Origin": dashboard.url}
-                    ) as reply:
-                        statuses.append(reply.status)
-                assert statuses == [403] * 5 + [429] * 2
-                assert 1 <= int(reply.headers["Retry-After"]) <= 60
-
-    asyncio.run(main())
+    with served(settings_of(keys=keys)) as dashboard:
+        async with aiohttp.ClientSession() as session:
+            statuses = []
+            for key in [*["wrong"] * 6, KEY]:
+                async with log_in(session, dashboard.url, key) as reply:
+                    statuses.append(reply.status)
+            assert statuses == [403] * 5 + [429] * 2
+            assert 1 <= int(reply.headers["Retry-After"]) <= 60
 
 
-def test_the_relay_asks_for_the_key_too(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@asynchronous
+async def test_the_relay_asks_for_the_key_too(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No WebSocket without the cookie; when the key is removed, the connection ends."""
     monkeypatch.setattr("mqinfer.dashboard.relay._LOOK_S", 0.1)
-
-    async def main() -> None:
-        async with fake_broker() as broker:
-            settings = replace(settings_of(broker.url.replace("//", "//wall:secret@")), keys=keys)
-            with served(settings) as dashboard:
-                with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-                    async with web_socket(dashboard.url):
-                        pass
-                assert refused.value.status == 401
-                async with aiohttp.ClientSession() as session:
-                    reply = await session.post(
-                        f"{dashboard.url}/login",
-                        data={"key": KEY},
-                        headers={"Origin": dashboard.url},
-                        allow_redirects=False,
-                    )
-                    cookie = reply.headers["Set-Cookie"].partition(";")[0]
-                async with web_socket(dashboard.url, headers={"Cookie": cookie}) as socket:
-                    await socket.send_bytes(packet(connect()) + SUBSCRIBE)
-                    await asyncio.to_thread(keys.write_text, "")
-                    assert await closing(socket) == aiohttp.WSCloseCode.POLICY_VIOLATION
-                await broker.ended.wait()
-                assert text(b"wall") + text(b"secret") in broker.received
-                assert broker.received.endswith(SUBSCRIBE)
-
-    asyncio.run(main())
+    async with relayed(login="wall:secret@", keys=keys) as (broker, dashboard):
+        assert await refusal(dashboard.url) == 401
+        async with aiohttp.ClientSession() as session, log_in(session, dashboard.url) as reply:
+            cookie = reply.headers["Set-Cookie"].partition(";")[0]
+        async with web_socket(dashboard.url, headers={"Cookie": cookie}) as socket:
+            await socket.send_bytes(packet(connect()) + SUBSCRIBE)
+            await asyncio.to_thread(keys.write_text, "")
+            assert await closing(socket) == aiohttp.WSCloseCode.POLICY_VIOLATION
+        await broker.ended.wait()
+        assert text(b"wall") + text(b"secret") in broker.received
+        assert broker.received.endswith(SUBSCRIBE)
 
 
-def test_the_wall_ends_who_publishes() -> None:
+@asynchronous
+async def test_the_wall_ends_who_publishes() -> None:
     """The broker never sees the packet."""
-
-    async def main() -> None:
-        async with fake_broker() as broker:
-            with served(settings_of(broker.url.replace("//", "//wall:secret@"))) as dashboard:
-                async with web_socket(dashboard.url) as socket:
-                    await socket.send_bytes(packet(connect()))
-                    await socket.send_bytes(SUBSCRIBE)
-                    await socket.send_bytes(PINGREQ + PUBLISH)
-                    assert await closing(socket) == aiohttp.WSCloseCode.POLICY_VIOLATION
-                await broker.ended.wait()
-            assert b"evil" not in broker.received
-
-    asyncio.run(main())
+    async with relayed(login="wall:secret@") as (broker, dashboard):
+        async with web_socket(dashboard.url) as socket:
+            await socket.send_bytes(packet(connect()))
+            await socket.send_bytes(SUBSCRIBE)
+            await socket.send_bytes(PINGREQ + PUBLISH)
+            assert await closing(socket) == aiohttp.WSCloseCode.POLICY_VIOLATION
+        await broker.ended.wait()
+    assert b"evil" not in broker.received

@@ -4,101 +4,68 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import struct
 from contextlib import suppress
+from socket import SO_LINGER, SOL_SOCKET
 from typing import Any
 
 import aiohttp
 import pytest
 
 from tests.dashboard.fake_broker import CONNACK, CONNECT, FakeBroker, fake_broker, read_all
-from tests.dashboard.relaying import collect, echo, run, until
+from tests.dashboard.relaying import asynchronous, collect, echo, refusal, relayed, until
 from tests.dashboard.served import closing, served, settings_of, web_socket
 
 POLICY_VIOLATION, TOO_BIG, TRY_AGAIN = 1008, 1009, 1013
 
 
-def test_bytes_pass_unchanged() -> None:
+@asynchronous
+async def test_bytes_pass_unchanged() -> None:
     """Both ways, whatever they are and however they are cut into messages; nothing is compressed."""
     content = CONNECT + os.urandom(3 << 20)
+    async with relayed(echo) as (broker, dashboard), web_socket(dashboard.url, compress=15) as socket:
+        assert (socket.protocol, socket.compress) == ("mqtt", 0)
 
-    async def test() -> None:
-        async with fake_broker(echo) as broker:
-            with served(settings_of(broker.url)) as dashboard:
-                async with web_socket(dashboard.url, compress=15) as socket:
-                    assert (socket.protocol, socket.compress) == ("mqtt", 0)
+        async def send() -> None:
+            at = 0
+            for size in [1, 1, 2, 100, 1 << 16, (1 << 20) - 200] + [700_001] * 4:
+                await socket.send_bytes(content[at : at + size])
+                at += size
+            await socket.send_bytes(content[at:])
 
-                    async def send() -> None:
-                        at = 0
-                        for size in [1, 1, 2, 100, 1 << 16, (1 << 20) - 200] + [700_001] * 4:
-                            await socket.send_bytes(content[at : at + size])
-                            at += size
-                        await socket.send_bytes(content[at:])
-
-                    sending = asyncio.create_task(send())
-                    assert await collect(socket, len(content)) == content
-                    await sending
-            assert bytes(broker.received) == content
-
-    run(test)
+        sending = asyncio.create_task(send())
+        assert await collect(socket, len(content)) == content
+        await sending
+    assert bytes(broker.received) == content
 
 
-@pytest.mark.parametrize("origin", [None, "null", "http://evil.example", "http://localhost"])
-def test_other_origins(origin: str | None) -> None:
-    """A page of another server gets no connection, nor does who names none; the broker never sees them."""
+@asynchronous
+async def test_other_origins_hosts_and_subprotocols() -> None:
+    """A page of another server gets no connection, nor does who names none; the broker never sees them.
 
-    async def test() -> None:
-        async with fake_broker() as broker:
-            with served(settings_of(broker.url)) as dashboard, pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-                async with web_socket(dashboard.url, origin):
-                    pass
-            assert (refused.value.status, broker.connections) == (403, 0)
-
-    run(test)
-
-
-def test_another_host() -> None:
-    """Who has turned a name of theirs to loopback gets no connection, although origin and host agree."""
-
-    async def test() -> None:
-        async with fake_broker() as broker:
-            with served(settings_of(broker.url)) as dashboard, pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-                async with web_socket(dashboard.url, "http://evil.example", headers={"Host": "evil.example"}):
-                    pass
-            assert (refused.value.status, broker.connections) == (421, 0)
-
-    run(test)
-
-
-@pytest.mark.parametrize("protocols", [(), ("mqttv3.1",), ("chat", "MQTT")])
-def test_another_subprotocol(protocols: tuple[str, ...]) -> None:
-    """Without `mqtt` it is refused before it is a WebSocket."""
-
-    async def test() -> None:
-        with served(settings_of()) as dashboard:
-            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-                async with web_socket(dashboard.url, protocols=protocols):
-                    pass
-            assert refused.value.status == 400
-
-    run(test)
+    Who has turned a name of theirs to loopback gets none either, although origin and host agree.
+    """
+    evil = "http://evil.example"
+    async with relayed() as (broker, dashboard):
+        for origin in (None, "null", evil, "http://localhost"):
+            assert await refusal(dashboard.url, origin) == 403
+        assert await refusal(dashboard.url, evil, headers={"Host": "evil.example"}) == 421
+        for protocols in ((), ("mqttv3.1",), ("chat", "MQTT")):
+            assert await refusal(dashboard.url, protocols=protocols) == 400
+        assert broker.connections == 0
 
 
 @pytest.mark.parametrize("headers", [{}, {"Upgrade": "websocket", "Connection": "upgrade"}])
-def test_what_is_no_websocket(headers: dict[str, str]) -> None:
+@asynchronous
+async def test_what_is_no_websocket(headers: dict[str, str]) -> None:
     """A plain request, or half a handshake, gets 400."""
-
-    async def test() -> None:
-        with served(settings_of()) as dashboard:
-            given = {"Origin": dashboard.url, "Sec-WebSocket-Protocol": "mqtt", **headers}
-            async with (
-                aiohttp.ClientSession() as session,
-                session.get(f"{dashboard.url}/mqtt", headers=given) as reply,
-            ):
-                assert reply.status == 400
-
-    run(test)
+    with served(settings_of()) as dashboard:
+        given = {"Origin": dashboard.url, "Sec-WebSocket-Protocol": "mqtt", **headers}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{dashboard.url}/mqtt", headers=given) as reply,
+        ):
+            assert reply.status == 400
 
 
 async def send_text(socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -133,57 +100,47 @@ async def send_garbage(socket: aiohttp.ClientWebSocketResponse) -> None:
     ],
 )
 @pytest.mark.parametrize("is_connected", [False, True])
-def test_bad_frames(misbehave: Any, codes: set[int], is_connected: bool) -> None:  # noqa: FBT001
+@asynchronous
+async def test_bad_frames(misbehave: Any, codes: set[int], is_connected: bool) -> None:  # noqa: FBT001
     """The browser is cut off, before it has connected and after; nothing of the frame reaches the broker."""
-
-    async def test() -> None:
-        async with fake_broker() as broker:
-            with served(settings_of(broker.url)) as dashboard:
-                async with web_socket(dashboard.url) as socket:
-                    if is_connected:
-                        await socket.send_bytes(CONNECT)
-                        await until(lambda: broker.received == CONNECT)
-                    with suppress(ConnectionError):  # it may be cut off before all of it was sent
-                        await misbehave(socket)
-                    assert await closing(socket) in codes
-                if is_connected:
-                    await broker.ended.wait()
-            assert broker.received == (CONNECT if is_connected else b"")
-            assert broker.connections == is_connected
-
-    run(test)
+    async with relayed() as (broker, dashboard):
+        async with web_socket(dashboard.url) as socket:
+            if is_connected:
+                await socket.send_bytes(CONNECT)
+                await until(lambda: broker.received == CONNECT)
+            with suppress(ConnectionError):  # it may be cut off before all of it was sent
+                await misbehave(socket)
+            assert await closing(socket) in codes
+        if is_connected:
+            await broker.ended.wait()
+    assert broker.received == (CONNECT if is_connected else b"")
+    assert broker.connections == is_connected
 
 
-def test_a_browser_that_says_nothing() -> None:
+@asynchronous
+async def test_a_browser_that_says_nothing() -> None:
     """It is cut off after a while; the broker never sees it."""
-
-    async def test() -> None:
-        async with fake_broker() as broker:
-            with served(settings_of(broker.url, first_packet=0.2)) as dashboard:
-                async with web_socket(dashboard.url) as socket:
-                    assert await closing(socket) == POLICY_VIOLATION
-            assert broker.connections == 0
-
-    run(test)
+    async with relayed(first_packet=0.2) as (broker, dashboard), web_socket(dashboard.url) as socket:
+        assert await closing(socket) == POLICY_VIOLATION
+    assert broker.connections == 0
 
 
-def test_a_browser_that_is_gone() -> None:
+@asynchronous
+async def test_a_browser_that_is_gone() -> None:
     """One that no longer answers pings is cut off, and its place is free."""
-
-    async def test() -> None:
-        async with fake_broker() as broker:
-            with served(settings_of(broker.url, heartbeat=0.2, max_connections=1)) as dashboard:
-                async with web_socket(dashboard.url, autoping=False) as socket:
-                    await socket.send_bytes(CONNECT)
-                    await broker.ended.wait()
-                    async with web_socket(dashboard.url) as another:
-                        await another.send_bytes(CONNECT)
-                        await until(lambda: broker.connections == 2)
-
-    run(test)
+    async with (
+        relayed(heartbeat=0.2, max_connections=1) as (broker, dashboard),
+        web_socket(dashboard.url, autoping=False) as socket,
+    ):
+        await socket.send_bytes(CONNECT)
+        await broker.ended.wait()
+        async with web_socket(dashboard.url) as another:
+            await another.send_bytes(CONNECT)
+            await until(lambda: broker.connections == 2)
 
 
-def test_what_the_broker_sent_last_arrives() -> None:
+@asynchronous
+async def test_what_the_broker_sent_last_arrives() -> None:
     """A broker that refuses sends its reason and closes: the browser gets both."""
 
     async def refuse(_: FakeBroker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -191,33 +148,25 @@ def test_what_the_broker_sent_last_arrives() -> None:
         writer.write(b"\x20\x03\x00\x87\x00" + bytes(500_000))
         await writer.drain()
 
-    async def test() -> None:
-        async with fake_broker(refuse) as broker:
-            with served(settings_of(broker.url)) as dashboard:
-                async with web_socket(dashboard.url) as socket:
-                    await socket.send_bytes(CONNECT)
-                    assert (await collect(socket, 500_005))[:5] == b"\x20\x03\x00\x87\x00"
-                    assert await closing(socket) == aiohttp.WSCloseCode.OK
-
-    run(test)
+    async with relayed(refuse) as (_, dashboard), web_socket(dashboard.url) as socket:
+        await socket.send_bytes(CONNECT)
+        assert (await collect(socket, 500_005))[:5] == b"\x20\x03\x00\x87\x00"
+        assert await closing(socket) == aiohttp.WSCloseCode.OK
 
 
-def test_what_the_browser_sent_last_arrives() -> None:
+@asynchronous
+async def test_what_the_browser_sent_last_arrives() -> None:
     """A DISCONNECT before the end of the WebSocket reaches the broker."""
-
-    async def test() -> None:
-        async with fake_broker() as broker:
-            with served(settings_of(broker.url)) as dashboard:
-                async with web_socket(dashboard.url) as socket:
-                    await socket.send_bytes(CONNECT)
-                    await socket.send_bytes(b"\xe0\x00")
-                await broker.ended.wait()
-            assert broker.received == CONNECT + b"\xe0\x00"
-
-    run(test)
+    async with relayed() as (broker, dashboard):
+        async with web_socket(dashboard.url) as socket:
+            await socket.send_bytes(CONNECT)
+            await socket.send_bytes(b"\xe0\x00")
+        await broker.ended.wait()
+    assert broker.received == CONNECT + b"\xe0\x00"
 
 
-def test_a_broker_that_closes_one_way() -> None:
+@asynchronous
+async def test_a_broker_that_closes_one_way() -> None:
     """A half-closed connection is closed as a whole."""
 
     async def half_close(broker: FakeBroker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -225,65 +174,49 @@ def test_a_broker_that_closes_one_way() -> None:
         writer.write_eof()
         await read_all(broker, reader, writer)
 
-    async def test() -> None:
-        async with fake_broker(half_close) as broker:
-            with served(settings_of(broker.url)) as dashboard:
-                async with web_socket(dashboard.url) as socket:
-                    await socket.send_bytes(CONNECT)
-                    assert await collect(socket, 5) == CONNACK
-                    assert await closing(socket) == aiohttp.WSCloseCode.OK
-                await broker.ended.wait()
-
-    run(test)
+    async with relayed(half_close) as (broker, dashboard):
+        async with web_socket(dashboard.url) as socket:
+            await socket.send_bytes(CONNECT)
+            assert await collect(socket, 5) == CONNACK
+            assert await closing(socket) == aiohttp.WSCloseCode.OK
+        await broker.ended.wait()
 
 
-def test_a_browser_that_vanishes() -> None:
+@asynchronous
+async def test_a_browser_that_vanishes() -> None:
     """Its TCP connection breaks without a word of WebSocket, and the broker's connection ends."""
-
-    async def test() -> None:
-        async with fake_broker() as broker:
-            with served(settings_of(broker.url)) as dashboard:
-                async with web_socket(dashboard.url) as socket:
-                    await socket.send_bytes(CONNECT)
-                    await until(lambda: broker.received == CONNECT)
-                    assert socket._response.connection is not None
-                    assert socket._response.connection.transport is not None
-                    socket._response.connection.transport.abort()
-                    await broker.ended.wait()
-
-    run(test)
+    async with relayed() as (broker, dashboard), web_socket(dashboard.url) as socket:
+        await socket.send_bytes(CONNECT)
+        await until(lambda: broker.received == CONNECT)
+        assert socket._response.connection is not None
+        assert socket._response.connection.transport is not None
+        socket._response.connection.transport.abort()
+        await broker.ended.wait()
 
 
-def test_a_broker_that_resets() -> None:
+@asynchronous
+async def test_a_broker_that_resets() -> None:
     """A connection that breaks is an end as any other; the log has no traceback."""
 
     async def reset(_: FakeBroker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         linger = struct.pack("ii", 1, 0)  # close with RST
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, linger)
 
-    async def test() -> None:
-        async with fake_broker(reset) as broker:
-            with served(settings_of(broker.url)) as dashboard:
-                async with web_socket(dashboard.url) as socket:
-                    await socket.send_bytes(CONNECT * 100)
-                    assert await closing(socket) == aiohttp.WSCloseCode.OK
-
-    run(test)
+    async with relayed(reset) as (_, dashboard), web_socket(dashboard.url) as socket:
+        await socket.send_bytes(CONNECT * 100)
+        assert await closing(socket) == aiohttp.WSCloseCode.OK
 
 
-def test_the_broker_is_away() -> None:
+@asynchronous
+async def test_the_broker_is_away() -> None:
     """The browser is told to try again later; when the broker is there, it connects."""
-
-    async def test() -> None:
-        async with fake_broker() as broker:
-            url = broker.url
-        with served(settings_of(url)) as dashboard:
-            async with web_socket(dashboard.url) as socket:
-                await socket.send_bytes(CONNECT)
-                assert await closing(socket) == TRY_AGAIN
-            async with fake_broker(echo, int(url.rpartition(":")[2])), web_socket(dashboard.url) as socket:
-                await socket.send_bytes(CONNECT)
-                assert await collect(socket, len(CONNECT)) == CONNECT
-
-    run(test)
+    async with fake_broker() as broker:
+        url = broker.url
+    with served(settings_of(url)) as dashboard:
+        async with web_socket(dashboard.url) as socket:
+            await socket.send_bytes(CONNECT)
+            assert await closing(socket) == TRY_AGAIN
+        async with fake_broker(echo, int(url.rpartition(":")[2])), web_socket(dashboard.url) as socket:
+            await socket.send_bytes(CONNECT)
+            assert await collect(socket, len(CONNECT)) == CONNECT

@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 
 from mqinfer.dashboard.places import Full, Places
-from tests.dashboard.fake_broker import CONNACK, CONNECT, FakeBroker, fake_broker, read_all
-from tests.dashboard.relaying import collect, echo, run, settled, until
+from tests.dashboard.fake_broker import CONNACK, CONNECT, FakeBroker, read_all
+from tests.dashboard.relaying import asynchronous, collect, echo, refusal, relayed, settled, until
 from tests.dashboard.served import closing, served, settings_of, web_socket
 
 GOING_AWAY = 1001
@@ -31,7 +31,8 @@ Sec-WebSocket-Protocol: mqtt
 """
 
 
-def test_a_browser_that_does_not_read() -> None:
+@asynchronous
+async def test_a_browser_that_does_not_read() -> None:
     """The broker is held up and the relay holds little; others are served meanwhile, and the end is prompt."""
 
     async def flood(broker: FakeBroker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -45,25 +46,22 @@ def test_a_browser_that_does_not_read() -> None:
             await writer.drain()
         return None
 
-    async def test() -> None:
-        async with fake_broker(flood) as broker:
-            with served(settings_of(broker.url)) as dashboard:
-                async with web_socket(dashboard.url) as stuck:
-                    await stuck.send_bytes(CONNECT + b"\x00")
-                    await until(lambda: broker.sent > 0)
-                    await settled(lambda: broker.sent)
-                    assert broker.sent < MOST_HELD
-                    async with web_socket(dashboard.url) as other:
-                        await other.send_bytes(CONNECT + b"\x01")
-                        assert await collect(other, 5) == CONNACK
-                    dashboard.stop()
-                    await until(lambda: not dashboard.is_alive())
-                assert broker.sent < MOST_HELD
-
-    run(test)
+    async with relayed(flood) as (broker, dashboard):
+        async with web_socket(dashboard.url) as stuck:
+            await stuck.send_bytes(CONNECT + b"\x00")
+            await until(lambda: broker.sent > 0)
+            await settled(lambda: broker.sent)
+            assert broker.sent < MOST_HELD
+            async with web_socket(dashboard.url) as other:
+                await other.send_bytes(CONNECT + b"\x01")
+                assert await collect(other, 5) == CONNACK
+            dashboard.stop()
+            await until(lambda: not dashboard.is_alive())
+        assert broker.sent < MOST_HELD
 
 
-def test_a_browser_that_never_reads_again() -> None:
+@asynchronous
+async def test_a_browser_that_never_reads_again() -> None:
     """It answers no ping either, so it is cut off and the broker's connection ends."""
 
     async def flood(broker: FakeBroker, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,17 +72,13 @@ def test_a_browser_that_never_reads_again() -> None:
         except ConnectionError:
             broker.ended.set()
 
-    async def test() -> None:
-        async with fake_broker(flood) as broker:
-            with served(settings_of(broker.url, heartbeat=0.5)) as dashboard:
-                async with web_socket(dashboard.url) as stuck:
-                    await stuck.send_bytes(CONNECT)
-                    await broker.ended.wait()
-
-    run(test)
+    async with relayed(flood, heartbeat=0.5) as (broker, dashboard), web_socket(dashboard.url) as stuck:
+        await stuck.send_bytes(CONNECT)
+        await broker.ended.wait()
 
 
-def test_nothing_follows_the_answer_to_a_close() -> None:
+@asynchronous
+async def test_nothing_follows_the_answer_to_a_close() -> None:
     """A browser that is behind and closes reads what was sent before; where the relay's close comes, it is the last."""
 
     async def flood(broker: FakeBroker, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -95,33 +89,30 @@ def test_nothing_follows_the_answer_to_a_close() -> None:
                 await writer.drain()
         broker.ended.set()
 
-    async def test() -> None:
-        async with fake_broker(flood) as broker:
-            with served(settings_of(broker.url)) as dashboard:
-                reader, writer = await asyncio.open_connection("127.0.0.1", dashboard.port)
-                writer.write(HANDSHAKE.format(dashboard.port).replace("\n", "\r\n").encode())
-                await reader.readuntil(b"\r\n\r\n")
-                writer.write(bytes([0x82, 0x80 | len(CONNECT), 0, 0, 0, 0]) + CONNECT)  # masked with zeros
-                await until(lambda: broker.sent > 0)
-                await settled(lambda: broker.sent)
-                writer.write(bytes([0x88, 0x82, 0, 0, 0, 0]) + (1000).to_bytes(2, "big"))
-                await broker.ended.wait()  # the relay has read it before there is room again
-                kinds = []
-                with suppress(asyncio.IncompleteReadError):
-                    while True:
-                        kind, size = await reader.readexactly(2)
-                        if size >= 126:
-                            size = int.from_bytes(await reader.readexactly(2 if size == 126 else 8), "big")
-                        await reader.readexactly(size)
-                        kinds.append(kind & 0x0F)
-                assert 2 in kinds
-                assert 8 not in kinds[:-1]
-                writer.transport.abort()
-
-    run(test)
+    async with relayed(flood) as (broker, dashboard):
+        reader, writer = await asyncio.open_connection("127.0.0.1", dashboard.port)
+        writer.write(HANDSHAKE.format(dashboard.port).replace("\n", "\r\n").encode())
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(bytes([0x82, 0x80 | len(CONNECT), 0, 0, 0, 0]) + CONNECT)  # masked with zeros
+        await until(lambda: broker.sent > 0)
+        await settled(lambda: broker.sent)
+        writer.write(bytes([0x88, 0x82, 0, 0, 0, 0]) + (1000).to_bytes(2, "big"))
+        await broker.ended.wait()  # the relay has read it before there is room again
+        kinds = []
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                kind, size = await reader.readexactly(2)
+                if size >= 126:
+                    size = int.from_bytes(await reader.readexactly(2 if size == 126 else 8), "big")
+                await reader.readexactly(size)
+                kinds.append(kind & 0x0F)
+        assert 2 in kinds
+        assert 8 not in kinds[:-1]
+        writer.transport.abort()
 
 
-def test_a_broker_that_does_not_read() -> None:
+@asynchronous
+async def test_a_broker_that_does_not_read() -> None:
     """The browser is held up, and the relay holds little."""
     sent = 0
 
@@ -130,73 +121,55 @@ def test_a_broker_that_does_not_read() -> None:
         await asyncio.Event().wait()
         await reader.read()
 
-    async def test() -> None:
-        nonlocal sent
-        async with fake_broker(ignore) as broker:
-            with served(settings_of(broker.url)) as dashboard:
-                async with web_socket(dashboard.url) as socket:
+    async with relayed(ignore) as (_, dashboard), web_socket(dashboard.url) as socket:
 
-                    async def send() -> None:
-                        nonlocal sent
-                        while sent < FLOOD:
-                            await socket.send_bytes(bytes(1 << 16))
-                            sent += 1 << 16
+        async def send() -> None:
+            nonlocal sent
+            while sent < FLOOD:
+                await socket.send_bytes(bytes(1 << 16))
+                sent += 1 << 16
 
-                    sending = asyncio.create_task(send())
-                    await until(lambda: sent > 0)
-                    await settled(lambda: sent)
-                    assert sent < MOST_HELD
-                    sending.cancel()
-                    await asyncio.gather(sending, return_exceptions=True)
-                    assert socket._response.connection is not None
-                    assert socket._response.connection.transport is not None
-                    socket._response.connection.transport.abort()
-
-    run(test)
+        sending = asyncio.create_task(send())
+        await until(lambda: sent > 0)
+        await settled(lambda: sent)
+        assert sent < MOST_HELD
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        assert socket._response.connection is not None
+        assert socket._response.connection.transport is not None
+        socket._response.connection.transport.abort()
 
 
-def test_many_idle_connections() -> None:
+@asynchronous
+async def test_many_idle_connections() -> None:
     """200 browsers are connected, each of them is served, and all end with the dashboard."""
-
-    async def test() -> None:
-        async with fake_broker(echo) as broker:
-            with served(settings_of(broker.url)) as dashboard:
-                stack = [web_socket(dashboard.url) for _ in range(200)]
-                sockets = [await each.__aenter__() for each in stack]
-                await asyncio.gather(*(socket.send_bytes(CONNECT) for socket in sockets))
-                for found in await asyncio.gather(*(collect(socket, len(CONNECT)) for socket in sockets)):
-                    assert found == CONNECT
-                assert broker.connections == 200
-                dashboard.stop()
-                assert set(await asyncio.gather(*map(closing, sockets))) == {GOING_AWAY}
-                for each in stack:
-                    await each.__aexit__(None, None, None)
-
-    run(test)
+    async with relayed(echo) as (broker, dashboard):
+        stack = [web_socket(dashboard.url) for _ in range(200)]
+        sockets = [await each.__aenter__() for each in stack]
+        await asyncio.gather(*(socket.send_bytes(CONNECT) for socket in sockets))
+        for found in await asyncio.gather(*(collect(socket, len(CONNECT)) for socket in sockets)):
+            assert found == CONNECT
+        assert broker.connections == 200
+        dashboard.stop()
+        assert set(await asyncio.gather(*map(closing, sockets))) == {GOING_AWAY}
+        for each in stack:
+            await each.__aexit__(None, None, None)
 
 
-def test_one_too_many() -> None:
+@asynchronous
+async def test_one_too_many() -> None:
     """It is refused with 503, and served once another one has left."""
-
-    async def test() -> None:
-        async with fake_broker(echo) as broker:
-            with served(settings_of(broker.url, max_connections=2)) as dashboard:
-                async with web_socket(dashboard.url):
-                    async with web_socket(dashboard.url):
-                        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-                            async with web_socket(dashboard.url):
-                                pass
-                        assert refused.value.status == 503
-                    while True:
-                        try:
-                            async with web_socket(dashboard.url) as socket:
-                                await socket.send_bytes(CONNECT)
-                                assert await collect(socket, len(CONNECT)) == CONNECT
-                        except aiohttp.WSServerHandshakeError:  # the other one's end shows later
-                            continue
-                        break
-
-    run(test)
+    async with relayed(echo, max_connections=2) as (_, dashboard), web_socket(dashboard.url):
+        async with web_socket(dashboard.url):
+            assert await refusal(dashboard.url) == 503
+        while True:
+            try:
+                async with web_socket(dashboard.url) as socket:
+                    await socket.send_bytes(CONNECT)
+                    assert await collect(socket, len(CONNECT)) == CONNECT
+            except aiohttp.WSServerHandshakeError:  # the other one's end shows later
+                continue
+            break
 
 
 def test_places() -> None:
@@ -215,17 +188,11 @@ def test_places() -> None:
     assert places._taken == {}
 
 
-def test_a_flood_of_refusals_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+@asynchronous
+async def test_a_flood_of_refusals_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
     """Of 100 refused connections the log has the 1st, 2nd, 4th, 8th, …; each is counted."""
-
-    async def test() -> None:
-        with served(settings_of()) as dashboard:
-            for _ in range(100):
-                with pytest.raises(aiohttp.WSServerHandshakeError):
-                    async with web_socket(dashboard.url, "http://evil.example"):
-                        pass
-
-    with caplog.at_level(logging.INFO, "mqinfer.dashboard"):
-        run(test)
+    with caplog.at_level(logging.INFO, "mqinfer.dashboard"), served(settings_of()) as dashboard:
+        for _ in range(100):
+            assert await refusal(dashboard.url, "http://evil.example") == 403
     lines = [record.getMessage() for record in caplog.records if "origin" in record.getMessage()]
     assert [line.rpartition(" ")[2] for line in lines] == [f"{2**n})" for n in range(7)]
