@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-__all__ = ["chromium"]
+__all__ = ["at_most", "chromium"]
+
+_MINE = f"--tests-of={os.getpid()}"
+"""Stands in the command line of each Chromium that this process has started."""
+_START_S, _END_S = 120.0, 60.0
 
 _FLAGS = (
     "--no-sandbox",
@@ -41,8 +49,36 @@ def chromium(*flags: str) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=[*_FLAGS, *flags])
+        with at_most(_START_S, "the start of Chromium"):
+            browser = playwright.chromium.launch(executable_path=program, args=[*_FLAGS, _MINE, *flags])
         try:
             yield browser
         finally:
-            browser.close()
+            with at_most(_END_S, "the end of Chromium"):
+                browser.close()
+
+
+@contextmanager
+def at_most(seconds: float, what: str) -> Iterator[None]:
+    """Kill Chromium if this context takes longer, so that whatever waits for it fails and says what took so long.
+
+    Playwright bounds its own waiting for elements; it waits without end for a script of a page that has hung, for a
+    promise that nothing settles, and for the browser itself.
+    """
+    over = threading.Event()
+
+    def kill() -> None:
+        over.set()
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended
+                if _MINE.encode() in (process / "cmdline").read_bytes().split(b"\0"):
+                    os.kill(int(process.name), signal.SIGKILL)
+
+    timer = threading.Timer(seconds, kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        assert not over.is_set(), f"{what} took more than {seconds:g} s; Chromium was killed"

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
-from tests.chromium import chromium
+from tests.chromium import at_most, chromium
 
 ROOT = Path(__file__).parents[2]
 _TYPES = {".js": "text/javascript", ".json": "application/json"}
@@ -18,6 +18,7 @@ _NONCE = "imports"
 _POLICY = f"default-src 'none'; script-src 'self' 'nonce-{_NONCE}'; connect-src 'self'; img-src 'self'"
 _PAGE = f"""<!doctype html><html lang="en"><title>mqinfer-client</title><link rel="icon" href="/favicon.ico">
 <script type="importmap" nonce="{_NONCE}">{{"imports": {{"mqtt": "/mqtt.js"}}}}</script></html>"""
+_PAGE_S = 300.0
 _MQTT = ROOT / "node_modules" / "mqtt" / "dist" / "mqtt.esm.js"
 
 
@@ -91,7 +92,7 @@ class Pages:
 @contextmanager
 def chromium_page(address: str) -> Iterator[Any]:
     """Open an address in Chromium; errors of the page fail the test that made them, at the latest when it is closed."""
-    with chromium() as browser:
+    with chromium() as browser, at_most(_PAGE_S, f"a page of {address}"):
         page = browser.new_page()
         faults: list[str] = []
         page.on("pageerror", lambda error: faults.append(str(error)))

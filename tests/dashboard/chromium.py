@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from tests.chromium import at_most
+
 __all__ = ["PAGE", "Colours", "Watched", "open_page", "private_bytes", "script"]
 
 Colours: TypeAlias = Literal["light", "dark"]
 
 PAGE = Path(__file__).parents[2] / "mqinfer" / "dashboard" / "page" / "index.html"
 _SCRIPTS = Path(__file__).parent / "in_page"
+_PAGE_S = 300.0
+"""How long a page may be open unless a test asks for more."""
 PATIENCE_MS = 60_000
 """How long a page may take on a busy machine for what is else there at once."""
 
@@ -87,7 +91,14 @@ class Watched:
 
 @contextmanager
 def open_page(
-    browser: Any, url: str, *, width: int = 1280, height: int = 900, colours: Colours = "light", wait: bool = True
+    browser: Any,
+    url: str,
+    *,
+    width: int = 1280,
+    height: int = 900,
+    colours: Colours = "light",
+    wait: bool = True,
+    most_s: float = _PAGE_S,
 ) -> Iterator[Watched]:
     """Open a page in a context of its own, without what earlier ones stored.
 
@@ -98,23 +109,28 @@ def open_page(
         height: Of the window, in pixels.
         colours: What the system prefers.
         wait: Whether to wait for its tabs.
+        most_s: How long it may be open.
+
+    Raises:
+        AssertionError: It was open for longer.
     """
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=colours)
-    context.set_default_timeout(PATIENCE_MS)
-    try:
-        page = context.new_page()
-        watched = Watched(page)
-        page.on("console", lambda message: _console(watched, message))
-        page.on("pageerror", lambda error: watched.problems.append(f"exception: {error}"))
-        page.on("request", lambda request: watched.requests.append(request.url))
-        page.on("websocket", lambda socket: watched.requests.append(socket.url))
-        page.on("requestfailed", lambda request: watched.problems.append(f"failed: {request.url} {request.failure}"))
-        page.goto(url)
-        if wait:
-            page.get_by_test_id("tab-live").wait_for(state="visible")
-        yield watched
-    finally:
-        context.close()
+    with at_most(most_s, f"a page of {url}"):
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=colours)
+        context.set_default_timeout(PATIENCE_MS)
+        try:
+            page = context.new_page()
+            watched = Watched(page)
+            page.on("console", lambda message: _console(watched, message))
+            page.on("pageerror", lambda error: watched.problems.append(f"exception: {error}"))
+            page.on("request", lambda request: watched.requests.append(request.url))
+            page.on("websocket", lambda socket: watched.requests.append(socket.url))
+            page.on("requestfailed", lambda request: watched.problems.append(f"{request.url} {request.failure}"))
+            page.goto(url)
+            if wait:
+                page.get_by_test_id("tab-live").wait_for(state="visible")
+            yield watched
+        finally:
+            context.close()
 
 
 def _console(watched: Watched, message: Any) -> None:

@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 from urllib.error import URLError
@@ -16,7 +15,7 @@ from urllib.request import urlopen
 
 from tests.ports import free_port
 
-__all__ = ["Program", "Programs", "programs"]
+__all__ = ["Program", "Programs"]
 
 _PATIENCE_S = 120.0
 
@@ -120,10 +119,3 @@ class Programs:
                 return url, program
             assert time.monotonic() < end, program.log()
             time.sleep(0.05)
-
-
-@contextmanager
-def programs(folder: Path, broker: str) -> Iterator[Programs]:
-    """Start commands that end with this context."""
-    with Programs(folder, broker) as started:
-        yield started

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -23,7 +24,7 @@ from mqinfer.protocol.states import ClientState, ClientStatus, ServedModel, Work
 from mqinfer.protocol.topics import Topics
 from mqinfer.protocol.types import Capture, EncodedTensor, InferResponse, TensorSpec, Timings
 
-__all__ = ["Frames", "Load", "Publisher", "Stream", "loaded", "publisher"]
+__all__ = ["Frames", "Load", "Publisher", "Stream", "loaded"]
 
 Picture = npt.NDArray[np.uint8]
 
@@ -147,13 +148,6 @@ class Publisher:
         self.send(topic, payload, properties=[checksum([payload])])
 
 
-@contextmanager
-def publisher(url: str | BrokerAddress) -> Iterator[Publisher]:
-    """Connect for the time of this context."""
-    with Publisher(url) as connected:
-        yield connected
-
-
 @dataclass(frozen=True, slots=True)
 class Frames:
     """Frames that a load repeats, encoded once; frame n of a stream is picture and mask n modulo their number."""
@@ -225,22 +219,10 @@ class Load:
 @contextmanager
 def loaded(load: Load) -> Iterator[Load]:
     """Run a load for the time of this context."""
-    failed: list[BaseException] = []
-    thread = threading.Thread(target=_guarded(load.run, failed), name="load")
-    thread.start()
-    try:
-        yield load
-    finally:
-        load.stop()
-        thread.join()
-    assert not failed, failed
-
-
-def _guarded(run: Callable[[], None], failed: list[BaseException]) -> Callable[[], None]:
-    def guarded() -> None:
+    with ThreadPoolExecutor(1, "load") as thread:
+        running = thread.submit(load.run)
         try:
-            run()
-        except BaseException as error:  # noqa: BLE001 - a thread's error belongs to the test
-            failed.append(error)
-
-    return guarded
+            yield load
+        finally:
+            load.stop()
+    running.result()

@@ -32,9 +32,7 @@ def test_it_serves_until_sigterm() -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         lines = lines_of(process)
         seen = [next(lines)]
-        while not (
-            found := re.search(r"ready: (http://127\.0\.0\.1:\d+/), broker mqtt://127\.0\.0\.1:1$", seen[-1].strip())
-        ):
+        while not (found := re.search(READY, seen[-1].strip())):
             seen.append(next(lines))
         with urllib.request.urlopen(found[1], timeout=PATIENCE) as reply:  # noqa: S310 - a URL of loopback
             assert (reply.status, reply.headers["Content-Type"]) == (200, "text/html; charset=utf-8")

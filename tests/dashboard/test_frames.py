@@ -41,7 +41,7 @@ def test_mask_and_picture_are_of_one_frame(site: RunningSite, page_of: PageOf) -
     watched = page_of(site.url)
     watched.wait_for_tiles(len(site.edges))
     shape = {"count": FRAMES, "rows": ROWS, "columns": COLUMNS, "levels": LEVELS, "palette": palette_rows()}
-    seen = watched.page.evaluate(script("numbers"), shape | {"keys": ["car-1", "car-2"], "timeoutMs": 400_000})
+    seen = watched.page.evaluate(script("numbers"), shape | {"keys": ["car-1", "car-2"], "timeoutMs": 240_000})
     assert len(seen) == FRAMES
     for each in seen:
         number = int(each["sequence"]) % PICTURES
