@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from mqinfer.protocol.datatypes import Datatype
-from mqinfer.protocol.decoding import read_json, write_json
+from mqinfer.protocol.decoding import prepare, read_json, write_json
 from mqinfer.protocol.errors import LimitExceeded
 from mqinfer.protocol.limits import DEFAULT_LIMITS
 from mqinfer.protocol.topics import Topics, check_same
@@ -344,3 +344,6 @@ def _check_size(image: ImageContract) -> None:
             f"model card: pictures of {image.width}x{image.height} pixels; at most {DEFAULT_LIMITS.image_pixels} are"
             " accepted"
         )
+
+
+prepare(_Card)

@@ -19,7 +19,7 @@ from typing import Any, Self, cast
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import astuple, replace
 
-from mqinfer.protocol.decoding import MAX_STATE_BYTES, check, read_json, write_json
+from mqinfer.protocol.decoding import MAX_STATE_BYTES, check, prepare, read_json, write_json
 from mqinfer.protocol.errors import BadEnvelope, BadTopic
 from mqinfer.protocol.topics import ModelName, check_name, check_version
 from mqinfer.protocol.types import Buffer, Count, Outcome
@@ -391,3 +391,6 @@ class Cancellation(Struct, frozen=True):
         if found.outcome not in _REASONS:
             raise BadEnvelope(f"cancellation: 'outcome' is {found.outcome!s}; it must be one of {', '.join(_REASONS)}")
         return found
+
+
+prepare(_Record, IndexEntry, CallBody, Cancellation)

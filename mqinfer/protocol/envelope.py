@@ -271,9 +271,7 @@ def _open(
     payload: Buffer, limits: Limits, decoder: msgspec.msgpack.Decoder[_Shape], what: str
 ) -> tuple[_Shape, memoryview, int]:
     """Decode the header; return it, a view of the whole payload, and where the tensors begin."""
-    view = memoryview(payload).toreadonly()
-    if view.ndim != 1 or view.format != "B":
-        view = view.cast("B")
+    view = memoryview(payload).toreadonly().cast("B")
     size = len(view)
     if size > limits.payload_bytes:
         raise LimitExceeded(f"payload of {size} bytes; at most {limits.payload_bytes} are accepted")

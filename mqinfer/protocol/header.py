@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from mqinfer.protocol.decoding import check, scalars
+from mqinfer.protocol.decoding import check, prepare, scalars
 from mqinfer.protocol.errors import BadEnvelope
 from mqinfer.protocol.types import (
     NO_CAPTURE,
@@ -142,6 +142,8 @@ class ReplyShape(Struct, gc=False):
     timings: Timings | None = None
     load: WorkerLoad | None = None
 
+
+prepare(_RequestParameters, _ResponseParameters)
 
 TENSOR_PARAMETERS = frozenset(("encoding", "binary_data_size"))
 """Parameters of a tensor that are fields of `EncodedTensor`."""

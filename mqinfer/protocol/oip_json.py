@@ -30,7 +30,7 @@ from mqinfer.protocol.datatypes import (
     raw_bytes,
     to_bytes,
 )
-from mqinfer.protocol.decoding import MAX_JSON_BYTES, check, read_json, scalars, write_json
+from mqinfer.protocol.decoding import MAX_JSON_BYTES, check, prepare, read_json, scalars, write_json
 from mqinfer.protocol.errors import BadEncoding, BadEnvelope, BadTensor, LimitExceeded
 from mqinfer.protocol.header import (
     TENSOR_PARAMETERS,
@@ -108,6 +108,9 @@ class _Reply(Struct, gc=False):
 
 class _ReplyParameters(ReplyShape, gc=False):
     error_code: str = "internal"
+
+
+prepare(_TensorParameters, _Request, _Reply, _ReplyParameters)
 
 
 def encode_request(request: InferRequest, *, binary: bool = False) -> tuple[bytes, int | None]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from msgspec import Meta, Struct, field, to_builtins
-from msgspec.json import Decoder
 from xxhash import xxh3_64_intdigest
 
-from mqinfer.protocol.decoding import MAX_STATE_BYTES, read_json, write_json
-from mqinfer.protocol.topics import ModelName, Name, RequestId, Topics, check_same
+from mqinfer.protocol.decoding import MAX_STATE_BYTES, prepare, read_json, write_json
+from mqinfer.protocol.topics import ModelName, Name, RequestId, TopicKind, Topics, check_same
 from mqinfer.protocol.types import Buffer, Count
 
 __all__ = [
@@ -81,6 +80,9 @@ _OPTIONAL = ("share", "precision", "backend", "device")
 """Fields of a served model that are written only where they have a value."""
 
 
+_Shape = TypeVar("_Shape", bound="_State")
+
+
 class ServedModel(Struct, frozen=True):
     """A model version that a worker serves.
 
@@ -104,7 +106,37 @@ class ServedModel(Struct, frozen=True):
     device: str = ""
 
 
-class WorkerState(Struct, frozen=True):
+class _State(Struct, frozen=True):
+    """A state, whose first field is the name of its worker, server or client, and says which of them it is."""
+
+    OMITTED: ClassVar[Mapping[str, object]] = {}
+    """Fields that are left out of the JSON where they have this value."""
+
+    def to_json(self) -> bytes:
+        """Return it as JSON, without the fields that are not stated."""
+        fields = self._fields()
+        for key, nothing in self.OMITTED.items():
+            if getattr(self, key) == nothing:
+                del fields[key]
+        kind = self.__struct_fields__[0]
+        return write_json(fields, f"state of {kind} {fields[kind]!r}")
+
+    def _fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = to_builtins(self)
+        return fields
+
+    @classmethod
+    def from_json(cls, payload: Buffer) -> Self:
+        """Decode it from JSON.
+
+        Raises:
+            BadEnvelope: A field is missing or has the wrong type, or a name breaks the naming rules.
+            LimitExceeded: It is longer than 64 KiB.
+        """
+        return read_json(payload, cls, f"{cls.__struct_fields__[0]} state", MAX_STATE_BYTES)
+
+
+class WorkerState(_State, frozen=True):
     """The state of a worker.
 
     Attributes:
@@ -121,6 +153,8 @@ class WorkerState(Struct, frozen=True):
             not know them all.
     """
 
+    OMITTED: ClassVar = {"running": ()}
+
     worker: Name
     status: WorkerStatus
     incarnation: Count = field(name="boot")
@@ -131,29 +165,16 @@ class WorkerState(Struct, frozen=True):
     counters: Mapping[str, Count] = {}
     running: tuple[RequestId, ...] = ()
 
-    def to_json(self) -> bytes:
-        """Return it as JSON; `running` only where it names a request, and of a model only what is stated."""
-        fields = to_builtins(self)
-        if not self.running:
-            del fields["running"]
+    def _fields(self) -> dict[str, Any]:
+        fields = super()._fields()
         for model in fields["models"]:
             for key in _OPTIONAL:
                 if not model[key]:
                     del model[key]
-        return write_json(fields, f"state of worker {self.worker!r}")
-
-    @classmethod
-    def from_json(cls, payload: Buffer) -> WorkerState:
-        """Decode it from JSON.
-
-        Raises:
-            BadEnvelope: A field is missing or has the wrong type, or a name breaks the naming rules.
-            LimitExceeded: It is longer than 64 KiB.
-        """
-        return read_json(payload, cls, "worker state", MAX_STATE_BYTES)
+        return fields
 
 
-class ServerState(Struct, frozen=True):
+class ServerState(_State, frozen=True):
     """The state of a server: a supervisor with its workers.
 
     Attributes:
@@ -163,24 +184,12 @@ class ServerState(Struct, frozen=True):
         take_over: Whether it takes the name from a server that started earlier.
     """
 
+    OMITTED: ClassVar = {"take_over": False}
+
     server: Name
     status: ServerStatus
     incarnation: Count = field(name="boot")
     take_over: bool = False
-
-    def to_json(self) -> bytes:
-        """Return it as JSON; `take_over` only where it is set."""
-        return write_json(_fields(self), f"state of server {self.server!r}")
-
-    @classmethod
-    def from_json(cls, payload: Buffer) -> ServerState:
-        """Decode it from JSON.
-
-        Raises:
-            BadEnvelope: A field is missing or has the wrong type.
-            LimitExceeded: It is longer than 64 KiB.
-        """
-        return read_json(payload, cls, "server state", MAX_STATE_BYTES)
 
 
 class PendingRequests(Struct, frozen=True):
@@ -254,7 +263,7 @@ def fitting_streams(streams: Iterable[StreamState]) -> tuple[StreamState, ...]:
     return tuple(kept)
 
 
-class ClientState(Struct, frozen=True):
+class ClientState(_State, frozen=True):
     """The state of a client that dashboards list, such as an edge or a gateway.
 
     Attributes:
@@ -269,6 +278,8 @@ class ClientState(Struct, frozen=True):
         streams: What it reads and what becomes of it, of an edge; None of a client that does not state it.
     """
 
+    OMITTED: ClassVar = {"take_over": False, "pending": None, "streams": None}
+
     client: Name
     status: ClientStatus
     incarnation: Count = field(name="boot")
@@ -278,31 +289,6 @@ class ClientState(Struct, frozen=True):
     take_over: bool = False
     pending: tuple[PendingRequests, ...] | None = None
     streams: tuple[StreamState, ...] | None = None
-
-    def to_json(self) -> bytes:
-        """Return it as JSON; `take_over` only where it is set, `pending` and `streams` only where they are stated."""
-        fields = _fields(self)
-        for key in ("pending", "streams"):
-            if fields[key] is None:
-                del fields[key]
-        return write_json(fields, f"state of client {self.client!r}")
-
-    @classmethod
-    def from_json(cls, payload: Buffer) -> ClientState:
-        """Decode it from JSON.
-
-        Raises:
-            BadEnvelope: A field is missing or has the wrong type.
-            LimitExceeded: It is longer than 64 KiB.
-        """
-        return read_json(payload, cls, "client state", MAX_STATE_BYTES)
-
-
-def _fields(state: ServerState | ClientState) -> dict[str, Any]:
-    fields: dict[str, Any] = to_builtins(state)
-    if not state.take_over:
-        del fields["take_over"]
-    return fields
 
 
 def is_for_canary(request_id: str, share: int) -> bool:
@@ -322,23 +308,23 @@ def read_worker_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str,
         BadTopic: It is no topic of a worker's state, or the state names another worker.
         BadEnvelope, LimitExceeded: As for `WorkerState.from_json`.
     """
-    worker = topics.worker_state.parse(topic)["worker"]
-    state = WorkerState.from_json(payload) if payload else None
-    return check_same("worker", worker, state.worker if state else worker), state
+    return _read(WorkerState, topics.worker_state, topic, payload)
 
 
 def read_server_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str, ServerState | None]:
     """Return the server that a state topic names, and its state; as `read_worker_state`."""
-    server = topics.control_state.parse(topic)["server"]
-    state = ServerState.from_json(payload) if payload else None
-    return check_same("server", server, state.server if state else server), state
+    return _read(ServerState, topics.control_state, topic, payload)
 
 
 def read_client_state(topics: Topics, topic: str, payload: Buffer) -> tuple[str, ClientState | None]:
     """Return the client that a state topic names, and its state; as `read_worker_state`."""
-    client = topics.client_state.parse(topic)["client"]
-    state = ClientState.from_json(payload) if payload else None
-    return check_same("client", client, state.client if state else client), state
+    return _read(ClientState, topics.client_state, topic, payload)
+
+
+def _read(shape: type[_Shape], kind: TopicKind, topic: str, payload: Buffer) -> tuple[str, _Shape | None]:
+    ((field, name),) = kind.parse(topic).items()
+    state = shape.from_json(payload) if payload else None
+    return check_same(field, name, getattr(state, field) if state else name), state
 
 
 class AnyState(Struct):
@@ -365,5 +351,4 @@ def read_any_state(payload: Buffer) -> AnyState:
     return read_json(payload, AnyState, "state", MAX_STATE_BYTES)
 
 
-# Decoders are built here, since the first use of a shape by several threads at once can end the process.
-_DECODERS = tuple(map(Decoder, (WorkerState, ServerState, ClientState, AnyState)))
+prepare(WorkerState, ServerState, ClientState, AnyState)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -67,3 +70,12 @@ def test_a_wrong_field_is_named_in_plain_words(found: object, error: type[Invali
 def test_unknown_fields_are_ignored() -> None:
     """A newer peer may add some, of any kind."""
     assert check({"count": 1, "novel": [{}]}, Whole, "thing") == Whole(1)
+
+
+def test_many_threads_may_decode_first() -> None:
+    """Each shape that travels, decoded first by eight threads at the same time, in eight fresh processes."""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.protocol.racing"]
+    for _ in range(8):
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
