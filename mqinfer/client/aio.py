@@ -6,12 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from types import TracebackType
 from typing import Literal, Self, Unpack, overload
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.broker.process import Maker
 from mqinfer.client.announcer import ClientAnnouncer
+from mqinfer.client.closing import AsyncWithBlock
 from mqinfer.client.connection import LiveRegistry, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
 from mqinfer.client.options import ClientOptions, check_timeout
@@ -33,7 +33,7 @@ _LEAST_S = 1e-6
 """Time left of a request whose room came at its deadline: it expires as others do."""
 
 
-class AsyncClient:
+class AsyncClient(AsyncWithBlock):
     """Sends inference requests through a broker, from an asyncio loop.
 
     Example:
@@ -202,15 +202,10 @@ class AsyncClient:
                 self.announcer.presence.end()
             await asyncio.to_thread(self._connection.requester.close)
 
-    async def __aenter__(self) -> Self:
+    async def _enter(self) -> None:
         await self.open()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._maker.may_close(kind):
-            await self.close()
+    _leave = close
 
 
 class AsyncConnection:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Literal, Self, Unpack, overload
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
 from mqinfer.client.announcer import ClientAnnouncer
 from mqinfer.client.callbacks import ReplyFuture, callback, check_may_wait, settle
+from mqinfer.client.closing import WithBlock
 from mqinfer.client.connection import LiveRegistry, address_of, connect, default_name, read_environment
 from mqinfer.client.feed import Feeds
 from mqinfer.client.options import ClientOptions, check_timeout
@@ -27,7 +27,7 @@ from mqinfer.protocol.types import InferRequest
 __all__ = ["Client"]
 
 
-class Client:
+class Client(WithBlock):
     """Sends inference requests through a broker, from any thread of the process that made it.
 
     Example:
@@ -71,6 +71,7 @@ class Client:
         name, topics = name or default_name(address), Topics(root)
         self._announcer = None if announce is None else ClientAnnouncer(name, topics, announce)
         self._requester = connect(address, name, topics, options, timeout=connect_timeout, announcer=self._announcer)
+        self._maker = self._requester.maker
         self._cards = LiveRegistry(self._requester, self._announcer)
         self._feeds = Feeds(self._requester)
         self._watches = Watches(address, name, topics, self._requester.options.limits)
@@ -157,7 +158,7 @@ class Client:
                 `Cancelled` once the client is closed, `Rejected` in a callback while `max_pending` are pending.
             TypeError: There is no such option.
         """
-        future, maker = ReplyFuture(), self._requester.maker
+        future, maker = ReplyFuture(), self._maker
         request = make_request(model, inputs, options)
         if options and names_label(request):
             request = self._labelled(request)
@@ -234,7 +235,7 @@ class Client:
             TypeError: There is no such option.
         """
         check_may_wait("watch()")
-        self._requester.maker.check()
+        self._maker.check()
         feed = self._watches.make(WatchSettings(model, with_previews=with_previews, **options))
         feed.open(self._connect_timeout)
         return Watch(feed)
@@ -268,18 +269,11 @@ class Client:
             RuntimeError: This is a callback, or a fork, as for `infer`.
         """
         check_may_wait("close()")
-        self._requester.maker.check()  # before a lock, which another thread may have held at the fork
+        self._maker.check()  # before a lock, which another thread may have held at the fork
         self._feeds.end()
         self._watches.end()
         if self._announcer:
             self._announcer.presence.end()
         self._requester.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._requester.maker.may_close(kind):
-            self.close()
+    _leave = close

@@ -9,7 +9,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
@@ -19,6 +18,7 @@ from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.presence import make_client_id
 from mqinfer.broker.process import Maker
 from mqinfer.client.announcer import ClientAnnouncer
+from mqinfer.client.notifier import Notifier
 from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import Ignored
@@ -188,8 +188,10 @@ def connect(  # noqa: PLR0913 - what a client is
     return made.requester
 
 
-class LiveRegistry:
+class LiveRegistry(Notifier):
     """Keeps a requester's registry up to date; collects the model cards from the first `get` on.
+
+    Who waits is woken after each change of what is served or known, on the link's thread.
 
     Args:
         requester: Open.
@@ -203,6 +205,7 @@ class LiveRegistry:
         announcer: ClientAnnouncer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__()
         self.known = requester.registry
         """What has come; readable from any thread."""
         self.watches_clients = False
@@ -213,8 +216,6 @@ class LiveRegistry:
         self._link, self._topics = requester.link, requester.topics
         self._clock = clock
         self._bad_cards, self._bad_states = Ignored("a model card"), Ignored("a server's state")
-        self._changed = threading.Condition()
-        self._watchers: tuple[Callable[[], None], ...] = ()
         self._starting = threading.Lock()
         self._is_started = self._is_following = False
         self._marker = b""
@@ -240,8 +241,7 @@ class LiveRegistry:
             ModelNotFound: There was none in time; the message lists the models on this broker.
         """
         self.start()
-        with self._changed:
-            self._changed.wait_for(lambda: self.known.card(model), _CARD_TIMEOUT_S if timeout is None else timeout)
+        self.wait(lambda: self.known.card(model), _CARD_TIMEOUT_S if timeout is None else timeout, "card()")
         return self._card(model)
 
     async def wait_for(self, model: str, timeout: float | None = None) -> ModelCard:  # noqa: ASYNC109  as for `get`
@@ -256,26 +256,6 @@ class LiveRegistry:
         if not self._is_following:
             await asyncio.to_thread(self.follow)
         return self.is_complete or await self.until(lambda: self.is_complete, _QUIET_S + 0.1)
-
-    async def until(self, is_true: Callable[[], object], timeout: float) -> bool:  # noqa: ASYNC109  as for `get`
-        """Wait in an asyncio loop until something is true; return whether it is."""
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(changed.set)
-
-        self.watch(wake)
-        try:
-            async with asyncio.timeout(timeout):
-                while not is_true():
-                    await changed.wait()
-                    changed.clear()
-        except TimeoutError:
-            return bool(is_true())
-        finally:
-            self.unwatch(wake)
-        return True
 
     def start(self) -> None:
         """Receive the cards from now on, if that has not begun.
@@ -310,7 +290,7 @@ class LiveRegistry:
             except NotAuthorized as error:  # the cards and workers are enough to serve
                 _log.info("%s; what comes without it is used", error)
             self._is_following = True
-        self.known.on_change = self._notify
+        self.known.on_change = self.notify
         self._requester.watch(self._mark)
         self._mark()
 
@@ -323,14 +303,6 @@ class LiveRegistry:
             self._link.subscribe(self._topics.client_state.filter(), self._on_client)
         else:
             self._link.subscribe(own, self._on_client, retained=False)
-
-    def watch(self, callback: Callable[[], None]) -> None:
-        """Call something after each change of what is served or known, on the link's thread; it must not raise."""
-        self._watchers = (*self._watchers, callback)
-
-    def unwatch(self, callback: Callable[[], None]) -> None:
-        """Stop calling it."""
-        self._watchers = tuple(each for each in self._watchers if each is not callback)
 
     def _card(self, model: str) -> ModelCard:
         card = self.known.card(model)
@@ -345,7 +317,7 @@ class LiveRegistry:
     def _mark(self) -> None:
         """Publish a marker behind what the broker sends of itself, at each connection."""
         if not self._link.connected:
-            self._notify()
+            self.notify()
             return
         self._marker, self._is_acked = secrets.token_bytes(16), False
         topic = self._topics.client_state(self._requester.name)
@@ -366,25 +338,19 @@ class LiveRegistry:
             self._presence.receive(message)
         if found := self._bad_states.read(read_client_state, self._topics, message):
             self.known.put_client(*found)
-            self._notify()
+            self.notify()
 
     def _on_card(self, message: Message) -> None:
         self._received_at = self._clock()
         if found := self._bad_cards.read(read_card, self._topics, message):
             self.known.put_card(*found)
-            self._notify()  # `on_change` is set with `follow` alone
+            self.notify()  # `on_change` is set with `follow` alone
 
     def _on_server(self, message: Message) -> None:
         if found := self._bad_states.read(read_server_state, self._topics, message):
             self.known.put_server(*found)
-            self._notify()
+            self.notify()
 
     def _on_worker(self, message: Message) -> None:
         if found := self._bad_states.read(read_worker_state, self._topics, message):
             self.known.put_worker(*found)
-
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-        for callback in self._watchers:
-            callback()

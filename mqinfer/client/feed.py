@@ -8,17 +8,16 @@ down (`all`), and nothing piles up.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from weakref import WeakSet
 
 from msgspec.structs import replace
 
-from mqinfer.broker.process import Maker
+from mqinfer.client.closing import Members
+from mqinfer.client.notifier import Notifier
 from mqinfer.client.options import check_timeout
 from mqinfer.client.request import InferOptions, Input, make_request
 from mqinfer.client.requester import Requester
@@ -90,12 +89,14 @@ class _Frame:
     is_in_window: bool = False
 
 
-class Feed:
-    """The frames of one stream until their outcomes are read. Thread-safe; it never waits.
+class Feed(Notifier):
+    """The frames of one stream until their outcomes are read. Thread-safe.
+
+    Who waits is woken when there is room, an outcome, or the end.
 
     Attributes:
         settings: How the frames are sent.
-        changed: Guards the frames; notified when there is room, an outcome, or the end.
+        maker: The process that may use it.
     """
 
     def __init__(self, requester: Requester, settings: StreamSettings) -> None:
@@ -105,10 +106,9 @@ class Feed:
             requester: Connected.
             settings: How the frames are sent.
         """
+        super().__init__()
         self.settings = settings
-        self.changed = threading.Condition()
-        self.wake: Callable[[], None] | None = None
-        """Called after each notification, without the lock."""
+        self.maker = requester.maker
         self._requester = requester
         policy = Policy(settings.policy)
         self._window: StreamWindow[_Frame] = StreamWindow(policy, DelayWindow.of(policy, settings.window))
@@ -118,11 +118,6 @@ class Feed:
         self._outcomes: Counter[Outcome] = Counter()
         self._closed = False
         self._cancelled = False
-
-    @property
-    def maker(self) -> Maker:
-        """The process that may use it."""
-        return self._requester.maker
 
     @property
     def has_room(self) -> bool:
@@ -162,7 +157,7 @@ class Feed:
             entered = self._window.take()
             replaced = [each.request_id for each in self._unanswered()] if self._window.wants_room else []
         if lost:
-            self._notify()
+            self.notify()
         self._send(entered)
         if replaced:
             self._requester.supersede(replaced)
@@ -182,7 +177,7 @@ class Feed:
             if frame.is_in_window:
                 self._window.leave()
             entered = self._window.take()
-        self._notify()
+        self.notify()
         self._send(entered)
         return frame.result
 
@@ -196,7 +191,7 @@ class Feed:
             self._closed = True
             self._cancelled |= cancel
             pending = [frame.request_id for frame in self._unanswered()]
-        self._notify()
+        self.notify()
         if cancel:
             for request_id in pending:
                 self._requester.cancel(request_id)
@@ -228,25 +223,19 @@ class Feed:
                 self._window.enter()
             self._end(frame, result)
             entered = self._window.take()
-        self._notify()
+        self.notify()
         return entered
 
     def _end(self, frame: _Frame, result: InferResult) -> None:
         frame.request, frame.result = replace(frame.request, inputs=()), result
         self._outcomes[result.outcome] += 1
 
-    def _notify(self) -> None:
-        with self.changed:
-            self.changed.notify_all()
-        if self.wake:
-            self.wake()
-
     def _failed(self, frame: _Frame, why: MqinferError) -> InferResult:
         error = ErrorInfo(why.code, str(why))
         return InferResult("", why.outcome, self.settings.model, error=error, capture=frame.request.capture)
 
 
-class Feeds:
+class Feeds(Members[Feed]):
     """The streams of one client, which end with it."""
 
     def __init__(self, requester: Requester) -> None:
@@ -255,10 +244,8 @@ class Feeds:
         Args:
             requester: Of the client.
         """
+        super().__init__(Feed.end)
         self._requester = requester
-        self._lock = threading.Lock()
-        self._feeds: WeakSet[Feed] = WeakSet()
-        self._ended = False
         requester.watch(self._on_change)
 
     def open(self, model: str, policy: str, window: int, timeout: float | None, options: InferOptions) -> Feed:
@@ -280,19 +267,7 @@ class Feeds:
         self._requester.maker.check()  # before the lock, which another thread may have held at the fork
         seconds = self._requester.options.timeout if timeout is None else timeout
         feed = Feed(self._requester, StreamSettings(model, policy, window, seconds, options))
-        with self._lock:
-            if self._ended:
-                raise self._requester.failure or Cancelled("the client is closed; make a new one")
-            self._feeds.add(feed)
-        return feed
-
-    def end(self) -> None:
-        """End all of them: the client is closed, or will never be connected again."""
-        with self._lock:
-            self._ended = True
-            feeds = list(self._feeds)
-        for feed in feeds:
-            feed.end()
+        return self.add(feed, self._requester.failure)
 
     def _on_change(self) -> None:
         if self._requester.failure:

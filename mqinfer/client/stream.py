@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import Mapping
 from typing import Self
 
-from mqinfer.client.callbacks import check_may_wait
+from mqinfer.client.closing import AsyncWithBlock, WithBlock
 from mqinfer.client.feed import Feed, StreamSettings
 from mqinfer.client.request import Input
 from mqinfer.client.result import InferResult
@@ -20,7 +18,7 @@ from mqinfer.protocol.types import Capture, Outcome
 __all__ = ["AsyncStream", "Stream"]
 
 
-class Stream:
+class Stream(WithBlock):
     """A stream of frames to one model. One thread puts frames in, another one iterates over the results.
 
     Iterating waits for the next frame's outcome; it ends once the stream is closed and every outcome is read.
@@ -34,7 +32,7 @@ class Stream:
 
     def __init__(self, feed: Feed) -> None:
         """Start without frames; `Client.stream` makes one."""
-        self._feed = feed
+        self._feed, self._maker = feed, feed.maker
 
     def put(self, inputs: Mapping[str, Input], *, capture: Capture | None = None) -> None:
         """Send a frame, or queue it. With `all` this waits while there is no room; with `latest` it never waits.
@@ -51,20 +49,18 @@ class Stream:
             Rejected: With `latest`, nobody reads: 1,024 outcomes are unread.
         """
         feed, settings = self._feed, self._feed.settings
-        feed.maker.check()  # before the lock, which another thread may have held at the fork
+        self._maker.check()  # before the lock, which another thread may have held at the fork
         request = settings.request(inputs, capture)
-        if settings.policy == Policy.ALL and not feed.has_room:
-            check_may_wait("put() of a stream with the policy 'all'")
         give_up_at = time.monotonic() + settings.timeout
+        what = "put() of a stream with the policy 'all'"
+        waits = settings.policy == Policy.ALL
         while True:
-            if settings.policy == Policy.ALL:
-                with feed.changed:
-                    if not feed.changed.wait_for(lambda: feed.has_room, give_up_at - time.monotonic()):
-                        raise _no_room(settings)
+            if waits and not feed.wait(lambda: feed.has_room, give_up_at - time.monotonic(), what):
+                raise _no_room(settings)
             try:
                 feed.put(request)
             except Rejected:
-                if settings.policy == Policy.LATEST:
+                if not waits:
                     raise  # with `all` another thread was faster
             else:
                 return
@@ -75,7 +71,7 @@ class Stream:
 
     def close(self) -> None:
         """Accept no more frames; iteration ends after the last one's result."""
-        self._feed.maker.check()
+        self._maker.check()
         self._feed.end()
 
     def __iter__(self) -> Self:
@@ -83,27 +79,18 @@ class Stream:
 
     def __next__(self) -> InferResult:
         feed = self._feed
-        feed.maker.check()
-        with feed.changed:
-            if not feed.is_ready:
-                check_may_wait("next() of a stream")
-                feed.changed.wait_for(lambda: feed.is_ready)
+        self._maker.check()
+        feed.wait(lambda: feed.is_ready, None, "next() of a stream")
         result = feed.read()
         if result is None:
             raise StopIteration
         return result
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._feed.maker.may_close(kind):
-            self._feed.end(cancel=True)
+    def _leave(self) -> None:
+        self._feed.end(cancel=True)
 
 
-class AsyncStream:
+class AsyncStream(AsyncWithBlock):
     """A stream of frames to one model, of an asyncio loop: one task puts frames in, another one iterates.
 
     Iterating waits and ends as with `Stream`.
@@ -117,23 +104,16 @@ class AsyncStream:
 
     def __init__(self, feed: Feed) -> None:
         """Start without frames; `AsyncClient.stream` makes one."""
-        self._feed = feed
-        self._loop = asyncio.get_running_loop()
-        self._changed = asyncio.Event()
-        feed.wake = self._wake
+        self._feed, self._maker = feed, feed.maker
 
     async def put(self, inputs: Mapping[str, Input], *, capture: Capture | None = None) -> None:
         """Send a frame, or queue it. Arguments and errors as for `Stream.put`."""
         feed, settings = self._feed, self._feed.settings
-        feed.maker.check()  # before the lock, which another thread may have held at the fork
+        self._maker.check()  # before the lock, which another thread may have held at the fork
         request = settings.request(inputs, capture)
         await asyncio.sleep(0)  # a task that puts without a pause must not keep the one that reads from running
-        if settings.policy == Policy.ALL:
-            try:
-                async with asyncio.timeout(settings.timeout):
-                    await self._wait(lambda: feed.has_room)
-            except TimeoutError:
-                raise _no_room(settings) from None
+        if settings.policy == Policy.ALL and not await feed.until(lambda: feed.has_room, settings.timeout):
+            raise _no_room(settings)
         feed.put(request)
 
     def outcomes(self) -> dict[Outcome, int]:
@@ -142,37 +122,22 @@ class AsyncStream:
 
     def close(self) -> None:
         """Accept no more frames; iteration ends after the last one's result."""
-        self._feed.maker.check()
+        self._maker.check()
         self._feed.end()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> InferResult:
-        self._feed.maker.check()
-        await self._wait(lambda: self._feed.is_ready)
+        self._maker.check()
+        await self._feed.until(lambda: self._feed.is_ready)
         result = self._feed.read()
         if result is None:
             raise StopAsyncIteration
         return result
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._feed.maker.may_close(kind):
-            self._feed.end(cancel=True)
-
-    async def _wait(self, is_done: Callable[[], bool]) -> None:
-        while not is_done():
-            self._changed.clear()
-            await self._changed.wait()
-
-    def _wake(self) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
-            self._loop.call_soon_threadsafe(self._changed.set)
+    async def _leave(self) -> None:
+        self._feed.end(cancel=True)
 
 
 def _no_room(settings: StreamSettings) -> Expired:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import Any
 
 from mqinfer.broker.link import Message
@@ -38,7 +36,8 @@ class AsyncControl:
         self._requester = client.connection.requester
         self._registry = client.connection.registry
         self._ignored = Ignored("a server's reply")
-        self._asked: dict[str, tuple[Question, asyncio.Event]] = {}  # by the last level of the reply's topic
+        self._asked: dict[str, Question] = {}  # by the last level of the reply's topic
+        self._requester.on_control = self._on_reply
 
     async def ask(
         self,
@@ -50,36 +49,19 @@ class AsyncControl:
     ) -> list[ControlReply]:
         """Send a call to one server, or to all, and wait for the replies. As `ControlClient.ask`."""
         check_timeout(timeout)
-        loop = asyncio.get_running_loop()
         await self._registry.wait_until_complete()
-        question, changed = Question(server, timeout), asyncio.Event()
-
-        def handle(event: Callable[[], None]) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(event)
+        question, known, name = Question(server, timeout), self._registry.known, self._requester.name
 
         def on_ack(code: int) -> None:
             question.acked(code)
-            changed.set()
+            self._registry.notify()
 
-        def on_change() -> None:
-            handle(changed.set)
-
-        self._requester.on_control = lambda message: handle(lambda: self._on_reply(message))
-        self._asked[question.request.hex()] = question, changed
-        self._registry.watch(on_change)
-        known, name = self._registry.known, self._requester.name
+        self._asked[question.request.hex()] = question
         try:
-            message = question.message(self._requester.topics, name, call, body)
-            self._requester.link.publish(message, lambda code: handle(lambda: on_ack(code)))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    while not question.is_complete(known.servers):
-                        await changed.wait()
-                        changed.clear()
+            self._requester.link.publish(question.message(self._requester.topics, name, call, body), on_ack)
+            await self._registry.until(lambda: question.is_complete(known.servers), timeout)
             return question.outcome(known.servers, name)
         finally:
-            self._registry.unwatch(on_change)
             del self._asked[question.request.hex()]
 
     async def load(self, model: str, *, server: str | None = None, timeout: float = 300.0) -> list[ControlReply]:  # noqa: ASYNC109
@@ -91,12 +73,9 @@ class AsyncControl:
         return check_replies(await self.ask(Call(Operation.UNLOAD, model), server=server, timeout=timeout))
 
     def _on_reply(self, message: Message) -> None:
-        found = self._asked.get(message.topic.rpartition("/")[2])
-        if found is None:  # to a call whose time is over
-            return
-        question, changed = found
+        question = self._asked.get(message.topic.rpartition("/")[2])  # None for a call whose time is over
         try:
-            if question.replied(message):
-                changed.set()
+            if question and question.replied(message):
+                self._registry.notify()
         except MqinferError as error:
             self._ignored.add(message.topic, error)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from mqinfer.broker.address import BrokerAddress, TlsOptions
@@ -14,6 +13,7 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.presence import make_client_id
 from mqinfer.broker.process import Maker
 from mqinfer.client.callbacks import check_may_wait
+from mqinfer.client.closing import WithBlock
 from mqinfer.client.connection import address_of, default_name, read_environment
 from mqinfer.client.control.question import ControlReply, Question, check_replies
 from mqinfer.client.options import check_timeout
@@ -40,7 +40,7 @@ class TrafficOrder(TypedDict, total=False):
     share: int
 
 
-class ControlClient:
+class ControlClient(WithBlock):
     """Manages servers through a broker; one call at a time, from any thread.
 
     Example:
@@ -265,14 +265,7 @@ class ControlClient:
         """Disconnect."""
         self._link.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._maker.may_close(kind):
-            self.close()
+    _leave = close
 
     def _on_ack(self, question: Question, code: int) -> None:
         with self._changed:

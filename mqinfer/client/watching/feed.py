@@ -6,13 +6,13 @@ with one of the client's.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.process import Maker
+from mqinfer.client.notifier import Notifier
 from mqinfer.client.watching.buffer import Buffer
 from mqinfer.client.watching.seen import (
     DropReason,
@@ -61,13 +61,13 @@ class WatchSettings:
                 raise ConfigError(f"watch: {name} is {getattr(self, name)}; expected 1 or more")
 
 
-class WatchFeed:
+class WatchFeed(Notifier):
     """The connection and the buffer of one watch. Thread-safe; `take` never waits.
+
+    Who waits is woken when there is a message, or the end.
 
     Attributes:
         maker: The process that may use it.
-        changed: Guards the buffer; notified when there is a message, or the end.
-        wake: Called after each notification, without the lock.
     """
 
     def __init__(
@@ -90,9 +90,8 @@ class WatchFeed:
         Raises:
             BadTopic: The name of the model or of the client breaks the naming rules.
         """
+        super().__init__()
         self.maker = Maker("a watch")
-        self.changed = threading.Condition()
-        self.wake: Callable[[], None] = lambda: None
         self._reader = Reader(topics, settings.model, limits)
         self._buffer = Buffer(settings.buffer, settings.buffer_bytes)
         self._clock_ns = clock_ns
@@ -176,7 +175,7 @@ class WatchFeed:
         """Accept nothing more, and disconnect; what is buffered can still be taken."""
         self.maker.check()
         self._closed = True
-        self._notify()
+        self.notify()
         self._link.close()
 
     def _on_message(self, message: Message) -> None:
@@ -193,16 +192,11 @@ class WatchFeed:
                 self._buffer.put(arrival)
             else:
                 self._buffer.refuse(reason)
-        self._notify()
+        self.notify()
 
     def _on_connection(self, connected: bool) -> None:  # noqa: FBT001  the link's signature
         if self._was_connected and not connected and not self._closed:
             with self.changed:
                 self._buffer.disconnected += 1
         self._was_connected = connected
-        self._notify()
-
-    def _notify(self) -> None:
-        with self.changed:
-            self.changed.notify_all()
-        self.wake()
+        self.notify()

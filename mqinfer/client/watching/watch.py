@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Generic, Self, TypedDict, TypeVar, cast
-from weakref import WeakSet
 
 from mqinfer.broker.address import BrokerAddress
 from mqinfer.broker.connect import make_link
 from mqinfer.broker.link import ConnectionHandler, Link
 from mqinfer.broker.presence import make_client_id
-from mqinfer.client.callbacks import check_may_wait
+from mqinfer.client.closing import AsyncWithBlock, Members, WithBlock
 from mqinfer.client.options import check_timeout
 from mqinfer.client.watching.feed import WatchFeed, WatchSettings
 from mqinfer.client.watching.seen import SeenPreview, SeenResult, WatchCounters
-from mqinfer.protocol.errors import Cancelled
 from mqinfer.protocol.limits import Limits
 from mqinfer.protocol.topics import Topics
 
@@ -36,7 +31,7 @@ class WatchOptions(TypedDict, total=False):
     buffer_bytes: int
 
 
-class Watch(Generic[Seen]):
+class Watch(WithBlock, Generic[Seen]):
     """Results of other clients as they come. One thread iterates; `Client.watch` makes one.
 
     Iterating waits for the next one, and ends once the watch or its client is closed and what is buffered is taken.
@@ -49,7 +44,7 @@ class Watch(Generic[Seen]):
 
     def __init__(self, feed: WatchFeed) -> None:
         """Start with a feed that is open."""
-        self._feed = feed
+        self._feed, self._maker = feed, feed.maker
 
     def next(self, timeout: float | None = None) -> Seen | None:
         """Wait for the next one.
@@ -65,15 +60,12 @@ class Watch(Generic[Seen]):
             RuntimeError: This is a callback, or this process is a fork of the one that made the client.
         """
         feed = self._feed
-        feed.maker.check()
+        self._maker.check()
         until = None if timeout is None else time.monotonic() + check_timeout(timeout)
         while True:
-            with feed.changed:
-                if not feed.is_ready:
-                    check_may_wait("next() of a watch")
-                    left = None if until is None else until - time.monotonic()
-                    if not feed.changed.wait_for(lambda: feed.is_ready, left):
-                        return None
+            left = None if until is None else until - time.monotonic()
+            if not feed.wait(lambda: feed.is_ready, left, "next() of a watch"):
+                return None
             seen = feed.take()
             if seen is not None:
                 return cast("Seen", seen)
@@ -103,17 +95,10 @@ class Watch(Generic[Seen]):
             raise StopIteration
         return seen
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._feed.maker.may_close(kind):
-            self.close()
+    _leave = close
 
 
-class AsyncWatch(Generic[Seen]):
+class AsyncWatch(AsyncWithBlock, Generic[Seen]):
     """Results of other clients as they come, for an asyncio loop. `async with` or the first `next` connects.
 
     Iterating waits and ends as with `Watch`. Tensors of many megabytes are better decoded outside of the loop:
@@ -127,23 +112,19 @@ class AsyncWatch(Generic[Seen]):
 
     def __init__(self, feed: WatchFeed, timeout: float) -> None:
         """Prepare; `AsyncClient.watch` makes one."""
-        self._feed, self._timeout = feed, timeout
-        self._loop = asyncio.get_running_loop()
-        self._changed = asyncio.Event()
+        self._feed, self._maker, self._timeout = feed, feed.maker, timeout
         self._is_open = False
-        feed.wake = self._wake
 
     async def open(self) -> None:
         """Connect, and receive from now on; errors as of `Client.watch`."""
-        self._feed.maker.check()
+        self._maker.check()
         await asyncio.to_thread(self._feed.open, self._timeout)
         self._is_open = True
 
     async def next(self, timeout: float | None = None) -> Seen | None:  # noqa: ASYNC109  as for `Watch.next`
         """Wait for the next one. Arguments, value and errors as of `Watch.next`."""
-        self._feed.maker.check()
-        if not self._is_open:
-            await self.open()
+        self._maker.check()
+        await self._enter()
         try:
             async with asyncio.timeout(timeout if timeout is None else check_timeout(timeout)):
                 await asyncio.sleep(0)  # one that takes without a pause must not keep other tasks from running
@@ -173,24 +154,16 @@ class AsyncWatch(Generic[Seen]):
             raise StopAsyncIteration
         return seen
 
-    async def __aenter__(self) -> Self:
+    async def _enter(self) -> None:
         if not self._is_open:
             await self.open()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._feed.maker.may_close(kind):
-            await self.close()
+    _leave = close
 
     async def _next(self) -> Seen | None:
         feed = self._feed
         while True:
-            self._changed.clear()  # before the look: what comes behind it wakes the loop again
-            if not feed.is_ready:
-                await self._changed.wait()
-                continue
+            await feed.until(lambda: feed.is_ready)
             seen = feed.take()
             if seen is not None:
                 return cast("Seen", seen)
@@ -199,13 +172,8 @@ class AsyncWatch(Generic[Seen]):
                 return None
             await asyncio.sleep(0)  # messages that are dropped must not keep other tasks from running
 
-    def _wake(self) -> None:
-        if not self._changed.is_set():
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
-                self._loop.call_soon_threadsafe(self._changed.set)
 
-
-class Watches:
+class Watches(Members[WatchFeed]):
     """The watches of one client, which end with it.
 
     Args:
@@ -216,10 +184,8 @@ class Watches:
     """
 
     def __init__(self, address: BrokerAddress, name: str, topics: Topics, limits: Limits) -> None:
+        super().__init__(WatchFeed.close)
         self._address, self._name, self._topics, self._limits = address, name, topics, limits
-        self._lock = threading.Lock()
-        self._feeds: WeakSet[WatchFeed] = WeakSet()
-        self._ended = False
 
     def make(self, settings: WatchSettings) -> WatchFeed:
         """Return a feed that is not open yet.
@@ -228,20 +194,7 @@ class Watches:
             BadTopic: The name of the model or of the client breaks the naming rules.
             Cancelled: The client is closed.
         """
-        feed = WatchFeed(partial(_connect, self._address, self._name), self._topics, settings, self._limits)
-        with self._lock:
-            if self._ended:
-                raise Cancelled("the client is closed; make a new one")
-            self._feeds.add(feed)
-        return feed
-
-    def end(self) -> None:
-        """Close all of them: the client is closed."""
-        with self._lock:
-            self._ended = True
-            feeds = list(self._feeds)
-        for feed in feeds:
-            feed.close()
+        return self.add(WatchFeed(partial(_connect, self._address, self._name), self._topics, settings, self._limits))
 
 
 def _connect(address: BrokerAddress, name: str, on_connection: ConnectionHandler) -> Link:
