@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from mqinfer.broker.link import ConnectionHandler, Link, Message, ReasonCode
 from mqinfer.cloud_worker.batching.batcher import Batcher
 from mqinfer.cloud_worker.batching.schedule import Schedule
@@ -177,7 +179,7 @@ class Worker:
             for each in self.pipeline.waiting()
         ]
         oldest = max(0.0, self._clock() - min(received)) if received else 0.0
-        return replace(
+        return structs.replace(
             self._meter.statistics(memory_bytes),
             depth=self.depth,
             capacity=self._options.capacity,
