@@ -18,7 +18,7 @@ from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.presence import make_client_id
 from mqinfer.broker.process import Maker
 from mqinfer.client.announcer import ClientAnnouncer
-from mqinfer.client.notifier import Notifier
+from mqinfer.client.callbacks import Notifier
 from mqinfer.client.options import ClientOptions, check_timeout
 from mqinfer.client.requester import Requester
 from mqinfer.client.result import Ignored

@@ -16,8 +16,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from mqinfer.client.callbacks import Notifier
 from mqinfer.client.closing import Members
-from mqinfer.client.notifier import Notifier
 from mqinfer.client.options import check_timeout
 from mqinfer.client.request import InferOptions, Input, make_request
 from mqinfer.client.requester import Requester

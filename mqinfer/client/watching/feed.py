@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mqinfer.broker.link import ConnectionHandler, Link, Message
 from mqinfer.broker.process import Maker
-from mqinfer.client.notifier import Notifier
+from mqinfer.client.callbacks import Notifier
 from mqinfer.client.watching.buffer import Buffer
 from mqinfer.client.watching.seen import (
     DropReason,
