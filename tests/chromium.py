@@ -45,7 +45,7 @@ def chromium(*flags: str) -> Iterator[Any]:
     """
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
-        pytest.skip("Chromium is not installed; run: apt-get install chromium libatomic1")
+        pytest.skip("Chromium is not installed; scripts/setup does so on Debian")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
