@@ -34,18 +34,21 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # markup would remove the brackets in mqtt://[user:password@]host
 )
-app.command()(with_log_options(demo.demo))
-app.command()(with_log_options(worker.worker))
-app.command()(with_log_options(replay.replay))
-app.command()(with_log_options(edge.edge))
-app.command()(with_log_options(compare.compare))
-app.command()(with_log_options(infer.infer))
-app.command()(with_log_options(gateway.gateway))
-app.command()(with_log_options(dashboard.dashboard))
-app.command()(with_log_options(status.status))
-app.command()(with_log_options(top.top))
-app.command()(with_log_options(lag.lag))
-app.command()(with_log_options(watch.watch))
+for each in (
+    with_log_options(demo.demo),
+    worker.worker,
+    replay.replay,
+    edge.edge,
+    compare.compare,
+    infer.infer,
+    gateway.gateway,
+    dashboard.dashboard,
+    status.status,
+    top.top,
+    lag.lag,
+    watch.watch,
+):
+    app.command()(each)
 app.add_typer(broker.app, name="broker")
 app.add_typer(models.app, name="models")
 app.add_typer(bag.app, name="bag")

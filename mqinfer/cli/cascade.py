@@ -6,7 +6,6 @@ import typer
 
 from mqinfer.cli.edge.learning import calibrate, report, train
 from mqinfer.cli.edge.steering import change, show
-from mqinfer.cli.options import with_log_options
 
 __all__ = ["app"]
 
@@ -14,7 +13,6 @@ app = typer.Typer(
     help="Make a cascade: train its small model, choose its thresholds. Read and change one that runs.",
     no_args_is_help=True,
 )
-for each in (train, calibrate, report):
-    app.command()(with_log_options(each))
-app.command()(show)
+for each in (train, calibrate, report, show):
+    app.command()(each)
 app.command("set")(change)

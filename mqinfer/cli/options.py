@@ -7,30 +7,22 @@ import inspect
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
 
 from mqinfer.broker.address import BrokerAddress
-from mqinfer.broker.environment import Variable
 from mqinfer.cli.settings import CONFIG_FILE, ConfigFile
 from mqinfer.logs import LogFormat, LogLevel, LogSettings, set_up
-from mqinfer.telemetry.exporting import ENDPOINT
 
 __all__ = [
-    "Broker",
-    "CaFile",
-    "CertFile",
     "ConnectionOptions",
-    "KeyFile",
     "MetricsBind",
     "MetricsPort",
-    "Name",
     "OtlpEndpoint",
-    "PasswordFile",
     "Root",
     "TakeOver",
     "TritonMetrics",
@@ -38,83 +30,36 @@ __all__ = [
     "table_console",
     "until_signal",
     "with_connection",
+    "with_group",
     "with_log_options",
     "with_options",
 ]
 
+_EMPTY = inspect.Parameter.empty
+"""Default of an option that must be stated."""
 _WIDE = 10_000
 """Width of what is no terminal: a table takes as much as its cells need."""
 
-Broker = Annotated[
-    str,
-    typer.Option(
-        envvar=Variable.BROKER,
-        help="Broker URL: mqtt://[user@]host[:port], mqtts://, ws://, wss://. For the user's password see "
-        "--password-file.",
-    ),
-]
-CaFile = Annotated[
-    Path | None,
-    typer.Option(envvar=Variable.CA_FILE, help="PEM file of the CA that signed the broker's certificate."),
-]
-CertFile = Annotated[
-    Path | None, typer.Option(envvar=Variable.CERT_FILE, help="PEM file of this client's certificate.")
-]
-KeyFile = Annotated[Path | None, typer.Option(envvar=Variable.KEY_FILE, help="PEM file of this client's private key.")]
-PasswordFile = Annotated[
-    Path | None,
-    typer.Option(
-        envvar=Variable.PASSWORD_FILE,
-        help="File with the password of the user in the broker URL; or set MQINFER_PASSWORD. Other users of this "
-        "machine can read what is in a URL.",
-    ),
-]
-Name = Annotated[
-    str | None,
-    typer.Option(
-        envvar=Variable.NAME,
-        help="Name in topics, unique on the broker; by default that of the certificate or login, else a random one.",
-    ),
-]
 TakeOver = Annotated[
     bool,
     typer.Option("--take-over", help="End another process of the same name; without it this one is refused."),
 ]
 MetricsPort = Annotated[
     int | None,
-    typer.Option(
-        envvar="MQINFER_METRICS_PORT", help="Port of the metrics for Prometheus; none by default.", min=0, max=65535
-    ),
+    typer.Option(help="Port of the metrics for Prometheus; none by default.", min=0, max=65535),
 ]
-MetricsBind = Annotated[
-    str, typer.Option(envvar="MQINFER_METRICS_BIND", help="Address that the metrics are served on.")
-]
+MetricsBind = Annotated[str, typer.Option(help="Address that the metrics are served on.")]
 OtlpEndpoint = Annotated[
     str | None,
-    typer.Option(
-        envvar=ENDPOINT, help="URL of an OpenTelemetry collector, OTLP over HTTP, for traces; none by default."
-    ),
+    typer.Option(help="URL of an OpenTelemetry collector, OTLP over HTTP, for traces; none by default."),
 ]
 TritonMetrics = Annotated[
     bool, typer.Option("--triton-metrics", help="Add the metrics of inference under Triton's names (nv_...), too.")
 ]
 Root = Annotated[str, typer.Option(help="Prefix of all topics.")]
-_LogLevel = Annotated[
-    LogLevel, typer.Option(envvar="MQINFER_LOG_LEVEL", help="Least level of the messages on standard error.")
-]
-_LogFormat = Annotated[
-    LogFormat, typer.Option(envvar="MQINFER_LOG_FORMAT", help="Format of these messages: json is one object a line.")
-]
+_LogLevel = Annotated[LogLevel, typer.Option(help="Least level of the messages on standard error.")]
+_LogFormat = Annotated[LogFormat, typer.Option(help="Format of these messages: json is one object a line.")]
 _Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Short for --log-level debug.")]
-_CONNECTION: Mapping[str, tuple[Any, Any]] = {
-    "broker": (Broker, "mqtt://127.0.0.1:1883"),
-    "name": (Name, None),
-    "root": (Root, "mqinfer/v1"),
-    "ca_file": (CaFile, None),
-    "cert_file": (CertFile, None),
-    "key_file": (KeyFile, None),
-    "password_file": (PasswordFile, None),
-}
 _FILE: Mapping[str, tuple[Any, Any]] = {CONFIG_FILE: (ConfigFile, None)}
 _LOGGING: Mapping[str, tuple[Any, Any]] = {
     "log_level": (_LogLevel, LogLevel.INFO),
@@ -125,25 +70,34 @@ _LOGGING: Mapping[str, tuple[Any, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """What a command line states about the connection.
+    """What a command line states about the connection; each field is an option."""
 
-    Attributes:
-        broker: URL of the broker.
-        name: Name in topics; None for that of the certificate or login.
-        root: Prefix of all topics.
-        ca_file: Of the authority that signed the broker's certificate.
-        cert_file: This client's certificate.
-        key_file: Its key.
-        password_file: Holds the password of the user in the URL.
-    """
-
-    broker: str
-    name: str | None
-    root: str
-    ca_file: Path | None
-    cert_file: Path | None
-    key_file: Path | None
-    password_file: Path | None
+    broker: Annotated[
+        str,
+        typer.Option(
+            help="Broker URL: mqtt://[user@]host[:port], mqtts://, ws://, wss://. For the user's password see "
+            "--password-file.",
+        ),
+    ] = "mqtt://127.0.0.1:1883"
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="Name in topics, unique on the broker; by default that of the certificate or login, else a random one."
+        ),
+    ] = None
+    root: Root = "mqinfer/v1"
+    ca_file: Annotated[Path | None, typer.Option(help="PEM file of the CA that signed the broker's certificate.")] = (
+        None
+    )
+    cert_file: Annotated[Path | None, typer.Option(help="PEM file of this client's certificate.")] = None
+    key_file: Annotated[Path | None, typer.Option(help="PEM file of this client's private key.")] = None
+    password_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the password of the user in the broker URL; or set MQINFER_PASSWORD. Other users of this "
+            "machine can read what is in a URL.",
+        ),
+    ] = None
 
     def address(self) -> BrokerAddress:
         """Return the address of the broker.
@@ -156,12 +110,34 @@ class ConnectionOptions:
 
 
 def with_connection(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a connection to a subcommand, which takes them together as `connection`."""
+    """Add the options of a connection and of logging to a subcommand, which takes the former as `connection`."""
+    return with_log_options(with_group("connection", ConnectionOptions)(command))
 
-    def run(**options: Any) -> None:
-        command(connection=ConnectionOptions(**{each: options.pop(each) for each in _CONNECTION}), **options)
 
-    return with_options(command, run, _CONNECTION, replaced="connection")
+def with_group(
+    parameter: str, group: type[Any], options: Mapping[str, Any] | None = None, **defaults: object
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds the options of a group to a subcommand, which takes them together.
+
+    Args:
+        parameter: That of the subcommand that takes the group.
+        group: A dataclass; each field is an option, with its annotation.
+        options: The fields that are options, where the annotations do not say it.
+        **defaults: What this subcommand has instead of the group's defaults.
+    """
+    hints = get_type_hints(group, include_extras=True)
+    if options is not None:
+        hints = {name: Annotated[hints[name], each] for name, each in options.items()}
+    given_by_default = {each.name: _EMPTY if each.default is MISSING else each.default for each in fields(group)}
+    added = {name: (hint, {**given_by_default, **defaults}[name]) for name, hint in hints.items()}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            command(**{parameter: group(**{each: given.pop(each) for each in added})}, **given)
+
+        return with_options(command, run, added, replaced=parameter)
+
+    return decorate
 
 
 def with_log_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,9 +1,9 @@
 """Options from the environment and from a file: `--config FILE`, in TOML, with a table for each subcommand.
 
 Of an option's values the first counts: command line, environment, file, default. A variable is named after subcommand
-and option, `MQINFER_WORKER_RUN_TIMEOUT` for `mqinfer worker --run-timeout`; some have a shorter name too. The table
-`[common]` holds for every subcommand that has the option. Click reads all of it; this module names the variables,
-checks the file, and says where a wrong value came from.
+and option, `MQINFER_WORKER_RUN_TIMEOUT` for `mqinfer worker --run-timeout`; what many processes of a machine share has
+one without the subcommand too, `MQINFER_BROKER`. The table `[common]` holds for every subcommand that has the option.
+Click reads all of it; this module names the variables, checks the file, and says where a wrong value came from.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from mqinfer.protocol.errors import ConfigError
+from mqinfer.telemetry.exporting import ENDPOINT
 
 __all__ = ["CONFIG_FILE", "SOURCES", "ConfigFile", "FirstConfigFile", "SourcedGroup"]
 
@@ -38,6 +39,15 @@ _COMMON = "common"
 _PREFIX = "MQINFER"
 _ALSO = (_CONFIG, "MQINFER_PASSWORD")
 """Variables that stand for no option of a subcommand."""
+_CONNECTION = ("broker", "name", "ca-file", "cert-file", "key-file", "password-file")
+_SHARED = {
+    **{
+        key: f"{_PREFIX}_{key}".replace("-", "_").upper()
+        for key in (*_CONNECTION, "group", "metrics-port", "metrics-bind", "log-level", "log-format")
+    },
+    "otlp-endpoint": ENDPOINT,
+}
+"""Options of which one variable holds for every subcommand, and that variable."""
 _PLACE = "mqinfer.config"
 """Where a context keeps the file that its options come from."""
 _Command = Any
@@ -51,8 +61,8 @@ class SourcedGroup(TyperGroup):
         super().__init__(**attributes)
         for path, command in _commands(self, ()):
             for option in _options(command):
-                short = [option.envvar] if option.envvar else []
-                option.envvar, option.show_envvar = [_variable(path, option), *short], bool(short)
+                option.envvar = _variables(path, option)
+                option.show_envvar = len(option.envvar) > 1
 
     def invoke(self, ctx: Any) -> Any:
         """Run the subcommand; explain a wrong value of the environment or of the file."""
@@ -142,17 +152,19 @@ class _Settings:
         """Return the values of a subcommand and of those below it, by the names of click's parameters."""
         options = {key: option for option in _options(command) if path for key in _keys(option)}
         below = getattr(command, "commands", {})
-        for key, value in table.items():
-            if key not in options and not (key in below and isinstance(value, dict)):
+        inner = {name: table[name] for name in below if isinstance(table.get(name), dict)}
+        own = {key: value for key, value in table.items() if key not in inner}
+        for key, value in own.items():
+            if key not in options:
                 raise self._unknown(path, key, [*options, *below], "table" if isinstance(value, dict) else "option")
-        found: dict[str, Any] = {}
-        for source, values in ((_COMMON, common), (".".join(path), table)):
-            for key, value in values.items():
-                if (option := options.get(key)) is not None and not (key in below and isinstance(value, dict)):
-                    found[option.name] = self._value(source, key, value, option)
+        found: dict[str, Any] = {
+            options[key].name: self._value(source, key, value, options[key])
+            for source, values in ((_COMMON, common), (".".join(path), own))
+            for key, value in values.items()
+            if key in options
+        }
         for name, each in below.items():
-            inner = table.get(name, {})
-            found[name] = self._table(inner if isinstance(inner, dict) else {}, each, (*path, name), common)
+            found[name] = self._table(inner.get(name, {}), each, (*path, name), common)
         return found
 
     def _value(self, table: str, key: str, value: object, option: _Command) -> Any:
@@ -218,8 +230,11 @@ def _keys(option: _Command) -> list[str]:
     return list(dict.fromkeys([*long, *(each.replace("-", "_") for each in long)]))
 
 
-def _variable(path: Sequence[str], option: _Command) -> str:
-    return "_".join((_PREFIX, *path, _keys(option)[0])).replace("-", "_").upper()
+def _variables(path: Sequence[str], option: _Command) -> list[str]:
+    """Return the variables of an option: its own, then the one that it shares with other subcommands."""
+    key = _keys(option)[0]
+    own = "_".join((_PREFIX, *path, key)).replace("-", "_").upper()
+    return [own, _SHARED[key]] if key in _SHARED else [own]
 
 
 def _source(error: Any) -> str:

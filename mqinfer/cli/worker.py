@@ -65,7 +65,6 @@ def worker(
     group: Annotated[
         str,
         typer.Option(
-            envvar="MQINFER_GROUP",
             help="Group of workers that share requests. With access rules: a secret that only workers know.",
         ),
     ] = "workers",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mqinfer.cli.options import ConnectionOptions, with_connection, with_log_options
+from mqinfer.cli.options import ConnectionOptions, with_connection
 from mqinfer.client.control import ControlClient, check_replies
 from mqinfer.judging.settings import check_changes
 from mqinfer.protocol.control import Call, Operation
@@ -19,14 +19,12 @@ Edge = Annotated[str, typer.Argument(help="Name of the edge: its `mqinfer replay
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the reply.", min=0.001, max=1e6)]
 
 
-@with_log_options
 @with_connection
 def show(connection: ConnectionOptions, client: Edge, timeout: Timeout = 10) -> None:
     """Print the cascade that an edge runs now, as JSON."""
     typer.echo(json.dumps(_ask(connection, client, {}, timeout), indent=2))
 
 
-@with_log_options
 @with_connection
 def change(
     connection: ConnectionOptions,

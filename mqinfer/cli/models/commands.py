@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 
 from mqinfer.cli.models.optimize import optimize
 from mqinfer.cli.models.profile import profile
-from mqinfer.cli.options import ConnectionOptions, with_connection, with_log_options
+from mqinfer.cli.options import ConnectionOptions, with_connection, with_group, with_log_options
 from mqinfer.cli.watching.status import print_table
 from mqinfer.client import Client
 from mqinfer.client.control import ControlClient, ControlReply, TrafficOrder, check_replies
@@ -20,11 +21,34 @@ from mqinfer.protocol.control import Call, Operation
 
 __all__ = ["app"]
 
-Server = Annotated[str | None, typer.Option(help="Server to address (its `mqinfer worker --name`); all by default.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
 Worker = Annotated[str, typer.Argument(help="A server (its `mqinfer worker --name`), or one process, such as gpu-1.0.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the replies.", min=0.001, max=1e6)]
+
+
+@dataclass(frozen=True, slots=True)
+class AskOptions:
+    """Which servers are asked, how long their replies are waited for, and how these are printed."""
+
+    server: Annotated[
+        str | None, typer.Option(help="Server to address (its `mqinfer worker --name`); all by default.")
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False
+    timeout: Timeout = 10
+
+    def ask(self, connection: ConnectionOptions, call: Call) -> list[ControlReply]:
+        """Return the servers' replies to a call."""
+        with _control(connection) as control:
+            return check_replies(control.ask(call, server=self.server, timeout=self.timeout))
+
+    def print(self, replies: Sequence[ControlReply], describe: Callable[[ControlReply], str]) -> None:
+        """Print the replies as JSON, or a line of each."""
+        if self.as_json:
+            _print_json([reply.content for reply in replies])
+            return
+        for reply in replies:
+            typer.echo(f"{reply.server}: {describe(reply)}")
+
 
 _STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
 
@@ -37,18 +61,16 @@ app.command()(with_log_options(profile))
 
 
 @app.command("list")
-@with_log_options
 @with_connection
+@with_group("asked", AskOptions)
 def list_models(
     connection: ConnectionOptions,
-    server: Server = None,
-    as_json: AsJson = False,
-    timeout: Timeout = 10,
+    asked: AskOptions,
 ) -> None:
     """List the models in the servers' repositories and their states."""
-    replies = check_replies(_ask(connection, Call(Operation.INDEX), server, timeout))
+    replies = asked.ask(connection, Call(Operation.INDEX))
     entries = [entry for reply in replies for entry in reply.content]
-    if as_json:
+    if asked.as_json:
         _print_json(entries)
         return
     print_table(
@@ -58,85 +80,72 @@ def list_models(
 
 
 @app.command()
-@with_log_options
 @with_connection
+@with_group("asked", AskOptions, timeout=300)
 def load(
     connection: ConnectionOptions,
+    asked: AskOptions,
     model: Model,
-    server: Server = None,
-    as_json: AsJson = False,
-    timeout: Timeout = 300,
 ) -> None:
     """Load a model, or reload a changed one. New processes serve before the old ones stop."""
     with _control(connection) as control:
-        replies = control.load(model, server=server, timeout=timeout)
-    _print_replies(replies, as_json, lambda reply: f"loaded {model} version {', '.join(reply.content['versions'])}")
+        replies = control.load(model, server=asked.server, timeout=asked.timeout)
+    asked.print(replies, lambda reply: f"loaded {model} version {', '.join(reply.content['versions'])}")
 
 
 @app.command()
-@with_log_options
 @with_connection
+@with_group("asked", AskOptions, timeout=60)
 def unload(
     connection: ConnectionOptions,
+    asked: AskOptions,
     model: Model,
-    server: Server = None,
-    as_json: AsJson = False,
-    timeout: Timeout = 60,
 ) -> None:
     """Unload a model. Its processes answer the requests they have accepted, then exit."""
     with _control(connection) as control:
-        replies = control.unload(model, server=server, timeout=timeout)
-    _print_replies(replies, as_json, lambda _: f"unloaded {model}")
+        replies = control.unload(model, server=asked.server, timeout=asked.timeout)
+    asked.print(replies, lambda _: f"unloaded {model}")
 
 
 @app.command()
-@with_log_options
 @with_connection
+@with_group("asked", AskOptions, timeout=300)
 def traffic(
     connection: ConnectionOptions,
+    asked: AskOptions,
     model: Model,
     stable: Annotated[int | None, typer.Option(help="Version for requests that name none.", min=0)] = None,
     canary: Annotated[int | None, typer.Option(help="Version to try with a share of them.", min=0)] = None,
     share: Annotated[int | None, typer.Option(help="That share, in per cent.", min=0, max=100)] = None,
-    server: Server = None,
-    as_json: AsJson = False,
-    timeout: Timeout = 300,
 ) -> None:
     """Set which version is stable, which is the canary, and the canary's share; without options print them.
 
     Labelled versions are served whatever the version policy selects. Each server keeps this in MODEL/traffic.toml.
     """
-    given: TrafficOrder = {}
-    if stable is not None:
-        given["stable"] = stable
-    if canary is not None:
-        given["canary"] = canary
-    if share is not None:
-        given["share"] = share
+    stated = {"stable": stable, "canary": canary, "share": share}
+    given: TrafficOrder = {key: each for key, each in stated.items() if each is not None}  # type: ignore[assignment] # the keys are its own
     if not given:
         with Client(connection.address(), name=connection.name, root=connection.root) as client:
-            card = client.card(model, timeout)
+            card = client.card(model, asked.timeout)
         _print_json({"labels": card.labels, "traffic": card.traffic, "version": card.version})
         return
     with _control(connection) as control:
-        replies = control.traffic(model, server=server, timeout=timeout, **given)
-    _print_replies(replies, as_json, lambda reply: _traffic(model, reply))
+        replies = control.traffic(model, server=asked.server, timeout=asked.timeout, **given)
+    asked.print(replies, lambda reply: _traffic(model, reply))
 
 
 @app.command()
-@with_log_options
 @with_connection
+@with_group("asked", AskOptions, timeout=300)
 def rollback(
     connection: ConnectionOptions,
+    asked: AskOptions,
     model: Model,
-    server: Server = None,
-    as_json: AsJson = False,
-    timeout: Timeout = 300,
 ) -> None:
     """Remove a model's canary or, where there is none, make the stable version of before the default one again."""
     with _control(connection) as control:
-        replies = control.rollback(model, server=server, timeout=timeout)
-    _print_replies(replies, as_json, lambda reply: _traffic(model, reply))
+        replies = control.rollback(model, server=asked.server, timeout=asked.timeout)
+    asked.print(replies, lambda reply: _traffic(model, reply))
 
 
 def _traffic(model: str, reply: ControlReply) -> str:
@@ -147,7 +156,6 @@ def _traffic(model: str, reply: ControlReply) -> str:
 
 
 @app.command()
-@with_log_options
 @with_connection
 def drain(
     connection: ConnectionOptions,
@@ -166,7 +174,6 @@ def drain(
 
 
 @app.command()
-@with_log_options
 @with_connection
 def undrain(connection: ConnectionOptions, worker: Worker, timeout: Timeout = 10) -> None:
     """Have a worker that was drained serve again."""
@@ -176,37 +183,33 @@ def undrain(connection: ConnectionOptions, worker: Worker, timeout: Timeout = 10
 
 
 @app.command()
-@with_log_options
 @with_connection
+@with_group("asked", AskOptions)
 def ready(
     connection: ConnectionOptions,
+    asked: AskOptions,
     model: Model,
     version: Annotated[str | None, typer.Option(help="Version of the model.")] = None,
-    server: Server = None,
-    as_json: AsJson = False,
-    timeout: Timeout = 10,
 ) -> None:
     """Print whether a model is ready on each server. Exit code 1 if it is ready on none."""
-    replies = check_replies(_ask(connection, Call(Operation.MODEL_READY, model, version), server, timeout))
-    _print_replies(replies, as_json, lambda reply: "ready" if reply.content["ready"] else "not ready")
+    replies = asked.ask(connection, Call(Operation.MODEL_READY, model, version))
+    asked.print(replies, lambda reply: "ready" if reply.content["ready"] else "not ready")
     if not any(reply.content["ready"] for reply in replies):
         raise typer.Exit(1)
 
 
 @app.command()
-@with_log_options
 @with_connection
+@with_group("asked", AskOptions)
 def stats(
     connection: ConnectionOptions,
+    asked: AskOptions,
     model: Annotated[str, typer.Argument(help="Name of the model; all by default.")] = "",
-    server: Server = None,
-    as_json: AsJson = False,
-    timeout: Timeout = 10,
 ) -> None:
     """Show request counts, runs and the mean time of each stage, by model."""
     call = Call(Operation.STATS, model) if model else Call(Operation.ALL_STATS)
-    replies = check_replies(_ask(connection, call, server, timeout))
-    if as_json:
+    replies = asked.ask(connection, call)
+    if asked.as_json:
         _print_json([reply.content for reply in replies])
         return
     columns = ("server", "model", "version", "ok", "failed", "rows", "runs")
@@ -217,7 +220,6 @@ def stats(
 
 
 @app.command()
-@with_log_options
 @with_connection
 def card(
     connection: ConnectionOptions,
@@ -260,19 +262,6 @@ def build(
 
 def _control(connection: ConnectionOptions) -> ControlClient:
     return ControlClient(connection.address(), name=connection.name, root=connection.root)
-
-
-def _ask(connection: ConnectionOptions, call: Call, server: str | None, timeout: float) -> list[ControlReply]:
-    with _control(connection) as control:
-        return control.ask(call, server=server, timeout=timeout)
-
-
-def _print_replies(replies: Sequence[ControlReply], as_json: bool, describe: Callable[[ControlReply], str]) -> None:
-    if as_json:
-        _print_json([reply.content for reply in replies])
-        return
-    for reply in replies:
-        typer.echo(f"{reply.server}: {describe(reply)}")
 
 
 def _print_json(content: Any) -> None:
