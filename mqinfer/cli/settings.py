@@ -154,9 +154,8 @@ class _Settings:
         below = getattr(command, "commands", {})
         inner = {name: table[name] for name in below if isinstance(table.get(name), dict)}
         own = {key: value for key, value in table.items() if key not in inner}
-        for key, value in own.items():
-            if key not in options:
-                raise self._unknown(path, key, [*options, *below], "table" if isinstance(value, dict) else "option")
+        for key in own.keys() - options.keys():
+            raise self._unknown(path, key, [*options, *below], "table" if isinstance(own[key], dict) else "option")
         found: dict[str, Any] = {
             options[key].name: self._value(source, key, value, options[key])
             for source, values in ((_COMMON, common), (".".join(path), own))

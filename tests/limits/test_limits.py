@@ -27,7 +27,6 @@ ABOVE = {
     "cli/edge/compare.py compare": 17,
     "cli/edge/running.py run_replay": 17,
     "cli/edge/sending.py make_settings": 15,
-    "cli/settings.py _table": 15,
     "edge_agent/model_run.py _ending": 11,
     "edge_agent/preparing/encoding.py untouched": 11,
     "edge_agent/preparing/preparer.py _prepare": 19,

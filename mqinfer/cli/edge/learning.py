@@ -45,7 +45,7 @@ Source = Annotated[str, typer.Argument(help="Bag, video, folder of pictures or p
 
 
 @dataclass(frozen=True, slots=True)
-class AskOptions:
+class ReferenceOptions:
     """Who answers which question, and which frames are asked about; each field is an option."""
 
     reference: Annotated[str, typer.Option(help="Model whose answers count as right.")]
@@ -149,10 +149,10 @@ class GoalOptions:
 
 
 @with_connection
-@with_group("asked", AskOptions)
+@with_group("asked", ReferenceOptions)
 def train(
     connection: ConnectionOptions,
-    asked: AskOptions,
+    asked: ReferenceOptions,
     source: Source,
     frames: Annotated[int, typer.Option(help="Frames to train with.", min=1)] = 1000,
     skip: Annotated[int, typer.Option(help="Frames to leave out at the start.", min=0)] = 0,
@@ -177,10 +177,10 @@ def train(
 
 @with_connection
 @with_group("goal", GoalOptions)
-@with_group("asked", AskOptions)
+@with_group("asked", ReferenceOptions)
 def calibrate(
     connection: ConnectionOptions,
-    asked: AskOptions,
+    asked: ReferenceOptions,
     goal: GoalOptions,
     source: Source,
     frames: Annotated[int, typer.Option(help="Frames to calibrate with; more allow cheaper thresholds.", min=1)] = 2000,

@@ -27,7 +27,7 @@ Timeout = Annotated[float, typer.Option(help="Seconds to wait for the replies.",
 
 
 @dataclass(frozen=True, slots=True)
-class AskOptions:
+class ServerOptions:
     """Which servers are asked, how long their replies are waited for, and how these are printed."""
 
     server: Annotated[
@@ -62,10 +62,10 @@ app.command()(with_log_options(profile))
 
 @app.command("list")
 @with_connection
-@with_group("asked", AskOptions)
+@with_group("asked", ServerOptions)
 def list_models(
     connection: ConnectionOptions,
-    asked: AskOptions,
+    asked: ServerOptions,
 ) -> None:
     """List the models in the servers' repositories and their states."""
     replies = asked.ask(connection, Call(Operation.INDEX))
@@ -81,10 +81,10 @@ def list_models(
 
 @app.command()
 @with_connection
-@with_group("asked", AskOptions, timeout=300)
+@with_group("asked", ServerOptions, timeout=300)
 def load(
     connection: ConnectionOptions,
-    asked: AskOptions,
+    asked: ServerOptions,
     model: Model,
 ) -> None:
     """Load a model, or reload a changed one. New processes serve before the old ones stop."""
@@ -95,10 +95,10 @@ def load(
 
 @app.command()
 @with_connection
-@with_group("asked", AskOptions, timeout=60)
+@with_group("asked", ServerOptions, timeout=60)
 def unload(
     connection: ConnectionOptions,
-    asked: AskOptions,
+    asked: ServerOptions,
     model: Model,
 ) -> None:
     """Unload a model. Its processes answer the requests they have accepted, then exit."""
@@ -109,10 +109,10 @@ def unload(
 
 @app.command()
 @with_connection
-@with_group("asked", AskOptions, timeout=300)
+@with_group("asked", ServerOptions, timeout=300)
 def traffic(
     connection: ConnectionOptions,
-    asked: AskOptions,
+    asked: ServerOptions,
     model: Model,
     stable: Annotated[int | None, typer.Option(help="Version for requests that name none.", min=0)] = None,
     canary: Annotated[int | None, typer.Option(help="Version to try with a share of them.", min=0)] = None,
@@ -136,10 +136,10 @@ def traffic(
 
 @app.command()
 @with_connection
-@with_group("asked", AskOptions, timeout=300)
+@with_group("asked", ServerOptions, timeout=300)
 def rollback(
     connection: ConnectionOptions,
-    asked: AskOptions,
+    asked: ServerOptions,
     model: Model,
 ) -> None:
     """Remove a model's canary or, where there is none, make the stable version of before the default one again."""
@@ -184,10 +184,10 @@ def undrain(connection: ConnectionOptions, worker: Worker, timeout: Timeout = 10
 
 @app.command()
 @with_connection
-@with_group("asked", AskOptions)
+@with_group("asked", ServerOptions)
 def ready(
     connection: ConnectionOptions,
-    asked: AskOptions,
+    asked: ServerOptions,
     model: Model,
     version: Annotated[str | None, typer.Option(help="Version of the model.")] = None,
 ) -> None:
@@ -200,10 +200,10 @@ def ready(
 
 @app.command()
 @with_connection
-@with_group("asked", AskOptions)
+@with_group("asked", ServerOptions)
 def stats(
     connection: ConnectionOptions,
-    asked: AskOptions,
+    asked: ServerOptions,
     model: Annotated[str, typer.Argument(help="Name of the model; all by default.")] = "",
 ) -> None:
     """Show request counts, runs and the mean time of each stage, by model."""
