@@ -20,8 +20,7 @@ from mqinfer.broker.link import Message
 from mqinfer.broker.mosquitto.check import check_certificate
 from mqinfer.broker.mosquitto.configuration import render
 from mqinfer.broker.mosquitto.server import MosquittoServer
-from mqinfer.broker.paho.client import LinkClient
-from mqinfer.broker.paho.connecting import Identity, make_tls_context, tls_error
+from mqinfer.broker.paho.connecting import tls_error
 from mqinfer.broker.paho.link import PahoLink
 from mqinfer.protocol.errors import BrokerUnreachable, ConfigError, NotAuthorized
 from tests.ports import free_port
@@ -181,15 +180,6 @@ def test_the_cure_of_a_strict_check() -> None:
         assert cure in str(tls_error(BrokerAddress.parse("mqtts://127.0.0.1"), error))
 
 
-@pytest.mark.parametrize(("scheme", "may_write"), [("mqtt", True), ("mqtts", False), ("ws", False)])
-def test_whose_thread_writes(scheme: str, may_write: bool) -> None:  # noqa: FBT001
-    """A publisher's own thread writes to plain TCP only: OpenSSL takes no reading and writing at once."""
-    address = BrokerAddress.parse(f"{scheme}://127.0.0.1")
-    identity = Identity(address, "c", tls=make_tls_context(address.tls) if address.tls else None)
-    client = LinkClient(identity, version5=True, deliver=lambda _: None, acked=lambda _, __: None)
-    assert client.can_write_at_once is may_write
-
-
 def test_traffic_both_ways_over_tls(
     tls_server: MosquittoServer, certificates: Path, unique: Unique, closing: Callable[[PahoLink], PahoLink]
 ) -> None:
@@ -210,7 +200,7 @@ def test_traffic_both_ways_over_tls(
     def publish(first: int) -> None:
         for number in range(first, threads * each, threads):
             link.publish(Message(topic, payload(number)))
-            time.sleep(0.001)  # so that the link's thread falls asleep, and the publisher could write itself
+            time.sleep(0.001)  # so that the link's thread falls asleep
 
     publishers = [threading.Thread(target=publish, args=(first,)) for first in range(threads)]
     for thread in publishers:

@@ -7,8 +7,7 @@ packet each time a socket accepts only a part of it, and makes several objects w
 - `_packet_read` receives into a `PacketReader`, which copies a payload at most once;
 - `_packet_write` sends many packets with one system call, and a large payload from the caller's own memory;
 - PUBACKs wait for the next message that goes out, a millisecond at most: in a dialogue they cost no system call;
-- `send` bypasses `publish`; paho never receives these messages, so it can't send them a second time either;
-- without TLS the thread that publishes writes to the socket itself while the link's thread sleeps (`write_at_once`).
+- `send` bypasses `publish`; paho never receives these messages, so it can't send them a second time either.
 
 Against paho alone that is a quarter of the CPU time a small message and a third of it a frame.
 Connecting, TLS, websockets, subscribing and DISCONNECT stay paho's. All methods with a leading underscore
@@ -77,10 +76,6 @@ class LinkClient(Client):
 
     Attributes:
         failure: What broke the connection, as far as the socket reported it.
-        can_write_at_once: Whether a thread may write while another one reads. Not over TLS: OpenSSL does not allow it
-            (measured: a connection lost every few seconds of traffic both ways), and with a lock around both it gained
-            6 to 12 % of the client's CPU time and no throughput. Nor over paho's websockets.
-
     """
 
     failure: OSError | None = None
@@ -102,11 +97,10 @@ class LinkClient(Client):
         largest = {"max_packet_size": DEFAULT_LIMITS.packet_bytes} if version5 else {}
         self._reader = PacketReader(version5=version5, **largest)
         self._buffers: deque[Buffer] = deque()
-        self._pubacks: deque[bytes] = deque()  # filled by the link's thread, emptied by whichever thread writes
+        self._pubacks: list[bytes] = []
         self._paho_waits = False
         self._is_tls = identity.tls is not None
         self._is_websocket = identity.address.transport == "websockets"
-        self.can_write_at_once = not (self._is_tls or self._is_websocket)
 
     def abandon(self) -> None:
         """Close a child's copy of the socket; unlike `shutdown` that sends nothing, with TLS and websockets neither."""
@@ -177,17 +171,6 @@ class LinkClient(Client):
     def want_write(self) -> bool:
         """Whether bytes wait for the socket; a few PUBACKs alone are no reason to write."""
         return bool(self._buffers or self._out_packet) or len(self._pubacks) >= _MOST_HELD
-
-    def write_at_once(self) -> None:
-        """Send what is queued here as far as the socket accepts it; the link's thread finds out about errors."""
-        if self._out_packet:
-            return
-        self._gather_pubacks()
-        try:
-            while self._buffers and self._sock is not None:
-                self._forget(self._transmit(self._sock))
-        except OSError:  # full or broken: the link's thread goes on from there
-            return
 
     def read(self) -> MQTTErrorCode:
         """Read what has come, with TLS also what the socket no longer reports to `select`."""
@@ -292,8 +275,8 @@ class LinkClient(Client):
 
     def _gather_pubacks(self) -> None:
         if self._pubacks:
-            held = [self._pubacks.popleft() for _ in range(len(self._pubacks))]
-            self._buffers.append(b"".join(held))
+            self._buffers.append(b"".join(self._pubacks))
+            self._pubacks.clear()
 
     def _transmit(self, sock: Any) -> int:
         if len(self._buffers) > 1 and not self._is_tls and not self._is_websocket:

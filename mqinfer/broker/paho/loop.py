@@ -1,7 +1,6 @@
 """The thread that owns a connection: it connects, sends, receives, and connects again until it is closed.
 
-- Only it calls paho. A publisher appends to a bounded queue; and while this thread sleeps, the publisher writes to the
-  socket itself, which saves a switch of threads. The lock around writing is never held while a handler runs.
+- Only it calls paho. A publisher appends to a bounded queue and wakes it.
 - Nothing is kept over a loss of the connection: what was queued or unacknowledged is dropped and counted, and the owner
   of a request sends it again when `on_connection` reports the new connection.
 - A first connection that is closed before the broker has answered is made again within the time that `start` was given:
@@ -119,8 +118,6 @@ class Loop:
         self._identity = identity
         self._routes = routes
         self._on_connection = on_connection
-        self._session: Session | None = None
-        self._writing = threading.Lock()
         self._waker = Waker()
         self._backoff = Backoff()
         self._looped = 0  # losses that came so fast that they were a loop
@@ -163,25 +160,9 @@ class Loop:
         return answer
 
     def send(self, outgoing: Outgoing) -> None:
-        """Send a message: at once on the caller's thread if this one sleeps and nothing is in front, or by this one."""
-        if not self._send_at_once(outgoing):
-            self.outbox.put(outgoing)
-            self._waker.wake()
-
-    def _send_at_once(self, outgoing: Outgoing) -> bool:
-        if not self._waker.armed or not self._writing.acquire(blocking=False):
-            return False
-        try:
-            session = self._session
-            if session is None or outgoing.epoch != self.epoch or self.outbox or not session.can_write_at_once:
-                return False
-            session.send(outgoing.message, outgoing.head, outgoing.on_ack)
-            session.write_at_once()
-            if session.wants_write:
-                self._waker.wake()
-            return True
-        finally:
-            self._writing.release()
+        """Have the thread send a message."""
+        self.outbox.put(outgoing)
+        self._waker.wake()
 
     # What follows runs on the thread.
 
@@ -259,8 +240,7 @@ class Loop:
                 events = selector.select(self._time_to_sleep(session))
                 self._turn(session, [key.fileobj for key, _ in events])
                 if not events:
-                    with self._writing:
-                        session.flush()
+                    session.flush()
                 if not self.connected:
                     self._await_readiness(session, ready_by)
                 if self.close_by is not None:
@@ -288,16 +268,14 @@ class Loop:
             session.read()
         if self._abandoned:  # a handler forked, and this is the child
             raise SystemExit
-        with self._writing:
-            self.outbox.empty_into(session, self.epoch)
-            session.write()
-            session.tick()
+        self.outbox.empty_into(session, self.epoch)
+        session.write()
+        session.tick()
 
     def _await_readiness(self, session: Session, ready_by: float) -> None:
         if session.ready:
             self.epoch += 1
             self.max_packet_size = session.max_packet_size
-            self._session = session
             self.connected = True
             OUTAGES.ended(str(self._identity.address), self, connected=True)
             self._report(connected=True)
@@ -317,8 +295,6 @@ class Loop:
 
     def _disconnected(self, session: Session) -> None:
         was_connected, self.connected = self.connected, False
-        with self._writing:
-            self._session = None
         session.end()
         self.outbox.clear()
         if not was_connected or self.close_by is not None:

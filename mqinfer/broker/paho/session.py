@@ -127,21 +127,6 @@ class Session:
         """Receive, and handle what was received."""
         self._client.read()
 
-    @property
-    def can_write_at_once(self) -> bool:
-        """Whether a publisher's own thread may send one more message; nothing but the client's socket is used then."""
-        return (
-            self._client.can_write_at_once
-            and self.accepted
-            and self.alive
-            and not self._resubscribing
-            and len(self._acks) < self.receive_maximum
-        )
-
-    def write_at_once(self) -> None:
-        """Send what is waiting, on the thread of a publisher."""
-        self._client.write_at_once()
-
     def write(self) -> None:
         """Send what is waiting, as much as the socket accepts."""
         if self._client.want_write():
